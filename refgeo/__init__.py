@@ -1,0 +1,49 @@
+"""refgeo: the exact CPU reference for symmetry-aware ("geodesic") sharpness.
+
+Only NumPy and SciPy are imported here; the conformance kit and the readers of networks load on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.tangent_space import TangentSpace
+from refgeo.pair import Pair
+
+if TYPE_CHECKING:
+    from refgeo import networks
+    from refgeo.conformance import Report, check
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GeodesicAccuracyError",
+    "GeodesicIncompleteError",
+    "InvariantMetric",
+    "MixedMetric",
+    "Pair",
+    "RankDeficientError",
+    "Report",
+    "TangentSpace",
+    "check",
+    "networks",
+]
+
+_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "networks": "refgeo"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEFERRED:
+        raise AttributeError(f"module 'refgeo' has no attribute {name!r}")
+    import importlib
+
+    if name == "networks":
+        return importlib.import_module("refgeo.networks")
+    return getattr(importlib.import_module(_DEFERRED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_DEFERRED])

@@ -1,0 +1,152 @@
+r"""The one factorisation: thin QR of both factors and an SVD of :math:`R_G R_H^\top`.
+
+Forming the Gram matrices :math:`S = G^\top G`, :math:`T = H^\top H` squares the condition number, and the Sylvester
+equation of the horizontal projection squares it again. Neither is needed. With :math:`G = Q_G R_G`,
+:math:`H = Q_H R_H` and :math:`R_G R_H^\top = U Σ V^\top`, the element :math:`A = Σ^{-½} U^\top R_G` of GL(h) carries
+:math:`(G, H)` to the *balanced gauge*, where both Gram matrices equal Σ. Everything the metrics need is one of
+
+    root_G  = R_Gᵀ U,    S   = root_G root_Gᵀ
+    white_G = R_G⁻¹ U,   S⁻¹ = white_G white_Gᵀ,   root_Gᵀ white_G = I
+
+and the same for H with V. These come straight from QR and triangular solves, hence with errors like κ(G), not κ(G)².
+
+With relaxation ε > 0 (App. H.2) the metric uses ``S + εI``, which is the Gram matrix of G stacked on ``√ε I``: the same
+factorisation of the stacked factors gives the same quantities, again without forming a Gram matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.errors import RankDeficientError
+from refgeo.pair import Array, Pair, transpose
+
+
+@dataclass(frozen=True)
+class BalancedGauge:
+    """What one factorisation of a base point yields; shapes ``(..., h)`` and ``(..., h, h)``.
+
+    Attributes
+    ----------
+    sigma
+        Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
+    root_G, root_H, white_G, white_H
+        Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
+    singular_values_G, singular_values_H
+        Of the factors themselves, descending: their ratio is the condition number.
+    """
+
+    sigma: Array
+    root_G: Array
+    root_H: Array
+    white_G: Array
+    white_H: Array
+    singular_values_G: Array
+    singular_values_H: Array
+
+    @property
+    def condition(self) -> Array:
+        """The larger condition number of the two factors, one per block.
+
+        Examples
+        --------
+        >>> float(balance(Pair(np.diag([8.0, 1.0]), np.eye(2))).condition)
+        8.0
+        """
+        return np.maximum(
+            self.singular_values_G[..., 0] / self.singular_values_G[..., -1],
+            self.singular_values_H[..., 0] / self.singular_values_H[..., -1],
+        )
+
+
+def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
+    r"""Factorise a base point (mathematics in the module's text).
+
+    Parameters
+    ----------
+    point : Pair
+    relaxation : float
+        ε of App. H.2, added to both Gram matrices.
+
+    Returns
+    -------
+    BalancedGauge
+
+    Raises
+    ------
+    RankDeficientError
+        A factor has a singular value at or below ``max(rows, h) · eps`` times its largest.
+
+    Examples
+    --------
+    >>> gauge = balance(Pair([[3.0], [4.0]], [[2.0], [0.0]]))
+    >>> gauge.sigma
+    array([10.])
+    """
+    G, exponent_G = _scaled(point.G)
+    H, exponent_H = _scaled(point.H)
+    values_G = _singular_values("G", G, exponent_G)
+    values_H = _singular_values("H", H, exponent_H)
+
+    Q_G, R_G = np.linalg.qr(_stacked(G, relaxation, exponent_G))
+    R_H = np.linalg.qr(_stacked(H, relaxation, exponent_H), mode="r")
+    U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
+    # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
+    sigma = np.maximum(sigma, values_G[..., -1:] * values_H[..., -1:])
+    V = transpose(V_transposed)
+    # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
+    signs = _sign_of_largest_entry(Q_G @ U)
+    U, V = U * signs, V * signs
+
+    def scaled(array: Array, exponent: Array) -> Array:
+        return np.ldexp(array, exponent[..., None, None])
+
+    return BalancedGauge(
+        sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
+        root_G=scaled(transpose(R_G) @ U, exponent_G),
+        root_H=scaled(transpose(R_H) @ V, exponent_H),
+        white_G=scaled(np.linalg.solve(R_G, U), -exponent_G),
+        white_H=scaled(np.linalg.solve(R_H, V), -exponent_H),
+        singular_values_G=np.ldexp(values_G, exponent_G[..., None]),
+        singular_values_H=np.ldexp(values_H, exponent_H[..., None]),
+    )
+
+
+def _scaled(factor: Array) -> tuple[Array, Array]:
+    """Each block divided by a power of two near its largest entry (exact), so that products cannot overflow."""
+    largest = np.abs(factor).max(axis=(-2, -1), initial=0.0)
+    exponent = np.frexp(largest)[1]
+    return np.ldexp(factor, -exponent[..., None, None]), exponent
+
+
+def _stacked(factor: Array, relaxation: float, exponent: Array) -> Array:
+    if relaxation == 0.0:
+        return factor
+    h = factor.shape[-1]
+    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(h)
+    return np.concatenate([factor, root], axis=-2)
+
+
+def _singular_values(name: str, factor: Array, exponent: Array) -> Array:
+    """Singular values of a scaled factor, descending, or `RankDeficientError`."""
+    values = np.linalg.svd(np.linalg.qr(factor, mode="r"), compute_uv=False)
+    floor = max(factor.shape[-2:]) * np.finfo(np.float64).eps * values[..., 0]
+    deficient = np.argwhere(values[..., -1] <= floor)
+    if len(deficient) == 0:
+        return values
+    block = tuple(int(i) for i in deficient[0])
+    largest, smallest = (float(np.ldexp(values[block][i], exponent[block])) for i in (0, -1))
+    where = f"block {block}" if block else "the point"
+    raise RankDeficientError(
+        f"{name}: expected numerical rank h = {factor.shape[-1]}, but the smallest singular value of {where} is "
+        f"{smallest:.3g} against a largest of {largest:.3g}; drop dependent columns (a smaller h)",
+        block,
+        smallest,
+    )
+
+
+def _sign_of_largest_entry(columns: Array) -> Array:
+    largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=-2)[..., None, :], axis=-2)
+    return np.where(largest < 0, -1.0, 1.0)

@@ -1,0 +1,38 @@
+"""The errors that carry a mathematical meaning; every other bad input is a plain ``ValueError`` or ``TypeError``."""
+
+
+class RankDeficientError(ValueError):
+    """A factor (or the product ``G Hᵀ``) has numerical rank below h, so the point is not on the quotient manifold.
+
+    Attributes
+    ----------
+    block : tuple of int
+        Index of the offending block in the leading dimensions, ``()`` for a single block.
+    smallest_singular_value : float
+    """
+
+    def __init__(self, message: str, block: tuple[int, ...], smallest_singular_value: float) -> None:
+        super().__init__(message)
+        self.block = block
+        self.smallest_singular_value = smallest_singular_value
+
+
+class GeodesicIncompleteError(ValueError):
+    """The geodesic leaves the manifold (loses rank) before the requested time.
+
+    Attributes
+    ----------
+    time : float
+        The time at which rank is lost.
+    block : tuple of int
+        Index of the offending block in the leading dimensions, ``()`` for a single block.
+    """
+
+    def __init__(self, message: str, time: float, block: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.time = time
+        self.block = block
+
+
+class GeodesicAccuracyError(ArithmeticError):
+    """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""

@@ -1,0 +1,198 @@
+r"""The paper's equations one to one: Gram matrices and `scipy.linalg.solve_sylvester`.
+
+The literal route, to be read beside the paper (arXiv 2505.05409). The rest of refgeo does not call it; it is a second
+opinion, and a backend: the functions have the signatures that ``refgeo check`` expects, and ``refgeo check`` without an
+argument judges this module. Gram matrices square the condition number, so it keeps fewer digits than
+`refgeo.InvariantMetric` and `refgeo.MixedMetric`.
+
+Every function takes ``metric`` ("inv" or "mix") first, then the base point, then vectors, as arrays of shape
+``(..., n, h)`` and ``(..., m, h)``; `relaxation` is ε of App. H.2. Write S_ε = GᵀG + εI, T_ε = HᵀH + εI.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from refgeo.pair import Array, transpose
+
+
+def inner_product(
+    metric: str, G: Array, H: Array, a_G: Array, a_H: Array, b_G: Array, b_H: Array, relaxation: float = 0.0
+) -> Array:
+    """Eq. (9): tr(S_ε⁻¹ a_Gᵀ b_G) + tr(T_ε⁻¹ a_Hᵀ b_H); Eq. (10): tr(T_ε a_Gᵀ b_G) + tr(S_ε a_Hᵀ b_H).
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1))
+    >>> float(inner_product("mix", 2 * one, 3 * one, one, one, one, one))
+    13.0
+    """
+    S, T = _grams(G, H, relaxation)
+    if _is_inv(metric):
+        return _trace(_solve(S, transpose(a_G) @ b_G)) + _trace(_solve(T, transpose(a_H) @ b_H))
+    return _trace(T @ transpose(a_G) @ b_G) + _trace(S @ transpose(a_H) @ b_H)
+
+
+def horizontal_projection(
+    metric: str, G: Array, H: Array, v_G: Array, v_H: Array, relaxation: float = 0.0
+) -> tuple[Array, Array]:
+    """(v_G + GΛ, v_H − HΛᵀ).
+
+    inv: (S_εT)X + X(ST_ε) = S_εHᵀv_H − v_GᵀGT_ε for X = Λᵀ. (Sec. 5.2 prints ``AΛ + ΛAᵀ = B``, without the transposes;
+    that Λ does not give a horizontal vector.) mix: Λ = ½(v_HᵀHT⁻¹ − S⁻¹Gᵀv_G), and with relaxation
+    T_εXS + TXS_ε = Hᵀv_HS_ε − T_εv_GᵀG.
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1))
+    >>> [float(part.item()) for part in horizontal_projection("inv", 2 * one, 3 * one, 2 * one, 0 * one)]
+    [1.0, 1.5]
+    """
+    S, T = _grams(G, H, 0.0)
+    S_eps, T_eps = _grams(G, H, relaxation)
+    if _is_inv(metric):
+        right_side = S_eps @ transpose(H) @ v_H - transpose(v_G) @ G @ T_eps
+        X = _block_by_block(scipy.linalg.solve_sylvester, S_eps @ T, S @ T_eps, right_side)
+        L = transpose(X)
+    elif relaxation == 0.0:
+        L = 0.5 * (_divide(transpose(v_H) @ H, T) - _solve(S, transpose(G) @ v_G))
+    else:
+        right_side = transpose(H) @ v_H @ S_eps - T_eps @ transpose(v_G) @ G
+        L = transpose(_block_by_block(_two_sided, T_eps, S, T, S_eps, right_side))
+    return v_G + G @ L, v_H - H @ transpose(L)
+
+
+def riemannian_gradient(
+    metric: str, G: Array, H: Array, e_G: Array, e_H: Array, relaxation: float = 0.0
+) -> tuple[Array, Array]:
+    """inv: (e_G S_ε, e_H T_ε); mix: (e_G T_ε⁻¹, e_H S_ε⁻¹) (Sec. 5.2).
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1))
+    >>> [float(part.item()) for part in riemannian_gradient("inv", 2 * one, 3 * one, one, one)]
+    [4.0, 9.0]
+    """
+    S, T = _grams(G, H, relaxation)
+    if _is_inv(metric):
+        return e_G @ S, e_H @ T
+    return _divide(e_G, T), _divide(e_H, S)
+
+
+def christoffel(
+    metric: str, G: Array, H: Array, a_G: Array, a_H: Array, b_G: Array, b_H: Array, relaxation: float = 0.0
+) -> tuple[Array, Array]:
+    """Γ(a, b), Eq. (11) and (12), polarised to a symmetric bilinear map.
+
+    Examples
+    --------
+    >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+    >>> float(christoffel("inv", 2 * one, 3 * one, one, zero, one, zero)[0].item())
+    -0.5
+    """
+    S, T = _grams(G, H, relaxation)
+    if _is_inv(metric):
+        return _christoffel_inv(G, S, a_G, b_G), _christoffel_inv(H, T, a_H, b_H)
+    return _christoffel_mix(G, H, T, a_G, a_H, b_G, b_H), _christoffel_mix(H, G, S, a_H, a_G, b_H, b_G)
+
+
+def christoffel_adjoint(
+    metric: str, G: Array, H: Array, a_G: Array, a_H: Array, e_G: Array, e_H: Array, relaxation: float = 0.0
+) -> tuple[Array, Array]:
+    """Γ(a, ·)* e, from differentiating the trace of eᵀΓ(a, b) in b.
+
+    Examples
+    --------
+    >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+    >>> float(christoffel_adjoint("inv", 2 * one, 3 * one, one, zero, 4 * one, zero)[0].item())
+    -2.0
+    """
+    S, T = _grams(G, H, relaxation)
+    if _is_inv(metric):
+        return _adjoint_inv(G, S, a_G, e_G), _adjoint_inv(H, T, a_H, e_H)
+    E, F = _divide(e_G, T), _divide(e_H, S)
+    return _adjoint_mix(G, H, a_G, a_H, E, F), _adjoint_mix(H, G, a_H, a_G, F, E)
+
+
+def geodesic(
+    metric: str, G: Array, H: Array, v_G: Array, v_H: Array, t: float, order: object, relaxation: float = 0.0
+) -> tuple[Array, Array]:
+    """Order 1: θ + tv; order 2, Eq. (4/5): θ + tv − ½t²Γ(v, v). The paper gives no other.
+
+    Examples
+    --------
+    >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+    >>> float(geodesic("inv", 2 * one, 3 * one, one, zero, 1.0, 2)[0].item())
+    3.25
+    """
+    if order == 1:
+        return G + t * v_G, H + t * v_H
+    if order == 2:
+        c_G, c_H = christoffel(metric, G, H, v_G, v_H, v_G, v_H, relaxation)
+        return G + t * v_G - 0.5 * t**2 * c_G, H + t * v_H - 0.5 * t**2 * c_H
+    raise NotImplementedError(f"the literal formulas have orders 1 and 2, not {order!r}")
+
+
+def _is_inv(metric: str) -> bool:
+    if metric not in ("inv", "mix"):
+        raise NotImplementedError(f'metric: expected "inv" or "mix", got {metric!r}')
+    return metric == "inv"
+
+
+def _grams(G: Array, H: Array, relaxation: float) -> tuple[Array, Array]:
+    shift = np.asarray(relaxation * np.eye(G.shape[-1]), dtype=G.dtype)
+    return transpose(G) @ G + shift, transpose(H) @ H + shift
+
+
+def _solve(gram: Array, right_side: Array) -> Array:
+    return np.asarray(np.linalg.solve(gram, right_side))
+
+
+def _divide(left_side: Array, gram: Array) -> Array:
+    """Left side times the inverse of a (symmetric) Gram matrix."""
+    return transpose(_solve(gram, transpose(left_side)))
+
+
+def _trace(matrix: Array) -> Array:
+    return np.asarray(np.trace(matrix, axis1=-2, axis2=-1))
+
+
+def _block_by_block(solver: object, *matrices: Array) -> Array:
+    # solve_sylvester takes one block; this is the readable route, not the fast one.
+    result = np.empty_like(matrices[-1])
+    for block in np.ndindex(result.shape[:-2]):
+        result[block] = solver(*(matrix[block] for matrix in matrices))  # type: ignore[operator]
+    return result
+
+
+def _two_sided(T_eps: Array, S: Array, T: Array, S_eps: Array, right_side: Array) -> Array:
+    """Solve T_ε X S + T X S_ε = R as one linear system of size h²."""
+    operator = np.kron(T_eps, transpose(S)) + np.kron(T, transpose(S_eps))
+    return np.asarray(np.linalg.solve(operator, right_side.ravel()).reshape(right_side.shape))
+
+
+def _christoffel_inv(G: Array, S: Array, a: Array, b: Array) -> Array:
+    Gt, at, bt = transpose(G), transpose(a), transpose(b)
+    return 0.5 * (
+        -a @ _solve(S, bt @ G + Gt @ b) - b @ _solve(S, at @ G + Gt @ a) + G @ _solve(S, at @ b + bt @ a)
+    )
+
+
+def _christoffel_mix(G: Array, H: Array, T: Array, a_G: Array, a_H: Array, b_G: Array, b_H: Array) -> Array:
+    Ht, at, bt = transpose(H), transpose(a_H), transpose(b_H)
+    return _divide(0.5 * (a_G @ (bt @ H + Ht @ b_H) + b_G @ (at @ H + Ht @ a_H) - G @ (at @ b_H + bt @ a_H)), T)
+
+
+def _adjoint_inv(G: Array, S: Array, a: Array, e: Array) -> Array:
+    Gt, at, et = transpose(G), transpose(a), transpose(e)
+    return 0.5 * (
+        -G @ (_divide(et @ a, S) + _solve(S, at @ e))
+        - _divide(e @ (at @ G + Gt @ a), S)
+        + a @ (_solve(S, Gt @ e) + _divide(et @ G, S))
+    )
+
+
+def _adjoint_mix(G: Array, H: Array, a_G: Array, a_H: Array, E: Array, F: Array) -> Array:
+    Ht, at, Ft = transpose(H), transpose(a_H), transpose(F)
+    return 0.5 * (E @ (at @ H + Ht @ a_H) + G @ (Ft @ a_H + at @ F) - a_G @ (Ht @ F + Ft @ H))

@@ -1,0 +1,1 @@
+"""The geometries, one a file."""

@@ -1,0 +1,102 @@
+r"""The mixed metric "mix" (Eq. 10): each factor measured in the other's Gram matrix.
+
+In the balanced gauge both (relaxed) Gram matrices are Σ, and coordinates are :math:`x = ξΣ^{½}`, :math:`p = ĜΣ^{½}`.
+Substituting ξ = xΣ^{-½} into (12) puts one Σ⁻¹ on either side of every h×h product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from refgeo.balanced import BalancedGauge
+from refgeo.geodesics import integrate, mixed_cone_geodesic, mixed_square_geodesic
+from refgeo.metrics.pair_space import Frame, PairMetric, PairTangentSpace, symmetric_sum
+from refgeo.pair import Array, Pair, transpose
+
+
+class MixedTangentSpace(PairTangentSpace):
+    """Tangent space of `MixedMetric`; see `PairTangentSpace` for its members."""
+
+    @staticmethod
+    def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
+        return Frame(gauge.root_H, transpose(gauge.white_H)), Frame(gauge.root_G, transpose(gauge.white_G))
+
+    def _vertical_eigenvalues(self) -> Array:
+        # P_G = G white_G has orthonormal columns.
+        return np.ones_like(self.gauge.sigma)
+
+    def _twisted(self, product: Array) -> Array:
+        """Σ⁻¹ (M + Mᵀ) Σ⁻¹."""
+        sigma = self.gauge.sigma
+        return symmetric_sum(product) / sigma[..., :, None] / sigma[..., None, :]
+
+    def _christoffel(self, x: Pair, z: Pair) -> Pair:
+        p = self._p
+
+        def formula(own: str, other: str) -> Array:
+            x_own, z_own, p_own = (getattr(pair, own) for pair in (x, z, p))
+            x_other, z_other, p_other = (getattr(pair, other) for pair in (x, z, p))
+            part: Array = 0.5 * (
+                x_own @ self._twisted(transpose(z_other) @ p_other)
+                + z_own @ self._twisted(transpose(x_other) @ p_other)
+                - p_own @ self._twisted(transpose(x_other) @ z_other)
+            )
+            return part
+
+        return Pair._of(formula("G", "H"), formula("H", "G"))
+
+    def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
+        p = self._p
+
+        def formula(own: str, other: str) -> Array:
+            x_own, e_own, p_own = (getattr(pair, own) for pair in (x, e, p))
+            x_other, e_other, p_other = (getattr(pair, other) for pair in (x, e, p))
+            part: Array = 0.5 * (
+                e_own @ self._twisted(transpose(x_other) @ p_other)
+                + p_own @ self._twisted(transpose(e_other) @ x_other)
+                - x_own @ self._twisted(transpose(e_other) @ p_other)
+            )
+            return part
+
+        return Pair._of(formula("G", "H"), formula("H", "G"))
+
+    def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
+        # grad_G = E_G T⁻¹, and the derivative of T⁻¹ along ξ is −T⁻¹(ξ_HᵀH + Hᵀξ_H)T⁻¹.
+        p = self._p
+        return Pair._of(
+            -e.G @ self._twisted(transpose(x.H) @ p.H),
+            -e.H @ self._twisted(transpose(x.G) @ p.G),
+        )
+
+    def _exact_geodesic(self, v: Pair, t: float) -> Pair:
+        n, m, h = self.point.sizes
+        closed_form = mixed_square_geodesic if n == m == h else mixed_cone_geodesic if h == 1 else None
+        # The closed forms are those of the quotient, lifted horizontally.
+        if closed_form is None or not self.is_horizontal(v).all():
+            return integrate(self, v, t).point
+        return closed_form(self.point, v, self.gauge, t)
+
+
+class MixedMetric(PairMetric):
+    r"""The metric "mix" (10): :math:`⟨η, ζ⟩ = \mathrm{tr}(T η_G^\top ζ_G) + \mathrm{tr}(S η_H^\top ζ_H)`.
+
+    :math:`S = G^\top G`, :math:`T = H^\top H`. Invariant under GL(h); not complete: a geodesic can lose rank in finite
+    time, which raises `GeodesicIncompleteError` with the time.
+
+    Parameters
+    ----------
+    relaxation : float
+        ε of App. H.2: S + εI and T + εI in the metric. Any ε > 0 leaves only O(h) of the GL(h)-invariance.
+
+    Examples
+    --------
+    Two numbers (G, H) move so that the product G H is a straight line in time (Sec. 5.1):
+
+    >>> import refgeo as rg
+    >>> space = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]]))
+    >>> space.geodesic(rg.Pair([[1.0]], [[1.5]]), t=1.0, order="exact").product.round(12)
+    array([[12.]])
+    """
+
+    name = "mix"
+    _space = MixedTangentSpace

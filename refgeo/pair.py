@@ -1,0 +1,263 @@
+"""`Pair`: two factors ``(G, H)``, a point of the total space or a tangent vector at one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def real_array(name: str, value: npt.ArrayLike) -> Array:
+    """A float64 copy of `value`, or an error that names the argument.
+
+    Examples
+    --------
+    >>> real_array("x", [1, 2])
+    array([1., 2.])
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected a rectangular array of real numbers, got nested lists of uneven length") from error
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
+    array = np.array(array, dtype=np.float64)
+    # The sum is one cheap pass; only a suspicious sum (NaN, or overflow of finite entries) pays for the full test.
+    with np.errstate(all="ignore"):
+        suspicious = not np.isfinite(array.sum())
+    if suspicious and not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
+    return array
+
+
+def transpose(array: Array) -> Array:
+    """Swap the last two axes: the matrix transpose, block by block.
+
+    Examples
+    --------
+    >>> transpose(np.zeros((5, 3, 2))).shape
+    (5, 2, 3)
+    """
+    return np.swapaxes(array, -1, -2)
+
+
+class Pair:
+    r"""Two factors :math:`(G, H)` with a common last dimension h: a point, or a tangent vector at one.
+
+    A network that uses the factors only through :math:`G H^\top` is unchanged by
+    :math:`\psi(A, (G, H)) = (G A^{-1}, H A^\top)`, A in GL(h) (Sec. 3.1 of the paper). Leading dimensions are
+    independent blocks, for example attention heads.
+
+    Parameters
+    ----------
+    G : array_like, shape ``(..., n, h)``
+    H : array_like, shape ``(..., m, h)``, with ``h <= min(n, m)``
+
+    Raises
+    ------
+    ValueError
+        Fewer than two dimensions, different h or different leading dimensions, h > min(n, m), NaN or infinity.
+    TypeError
+        Complex, boolean or non-numeric entries.
+
+    Notes
+    -----
+    Immutable: the arrays are copied on the way in, stored as float64 and read-only. ``+``, ``-``, unary ``-``,
+    ``*`` and ``/`` act on both factors; a multiplier may be a number or an array with one number per block.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> pair = rg.Pair([[1.0], [2.0]], [[3.0], [4.0]])
+    >>> (2 * pair).product
+    array([[12., 16.],
+           [24., 32.]])
+    >>> G, H = pair
+    >>> G.shape, H.shape
+    ((2, 1), (2, 1))
+    """
+
+    __slots__ = ("G", "H")
+    __array_ufunc__ = None  # so that numpy_scalar * pair and per_block_array * pair come to Pair.__rmul__
+
+    G: Array
+    H: Array
+
+    def __init__(self, G: npt.ArrayLike, H: npt.ArrayLike) -> None:
+        first, second = real_array("G", G), real_array("H", H)
+        for name, factor in (("G", first), ("H", second)):
+            if factor.ndim < 2:
+                raise ValueError(f"{name}: expected shape (..., rows, h), got {factor.shape}; write a vector as (d, 1)")
+        if first.shape[-1] != second.shape[-1]:
+            raise ValueError(
+                f"H: expected h = {first.shape[-1]} columns as in G {first.shape}, got {second.shape}; "
+                "G is (..., n, h) and H is (..., m, h)"
+            )
+        if first.shape[:-2] != second.shape[:-2]:
+            raise ValueError(
+                f"H: expected the leading (block) dimensions {first.shape[:-2]} of G, got {second.shape[:-2]}"
+            )
+        n, m, h = first.shape[-2], second.shape[-2], first.shape[-1]
+        if not 1 <= h <= min(n, m):
+            raise ValueError(
+                f"G, H: expected 1 <= h <= min(n, m) for full column rank, got h = {h}, n = {n}, m = {m}; "
+                "factors may need transposing"
+            )
+        self._set(first, second)
+
+    def _set(self, G: Array, H: Array) -> None:
+        for factor in (G, H):
+            factor.flags.writeable = False
+        object.__setattr__(self, "G", G)
+        object.__setattr__(self, "H", H)
+
+    @classmethod
+    def _of(cls, G: Array, H: Array) -> Pair:
+        """A pair of arrays that are known to fit and that nobody else writes to."""
+        pair = cls.__new__(cls)
+        pair._set(G, H)
+        return pair
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Pair is immutable; make a new one instead of setting {name}")
+
+    def __reduce__(self) -> tuple[type[Pair], tuple[Array, Array]]:
+        return (Pair, (self.G, self.H))
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.G, self.H))
+
+    def __repr__(self) -> str:
+        return f"Pair(G {self.G.shape}, H {self.H.shape})"
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """The leading dimensions: the shape of a per-block scalar.
+
+        Examples
+        --------
+        >>> Pair(np.ones((12, 5, 1)), np.ones((12, 4, 1))).block_shape
+        (12,)
+        """
+        return self.G.shape[:-2]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """``(n, m, h)``.
+
+        Examples
+        --------
+        >>> Pair(np.ones((12, 5, 1)), np.ones((12, 4, 1))).sizes
+        (5, 4, 1)
+        """
+        return self.G.shape[-2], self.H.shape[-2], self.G.shape[-1]
+
+    @property
+    def product(self) -> Array:
+        r"""The invariant :math:`G H^\top`, shape ``(..., n, m)``: all that the network sees.
+
+        Examples
+        --------
+        >>> Pair([[1.0], [2.0]], [[3.0]]).product
+        array([[3.],
+               [6.]])
+        """
+        return self.G @ transpose(self.H)
+
+    def transform(self, A: npt.ArrayLike) -> Pair:
+        r"""The group action :math:`(G A^{-1}, H A^\top)`, for points and tangent vectors alike.
+
+        Parameters
+        ----------
+        A : array_like, shape ``(h, h)`` (the same for all blocks) or ``(..., h, h)``; invertible
+
+        Returns
+        -------
+        Pair of the same shapes.
+
+        Raises
+        ------
+        ValueError
+            A has another shape, or is singular.
+
+        Examples
+        --------
+        >>> pair = Pair([[1.0], [2.0]], [[3.0], [4.0]])
+        >>> bool(np.all(pair.transform([[2.0]]).product == pair.product))
+        True
+        """
+        group_element = real_array("A", A)
+        h = self.sizes[2]
+        if group_element.shape not in ((h, h), (*self.block_shape, h, h)):
+            raise ValueError(
+                f"A: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {group_element.shape}"
+            )
+        try:
+            G = transpose(np.linalg.solve(transpose(group_element), transpose(self.G)))
+        except np.linalg.LinAlgError as error:
+            raise ValueError("A: expected an invertible matrix, got a singular one") from error
+        return Pair._of(G, self.H @ transpose(group_element))
+
+    def balanced(self) -> tuple[Pair, Array]:
+        r"""The representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.
+
+        Returns
+        -------
+        balanced : Pair, :math:`(G A^{-1}, H A^\top)`; Σ holds the singular values of :math:`G H^\top`
+        A : ndarray, shape ``(..., h, h)``
+
+        Raises
+        ------
+        RankDeficientError
+            A factor has numerical rank below h.
+
+        Examples
+        --------
+        >>> pair, A = Pair([[8.0], [0.0]], [[2.0], [0.0]]).balanced()
+        >>> (pair.G.T @ pair.G).item(), (pair.H.T @ pair.H).item(), A.item()
+        (16.0, 16.0, 2.0)
+        """
+        from refgeo.balanced import balance
+
+        gauge = balance(self)
+        root = np.sqrt(gauge.sigma)[..., None, :]
+        A = transpose(gauge.root_G / root)
+        return Pair._of(self.G @ (gauge.white_G * root), self.H @ (gauge.white_H * root)), A
+
+    def __add__(self, other: Pair) -> Pair:
+        return self._combine(other, 1.0)
+
+    def __sub__(self, other: Pair) -> Pair:
+        return self._combine(other, -1.0)
+
+    def _combine(self, other: Pair, sign: float) -> Pair:
+        if not isinstance(other, Pair):
+            return NotImplemented
+        if self.G.shape != other.G.shape or self.H.shape != other.H.shape:
+            raise ValueError(f"cannot add {other!r} to {self!r}: the shapes differ")
+        return Pair._of(self.G + sign * other.G, self.H + sign * other.H)
+
+    def __neg__(self) -> Pair:
+        return Pair._of(-self.G, -self.H)
+
+    def __mul__(self, scalar: npt.ArrayLike) -> Pair:
+        factor = self._per_block(scalar)
+        return Pair._of(factor * self.G, factor * self.H)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scalar: npt.ArrayLike) -> Pair:
+        factor = self._per_block(scalar)
+        return Pair._of(self.G / factor, self.H / factor)
+
+    def _per_block(self, scalar: npt.ArrayLike) -> Array:
+        if isinstance(scalar, Pair):
+            raise TypeError("a Pair can be multiplied by a number or by one number per block, not by another Pair")
+        factor = real_array("scalar", scalar)
+        if factor.shape not in ((), self.block_shape):
+            raise ValueError(f"scalar: expected a number or an array of shape {self.block_shape}, got {factor.shape}")
+        return factor[..., None, None]
