@@ -1,0 +1,488 @@
+r"""The geometry in ball arithmetic (python-flint, Arb): rigorous enclosures, the final judge.
+
+Inputs are doubles, taken exactly. Every quantity comes as a ball that certainly contains the exact value, computed at
+a working precision that doubles until the ball is far narrower than a double's rounding; the returned `Enclosure` then
+rounds the midpoint to double and widens the radius by that rounding. A ball that stays too wide raises
+`EnclosureError` and is never returned.
+
+The formulas are the literal ones (Gram matrices included): with enough bits their loss of digits does not matter, and
+they share nothing with the factorised route of the rest of the package.
+
+**The Sylvester equation, certified.** The vertical part of v minimises the distance to v, so its Λ solves the normal
+equations of the vertical space,
+
+    N(Λ) = M₁ Λ M₂ + M₃ Λ M₄ = R,    all Mᵢ symmetric positive definite:
+    inv: (M₁, M₂, M₃, M₄) = (S, S_ε⁻¹, T_ε⁻¹, T),    R = T_ε⁻¹ v_HᵀH − Gᵀv_G S_ε⁻¹
+    mix: (M₁, M₂, M₃, M₄) = (S, T_ε, S_ε, T),        R = S_ε v_HᵀH − Gᵀv_G T_ε
+
+which for inv is the paper's Sylvester equation multiplied by T_ε⁻¹ and S_ε⁻¹, without its loss of symmetry. Let L and
+K be *any* double matrices that nearly diagonalise the pairs (M₁, M₃) and (M₂, M₄): LᵀM₁L = D₁^½(I + E₁)D₁^½, and so on
+for M₂, M₃, M₄ with diagonals D₂, D₃, D₄. With Λ = L Y Kᵀ the operator becomes Y ↦ M̃₁YM̃₂ + M̃₃YM̃₄, close to the
+diagonal N₀ = d₁ᵢd₂ⱼ + d₃ᵢd₄ⱼ. If ‖Eᵢ‖ ≤ δ for all four, Kronecker products of Loewner-ordered matrices give
+
+    (1 − δ)² N₀ ≤ N ≤ (1 + δ)² N₀,
+
+so the iteration Y ← Y + N₀⁻¹(R̃ − N(Y)) converges like (2δ + δ²)ᵏ, and any Y whatever is within
+
+    |Y − Y*|_ij ≤ ‖R̃ − N(Y)‖_{N₀⁻¹} / ((1 − δ)² √N₀_ij)
+
+of the solution Y*: a certificate that needs one residual, evaluated in balls, and no system of size h².
+
+Examples
+--------
+>>> import numpy as np
+>>> space = ExactTangentSpace("inv", np.array([[2.0]]), np.array([[3.0]]))
+>>> G, H = space.horizontal_projection((np.array([[2.0]]), np.array([[0.0]])))
+>>> G.mid.item(), H.mid.item(), bool(H.rad.item() < 1e-15)
+(1.0, 1.5, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import flint
+import numpy as np
+import scipy.linalg
+from flint import arb, arb_mat
+
+from refgeo.pair import Array, Pair, transpose
+
+INITIAL_BITS = 192
+MAXIMUM_BITS = 3072
+NARROW = 2.0**-80
+"""A ball is narrow enough when its radius is at most this fraction of the largest entry it is judged beside."""
+
+Vector = Sequence[Array] | Pair
+_Result = TypeVar("_Result")
+
+
+class EnclosureError(ArithmeticError):
+    """No enclosure narrow enough to judge with was found; the value must not be used."""
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """``|exact - mid| <= rad``, entry by entry, rigorously.
+
+    Attributes
+    ----------
+    mid, rad : ndarray of float64, of the same shape
+    """
+
+    mid: Array
+    rad: Array
+
+
+class ExactTangentSpace:
+    r"""Enclosures at one base point: one block, two-dimensional factors.
+
+    Parameters
+    ----------
+    metric : "inv" or "mix"
+    G : ndarray, shape (n, h)
+    H : ndarray, shape (m, h)
+    relaxation : float
+        ε of App. H.2.
+    max_bits : int
+        Give up (`EnclosureError`) when this working precision does not suffice.
+
+    Notes
+    -----
+    Vectors are pairs of arrays. A space is cheap to keep: Gram matrices and their inverses are computed once a
+    precision. The precision of python-flint is global to the process, so spaces must not be used from several threads
+    at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one = np.ones((1, 1))
+    >>> space = ExactTangentSpace("mix", 2 * one, 3 * one)
+    >>> space.inner_product((one, one), (one, one)).mid.item()
+    13.0
+    """
+
+    def __init__(
+        self, metric: str, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS
+    ) -> None:
+        if metric not in ("inv", "mix"):
+            raise ValueError(f'metric: expected "inv" or "mix", got {metric!r}')
+        point = Pair(G, H)
+        if point.block_shape:
+            raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
+        self.metric, self.point, self.relaxation, self.max_bits = metric, point, relaxation, max_bits
+        self._ball_points: dict[int, _BallPoint] = {}
+
+    def inner_product(self, a: Vector, b: Vector) -> Enclosure:
+        """tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), or with T_ε and S_ε for mix; a 0-dimensional `Enclosure`.
+
+        Examples
+        --------
+        >>> one = np.ones((1, 1))
+        >>> ExactTangentSpace("inv", 2 * one, 4 * one).inner_product((one, one), (one, one)).mid.item()
+        0.3125
+        """
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            value = arb(0)
+            for weight, first, second in zip(point.weights, _balls(a), _balls(b), strict=True):
+                value += (weight * (first.transpose() * second)).trace()
+            return [arb_mat([[value]])]
+
+        # Cancellation can make the value tiny; its natural size is that of its terms.
+        scale = np.sqrt(self._squared_length(a) * self._squared_length(b))
+        enclosure = self._enclose(compute, [scale])[0]
+        return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0])
+
+    def horizontal_projection(self, v: Vector) -> tuple[Enclosure, Enclosure]:
+        """(v_G + GΛ, v_H − HΛᵀ), Λ from the certified normal equations of the module's text.
+
+        Examples
+        --------
+        >>> one = np.ones((1, 1))
+        >>> ExactTangentSpace("mix", 2 * one, 3 * one).horizontal_projection((2 * one, 0 * one))[1].mid.item()
+        1.5
+        """
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            v_G, v_H = _balls(v)
+            L = point.vertical_coefficients(v_G, v_H)
+            return [v_G + point.G * L, v_H - point.H * L.transpose()]
+
+        return self._enclose_pair(compute, v)
+
+    def riemannian_gradient(self, e: Vector) -> tuple[Enclosure, Enclosure]:
+        """(e_G S_ε, e_H T_ε) for inv, (e_G T_ε⁻¹, e_H S_ε⁻¹) for mix.
+
+        Examples
+        --------
+        >>> one = np.ones((1, 1))
+        >>> ExactTangentSpace("mix", 2 * one, 4 * one).riemannian_gradient((one, one))[0].mid.item()
+        0.0625
+        """
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            e_G, e_H = _balls(e)
+            inverse_G, inverse_H = point.inverse_weights
+            return [e_G * inverse_G, e_H * inverse_H]
+
+        return self._enclose_pair(compute, e)
+
+    def christoffel(self, a: Vector, b: Vector | None = None) -> tuple[Enclosure, Enclosure]:
+        """Γ(a, b), Eq. (11) and (12) polarised.
+
+        Examples
+        --------
+        >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+        >>> ExactTangentSpace("inv", 2 * one, 3 * one).christoffel((one, zero))[0].mid.item()
+        -0.5
+        """
+        other = a if b is None else b
+        return self._enclose_pair(lambda point: point.christoffel(_balls(a), _balls(other)), a)
+
+    def christoffel_adjoint(self, a: Vector, e: Vector) -> tuple[Enclosure, Enclosure]:
+        """Γ(a, ·)* e in the Euclidean pairing.
+
+        Examples
+        --------
+        >>> one, zero = np.ones((1, 1)), np.zeros((1, 1))
+        >>> ExactTangentSpace("inv", 2 * one, 3 * one).christoffel_adjoint((one, zero), (4 * one, zero))[0].mid.item()
+        -2.0
+        """
+        return self._enclose_pair(lambda point: point.christoffel_adjoint(_balls(a), _balls(e)), e)
+
+    def geodesic(self, v: Vector, t: float = 1.0, order: object = 2) -> tuple[Enclosure, Enclosure]:
+        r"""γ(t): order 1, 2, or "exact" for inv without relaxation.
+
+        Exact: :math:`e^{tΩ}Ge^{tP^\top}` with :math:`Ω[G\,ξ] = [G\,ξ]K`,
+        :math:`K = [[-S^{-1}ξ^\top G, -S^{-1}ξ^\top ξ], [I, S^{-1}G^\top ξ]]`, so that
+        :math:`e^{tΩ}G = [G\,ξ]\,e^{tK}[I\,0]^\top`: no orthonormal basis, only a 2h×2h exponential.
+
+        Examples
+        --------
+        >>> one = np.ones((1, 1))
+        >>> ExactTangentSpace("inv", 2 * one, 3 * one).geodesic((one, one), 1.0, order="exact")[0].mid.item()
+        3.2974425414002564
+        """
+        if order not in (1, 2, "exact"):
+            raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
+        if order == "exact" and (self.metric, self.relaxation) != ("inv", 0.0):
+            raise NotImplementedError("an exact geodesic has a closed form only for inv without relaxation")
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            time, velocity = arb(float(t)), _balls(v)
+            if order == "exact":
+                return [
+                    _exact_geodesic(factor, inverse, velocity_factor, time)
+                    for factor, inverse, velocity_factor in zip(
+                        (point.G, point.H), point.weights, velocity, strict=True
+                    )
+                ]
+            moved = [factor + time * step for factor, step in zip((point.G, point.H), velocity, strict=True)]
+            if order == 1:
+                return moved
+            curvature = point.christoffel(velocity, velocity)
+            return [place - (time * time / 2) * bend for place, bend in zip(moved, curvature, strict=True)]
+
+        return self._enclose_pair(compute, self.point)
+
+    def _squared_length(self, a: Vector) -> float:
+        with _precision(INITIAL_BITS):
+            point = self._ball_point(INITIAL_BITS)
+            value = arb(0)
+            for weight, factor in zip(point.weights, _balls(a), strict=True):
+                value += (weight * (factor.transpose() * factor)).trace()
+            return max(float(value.mid()), 0.0)
+
+    def _ball_point(self, bits: int) -> _BallPoint:
+        if bits not in self._ball_points:
+            self._ball_points[bits] = _BallPoint(self.metric, self.point, self.relaxation)
+        return self._ball_points[bits]
+
+    def _enclose_pair(
+        self, compute: Callable[[_BallPoint], list[arb_mat]], beside: Vector
+    ) -> tuple[Enclosure, Enclosure]:
+        first, second = self._enclose(compute, [float(np.abs(factor).max()) for factor in beside])
+        return first, second
+
+    def _enclose(self, compute: Callable[[_BallPoint], list[arb_mat]], scales: list[float]) -> list[Enclosure]:
+        """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `scales`."""
+        bits, trouble = INITIAL_BITS, ""
+        while bits <= self.max_bits:
+            with _precision(bits):
+                try:
+                    results = [_read(ball) for ball in compute(self._ball_point(bits))]
+                except (ZeroDivisionError, EnclosureError) as error:
+                    trouble = str(error) or type(error).__name__
+                else:
+                    if all(
+                        np.isfinite(mid).all() and rad.max() <= NARROW * max(np.abs(mid).max(), scale)
+                        for (mid, rad), scale in zip(results, scales, strict=True)
+                    ):
+                        return [_rounded(mid, rad) for mid, rad in results]
+                    trouble = "the balls are too wide"
+            bits *= 2
+        raise EnclosureError(f"no usable enclosure with up to {self.max_bits} bits: {trouble}")
+
+
+class _BallPoint:
+    """The base point in balls at the current working precision."""
+
+    def __init__(self, metric: str, point: Pair, relaxation: float) -> None:
+        self.metric, self.point, self.relaxation = metric, point, relaxation
+        self.G, self.H = _balls(point)
+        h = point.sizes[2]
+        shift = arb(relaxation) * _identity(h)
+        self.S, self.T = self.G.transpose() * self.G, self.H.transpose() * self.H
+        self.S_eps, self.T_eps = self.S + shift, self.T + shift
+
+    @cached_property
+    def inverses(self) -> tuple[arb_mat, arb_mat]:
+        """S_ε⁻¹ and T_ε⁻¹; ZeroDivisionError when the precision does not separate them from singular."""
+        return self.S_eps.inv(), self.T_eps.inv()
+
+    @property
+    def weights(self) -> tuple[arb_mat, arb_mat]:
+        """The metric tensor of the G and of the H part."""
+        return self.inverses if self.metric == "inv" else (self.T_eps, self.S_eps)
+
+    @property
+    def inverse_weights(self) -> tuple[arb_mat, arb_mat]:
+        return (self.S_eps, self.T_eps) if self.metric == "inv" else (self.inverses[1], self.inverses[0])
+
+    def christoffel(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> list[arb_mat]:
+        half = arb(1) / 2
+        if self.metric == "inv":
+            return [
+                half
+                * (
+                    G * (W * _symmetric_sum(x.transpose() * z))
+                    - x * (W * _symmetric_sum(z.transpose() * G))
+                    - z * (W * _symmetric_sum(x.transpose() * G))
+                )
+                for G, W, x, z in zip((self.G, self.H), self.inverses, a, b, strict=True)
+            ]
+        return [
+            half
+            * (
+                a[own] * (_symmetric_sum(b[other].transpose() * H) * W)
+                + b[own] * (_symmetric_sum(a[other].transpose() * H) * W)
+                - G * (_symmetric_sum(a[other].transpose() * b[other]) * W)
+            )
+            for own, other, G, H, W in self._crossed()
+        ]
+
+    def christoffel_adjoint(self, a: Sequence[arb_mat], e: Sequence[arb_mat]) -> list[arb_mat]:
+        half = arb(1) / 2
+        if self.metric == "inv":
+            return [
+                half
+                * (
+                    x * _symmetric_sum(f.transpose() * G * W)
+                    - G * _symmetric_sum(f.transpose() * x * W)
+                    - f * (_symmetric_sum(x.transpose() * G) * W)
+                )
+                for G, W, x, f in zip((self.G, self.H), self.inverses, a, e, strict=True)
+            ]
+        raised = [f * W for f, W in zip(e, (self.inverses[1], self.inverses[0]), strict=True)]
+        return [
+            half
+            * (
+                raised[own] * _symmetric_sum(a[other].transpose() * H)
+                + G * _symmetric_sum(raised[other].transpose() * a[other])
+                - a[own] * _symmetric_sum(raised[other].transpose() * H)
+            )
+            for own, other, G, H, _ in self._crossed()
+        ]
+
+    def _crossed(self) -> Iterator[tuple[int, int, arb_mat, arb_mat, arb_mat]]:
+        """Own index, other index, own factor, other factor, inverse Gram matrix of the other: G's turn, then H's."""
+        yield 0, 1, self.G, self.H, self.inverses[1]
+        yield 1, 0, self.H, self.G, self.inverses[0]
+
+    def vertical_coefficients(self, v_G: arb_mat, v_H: arb_mat) -> arb_mat:
+        """Λ of the horizontal projection, by the certified iteration of the module's text."""
+        weight_G, weight_H = self.weights
+        right_side = weight_H * (v_H.transpose() * self.H) - (self.G.transpose() * v_G) * weight_G
+        operators, L, K, diagonal, delta = self._nearly_diagonal
+        M1, M2, M3, M4 = operators
+        target = L.transpose() * right_side * K
+        h = target.nrows()
+        inverse_diagonal = 1.0 / diagonal
+
+        def residual(Y: arb_mat) -> arb_mat:
+            return target - (M1 * Y * M2 + M3 * Y * M4)
+
+        def step(R: arb_mat) -> arb_mat:
+            return arb_mat(h, h, [r * arb(d) for r, d in zip(R.entries(), inverse_diagonal.ravel().tolist(), strict=True)])
+
+        Y = arb_mat(h, h)
+        contraction = max((1.0 + delta) ** 2 - 1.0, 2.0**-52)
+        for _ in range(int(np.ceil(-flint.ctx.prec / np.log2(contraction)))):
+            Y = (Y + step(residual(Y))).mid()
+        R = residual(Y).entries()
+        weighted = arb(0)
+        for r, d in zip(R, inverse_diagonal.ravel().tolist(), strict=True):
+            # inverse_diagonal is a rounded double; 1 + 2⁻⁵⁰ makes it an upper bound
+            weighted += r * r * arb(d) * (1 + arb(2) ** -50)
+        radius = weighted.abs_upper().sqrt() / (1 - arb(delta)) ** 2
+        corrected = [
+            y + arb(0, (radius * arb(float(root))).abs_upper())
+            for y, root in zip(Y.entries(), (np.sqrt(inverse_diagonal) * (1 + 2.0**-50)).ravel(), strict=True)
+        ]
+        return L * arb_mat(h, h, corrected) * K.transpose()
+
+    @cached_property
+    def _nearly_diagonal(self) -> tuple[list[arb_mat], arb_mat, arb_mat, Array, float]:
+        """M̃₁..M̃₄ in the bases L and K, those bases, the diagonal N₀ (as doubles), and a bound δ on all ‖Eᵢ‖."""
+        left, right = _diagonalising_bases(self.metric, self.point, self.relaxation)
+        L, K = _ball(left), _ball(right)
+        if self.metric == "inv":
+            inverse_S, inverse_T = self.inverses
+            operators = (self.S, inverse_S, inverse_T, self.T)
+        else:
+            operators = (self.S, self.T_eps, self.S_eps, self.T)
+        transformed, diagonals, delta = [], [], arb(0)
+        for operator, basis in zip(operators, (L, K, L, K), strict=True):
+            matrix = basis.transpose() * operator * basis
+            h = matrix.nrows()
+            diagonal = np.array([float(matrix[i, i].mid()) for i in range(h)])
+            if not (np.isfinite(diagonal).all() and (diagonal > 0).all()):
+                raise EnclosureError("the approximate diagonalisation is not positive")
+            roots = [arb(d).sqrt() for d in diagonal.tolist()]
+            squares = arb(0)
+            for i in range(h):
+                for j in range(h):
+                    entry = matrix[i, j] / (roots[i] * roots[j]) - (1 if i == j else 0)
+                    squares += entry * entry
+            delta = delta.max(squares.abs_upper().sqrt().abs_upper())
+            transformed.append(matrix)
+            diagonals.append(diagonal)
+        bound = float(delta.abs_upper()) * (1 + 2.0**-50)
+        if not bound < 0.4:  # (1 + 0.4)² − 1 < 1: beyond it the iteration need not converge
+            raise EnclosureError("the factors are too ill-conditioned for the certified Sylvester solution")
+        d1, d2, d3, d4 = diagonals
+        # A rounded N₀ is as good as the exact one with the relative difference put into δ.
+        return transformed, L, K, np.outer(d1, d2) + np.outer(d3, d4), bound + 2.0**-50
+
+
+def _diagonalising_bases(metric: str, point: Pair, relaxation: float) -> tuple[Array, Array]:
+    """Double matrices L, K that nearly diagonalise (M₁, M₃) and (M₂, M₄); accuracy affects speed, never correctness."""
+    G, H = point
+    if metric == "mix":
+        # (S, S_ε) and (T_ε, T) are diagonal in the right singular vectors of G and H.
+        return tuple(transpose(np.linalg.svd(factor, full_matrices=False)[2]) for factor in (G, H))  # type: ignore[return-value]
+    h = point.sizes[2]
+    shift = np.sqrt(relaxation) * np.eye(h)
+    R_G, R_H = (np.linalg.qr(factor, mode="r") for factor in (G, H))
+    relaxed_G, relaxed_H = (np.linalg.qr(np.vstack([factor, shift]), mode="r") for factor in (G, H))
+    # R_H,ε⁻¹ᵀ... : with U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V, LᵀT_ε⁻¹L = I and LᵀSL = Σ²; K alike, roles exchanged.
+    left = transpose(relaxed_H) @ transpose(scipy.linalg.svd(R_G @ transpose(relaxed_H))[2])
+    right = transpose(relaxed_G) @ transpose(scipy.linalg.svd(R_H @ transpose(relaxed_G))[2])
+    return left, right
+
+
+def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_mat:
+    h = G.ncols()
+    cross = inverse * (G.transpose() * xi)
+    momentum = inverse * (xi.transpose() * G)
+    square = inverse * (xi.transpose() * xi)
+    K = arb_mat(
+        [
+            [-t * momentum[i, j] for j in range(h)] + [-t * square[i, j] for j in range(h)]
+            for i in range(h)
+        ]
+        + [[t * arb(int(i == j)) for j in range(h)] + [t * cross[i, j] for j in range(h)] for i in range(h)]
+    )
+    E = K.exp()
+    top = arb_mat([[E[i, j] for j in range(h)] for i in range(h)])
+    bottom = arb_mat([[E[h + i, j] for j in range(h)] for i in range(h)])
+    # exp(tPᵀ), Pᵀ = S⁻¹ξᵀG
+    return (G * top + xi * bottom) * (t * momentum).exp()
+
+
+@contextmanager
+def _precision(bits: int) -> Iterator[None]:
+    before = flint.ctx.prec
+    flint.ctx.prec = bits
+    try:
+        yield
+    finally:
+        flint.ctx.prec = before
+
+
+def _ball(array: Array) -> arb_mat:
+    rows, columns = array.shape
+    return arb_mat(rows, columns, array.ravel().tolist())
+
+
+def _balls(vector: Vector) -> list[arb_mat]:
+    return [_ball(np.asarray(factor, dtype=np.float64)) for factor in vector]
+
+
+def _identity(h: int) -> arb_mat:
+    return arb_mat([[int(i == j) for j in range(h)] for i in range(h)])
+
+
+def _symmetric_sum(matrix: arb_mat) -> arb_mat:
+    return matrix + matrix.transpose()
+
+
+def _read(matrix: arb_mat) -> tuple[Array, Array]:
+    """Midpoints and radii; a midpoint beyond double precision is rounded, see `_rounded`."""
+    shape = (matrix.nrows(), matrix.ncols())
+    entries: list[Any] = matrix.entries()
+    mid = np.array([float(entry) for entry in entries]).reshape(shape)
+    rad = np.array([float(entry.rad()) for entry in entries]).reshape(shape)
+    return mid, rad
+
+
+def _rounded(mid: Array, rad: Array) -> Enclosure:
+    # float() of a ball is its midpoint rounded to double: half a unit in the last place, bounded by eps·|mid| or,
+    # below the normal range, by the smallest double.
+    tiny = np.finfo(np.float64).smallest_subnormal
+    return Enclosure(mid, (rad + np.finfo(np.float64).eps * np.abs(mid)) * (1 + 1e-15) + tiny)
