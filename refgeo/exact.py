@@ -39,6 +39,7 @@ Examples
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ from flint import arb, arb_mat
 
 from refgeo.pair import Array, Pair, transpose
 
-INITIAL_BITS = 192
+INITIAL_BITS = 128
 MAXIMUM_BITS = 3072
 NARROW = 2.0**-80
 """A ball is narrow enough when its radius is at most this fraction of the largest entry it is judged beside."""
@@ -447,12 +448,12 @@ def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_ma
 
 @contextmanager
 def _precision(bits: int) -> Iterator[None]:
-    before = flint.ctx.prec
-    flint.ctx.prec = bits
+    before = flint.ctx.prec, flint.ctx.threads
+    flint.ctx.prec, flint.ctx.threads = bits, os.cpu_count() or 1
     try:
         yield
     finally:
-        flint.ctx.prec = before
+        flint.ctx.prec, flint.ctx.threads = before
 
 
 def _ball(array: Array) -> arb_mat:

@@ -1,0 +1,112 @@
+"""The command line: ``refgeo check``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from refgeo import __version__
+
+PASSED, FAILED, USAGE = 0, 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit status: 0 all provided checks pass, 1 something is wrong, 2 usage.
+
+    Examples
+    --------
+    >>> main(["check", "--checks", "no_such_check"])
+    2
+    """
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
+        return int(stop.code or 0)
+    try:
+        return _check(options)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"refgeo: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("refgeo: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="refgeo", description="The referee for symmetry-aware sharpness.")
+    parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser(
+        "check",
+        help="judge an implementation of the geometry",
+        description="Judge an implementation of the GL(h) geometry against rigorous enclosures. "
+        "Exit status: 0 all provided checks pass, 1 something is wrong, 2 usage.",
+    )
+    check.add_argument(
+        "backend", nargs="?", help="module, module:object or file.py; default: the paper's formulas, literally"
+    )
+    check.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
+    check.add_argument(
+        "--checks", type=_names, help="only these, separated by commas: inner_product, horizontal_projection, "
+        "riemannian_gradient, christoffel, geodesic (or geodesic_1, geodesic_2)",
+    )  # fmt: skip
+    check.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
+    check.add_argument("--dtype", default="float64", choices=["float64", "float32"])
+    check.add_argument("--profile", default="quick", choices=["quick", "full"], help="how many generated points")
+    check.add_argument("--seed", type=int, default=0)
+    check.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
+    check.add_argument("--layout", help="how the checkpoint names its tensors: bert")
+    check.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
+    check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    check.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _check(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from refgeo.conformance import check
+
+    if options.seed < 0:
+        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
+    if options.layout is not None and options.checkpoint is None:
+        raise ValueError("--layout: goes with --checkpoint FILE")
+    if options.json is not None and not options.json.resolve().parent.is_dir():
+        raise ValueError(f"--json: the folder {options.json.parent} does not exist")  # said before the run, not after
+    columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+               TextColumn("{task.description}"))  # fmt: skip
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=options.quiet or not console.is_terminal) as bar:
+        task = bar.add_task("")
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        report = check(
+            options.backend,
+            metrics=options.metric or ("inv", "mix"),
+            checks=options.checks,
+            dtype=options.dtype,
+            profile=options.profile,
+            seed=options.seed,
+            cases=options.case,
+            checkpoint=options.checkpoint,
+            layout=options.layout,
+            heads=options.heads,
+            progress=show,
+        )
+    report.print()
+    if options.json is not None:
+        options.json.write_text(report.to_json() + "\n", encoding="utf-8")
+    return PASSED if report.passed else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

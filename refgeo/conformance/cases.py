@@ -1,0 +1,157 @@
+"""Test points: generated ones of many shapes, conditionings and scales, and the heads of real networks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
+from refgeo.pair import Array, Pair
+
+METRICS: dict[str, type[PairMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
+
+# name: leading dimensions, n, m, h
+_SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
+    "scalar": ((), 1, 1, 1),
+    "diagonal": ((20,), 1, 1, 1),
+    "vectors": ((3,), 7, 4, 1),
+    "square": ((), 4, 4, 4),
+    "tall": ((), 10, 9, 4),
+    "wide-H": ((), 5, 12, 3),
+    "heads": ((4,), 25, 24, 6),
+    "nested": ((2, 2), 6, 7, 2),
+}
+_LARGE_SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
+    "layer": ((12,), 65, 64, 16),
+    "big-head": ((2,), 257, 256, 64),
+}
+_CONDITIONS = (1.0, 3.0, 10.0, 1e2, 1e3, 1e4, 1e6)
+_SCALES = ((1.0, 1.0), (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A base point with the vectors that the checks need, all representable in the dtype under test.
+
+    Attributes
+    ----------
+    name : str
+        ``shape/condition/scale`` or the name of a network's block.
+    metric : str
+    space : PairTangentSpace
+        At the base point; used for sizes and condition numbers, never for expected values.
+    a, b : Pair
+        Tangent vectors, neither horizontal nor vertical.
+    e : Pair
+        A Euclidean gradient.
+    t : float
+    """
+
+    name: str
+    metric: str
+    space: PairTangentSpace
+    a: Pair
+    b: Pair
+    e: Pair
+    t: float
+
+    @property
+    def point(self) -> Pair:
+        """The base point."""
+        return self.space.point
+
+
+def generated_cases(metric: str, profile: str, seed: int, dtype: str) -> Iterator[Case]:
+    """The points of a profile.
+
+    Parameters
+    ----------
+    metric : "inv" or "mix"
+    profile : "quick" or "full"
+    seed : int
+    dtype : "float64" or "float32"
+
+    Yields
+    ------
+    Case
+
+    Examples
+    --------
+    >>> next(generated_cases("inv", "quick", 0, "float64")).name
+    'scalar/k1/s1,1'
+    """
+    shapes = _SHAPES if profile == "quick" else _SHAPES | _LARGE_SHAPES
+    for shape_name, (batch, n, m, h) in shapes.items():
+        for condition in _CONDITIONS if h > 1 else (1.0,):
+            for scale_G, scale_H in _SCALES:
+                name = f"{shape_name}/k{condition:g}/s{scale_G:g},{scale_H:g}"
+                plain = (scale_G, scale_H) == (1.0, 1.0)
+                if profile == "quick" and not plain and (shape_name not in ("tall", "vectors") or condition > 10.0):
+                    continue
+                if profile == "full" and shape_name in _LARGE_SHAPES and not plain:
+                    continue
+                rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+                point = Pair(
+                    scale_G * _factor(rng, batch, n, h, condition), scale_H * _factor(rng, batch, m, h, condition)
+                )
+                yield _case(name, metric, point, rng, dtype)
+
+
+def network_cases(blocks: Mapping[str, Pair], metric: str, seed: int, dtype: str) -> Iterator[Case]:
+    """Every block of a network as a test point, with random vectors.
+
+    Examples
+    --------
+    >>> blocks = {"layer.0.query_key": Pair(np.eye(3, 2), np.eye(4, 2))}
+    >>> [case.name for case in network_cases(blocks, "mix", 0, "float64")]
+    ['layer.0.query_key']
+    """
+    for name, point in blocks.items():
+        yield _case(name, metric, point, np.random.default_rng([seed, zlib.crc32(name.encode())]), dtype)
+
+
+def _factor(rng: np.random.Generator, batch: tuple[int, ...], n: int, h: int, condition: float) -> Array:
+    """Random factors with singular values from 1 down to 1/condition, in random directions."""
+    left = np.linalg.qr(rng.standard_normal((*batch, n, h)))[0]
+    right = np.linalg.qr(rng.standard_normal((*batch, h, h)))[0]
+    # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
+    spread = max(condition, 1.0) ** (-np.linspace(0.0, 1.0, h)) * (1.0 + 0.05 * rng.standard_normal((*batch, h)))
+    return np.asarray((left * spread[..., None, :]) @ np.swapaxes(right, -1, -2))
+
+
+def _case(name: str, metric: str, point: Pair, rng: np.random.Generator, dtype: str) -> Case:
+    point = _representable(point, dtype)
+    space = METRICS[metric]().at(point)
+    a, b = (_representable(_curvature_sized(space, _like(point, rng)), dtype) for _ in range(2))
+    e = _representable(_reciprocal(point, rng), dtype)
+    return Case(name, metric, space, a, b, e, float(np.float32(0.7)))
+
+
+def _typical_size(factor: Array) -> Array:
+    """Root mean square of the entries, per block."""
+    return np.asarray(np.sqrt(np.mean(factor**2, axis=(-2, -1), keepdims=True)))
+
+
+def _like(point: Pair, rng: np.random.Generator) -> Pair:
+    """Gaussian, with the size of each factor."""
+    return Pair(*(_typical_size(factor) * rng.standard_normal(factor.shape) for factor in point))
+
+
+def _reciprocal(point: Pair, rng: np.random.Generator) -> Pair:
+    """Gaussian, with the reciprocal size: what the gradient of a loss of G Hᵀ looks like."""
+    return Pair(*(rng.standard_normal(factor.shape) / _typical_size(factor) for factor in point))
+
+
+def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:
+    """Scaled so that Γ(v, v) is as long as v, and an error in Γ cannot hide in a geodesic."""
+    bend = space.norm(space.christoffel(v))
+    return v * (space.norm(v) / np.where(bend > 0, bend, 1.0))
+
+
+def _representable(pair: Pair, dtype: str) -> Pair:
+    return Pair(*(factor.astype(dtype).astype(np.float64) for factor in pair))

@@ -1,0 +1,221 @@
+"""The result of a run: rows, verdicts, and how they are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+SCHEMA = "refgeo-report/1"
+
+
+class Verdict(Enum):
+    """What is said of one check of one metric."""
+
+    PASS = "pass"
+    WRONG = "WRONG"
+    UNDECIDED = "undecided"
+    NOT_PROVIDED = "not provided"
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """Where something happened: a case, a block in it, its condition number and the relative error there."""
+
+    case: str
+    block: tuple[int, ...]
+    condition: float
+    relative_error: float
+
+    def __str__(self) -> str:
+        return self.case + (f"[{','.join(map(str, self.block))}]" if self.block else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One check of one metric.
+
+    Attributes
+    ----------
+    check, metric, statement : str
+    verdict : Verdict
+    points, decisive_points : int
+        Blocks judged, and those well enough conditioned to count towards the verdict.
+    worst_ratio : float or None
+        Over the decisive points, against `threshold`.
+    digits_kept : float or None
+        The fewest, over the decisive points.
+    worst_case : WorstCase or None
+    digits_lost : float
+        The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
+    lossy_case : WorstCase or None
+    message : str
+    """
+
+    check: str
+    metric: str
+    statement: str
+    verdict: Verdict
+    points: int
+    decisive_points: int
+    worst_ratio: float | None
+    threshold: float
+    digits_kept: float | None
+    worst_case: WorstCase | None
+    digits_lost: float
+    lossy_case: WorstCase | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of `refgeo.check`.
+
+    Attributes
+    ----------
+    backend, dtype, profile, source : str
+    seed : int
+    rows : list of Row
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> report = rg.check(metrics=["mix"], checks=["riemannian_gradient"], cases=["scalar"])
+    >>> [(row.check, row.verdict.value) for row in report.rows]
+    [('riemannian_gradient', 'pass')]
+    """
+
+    backend: str
+    dtype: str
+    profile: str
+    seed: int
+    source: str
+    rows: list[Row]
+
+    @property
+    def passed(self) -> bool:
+        """Every provided check passes, and there is at least one."""
+        provided = [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
+        return bool(provided) and all(row.verdict is Verdict.PASS for row in provided)
+
+    @property
+    def wrong(self) -> list[str]:
+        """The wrong operations, as ``check[metric]``."""
+        return [f"{row.check}[{row.metric}]" for row in self.rows if row.verdict is Verdict.WRONG]
+
+    def reproduce(self, row: Row) -> str:
+        """The command that runs the worst case of a row alone."""
+        words = ["refgeo check", "" if self.backend == "refgeo.formulas" else self.backend]
+        words += [f"--metric {row.metric}", f"--checks {row.check}"]
+        if self.dtype != "float64":
+            words.append(f"--dtype {self.dtype}")
+        if self.profile != "quick":
+            words.append(f"--profile {self.profile}")
+        if self.source.endswith("checkpoint"):
+            words.append(f"--checkpoint FILE --layout {self.source.split()[0]}")
+        place = row.worst_case or row.lossy_case
+        if place is not None:
+            words.append(f"--case {place.case}")
+        return " ".join([*filter(None, words), f"--seed {self.seed}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON; infinities become strings."""
+        from refgeo import __version__
+
+        rows = []
+        for row in self.rows:
+            data = asdict(row)
+            data["verdict"] = row.verdict.value
+            data["reproduce"] = self.reproduce(row)
+            rows.append(data)
+        head = {"schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "wrong": self.wrong}
+        run = {key: getattr(self, key) for key in ("backend", "dtype", "profile", "seed", "source")}
+        plain: dict[str, Any] = _finite({**head, **run, "rows": rows})
+        return plain
+
+    def to_json(self) -> str:
+        """The report as JSON text (schema ``refgeo-report/1``)."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def print(self, file: Any = None) -> None:
+        """Show the report as a table, with findings below it."""
+        from rich.console import Console
+
+        console = Console(file=file)
+        # Into a file or pipe the table keeps its full width; in a terminal it fits the window.
+        if not console.is_terminal:
+            console = Console(file=file, width=140)
+        self._print(console)
+
+    def _print(self, console: Any) -> None:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        title = f"refgeo check · {self.backend} · {self.dtype} · {self.source} · seed {self.seed}"
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        for name, justify in (
+            ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"),
+            ("threshold", "right"), ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
+        ):  # fmt: skip
+            table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        style = {Verdict.PASS: "green", Verdict.WRONG: "bold red", Verdict.UNDECIDED: "yellow"}
+        for row in self.rows:
+            table.add_row(
+                row.check,
+                row.metric,
+                f"{row.decisive_points}/{row.points}" if row.points else "-",
+                "-" if row.worst_ratio is None else f"{row.worst_ratio:.2g}",
+                f"{row.threshold:g}",
+                "-" if row.digits_kept is None else f"{row.digits_kept:.1f}",
+                Text(row.verdict.value, style=style.get(row.verdict, "dim")),
+                Text("-" if row.worst_case is None else str(row.worst_case)),
+            )
+        console.print(table)
+
+        def say(text: str, style: str = "") -> None:
+            console.print(Text(text), style=style, soft_wrap=True)
+
+        for row in self.rows:
+            name = f"{row.check}[{row.metric}]"
+            if row.verdict is Verdict.WRONG:
+                say(f"WRONG      {name}: {row.message}", "red")
+                say(f"           expected: {row.statement}")
+                if row.worst_case is not None:
+                    say(f"           relative error {row.worst_case.relative_error:.2g} at κ = {row.worst_case.condition:.2g}")
+                say(f"           reproduce: {self.reproduce(row)}")
+            elif row.verdict is Verdict.UNDECIDED:
+                say(f"undecided  {name}: {row.message}", "yellow")
+            elif row.verdict is Verdict.PASS and row.message:
+                say(f"note       {name}: {row.message}", "yellow")
+        for row in self.rows:
+            if row.lossy_case is not None:
+                place = row.lossy_case
+                say(
+                    f"digits     {row.check}[{row.metric}]: right, but keeps {row.digits_lost:.0f} digits fewer than a "
+                    f"factorised route at κ = {place.condition:.1g} ({place})"
+                )
+        for line in self._summary():
+            say(line, "bold")
+
+    def _summary(self) -> list[str]:
+        provided = [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
+        missing = sorted({row.check for row in self.rows if row.verdict is Verdict.NOT_PROVIDED})
+        passing = sum(row.verdict is Verdict.PASS for row in provided)
+        lines = [f"{passing} of {len(provided)} provided checks pass"]
+        if missing:
+            lines.append("not provided: " + ", ".join(missing))
+        if self.wrong:
+            lines.append("wrong: " + ", ".join(self.wrong))
+        return lines
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return repr(value)
+    return value
