@@ -117,6 +117,7 @@ class ExactTangentSpace:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
         self.metric, self.point, self.relaxation, self.max_bits = metric, point, relaxation, max_bits
         self._ball_points: dict[int, _BallPoint] = {}
+        self._converted: dict[int, tuple[Vector, list[arb_mat]]] = {}
 
     def inner_product(self, a: Vector, b: Vector) -> Enclosure:
         """tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), or with T_ε and S_ε for mix; a 0-dimensional `Enclosure`.
@@ -130,12 +131,12 @@ class ExactTangentSpace:
 
         def compute(point: _BallPoint) -> list[arb_mat]:
             value = arb(0)
-            for weight, first, second in zip(point.weights, _balls(a), _balls(b), strict=True):
+            for weight, first, second in zip(point.weights, self._balls(a), self._balls(b), strict=True):
                 value += (weight * (first.transpose() * second)).trace()
             return [arb_mat([[value]])]
 
         # Cancellation can make the value tiny; its natural size is that of its terms.
-        scale = np.sqrt(self._squared_length(a) * self._squared_length(b))
+        scale = self._approximate_length(a) * self._approximate_length(b)
         enclosure = self._enclose(compute, [scale])[0]
         return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0])
 
@@ -150,7 +151,7 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            v_G, v_H = _balls(v)
+            v_G, v_H = self._balls(v)
             L = point.vertical_coefficients(v_G, v_H)
             return [v_G + point.G * L, v_H - point.H * L.transpose()]
 
@@ -167,7 +168,7 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            e_G, e_H = _balls(e)
+            e_G, e_H = self._balls(e)
             inverse_G, inverse_H = point.inverse_weights
             return [e_G * inverse_G, e_H * inverse_H]
 
@@ -183,7 +184,7 @@ class ExactTangentSpace:
         -0.5
         """
         other = a if b is None else b
-        return self._enclose_pair(lambda point: point.christoffel(_balls(a), _balls(other)), a)
+        return self._enclose_pair(lambda point: point.christoffel(self._balls(a), self._balls(other)), a)
 
     def christoffel_adjoint(self, a: Vector, e: Vector) -> tuple[Enclosure, Enclosure]:
         """Γ(a, ·)* e in the Euclidean pairing.
@@ -194,7 +195,7 @@ class ExactTangentSpace:
         >>> ExactTangentSpace("inv", 2 * one, 3 * one).christoffel_adjoint((one, zero), (4 * one, zero))[0].mid.item()
         -2.0
         """
-        return self._enclose_pair(lambda point: point.christoffel_adjoint(_balls(a), _balls(e)), e)
+        return self._enclose_pair(lambda point: point.christoffel_adjoint(self._balls(a), self._balls(e)), e)
 
     def geodesic(self, v: Vector, t: float = 1.0, order: object = 2) -> tuple[Enclosure, Enclosure]:
         r"""γ(t): order 1, 2, or "exact" for inv without relaxation.
@@ -215,7 +216,7 @@ class ExactTangentSpace:
             raise NotImplementedError("an exact geodesic has a closed form only for inv without relaxation")
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            time, velocity = arb(float(t)), _balls(v)
+            time, velocity = arb(float(t)), self._balls(v)
             if order == "exact":
                 return [
                     _exact_geodesic(factor, inverse, velocity_factor, time)
@@ -231,13 +232,17 @@ class ExactTangentSpace:
 
         return self._enclose_pair(compute, self.point)
 
-    def _squared_length(self, a: Vector) -> float:
+    def _approximate_length(self, a: Vector) -> float:
         with _precision(INITIAL_BITS):
-            point = self._ball_point(INITIAL_BITS)
-            value = arb(0)
-            for weight, factor in zip(point.weights, _balls(a), strict=True):
-                value += (weight * (factor.transpose() * factor)).trace()
-            return max(float(value.mid()), 0.0)
+            weights = [_read(weight)[0] for weight in self._ball_point(INITIAL_BITS).weights]
+        squares = [float(np.sum((factor @ weight) * factor)) for factor, weight in zip(a, weights, strict=True)]
+        return float(np.sqrt(np.abs(squares).sum()))
+
+    def _balls(self, vector: Vector) -> list[arb_mat]:
+        """The vector in balls; kept, since several quantities ask for the same vectors."""
+        if id(vector) not in self._converted:
+            self._converted[id(vector)] = vector, _balls(vector)  # the vector itself is kept so that its id stays its own
+        return self._converted[id(vector)][1]
 
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:

@@ -56,7 +56,7 @@ class Check:
     extra : tuple
         Arguments after the arrays, given the case.
     expected : callable
-        Enclosures of one block.
+        Enclosures of one block, from its exact tangent space, its vectors by name, and t.
     size : callable
         The natural size of the result, per block.
     gram_power : int
@@ -90,11 +90,6 @@ class Check:
         if self.function == "inner_product":
             return [case.point.block_shape]
         return [case.point.G.shape, case.point.H.shape]
-
-    def enclosures(self, case: Case, block: tuple[int, ...], space: ExactTangentSpace) -> tuple[Enclosure, ...]:
-        """The expected value in one block."""
-        vectors = {name: Pair._of(*(factor[block].copy() for factor in getattr(case, name))) for name in "abe"}
-        return self.expected(space, vectors, case.t)
 
     def error(self, case: Case, errors: list[Array]) -> Array:
         """The length of an error in the metric, per block."""

@@ -1,0 +1,32 @@
+"""refgeo's own factorised route as a backend: what the rest of the package computes, judged like anybody's code.
+
+refgeo check validation/backends/balanced.py
+"""
+
+import refgeo as rg
+
+_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
+
+
+def _at(metric, G, H):
+    return _METRICS[metric].at(rg.Pair(G, H))
+
+
+def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
+    return _at(metric, G, H).inner_product(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H))
+
+
+def horizontal_projection(metric, G, H, v_G, v_H):
+    return tuple(_at(metric, G, H).horizontal_projection(rg.Pair(v_G, v_H)))
+
+
+def riemannian_gradient(metric, G, H, e_G, e_H):
+    return tuple(_at(metric, G, H).riemannian_gradient(rg.Pair(e_G, e_H)))
+
+
+def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+    return tuple(_at(metric, G, H).christoffel(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H)))
+
+
+def geodesic(metric, G, H, v_G, v_H, t, order):
+    return tuple(_at(metric, G, H).geodesic(rg.Pair(v_G, v_H), t, order))

@@ -1,0 +1,8 @@
+"""The paper's formulas as refgeo transcribes them, as a backend file to copy from.
+
+refgeo check validation/backends/literal.py
+"""
+
+from refgeo.formulas import christoffel, geodesic, horizontal_projection, inner_product, riemannian_gradient
+
+__all__ = ["christoffel", "geodesic", "horizontal_projection", "inner_product", "riemannian_gradient"]
