@@ -91,7 +91,7 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     values_H = _singular_values("H", H, exponent_H)
 
     Q_G, R_G = np.linalg.qr(_stacked(G, relaxation, exponent_G))
-    R_H = np.linalg.qr(_stacked(H, relaxation, exponent_H), mode="r")
+    _, R_H = np.linalg.qr(_stacked(H, relaxation, exponent_H))
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
     # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
     sigma = np.maximum(sigma, values_G[..., -1:] * values_H[..., -1:])

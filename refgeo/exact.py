@@ -48,7 +48,6 @@ from typing import Any, TypeVar
 
 import flint
 import numpy as np
-import scipy.linalg
 from flint import arb, arb_mat
 
 from refgeo.pair import Array, Pair, transpose
@@ -107,9 +106,7 @@ class ExactTangentSpace:
     13.0
     """
 
-    def __init__(
-        self, metric: str, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS
-    ) -> None:
+    def __init__(self, metric: str, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS) -> None:
         if metric not in ("inv", "mix"):
             raise ValueError(f'metric: expected "inv" or "mix", got {metric!r}')
         point = Pair(G, H)
@@ -241,7 +238,7 @@ class ExactTangentSpace:
     def _balls(self, vector: Vector) -> list[arb_mat]:
         """The vector in balls; kept, since several quantities ask for the same vectors."""
         if id(vector) not in self._converted:
-            self._converted[id(vector)] = vector, _balls(vector)  # the vector itself is kept so that its id stays its own
+            self._converted[id(vector)] = vector, _balls(vector)  # keeping the vector keeps its id from being reused
         return self._converted[id(vector)][1]
 
     def _ball_point(self, bits: int) -> _BallPoint:
@@ -301,49 +298,40 @@ class _BallPoint:
         return (self.S_eps, self.T_eps) if self.metric == "inv" else (self.inverses[1], self.inverses[0])
 
     def christoffel(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> list[arb_mat]:
-        half = arb(1) / 2
         if self.metric == "inv":
             return [
-                half
-                * (
-                    G * (W * _symmetric_sum(x.transpose() * z))
-                    - x * (W * _symmetric_sum(z.transpose() * G))
-                    - z * (W * _symmetric_sum(x.transpose() * G))
-                )
+                G * self._half(W * _symmetric_sum(x.transpose() * z))
+                - x * self._half(W * _symmetric_sum(z.transpose() * G))
+                - z * self._half(W * _symmetric_sum(x.transpose() * G))
                 for G, W, x, z in zip((self.G, self.H), self.inverses, a, b, strict=True)
             ]
         return [
-            half
-            * (
-                a[own] * (_symmetric_sum(b[other].transpose() * H) * W)
-                + b[own] * (_symmetric_sum(a[other].transpose() * H) * W)
-                - G * (_symmetric_sum(a[other].transpose() * b[other]) * W)
-            )
+            a[own] * self._half(_symmetric_sum(b[other].transpose() * H) * W)
+            + b[own] * self._half(_symmetric_sum(a[other].transpose() * H) * W)
+            - G * self._half(_symmetric_sum(a[other].transpose() * b[other]) * W)
             for own, other, G, H, W in self._crossed()
         ]
 
     def christoffel_adjoint(self, a: Sequence[arb_mat], e: Sequence[arb_mat]) -> list[arb_mat]:
-        half = arb(1) / 2
         if self.metric == "inv":
             return [
-                half
-                * (
-                    x * _symmetric_sum(f.transpose() * G * W)
-                    - G * _symmetric_sum(f.transpose() * x * W)
-                    - f * (_symmetric_sum(x.transpose() * G) * W)
-                )
+                x * self._half(_symmetric_sum(f.transpose() * G * W))
+                - G * self._half(_symmetric_sum(f.transpose() * x * W))
+                - f * self._half(_symmetric_sum(x.transpose() * G) * W)
                 for G, W, x, f in zip((self.G, self.H), self.inverses, a, e, strict=True)
             ]
         raised = [f * W for f, W in zip(e, (self.inverses[1], self.inverses[0]), strict=True)]
         return [
-            half
-            * (
-                raised[own] * _symmetric_sum(a[other].transpose() * H)
-                + G * _symmetric_sum(raised[other].transpose() * a[other])
-                - a[own] * _symmetric_sum(raised[other].transpose() * H)
-            )
+            raised[own] * self._half(_symmetric_sum(a[other].transpose() * H))
+            + G * self._half(_symmetric_sum(raised[other].transpose() * a[other]))
+            - a[own] * self._half(_symmetric_sum(raised[other].transpose() * H))
             for own, other, G, H, _ in self._crossed()
         ]
+
+    @staticmethod
+    def _half(small: arb_mat) -> arb_mat:
+        """The formulas' ½, on h×h matrices rather than on tall ones."""
+        return small * (arb(1) / 2)
 
     def _crossed(self) -> Iterator[tuple[int, int, arb_mat, arb_mat, arb_mat]]:
         """Own index, other index, own factor, other factor, inverse Gram matrix of the other: G's turn, then H's."""
@@ -358,28 +346,25 @@ class _BallPoint:
         M1, M2, M3, M4 = operators
         target = L.transpose() * right_side * K
         h = target.nrows()
-        inverse_diagonal = 1.0 / diagonal
+        inverse_diagonal = (1.0 / diagonal).ravel().tolist()
 
         def residual(Y: arb_mat) -> arb_mat:
             return target - (M1 * Y * M2 + M3 * Y * M4)
 
         def step(R: arb_mat) -> arb_mat:
-            return arb_mat(h, h, [r * arb(d) for r, d in zip(R.entries(), inverse_diagonal.ravel().tolist(), strict=True)])
+            return arb_mat(h, h, [r * arb(d) for r, d in zip(R.entries(), inverse_diagonal, strict=True)])
 
         Y = arb_mat(h, h)
         contraction = max((1.0 + delta) ** 2 - 1.0, 2.0**-52)
         for _ in range(int(np.ceil(-flint.ctx.prec / np.log2(contraction)))):
             Y = (Y + step(residual(Y))).mid()
-        R = residual(Y).entries()
+        # inverse_diagonal is a rounded double; 1 + 2⁻⁵⁰ makes it an upper bound
+        upper = [arb(d) * (1 + arb(2) ** -50) for d in inverse_diagonal]
         weighted = arb(0)
-        for r, d in zip(R, inverse_diagonal.ravel().tolist(), strict=True):
-            # inverse_diagonal is a rounded double; 1 + 2⁻⁵⁰ makes it an upper bound
-            weighted += r * r * arb(d) * (1 + arb(2) ** -50)
+        for r, d in zip(residual(Y).entries(), upper, strict=True):
+            weighted += r * r * d
         radius = weighted.abs_upper().sqrt() / (1 - arb(delta)) ** 2
-        corrected = [
-            y + arb(0, (radius * arb(float(root))).abs_upper())
-            for y, root in zip(Y.entries(), (np.sqrt(inverse_diagonal) * (1 + 2.0**-50)).ravel(), strict=True)
-        ]
+        corrected = [y + arb(0, (radius * d.sqrt()).abs_upper()) for y, d in zip(Y.entries(), upper, strict=True)]
         return L * arb_mat(h, h, corrected) * K.transpose()
 
     @cached_property
@@ -421,15 +406,18 @@ def _diagonalising_bases(metric: str, point: Pair, relaxation: float) -> tuple[A
     G, H = point
     if metric == "mix":
         # (S, S_ε) and (T_ε, T) are diagonal in the right singular vectors of G and H.
-        return tuple(transpose(np.linalg.svd(factor, full_matrices=False)[2]) for factor in (G, H))  # type: ignore[return-value]
-    h = point.sizes[2]
-    shift = np.sqrt(relaxation) * np.eye(h)
-    R_G, R_H = (np.linalg.qr(factor, mode="r") for factor in (G, H))
-    relaxed_G, relaxed_H = (np.linalg.qr(np.vstack([factor, shift]), mode="r") for factor in (G, H))
-    # R_H,ε⁻¹ᵀ... : with U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V, LᵀT_ε⁻¹L = I and LᵀSL = Σ²; K alike, roles exchanged.
-    left = transpose(relaxed_H) @ transpose(scipy.linalg.svd(R_G @ transpose(relaxed_H))[2])
-    right = transpose(relaxed_G) @ transpose(scipy.linalg.svd(R_H @ transpose(relaxed_G))[2])
+        return _right_singular_vectors(G), _right_singular_vectors(H)
+    shift = np.sqrt(relaxation) * np.eye(point.sizes[2])
+    (_, R_G), (_, R_H) = np.linalg.qr(G), np.linalg.qr(H)
+    (_, relaxed_G), (_, relaxed_H) = (np.linalg.qr(np.vstack([factor, shift])) for factor in (G, H))
+    # With U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V: LᵀT_ε⁻¹L = I and LᵀSL = Σ². K alike, with the roles exchanged.
+    left = relaxed_H.T @ _right_singular_vectors(R_G @ relaxed_H.T)
+    right = relaxed_G.T @ _right_singular_vectors(R_H @ relaxed_G.T)
     return left, right
+
+
+def _right_singular_vectors(matrix: Array) -> Array:
+    return transpose(np.linalg.svd(matrix, full_matrices=False)[2])
 
 
 def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_mat:
@@ -438,10 +426,7 @@ def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_ma
     momentum = inverse * (xi.transpose() * G)
     square = inverse * (xi.transpose() * xi)
     K = arb_mat(
-        [
-            [-t * momentum[i, j] for j in range(h)] + [-t * square[i, j] for j in range(h)]
-            for i in range(h)
-        ]
+        [[-t * momentum[i, j] for j in range(h)] + [-t * square[i, j] for j in range(h)] for i in range(h)]
         + [[t * arb(int(i == j)) for j in range(h)] + [t * cross[i, j] for j in range(h)] for i in range(h)]
     )
     E = K.exp()

@@ -174,9 +174,7 @@ def _two_sided(T_eps: Array, S: Array, T: Array, S_eps: Array, right_side: Array
 
 def _christoffel_inv(G: Array, S: Array, a: Array, b: Array) -> Array:
     Gt, at, bt = transpose(G), transpose(a), transpose(b)
-    return 0.5 * (
-        -a @ _solve(S, bt @ G + Gt @ b) - b @ _solve(S, at @ G + Gt @ a) + G @ _solve(S, at @ b + bt @ a)
-    )
+    return 0.5 * (-a @ _solve(S, bt @ G + Gt @ b) - b @ _solve(S, at @ G + Gt @ a) + G @ _solve(S, at @ b + bt @ a))
 
 
 def _christoffel_mix(G: Array, H: Array, T: Array, a_G: Array, a_H: Array, b_G: Array, b_H: Array) -> Array:

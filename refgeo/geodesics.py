@@ -18,7 +18,8 @@ horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^
 ½N(I + tN)⁻¹, which is horizontal. For h = 1 this is the paper's √(1 + 2bt).
 
 *mix, h = 1.* With GHᵀ = σuwᵀ the quotient metric is ½dσ² + σ²(|du|² + |dw|²): a cone, with r = σ/√2 and the angle
-√2 φ, φ the arc length on the product of spheres. Unrolled, a geodesic is a straight line; u and w move on great circles.
+√2 φ, φ the arc length on the product of spheres. Unrolled, a geodesic is a straight line; u and w move on great
+circles.
 
 *Otherwise* the equation γ'' = −Γ(γ',γ') is integrated.
 """
@@ -284,8 +285,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
         size_G, size_H = reduced.G.size, reduced.H.size
         parts = np.split(y, np.cumsum([size_G, size_H, size_G]))
         G, H, v_G, v_H = (
-            part.reshape(shape)
-            for part, shape in zip(parts, 2 * (reduced.G.shape, reduced.H.shape), strict=True)
+            part.reshape(shape) for part, shape in zip(parts, 2 * (reduced.G.shape, reduced.H.shape), strict=True)
         )
         return Pair._of(G, H), Pair._of(v_G, v_H)
 
@@ -318,7 +318,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
             break
     if solver.status != "finished":
         raise GeodesicAccuracyError(
-            f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations ({solver.status}); "
+            f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations of Γ; "
             "ask for a shorter time or a smaller velocity"
         )
     end, end_velocity = unpack(solver.y)

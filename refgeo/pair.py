@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating[Any]]
+"""Real arrays; float64 wherever refgeo makes them."""
 
 
 def real_array(name: str, value: npt.ArrayLike) -> Array:
@@ -21,7 +23,7 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{name}: expected a rectangular array of real numbers, got nested lists of uneven length") from error
+        raise ValueError(f"{name}: expected a rectangular array of real numbers, got uneven nested lists") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
     array = np.array(array, dtype=np.float64)
@@ -193,9 +195,7 @@ class Pair:
         group_element = real_array("A", A)
         h = self.sizes[2]
         if group_element.shape not in ((h, h), (*self.block_shape, h, h)):
-            raise ValueError(
-                f"A: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {group_element.shape}"
-            )
+            raise ValueError(f"A: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {group_element.shape}")
         try:
             G = transpose(np.linalg.solve(transpose(group_element), transpose(self.G)))
         except np.linalg.LinAlgError as error:

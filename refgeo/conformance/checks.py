@@ -22,7 +22,7 @@ expressed (by rounding), never the expected value, which comes from `refgeo.exac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,7 @@ class Check:
             return [case.point.block_shape]
         return [case.point.G.shape, case.point.H.shape]
 
-    def error(self, case: Case, errors: list[Array]) -> Array:
+    def error(self, case: Case, errors: Sequence[Array]) -> Array:
         """The length of an error in the metric, per block."""
         if self.function == "inner_product":
             return np.abs(errors[0])

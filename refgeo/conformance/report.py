@@ -183,7 +183,8 @@ class Report:
                 say(f"WRONG      {name}: {row.message}", "red")
                 say(f"           expected: {row.statement}")
                 if row.worst_case is not None:
-                    say(f"           relative error {row.worst_case.relative_error:.2g} at κ = {row.worst_case.condition:.2g}")
+                    error, condition = row.worst_case.relative_error, row.worst_case.condition
+                    say(f"           relative error {error:.2g} at κ = {condition:.2g}")
                 say(f"           reproduce: {self.reproduce(row)}")
             elif row.verdict is Verdict.UNDECIDED:
                 say(f"undecided  {name}: {row.message}", "yellow")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,7 @@ class _Tally:
             self.troubles.append((case.name, what))
         self.judged.extend(fresh)
 
-    def add_errors(self, case: Case, dtype: str, errors: list[Array], enclosed: Array) -> None:
+    def add_errors(self, case: Case, dtype: str, errors: Sequence[Array], enclosed: Array) -> None:
         finite = np.ones(case.point.block_shape, dtype=bool)
         for error in errors:
             finite &= np.isfinite(error).reshape(*case.point.block_shape, -1).all(axis=-1)
@@ -202,11 +202,9 @@ class _Tally:
 
     def _judge(self, case: Case, dtype: str, relative: Array) -> list[_Judged]:
         attainable, gram = self.check.unit(case, dtype)
-        condition = case.space.gauge.condition
+        numbers = (case.space.gauge.condition, relative, attainable, gram)
         return [
-            _Judged(
-                case.name, block, float(condition[block]), float(relative[block]), float(attainable[block]), float(gram[block])
-            )
+            _Judged(case.name, block, *(float(number[block]) for number in numbers))
             for block in np.ndindex(case.point.block_shape)
         ]
 

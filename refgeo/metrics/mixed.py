@@ -21,7 +21,7 @@ class MixedTangentSpace(PairTangentSpace):
     def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
         return Frame(gauge.root_H, transpose(gauge.white_H)), Frame(gauge.root_G, transpose(gauge.white_G))
 
-    def _vertical_eigenvalues(self) -> Array:
+    def _vertical_singular_values(self) -> Array:
         # P_G = G white_G has orthonormal columns.
         return np.ones_like(self.gauge.sigma)
 

@@ -45,7 +45,8 @@ def symmetric_sum(matrix: Array) -> Array:
 @dataclass(frozen=True)
 class Frame:
     """Change of coordinates for one factor: ``x = ξ @ to`` and ``ξ = x @ back``; a Euclidean gradient e becomes
-    ``e @ backᵀ``."""
+    ``e @ backᵀ``.
+    """
 
     to: Array
     back: Array
@@ -66,9 +67,9 @@ class PairMetric(Metric[Pair]):
     _space: type[PairTangentSpace]
 
     def __init__(self, relaxation: float = 0.0) -> None:
-        if not (np.isscalar(relaxation) and np.isreal(relaxation) and 0.0 <= float(relaxation) < np.inf):
-            raise ValueError(f"relaxation: expected a finite number >= 0 (ε of App. H.2), got {relaxation!r}")
-        self.relaxation = float(relaxation)
+        self.relaxation = _number("relaxation", relaxation)
+        if self.relaxation < 0.0:
+            raise ValueError(f"relaxation: expected a number >= 0 (ε of App. H.2), got {relaxation!r}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(relaxation={self.relaxation})"
@@ -144,8 +145,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         """C of both factors with its inverse."""
 
     @abstractmethod
-    def _vertical_eigenvalues(self) -> Array:
-        """The common diagonal of P_GᵀP_G and P_HᵀP_H without relaxation."""
+    def _vertical_singular_values(self) -> Array:
+        """Of P_G and P_H, which have them in common without relaxation; descending."""
 
     @abstractmethod
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
@@ -192,10 +193,13 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._to(self.point)
 
     def _make_vertical_bases(self) -> tuple[VerticalBasis, VerticalBasis]:
-        P_G = self.point.G @ transpose(self._frame_H.back)
-        P_H = self.point.H @ transpose(self._frame_G.back)
+        singular_values = self._vertical_singular_values()
+        # A common factor of P_G and P_H leaves the vertical space as it is, and keeps their squares in range.
+        size = singular_values[..., :1]
+        P_G = self.point.G @ (transpose(self._frame_H.back) / size[..., None])
+        P_H = self.point.H @ (transpose(self._frame_G.back) / size[..., None])
         if self.metric.relaxation == 0.0:
-            eigenvalues = self._vertical_eigenvalues()
+            eigenvalues = (singular_values / size) ** 2
             return VerticalBasis(P_G, eigenvalues, None), VerticalBasis(P_H, eigenvalues, None)
         return _diagonalised(P_G), _diagonalised(P_H)
 
@@ -272,9 +276,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         generator = real_array("K", K)
         h = self.point.sizes[2]
         if generator.shape not in ((h, h), (*self.point.block_shape, h, h)):
-            raise ValueError(
-                f"K: expected shape {(h, h)} or {(*self.point.block_shape, h, h)}, got {generator.shape}"
-            )
+            raise ValueError(f"K: expected shape {(h, h)} or {(*self.point.block_shape, h, h)}, got {generator.shape}")
         return Pair._of(self.point.G @ generator, -(self.point.H @ transpose(generator)))
 
     def horizontal_projection(self, v: Pair) -> Pair:
@@ -483,7 +485,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> space.geodesic(rg.Pair([[2.0]], [[3.0]]), t=np.log(2), order="exact").product.round(12)
         array([[24.]])
         """
-        v, t = self._vector("v", v), _time(t)
+        v, t = self._vector("v", v), _number("t", t)
         if order == 1:
             return self.point + t * v
         if order == 2:
@@ -609,8 +611,8 @@ def _frobenius(x: Pair) -> Array:
     return np.asarray(np.hypot(np.linalg.norm(x.G, axis=(-2, -1)), np.linalg.norm(x.H, axis=(-2, -1))))
 
 
-def _time(t: object) -> float:
-    value = real_array("t", t)  # type: ignore[arg-type]
-    if value.shape != ():
-        raise ValueError(f"t: expected one number, got shape {value.shape}")
-    return float(value)
+def _number(name: str, value: npt.ArrayLike) -> float:
+    array = real_array(name, value)
+    if array.shape != ():
+        raise ValueError(f"{name}: expected one number, got an array of shape {array.shape}")
+    return float(array)

@@ -17,9 +17,8 @@ from refgeo.networks.errors import LayoutError
 from refgeo.pair import Array, Pair
 
 _LAYER = re.compile(r"^(.*encoder\.layer\.\d+\.attention\.)self\.query\.weight$")
-_TENSORS = tuple(f"self.{name}.{part}" for name in ("query", "key", "value") for part in ("weight", "bias")) + (
-    "output.dense.weight",
-)
+_PROJECTIONS = [f"self.{name}.{part}" for name in ("query", "key", "value") for part in ("weight", "bias")]
+_TENSORS = (*_PROJECTIONS, "output.dense.weight")
 
 
 def split(tensors: Mapping[str, Array], heads: int) -> tuple[dict[str, Pair], dict[str, Array]]:
@@ -36,8 +35,7 @@ def split(tensors: Mapping[str, Array], heads: int) -> tuple[dict[str, Pair], di
     pairs = {}
     for prefix in prefixes:
         query, key, value = (
-            _by_head(prefix, _with_bias(tensors[f"{prefix}self.{name}.weight"], tensors[f"{prefix}self.{name}.bias"]), heads)
-            for name in ("query", "key", "value")
+            _by_head(prefix, _with_bias(tensors, f"{prefix}self.{name}"), heads) for name in ("query", "key", "value")
         )
         out = _by_head(prefix, tensors[f"{prefix}output.dense.weight"], heads)
         pairs[f"{prefix}query_key"] = Pair(query, key)
@@ -63,8 +61,8 @@ def join(pairs: Mapping[str, Pair]) -> dict[str, Array]:
     return tensors
 
 
-def _with_bias(weight: Array, bias: Array) -> Array:
-    return np.concatenate([weight.T, bias[None, :]])
+def _with_bias(tensors: Mapping[str, Array], name: str) -> Array:
+    return np.concatenate([tensors[f"{name}.weight"].T, tensors[f"{name}.bias"][None, :]])
 
 
 def _by_head(prefix: str, matrix: Array, heads: int) -> Array:

@@ -73,9 +73,7 @@ class Network:
         return {name: (state | self.constants)[name] for name in self.dtypes}
 
 
-def read(
-    source: str | Path | Mapping[str, npt.ArrayLike], layout: str, heads: int | None = None
-) -> Network:
+def read(source: str | Path | Mapping[str, npt.ArrayLike], layout: str, heads: int | None = None) -> Network:
     """Read a checkpoint into blocks: pairs where the network has a GL(h) symmetry, arrays elsewhere.
 
     Parameters

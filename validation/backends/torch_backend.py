@@ -79,7 +79,5 @@ def _christoffel_inv(G, a, b):
 
 def _christoffel_mix(G, H, a_G, a_H, b_G, b_H):
     T = H.mT @ H
-    numerator = (
-        a_G @ _symmetric_sum(b_H.mT @ H) + b_G @ _symmetric_sum(a_H.mT @ H) - G @ _symmetric_sum(a_H.mT @ b_H)
-    )
+    numerator = a_G @ _symmetric_sum(b_H.mT @ H) + b_G @ _symmetric_sum(a_H.mT @ H) - G @ _symmetric_sum(a_H.mT @ b_H)
     return 0.5 * torch.linalg.solve(T, numerator.mT).mT

@@ -1,0 +1,94 @@
+"""Random points, and the geometry once more from its definitions alone, for the tests to compare with."""
+
+import numpy as np
+
+import refgeo as rg
+
+METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
+
+# leading dimensions, n, m, h: one of each kind
+SHAPES = [((), 1, 1, 1), ((5,), 1, 1, 1), ((), 6, 4, 1), ((), 3, 3, 3), ((3,), 7, 5, 3), ((2, 2), 4, 6, 2), ((), 4, 9, 4)]
+
+
+def random_pair(rng, batch, n, m, h):
+    return rg.Pair(rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h)))
+
+
+def conditioned_factor(rng, n, h, condition):
+    left = np.linalg.qr(rng.standard_normal((n, h)))[0]
+    right = np.linalg.qr(rng.standard_normal((h, h)))[0]
+    return left * np.geomspace(1.0, 1.0 / condition, h) @ right.T
+
+
+def like(pair, rng):
+    return rg.Pair(rng.standard_normal(pair.G.shape), rng.standard_normal(pair.H.shape))
+
+
+def group_element(rng, h, size=1.0):
+    return size * rng.standard_normal((h, h))
+
+
+def inner_from_definition(name, G, H, a, b, relaxation=0.0):
+    """Equations (9) and (10) for one block; analytic in G and H, so complex steps differentiate it."""
+    eye = np.eye(G.shape[1])
+    S, T = G.T @ G + relaxation * eye, H.T @ H + relaxation * eye
+    weights = (np.linalg.inv(S), np.linalg.inv(T)) if name == "inv" else (T, S)
+    return sum(np.trace(W @ x.T @ y) for W, x, y in zip(weights, a, b, strict=True))
+
+
+def flatten(pair):
+    return np.concatenate([pair.G.ravel(), pair.H.ravel()])
+
+
+def unflatten(vector, like_pair):
+    size = like_pair.G.size
+    return rg.Pair(vector[:size].reshape(like_pair.G.shape), vector[size:].reshape(like_pair.H.shape))
+
+
+def metric_matrix(name, point, relaxation=0.0):
+    """The metric as a dense matrix on flattened pairs, one block."""
+    size = point.G.size + point.H.size
+    basis = [unflatten(column, point) for column in np.eye(size)]
+    return np.array([[inner_from_definition(name, *point, x, y, relaxation) for y in basis] for x in basis])
+
+
+def vertical_matrix(point):
+    """Columns: (GK, −HKᵀ) for every unit K, one block."""
+    h = point.G.shape[1]
+    columns = []
+    for i in range(h):
+        for j in range(h):
+            K = np.zeros((h, h))
+            K[i, j] = 1.0
+            columns.append(np.concatenate([(point.G @ K).ravel(), -(point.H @ K.T).ravel()]))
+    return np.array(columns).T
+
+
+def relative_error(actual, expected):
+    difference = np.hypot(np.linalg.norm(actual.G - expected.G), np.linalg.norm(actual.H - expected.H))
+    return difference / np.hypot(np.linalg.norm(expected.G), np.linalg.norm(expected.H))
+
+
+def block(pair, index):
+    return rg.Pair(pair.G[index], pair.H[index])
+
+
+def invariant_loss(rng, n, m):
+    """f(G, H) = ½‖GHᵀ − Y‖² with a cubic term, and its Euclidean gradient and Hessian-vector product by hand."""
+    Y = rng.standard_normal((n, m))
+
+    def value(point):
+        X = point.product
+        return 0.5 * np.sum((X - Y) ** 2) + np.sum(X**3) / 6
+
+    def gradient(point):
+        D = point.product - Y + 0.5 * point.product**2
+        return rg.Pair(D @ point.H, D.T @ point.G)
+
+    def hessian(point, v):
+        D = point.product - Y + 0.5 * point.product**2
+        X_dot = v.G @ point.H.T + point.G @ v.H.T
+        D_dot = X_dot + point.product * X_dot
+        return rg.Pair(D_dot @ point.H + D @ v.H, D_dot.T @ point.G + D.T @ v.G)
+
+    return value, gradient, hessian

@@ -1,0 +1,403 @@
+"""The pair metrics against their definitions: dense matrices, complex steps, finite differences, invariance."""
+
+import numpy as np
+import pytest
+from helpers import (
+    METRICS,
+    SHAPES,
+    block,
+    flatten,
+    group_element,
+    inner_from_definition,
+    invariant_loss,
+    like,
+    metric_matrix,
+    random_pair,
+    relative_error,
+    unflatten,
+    vertical_matrix,
+)
+
+import refgeo as rg
+from refgeo import formulas
+
+RELAXATIONS = [0.0, 0.3]
+everything = pytest.mark.parametrize("name", METRICS)
+shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+relaxations = pytest.mark.parametrize("relaxation", RELAXATIONS)
+
+
+def setting(name, batch, n, m, h, relaxation=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    point = random_pair(rng, batch, n, m, h)
+    return rng, point, METRICS[name](relaxation).at(point)
+
+
+def blocks(point):
+    return list(np.ndindex(point.block_shape))
+
+
+@everything
+@shapes
+@relaxations
+def test_inner_product_is_its_definition(name, batch, n, m, h, relaxation):
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    a, b = like(point, rng), like(point, rng)
+    values = space.inner_product(a, b)
+    assert values.shape == batch
+    for i in blocks(point):
+        expected = inner_from_definition(name, *block(point, i), block(a, i), block(b, i), relaxation)
+        size = float(space.norm(a)[i] * space.norm(b)[i])
+        assert abs(values[i] - expected) <= 1e-12 * size
+        assert space.norm(a)[i] == pytest.approx(np.sqrt(space.inner_product(a, a)[i]), rel=1e-14)
+
+
+@everything
+@shapes
+@relaxations
+def test_projection_is_weighted_least_squares(name, batch, n, m, h, relaxation):
+    """Minimise the distance to v over the vertical space, with dense matrices."""
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    v = like(point, rng)
+    horizontal, vertical = space.horizontal_projection(v), space.vertical_projection(v)
+    assert relative_error(horizontal + vertical, v) < 1e-14
+    for i in blocks(point):
+        one = block(point, i)
+        root = np.linalg.cholesky(metric_matrix(name, one, relaxation)).T
+        V = vertical_matrix(one)
+        weights = np.linalg.lstsq(root @ V, root @ flatten(block(v, i)), rcond=None)[0]
+        expected = unflatten(flatten(block(v, i)) - V @ weights, one)
+        assert relative_error(block(horizontal, i), expected) < 1e-10
+
+
+@everything
+@shapes
+@relaxations
+def test_vertical_and_horizontal_are_orthogonal_complements(name, batch, n, m, h, relaxation):
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    v, w = like(point, rng), like(point, rng)
+    horizontal = space.horizontal_projection(v)
+    vertical = space.vertical_vector(rng.standard_normal((h, h)))
+    size = space.norm(vertical) * space.norm(v)
+    assert np.all(np.abs(space.inner_product(horizontal, vertical)) <= 1e-12 * size)
+    assert relative_error(space.horizontal_projection(horizontal), horizontal) < 1e-12
+    assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-12 * space.norm(vertical))
+    one = space.inner_product(space.horizontal_projection(v), w)
+    other = space.inner_product(v, space.horizontal_projection(w))
+    assert np.all(np.abs(one - other) <= 1e-12 * space.norm(v) * space.norm(w))
+    assert space.is_horizontal(horizontal).all()
+    assert not space.is_horizontal(vertical).any()
+
+
+@everything
+@shapes
+def test_dimension_is_the_rank_of_the_projector(name, batch, n, m, h):
+    _, point, space = setting(name, batch, n, m, h)
+    one = METRICS[name]().at(block(point, blocks(point)[0]))
+    columns = [flatten(one.horizontal_projection(unflatten(e, one.point))) for e in np.eye((n + m) * h)]
+    assert np.linalg.matrix_rank(np.array(columns), tol=1e-8) == space.dim == (n + m - h) * h
+
+
+@everything
+@shapes
+@relaxations
+def test_christoffel_satisfies_the_koszul_identity(name, batch, n, m, h, relaxation):
+    """2⟨Γ(a,b),c⟩ = D⟨b,c⟩[a] + D⟨a,c⟩[b] − D⟨a,b⟩[c], derivatives of the definition by complex steps."""
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    a, b, c = (like(point, rng) for _ in range(3))
+    gamma = space.christoffel(a, b)
+    assert relative_error(space.christoffel(b, a), gamma) < 1e-14
+
+    def along(i, direction, x, y):
+        step = 1e-30
+        G = point.G[i] + 1j * step * direction.G[i]
+        H = point.H[i] + 1j * step * direction.H[i]
+        return inner_from_definition(name, G, H, block(x, i), block(y, i), relaxation).imag / step
+
+    left = 2 * space.inner_product(gamma, c)
+    for i in blocks(point):
+        terms = [along(i, a, b, c), along(i, b, a, c), -along(i, c, a, b)]
+        assert abs(left[i] - sum(terms)) <= 1e-10 * max(map(abs, terms))
+
+
+@everything
+@shapes
+@relaxations
+def test_christoffel_adjoint_passes_the_dot_test(name, batch, n, m, h, relaxation):
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    a, b, e = (like(point, rng) for _ in range(3))
+    forward, backward = space.christoffel(a, b), space.christoffel_adjoint(a, e)
+    for i in blocks(point):
+        left = flatten(block(e, i)) @ flatten(block(forward, i))
+        right = flatten(block(backward, i)) @ flatten(block(b, i))
+        size = np.linalg.norm(flatten(block(e, i))) * np.linalg.norm(flatten(block(forward, i)))
+        assert abs(left - right) <= 1e-11 * max(size, abs(right))
+
+
+@everything
+@pytest.mark.parametrize(("batch", "n", "m", "h"), [shape for shape in SHAPES if shape[0] == ()])
+@relaxations
+def test_gradient_represents_the_derivative(name, batch, n, m, h, relaxation):
+    """⟨grad, v⟩ = Df[v], by central differences of an invariant loss; horizontal without relaxation."""
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    value, gradient, _ = invariant_loss(rng, n, m)
+    riemannian = space.riemannian_gradient(gradient(point))
+    v = like(point, rng)
+    step = 1e-5
+    derivative = (value(point + step * v) - value(point - step * v)) / (2 * step)
+    assert space.inner_product(riemannian, v) == pytest.approx(derivative, rel=1e-7)
+    if relaxation == 0.0:
+        assert space.is_horizontal(riemannian, 1e-12)
+
+
+@everything
+@pytest.mark.parametrize(("batch", "n", "m", "h"), [shape for shape in SHAPES if shape[0] == ()])
+@relaxations
+def test_hessian_is_the_second_derivative_along_geodesics(name, batch, n, m, h, relaxation):
+    """⟨Hess v, v⟩ = (f∘γ)''(0) by central differences along the exact geodesic; symmetric; horizontal."""
+    rng, point, space = setting(name, batch, n, m, h, relaxation, seed=3)
+    value, gradient, hessian = invariant_loss(rng, n, m)
+    v = space.random_tangent_vector(rng) * (0.5 * space.norm(point))
+    w = space.random_tangent_vector(rng) * (0.5 * space.norm(point))
+    hess_v = space.riemannian_hessian(gradient(point), hessian(point, v), v)
+    hess_w = space.riemannian_hessian(gradient(point), hessian(point, w), w)
+    assert space.is_horizontal(hess_v, 1e-10)
+    scale = space.norm(hess_v) * space.norm(w)
+    assert abs(space.inner_product(hess_v, w) - space.inner_product(v, hess_w)) <= 1e-11 * scale
+    if relaxation > 0.0:
+        # the loss's gradient is not horizontal for the relaxed metric: the quotient Hessian has no geodesic to test it
+        return
+    t = 2e-3
+    ahead, behind = (value(space.geodesic(v, s, order="exact")) for s in (t, -t))
+    second = (ahead - 2 * value(point) + behind) / t**2
+    assert space.inner_product(hess_v, v) == pytest.approx(second, rel=1e-3)
+
+
+@everything
+@shapes
+def test_hessian_of_the_total_space_with_relaxation(name, batch, n, m, h):
+    """With relaxation too, D grad[v] + Γ(grad, v), projected: D grad by central differences of the gradient field."""
+    rng, point, space = setting(name, (), n, m, h, 0.3, seed=4)
+    _, gradient, hessian = invariant_loss(rng, n, m)
+    v = like(point, rng)
+    metric, step = METRICS[name](0.3), 1e-6
+    ahead, behind = (
+        metric.at(point + s * v).riemannian_gradient(gradient(point + s * v)) for s in (step, -step)
+    )
+    field = (ahead - behind) / (2 * step) + space.christoffel(space.riemannian_gradient(gradient(point)), v)
+    expected = space.horizontal_projection(field)
+    actual = space.riemannian_hessian(gradient(point), hessian(point, v), v)
+    assert space.norm(actual - expected) <= 1e-6 * max(space.norm(expected), space.norm(field))
+
+
+@everything
+@shapes
+def test_everything_is_equivariant(name, batch, n, m, h):
+    """All operations commute with GL(h); gradients move with the inverse transpose, (E_G Aᵀ, E_H A⁻¹)."""
+    rng, point, space = setting(name, batch, n, m, h)
+    A = group_element(rng, h, 30.0)
+    moved = METRICS[name]().at(point.transform(A))
+    a, b, e = (like(point, rng) for _ in range(3))
+    a2, b2 = a.transform(A), b.transform(A)
+    e2 = rg.Pair(e.G @ A.T, e.H @ np.linalg.inv(A))
+    tolerance = 1e-10
+    assert np.allclose(moved.inner_product(a2, b2), space.inner_product(a, b), rtol=0, atol=tolerance * np.max(
+        space.norm(a) * space.norm(b)))  # fmt: skip
+    for here, there in (
+        (space.horizontal_projection(a), moved.horizontal_projection(a2)),
+        (space.riemannian_gradient(e), moved.riemannian_gradient(e2)),
+        (space.christoffel(a, b), moved.christoffel(a2, b2)),
+        (space.geodesic(a, 0.3), moved.geodesic(a2, 0.3)),
+    ):
+        difference = moved.norm(here.transform(A) - there) / moved.norm(there)
+        assert np.all(difference < tolerance)
+    adjoint, adjoint2 = space.christoffel_adjoint(a, e), moved.christoffel_adjoint(a2, e2)
+    assert np.allclose(adjoint.G @ A.T, adjoint2.G, rtol=0, atol=tolerance * np.abs(adjoint2.G).max())
+
+
+@everything
+def test_relaxation_keeps_rotations_and_breaks_the_rest(name):
+    """App. H.2's ε trades away the invariance: what mathematics says, measured."""
+    rng, point, space = setting(name, (), 6, 5, 3, 0.5)
+    v = like(point, rng)
+    rotation = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    stretch = np.diag([3.0, 1.0, 0.2])
+    rotated, stretched = (
+        METRICS[name](0.5).at(point.transform(A)).norm(v.transform(A)) for A in (rotation, stretch)
+    )
+    assert rotated == pytest.approx(space.norm(v), rel=1e-13)
+    assert abs(stretched / space.norm(v) - 1) > 1e-3
+
+
+@everything
+@shapes
+@relaxations
+def test_coordinates_are_an_isometry(name, batch, n, m, h, relaxation):
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    a, b = like(point, rng), like(point, rng)
+    x, y = space.to_coordinates(a), space.to_coordinates(b)
+    assert x.shape == (*batch, (n + m) * h)
+    size = np.max(space.norm(a) * space.norm(b))
+    assert np.allclose(np.sum(x * y, axis=-1), space.inner_product(a, b), rtol=0, atol=1e-13 * size)
+    assert relative_error(space.from_coordinates(x), a) < 1e-12
+
+
+@everything
+def test_coordinates_do_not_change_along_an_orbit(name):
+    rng, point, space = setting(name, (3,), 7, 5, 3)
+    A = group_element(rng, 3, 10.0)
+    v = like(point, rng)
+    moved = METRICS[name]().at(point.transform(A))
+    there, here = moved.to_coordinates(v.transform(A)), space.to_coordinates(v)
+    assert np.allclose(there, here, rtol=0, atol=1e-10 * np.abs(here).max())
+    drawn, drawn_there = space.random_tangent_vector(5), moved.random_tangent_vector(5)
+    assert relative_error(drawn_there, drawn.transform(A)) < 1e-9
+
+
+@everything
+@relaxations
+def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxation):
+    _, _, space = setting(name, (2,), 3, 4, 2, relaxation)
+    rng = np.random.default_rng(0)
+    for horizontal in (True, False):
+        sample = np.array([space.to_coordinates(space.random_tangent_vector(rng, horizontal))[0] for _ in range(4000)])
+        assert np.allclose(np.linalg.norm(sample, axis=1), 1.0, rtol=1e-12)
+        variances = np.linalg.eigvalsh(sample.T @ sample / len(sample))
+        dimension = space.dim if horizontal else 14
+        assert np.sum(variances > 1e-12) == dimension
+        # uniform in direction: every variance is 1/dimension, to within the sampling error of 4000 draws
+        assert np.all(np.abs(variances[-dimension:] * dimension - 1) < 0.2)
+    assert np.array_equal(*(space.random_tangent_vector(7).G for _ in range(2)))
+
+
+@everything
+@shapes
+@relaxations
+def test_core_agrees_with_the_literal_formulas(name, batch, n, m, h, relaxation):
+    rng, point, space = setting(name, batch, n, m, h, relaxation)
+    a, b = like(point, rng), like(point, rng)
+    for function, vectors, extra in (
+        ("horizontal_projection", (a,), ()),
+        ("riemannian_gradient", (a,), ()),
+        ("christoffel", (a, b), ()),
+        ("christoffel_adjoint", (a, b), ()),
+        ("geodesic", (a,), (0.4, 1)),
+        ("geodesic", (a,), (0.4, 2)),
+    ):
+        literal = getattr(formulas, function)(
+            name, *point, *(part for v in vectors for part in v), *extra, relaxation=relaxation
+        )
+        assert relative_error(getattr(space, function)(*vectors, *extra), rg.Pair(*literal)) < 1e-9
+
+
+@everything
+@shapes
+def test_batches_are_independent_blocks(name, batch, n, m, h):
+    rng, point, space = setting(name, batch, n, m, h)
+    a, b = like(point, rng), like(point, rng)
+    for i in blocks(point):
+        one = METRICS[name]().at(block(point, i))
+        pairs = (
+            (space.horizontal_projection(a), one.horizontal_projection(block(a, i))),
+            (space.christoffel(a, b), one.christoffel(block(a, i), block(b, i))),
+            (space.geodesic(a, 0.2), one.geodesic(block(a, i), 0.2)),
+        )
+        for batched, single in pairs:
+            assert relative_error(block(batched, i), single) < 1e-12
+
+
+@everything
+@relaxations
+def test_empty_batches_give_empty_answers(name, relaxation):
+    point = rg.Pair(np.zeros((0, 5, 2)), np.zeros((0, 4, 2)))
+    space = METRICS[name](relaxation).at(point)
+    assert space.inner_product(point, point).shape == (0,)
+    for result in (
+        space.horizontal_projection(point),
+        space.riemannian_gradient(point),
+        space.christoffel(point),
+        space.christoffel_adjoint(point, point),
+        space.geodesic(point, 0.5),
+        space.geodesic(point, 0.5, "exact"),
+        space.random_tangent_vector(0),
+    ):
+        assert result.G.shape == (0, 5, 2)
+        assert result.H.shape == (0, 4, 2)
+    assert space.to_coordinates(point).shape == (0, 18)
+
+
+@everything
+def test_a_diagonal_network_is_a_batch_of_scalars(name):
+    """App. E: ‖η‖² = 2‖b‖² (inv) and 2‖β∘b‖² (mix) for η = (u b, v b), which is horizontal."""
+    rng = np.random.default_rng(0)
+    u, v, b = rng.standard_normal((3, 50))
+    space = METRICS[name]().at(rg.Pair(u[:, None, None], v[:, None, None]))
+    eta = rg.Pair((u * b)[:, None, None], (v * b)[:, None, None])
+    assert space.is_horizontal(eta, 1e-13).all()
+    expected = 2 * b**2 if name == "inv" else 2 * (u * v * b) ** 2
+    assert np.allclose(space.norm(eta) ** 2, expected, rtol=1e-13)
+    path = space.geodesic(eta, 0.1, "exact").product.ravel()
+    beta = u * v * np.exp(0.2 * b) if name == "inv" else u * v * (1 + 0.2 * b)
+    assert np.allclose(path, beta, rtol=1e-12)
+
+
+@everything
+@pytest.mark.parametrize("scale", [(1e-150, 1e150), (1e100, 1e100), (1e-100, 1e-100)])
+def test_extreme_scales_neither_overflow_nor_lose_digits(name, scale):
+    rng, point, space = setting(name, (), 5, 4, 2)
+    v = like(point, rng)
+    scaled_point = rg.Pair(point.G * scale[0], point.H * scale[1])
+    scaled_v = rg.Pair(v.G * scale[0], v.H * scale[1])
+    expected = space.horizontal_projection(v)
+    actual = METRICS[name]().at(scaled_point).horizontal_projection(scaled_v)
+    assert relative_error(rg.Pair(actual.G / scale[0], actual.H / scale[1]), expected) < 1e-13
+
+
+@everything
+@relaxations
+def test_rank_deficient_points_are_refused_with_block_and_singular_value(name, relaxation):
+    rng = np.random.default_rng(0)
+    point = random_pair(rng, (2, 3), 6, 5, 3)
+    for factor in ("G", "H"):
+        parts = {"G": np.array(point.G), "H": np.array(point.H)}
+        parts[factor][1, 2, :, 0] = parts[factor][1, 2, :, 1] - parts[factor][1, 2, :, 2]
+        with pytest.raises(rg.RankDeficientError, match=rf"{factor}: .*block \(1, 2\)") as caught:
+            METRICS[name](relaxation).at(rg.Pair(**parts))
+        assert caught.value.block == (1, 2)
+        assert 0 <= caught.value.smallest_singular_value < 1e-14
+    with pytest.raises(rg.RankDeficientError):
+        METRICS[name](relaxation).at(rg.Pair(np.zeros((3, 1)), np.ones((3, 1))))
+
+
+@everything
+def test_bad_vectors_and_options_are_named(name):
+    rng, point, space = setting(name, (2,), 4, 3, 2)
+    other = random_pair(rng, (3,), 4, 3, 2)
+    for call, argument in (
+        (lambda: space.inner_product(point, other), "b"),
+        (lambda: space.horizontal_projection(other), "v"),
+        (lambda: space.riemannian_gradient(other), "egrad"),
+        (lambda: space.christoffel(other), "a"),
+        (lambda: space.christoffel_adjoint(point, other), "e"),
+        (lambda: space.geodesic(other), "v"),
+        (lambda: space.vertical_vector(np.eye(3)), "K"),
+        (lambda: space.from_coordinates(np.zeros((2, 3))), "x"),
+        (lambda: space.geodesic(point, [1.0, 2.0]), "t"),
+        (lambda: space.geodesic(point, np.nan), "t"),
+        (lambda: space.geodesic(point, 1.0, 3), "order"),
+        (lambda: METRICS[name](-1.0), "relaxation"),
+        (lambda: METRICS[name](np.nan), "relaxation"),
+    ):
+        with pytest.raises(ValueError, match=rf"^{argument}: expected"):
+            call()
+    with pytest.raises(TypeError, match="v: expected a Pair"):
+        space.horizontal_projection(np.ones((4, 2)))
+    with pytest.raises(TypeError, match="point: expected a Pair"):
+        METRICS[name]().at(np.ones((4, 2)))
+
+
+@everything
+def test_tuples_are_taken_as_pairs(name):
+    rng, point, space = setting(name, (), 4, 3, 2)
+    v = like(point, rng)
+    assert METRICS[name]().at(tuple(point)).norm(tuple(v)) == space.norm(v)
