@@ -77,7 +77,7 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     Raises
     ------
     RankDeficientError
-        A factor has a singular value at or below ``max(rows, h) · eps`` times its largest.
+        A factor has a singular value at or below ``rows · eps`` times its largest.
 
     Examples
     --------
@@ -87,31 +87,37 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     """
     G, exponent_G = _scaled(point.G)
     H, exponent_H = _scaled(point.H)
-    values_G = _singular_values("G", G, exponent_G)
-    values_H = _singular_values("H", H, exponent_H)
+    R_G, R_H = _r_factor(G), _r_factor(H)
+    values_G = _singular_values("G", R_G, G.shape[-2], exponent_G)
+    values_H = _singular_values("H", R_H, H.shape[-2], exponent_H)
+    if relaxation > 0.0:
+        R_G = _r_factor(_stacked(R_G, relaxation, exponent_G))
+        R_H = _r_factor(_stacked(R_H, relaxation, exponent_H))
 
-    Q_G, R_G = np.linalg.qr(_stacked(G, relaxation, exponent_G))
-    _, R_H = np.linalg.qr(_stacked(H, relaxation, exponent_H))
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
+    V = transpose(V_transposed)
     # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
     sigma = np.maximum(sigma, values_G[..., -1:] * values_H[..., -1:])
-    V = transpose(V_transposed)
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
-    signs = _sign_of_largest_entry(Q_G @ U)
+    signs = _sign_of_largest_entry(G @ np.linalg.solve(R_G, U))
     U, V = U * signs, V * signs
 
-    def scaled(array: Array, exponent: Array) -> Array:
+    def restored(array: Array, exponent: Array) -> Array:
         return np.ldexp(array, exponent[..., None, None])
 
     return BalancedGauge(
         sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
-        root_G=scaled(transpose(R_G) @ U, exponent_G),
-        root_H=scaled(transpose(R_H) @ V, exponent_H),
-        white_G=scaled(np.linalg.solve(R_G, U), -exponent_G),
-        white_H=scaled(np.linalg.solve(R_H, V), -exponent_H),
+        root_G=restored(transpose(R_G) @ U, exponent_G),
+        root_H=restored(transpose(R_H) @ V, exponent_H),
+        white_G=restored(np.linalg.solve(R_G, U), -exponent_G),
+        white_H=restored(np.linalg.solve(R_H, V), -exponent_H),
         singular_values_G=np.ldexp(values_G, exponent_G[..., None]),
         singular_values_H=np.ldexp(values_H, exponent_H[..., None]),
     )
+
+
+def _r_factor(matrix: Array) -> Array:
+    return np.asarray(np.linalg.qr(matrix, mode="r"))
 
 
 def _scaled(factor: Array) -> tuple[Array, Array]:
@@ -121,18 +127,16 @@ def _scaled(factor: Array) -> tuple[Array, Array]:
     return np.ldexp(factor, -exponent[..., None, None]), exponent
 
 
-def _stacked(factor: Array, relaxation: float, exponent: Array) -> Array:
-    if relaxation == 0.0:
-        return factor
-    h = factor.shape[-1]
-    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(h)
-    return np.concatenate([factor, root], axis=-2)
+def _stacked(R: Array, relaxation: float, exponent: Array) -> Array:
+    """R on top of √ε I, whose Gram matrix is that of R plus ε I (in the scale of R)."""
+    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
+    return np.concatenate([R, root], axis=-2)
 
 
-def _singular_values(name: str, factor: Array, exponent: Array) -> Array:
+def _singular_values(name: str, R: Array, rows: int, exponent: Array) -> Array:
     """Singular values of a scaled factor, descending, or `RankDeficientError`."""
-    values = np.linalg.svd(np.linalg.qr(factor, mode="r"), compute_uv=False)
-    floor = max(factor.shape[-2:]) * np.finfo(np.float64).eps * values[..., 0]
+    values: Array = np.linalg.svd(R, compute_uv=False)
+    floor = rows * np.finfo(np.float64).eps * values[..., 0]
     deficient = np.argwhere(values[..., -1] <= floor)
     if len(deficient) == 0:
         return values
@@ -140,7 +144,7 @@ def _singular_values(name: str, factor: Array, exponent: Array) -> Array:
     largest, smallest = (float(np.ldexp(values[block][i], exponent[block])) for i in (0, -1))
     where = f"block {block}" if block else "the point"
     raise RankDeficientError(
-        f"{name}: expected numerical rank h = {factor.shape[-1]}, but the smallest singular value of {where} is "
+        f"{name}: expected numerical rank h = {R.shape[-1]}, but the smallest singular value of {where} is "
         f"{smallest:.3g} against a largest of {largest:.3g}; drop dependent columns (a smaller h)",
         block,
         smallest,

@@ -229,17 +229,20 @@ class Pair:
         return Pair._of(self.G @ (gauge.white_G * root), self.H @ (gauge.white_H * root)), A
 
     def __add__(self, other: Pair) -> Pair:
-        return self._combine(other, 1.0)
-
-    def __sub__(self, other: Pair) -> Pair:
-        return self._combine(other, -1.0)
-
-    def _combine(self, other: Pair, sign: float) -> Pair:
         if not isinstance(other, Pair):
             return NotImplemented
+        self._require_same_shapes(other)
+        return Pair._of(self.G + other.G, self.H + other.H)
+
+    def __sub__(self, other: Pair) -> Pair:
+        if not isinstance(other, Pair):
+            return NotImplemented
+        self._require_same_shapes(other)
+        return Pair._of(self.G - other.G, self.H - other.H)
+
+    def _require_same_shapes(self, other: Pair) -> None:
         if self.G.shape != other.G.shape or self.H.shape != other.H.shape:
-            raise ValueError(f"cannot add {other!r} to {self!r}: the shapes differ")
-        return Pair._of(self.G + sign * other.G, self.H + sign * other.H)
+            raise ValueError(f"cannot combine {self!r} and {other!r}: the shapes differ")
 
     def __neg__(self) -> Pair:
         return Pair._of(-self.G, -self.H)

@@ -7,7 +7,15 @@ import refgeo as rg
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
 
 # leading dimensions, n, m, h: one of each kind
-SHAPES = [((), 1, 1, 1), ((5,), 1, 1, 1), ((), 6, 4, 1), ((), 3, 3, 3), ((3,), 7, 5, 3), ((2, 2), 4, 6, 2), ((), 4, 9, 4)]
+SHAPES = [
+    ((), 1, 1, 1),
+    ((5,), 1, 1, 1),
+    ((), 6, 4, 1),
+    ((), 3, 3, 3),
+    ((3,), 7, 5, 3),
+    ((2, 2), 4, 6, 2),
+    ((), 4, 9, 4),
+]
 
 
 def random_pair(rng, batch, n, m, h):

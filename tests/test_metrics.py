@@ -181,9 +181,7 @@ def test_hessian_of_the_total_space_with_relaxation(name, batch, n, m, h):
     _, gradient, hessian = invariant_loss(rng, n, m)
     v = like(point, rng)
     metric, step = METRICS[name](0.3), 1e-6
-    ahead, behind = (
-        metric.at(point + s * v).riemannian_gradient(gradient(point + s * v)) for s in (step, -step)
-    )
+    ahead, behind = (metric.at(point + s * v).riemannian_gradient(gradient(point + s * v)) for s in (step, -step))
     field = (ahead - behind) / (2 * step) + space.christoffel(space.riemannian_gradient(gradient(point)), v)
     expected = space.horizontal_projection(field)
     actual = space.riemannian_hessian(gradient(point), hessian(point, v), v)
@@ -222,9 +220,7 @@ def test_relaxation_keeps_rotations_and_breaks_the_rest(name):
     v = like(point, rng)
     rotation = np.linalg.qr(rng.standard_normal((3, 3)))[0]
     stretch = np.diag([3.0, 1.0, 0.2])
-    rotated, stretched = (
-        METRICS[name](0.5).at(point.transform(A)).norm(v.transform(A)) for A in (rotation, stretch)
-    )
+    rotated, stretched = (METRICS[name](0.5).at(point.transform(A)).norm(v.transform(A)) for A in (rotation, stretch))
     assert rotated == pytest.approx(space.norm(v), rel=1e-13)
     assert abs(stretched / space.norm(v) - 1) > 1e-3
 

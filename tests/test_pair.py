@@ -99,7 +99,12 @@ def test_integers_lists_and_float32_are_taken_exactly():
         (np.ones((2, 3, 1)), np.ones((3, 3, 1)), ValueError, r"H: expected the leading \(block\) dimensions"),
         (np.ones((2, 3)), np.ones((5, 3)), ValueError, "h = 3, n = 2, m = 5"),
         (np.ones((2, 0)), np.ones((2, 0)), ValueError, "h = 0"),
-        (np.ones((2, 1)) * np.nan, np.ones((2, 1)), ValueError, r"G: expected finite numbers, got nan at index \(0, 0\)"),
+        (
+            np.ones((2, 1)) * np.nan,
+            np.ones((2, 1)),
+            ValueError,
+            r"G: expected finite numbers, got nan at index \(0, 0\)",
+        ),
         (np.ones((2, 1)), [[1.0], [np.inf]], ValueError, r"H: expected finite numbers, got inf at index \(1, 0\)"),
         (np.ones((2, 1)) * 1j, np.ones((2, 1)), TypeError, "G: .*complex"),
         (np.ones((2, 1), dtype=bool), np.ones((2, 1)), TypeError, "G: .*bool"),

@@ -1,0 +1,1 @@
+"""Scripts a person runs and reads: real backends, benchmarks, the paper's figures."""

@@ -1,0 +1,1 @@
+"""Timings, as ratios against the plain alternative in the same run."""
