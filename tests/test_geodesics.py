@@ -1,0 +1,230 @@
+"""Geodesics: the ODE, the second-order expansion, speed, horizontality, conserved momenta, equivariance, completeness."""
+
+import numpy as np
+import pytest
+from helpers import METRICS, SHAPES, block, group_element, like, random_pair, relative_error
+
+import refgeo as rg
+from refgeo import geodesics
+from refgeo.geodesics import integrate
+
+everything = pytest.mark.parametrize("name", METRICS)
+shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+CLOSED_FORM = [("inv", *shape) for shape in SHAPES] + [
+    ("mix", *shape) for shape in SHAPES if shape[3] == 1 or shape[1] == shape[2] == shape[3]
+]
+closed_forms = pytest.mark.parametrize(("name", "batch", "n", "m", "h"), CLOSED_FORM)
+
+
+def setting(name, batch, n, m, h, seed=0):
+    """A point and a horizontal velocity, long enough to bend and short enough not to end."""
+    rng = np.random.default_rng(seed)
+    space = METRICS[name]().at(random_pair(rng, batch, n, m, h))
+    v = space.random_tangent_vector(rng)
+    size = 1.0 if name == "inv" else 0.6 * space.gauge.sigma[..., -1]
+    return rng, space, v * size
+
+
+def velocity(space, v, t, step=1e-4):
+    """γ'(t) by a fourth-order difference."""
+
+    def at(s):
+        return space.geodesic(v, s, "exact")
+
+    return (8 * (at(t + step) - at(t - step)) - (at(t + 2 * step) - at(t - 2 * step))) / (12 * step)
+
+
+@closed_forms
+@pytest.mark.parametrize("t", [0.9, -0.7])
+def test_closed_forms_solve_the_differential_equation(name, batch, n, m, h, t):
+    """Against DOP853 on γ'' = −Γ(γ',γ'), and pointwise: the residual of the equation by differences."""
+    _, space, v = setting(name, batch, n, m, h)
+    exact = space.geodesic(v, t, "exact")
+    solution = integrate(space, v, t)
+    assert relative_error(solution.point, exact) < 1e-11
+    assert relative_error(velocity(space, v, t), solution.velocity) < 1e-9
+
+
+def test_inv_closed_form_holds_for_velocities_that_are_not_horizontal():
+    rng, space, _ = setting("inv", (3,), 7, 5, 3)
+    v = like(space.point, rng) * (1 / space.norm(like(space.point, rng)))
+    assert relative_error(integrate(space, v, 0.8).point, space.geodesic(v, 0.8, "exact")) < 1e-11
+
+
+def test_mix_with_velocities_that_are_not_horizontal_is_integrated():
+    """The closed forms are lifts of the quotient's geodesics and do not apply; a vertical part must not be dropped."""
+    rng, space, v = setting("mix", (), 3, 3, 3)
+    tilted = v + 0.3 * space.vertical_vector(rng.standard_normal((3, 3)))
+    curve = space.geodesic(tilted, 0.2, "exact")
+    assert relative_error(curve, integrate(space, tilted, 0.2).point) < 1e-13
+    assert relative_error(space.geodesic(tilted, 1e-4, "exact"), space.geodesic(tilted, 1e-4)) < 1e-10
+
+
+@everything
+@shapes
+def test_initial_point_and_velocity(name, batch, n, m, h):
+    _, space, v = setting(name, batch, n, m, h)
+    for order in (1, 2, "exact"):
+        assert relative_error(space.geodesic(v, 0.0, order), space.point) < 1e-13
+        step = 1e-6
+        slope = (space.geodesic(v, step, order) - space.geodesic(v, -step, order)) / (2 * step)
+        assert relative_error(slope, v) < 1e-8
+
+
+@everything
+@shapes
+def test_second_order_has_an_error_of_third_order(name, batch, n, m, h):
+    """Slope of log error against log t, measured: 3 (and 2 for the first order)."""
+    _, space, v = setting(name, batch, n, m, h)
+    times = np.array([0.02, 0.04, 0.08])
+    for order, expected in ((1, 2.0), (2, 3.0)):
+        errors = [
+            np.max(space.norm(space.geodesic(v, t, order) - space.geodesic(v, t, "exact"))) for t in times
+        ]
+        slope = np.polyfit(np.log(times), np.log(errors), 1)[0]
+        assert slope == pytest.approx(expected, abs=0.15)
+
+
+@everything
+@shapes
+def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h):
+    _, space, v = setting(name, batch, n, m, h)
+    for t in (0.3, 0.8):
+        there = METRICS[name]().at(space.geodesic(v, t, "exact"))
+        moving = velocity(space, v, t)
+        assert np.allclose(there.norm(moving), space.norm(v), rtol=1e-8)
+        assert there.is_horizontal(moving, 1e-7).all()
+
+
+@everything
+@shapes
+def test_momenta_are_conserved(name, batch, n, m, h):
+    _, space, v = setting(name, batch, n, m, h)
+    there = METRICS[name]().at(space.geodesic(v, 0.8, "exact"))
+    before, after = space.momenta(v), there.momenta(velocity(space, v, 0.8))
+    for quantity, value in before.items():
+        assert np.allclose(after[quantity], value, rtol=1e-7, atol=1e-8 * np.max(np.abs(before["rotation_G"])) + 1e-8)
+
+
+def test_momenta_of_mix_are_the_written_ones():
+    """Energy; Gᵀξ_G T − S ξ_Hᵀ H; ξ_G T Gᵀ − G T ξ_Gᵀ: by the formulas, with Gram matrices."""
+    rng, space, _ = setting("mix", (), 6, 5, 3)
+    xi = like(space.point, rng)
+    G, H = space.point
+    S, T = G.T @ G, H.T @ H
+    momenta = space.momenta(xi)
+    assert np.allclose(momenta["vertical"], G.T @ xi.G @ T - S @ xi.H.T @ H, rtol=1e-12, atol=1e-10)
+    assert np.allclose(momenta["rotation_G"], xi.G @ T @ G.T - G @ T @ xi.G.T, rtol=1e-12, atol=1e-10)
+    assert np.allclose(momenta["rotation_H"], xi.H @ S @ H.T - H @ S @ xi.H.T, rtol=1e-12, atol=1e-10)
+
+
+@everything
+@shapes
+def test_exact_geodesics_are_equivariant_and_homogeneous(name, batch, n, m, h):
+    rng, space, v = setting(name, batch, n, m, h)
+    A = group_element(rng, h, 5.0)
+    moved = METRICS[name]().at(space.point.transform(A))
+    here = space.geodesic(v, 0.7, "exact")
+    assert relative_error(moved.geodesic(v.transform(A), 0.7, "exact"), here.transform(A)) < 1e-9
+    assert relative_error(space.geodesic(0.5 * v, 1.4, "exact"), here) < 1e-11
+
+
+@everything
+def test_a_geodesic_continued_is_the_same_geodesic(name):
+    _, space, v = setting(name, (2,), 6, 5, 3)
+    halfway = integrate(space, v, 0.4)
+    rest = METRICS[name]().at(halfway.point).geodesic(halfway.velocity, 0.3, "exact")
+    assert relative_error(rest, space.geodesic(v, 0.7, "exact")) < 1e-11
+
+
+@everything
+def test_relaxed_geodesics_are_integrated_and_conserve_what_is_left(name):
+    rng = np.random.default_rng(0)
+    space = METRICS[name](0.4).at(random_pair(rng, (2,), 6, 5, 3))
+    v = space.random_tangent_vector(rng)
+    solution = integrate(space, v, 0.7)
+    assert set(solution.drift) == {"energy", "rotation_G", "rotation_H", "vertical"}
+    assert max(solution.drift.values()) < 1e-11
+    assert relative_error(space.geodesic(v, 0.7, "exact"), solution.point) < 1e-14
+    errors = [np.max(space.norm(space.geodesic(v, t) - space.geodesic(v, t, "exact"))) for t in (0.02, 0.04)]
+    assert np.log2(errors[1] / errors[0]) == pytest.approx(3.0, abs=0.15)
+
+
+def test_inv_is_complete():
+    """Far along, the geodesic is still a full-rank point, reached at constant speed."""
+    _, space, v = setting("inv", (), 5, 4, 2)
+    far = space.geodesic(v, 20.0, "exact")
+    assert np.isfinite(far.G).all()
+    there = rg.InvariantMetric().at(far)
+    assert there.norm(velocity(space, v, 20.0)) == pytest.approx(space.norm(v), rel=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "n", "m", "h"), [((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)])
+def test_mix_says_when_it_ends(batch, n, m, h):
+    """(−bG, −bH) shrinks σ like 1 − 2bt: every singular value vanishes at t = 1/(2b), by both routes."""
+    rng = np.random.default_rng(0)
+    space = rg.MixedMetric().at(random_pair(rng, batch, n, m, h))
+    v = -0.8 * space.point
+    for geodesic in (lambda t: space.geodesic(v, t, "exact"), lambda t: integrate(space, v, t)):
+        geodesic(0.6)
+        with pytest.raises(rg.GeodesicIncompleteError, match="loses rank at time 0.625") as caught:
+            geodesic(2.0)
+        assert caught.value.time == pytest.approx(0.625, rel=1e-8)
+        assert len(caught.value.block) == len(batch)
+    with pytest.raises(rg.GeodesicIncompleteError) as caught:
+        space.geodesic(-1 * v, -2.0, "exact")
+    assert caught.value.time == pytest.approx(-0.625, rel=1e-8)
+
+
+def test_the_block_that_ends_is_named():
+    rng = np.random.default_rng(0)
+    space = rg.MixedMetric().at(random_pair(rng, (3,), 4, 4, 4))
+    v = np.array([0.1, -1.0, 0.1]) * space.point
+    for geodesic in (lambda t: space.geodesic(v, t, "exact"), lambda t: integrate(space, v, t)):
+        with pytest.raises(rg.GeodesicIncompleteError, match=r"block \(1,\)") as caught:
+            geodesic(1.0)
+        assert caught.value.block == (1,)
+
+
+def test_a_geodesic_that_only_passes_close_to_the_apex_goes_on():
+    """h = 1, aimed almost at the apex: no rank is lost, and closed form and ODE agree on the far side."""
+    space = rg.MixedMetric().at(rg.Pair([[1.0], [0.0]], [[1.0], [0.0]]))
+    v = rg.Pair([[-1.0], [0.02]], [[-1.0], [0.0]])
+    exact = space.geodesic(v, 1.0, "exact")
+    assert relative_error(integrate(space, v, 1.0).point, exact) < 1e-8
+    assert exact.product[0, 0] < 0.0  # √2 of the angle turns by nearly π: past a right angle
+
+
+def test_mix_square_follows_the_straight_line():
+    rng, space, v = setting("mix", (2,), 4, 4, 4)
+    X_dot = v.G @ np.swapaxes(space.point.H, -1, -2) + space.point.G @ np.swapaxes(v.H, -1, -2)
+    line = space.point.product + 0.7 * X_dot
+    assert np.allclose(space.geodesic(v, 0.7, "exact").product, line, rtol=0, atol=1e-12)
+
+
+def test_drift_beyond_the_bound_is_an_error(monkeypatch):
+    _, space, v = setting("mix", (), 6, 5, 3)
+    monkeypatch.setattr(geodesics, "DRIFT_BOUND", 1e-18)
+    with pytest.raises(rg.GeodesicAccuracyError, match="conserved quantity"):
+        integrate(space, v, 0.9, rtol=1e-6)
+
+
+def test_drift_measures_the_error():
+    """A sloppy integration shows in the conserved quantities."""
+    _, space, v = setting("mix", (), 6, 5, 3)
+    sloppy, careful = (max(integrate(space, v, 0.9, rtol=rtol).drift.values()) for rtol in (1e-5, 1e-13))
+    assert careful < 1e-12 < 1e-9 > sloppy > 10 * careful
+
+
+def test_rank_lost_by_a_wrong_turn_of_the_integrator_is_reported():
+    """One block ends, the others go on: the time is that block's."""
+    rng = np.random.default_rng(1)
+    space = rg.MixedMetric().at(random_pair(rng, (2,), 5, 4, 2))
+    v = space.random_tangent_vector(rng) * 0.01
+    G, H = np.array(v.G), np.array(v.H)
+    G[1], H[1] = -space.point.G[1], -space.point.H[1]
+    with pytest.raises(rg.GeodesicIncompleteError, match=r"time 0.5 in block \(1,\)"):
+        space.geodesic(rg.Pair(G, H), 0.9, "exact")
+    assert relative_error(
+        block(space.geodesic(rg.Pair(G, H), 0.3, "exact"), 1), block(space.point, 1) * np.sqrt(0.4)
+    ) < 1e-11
