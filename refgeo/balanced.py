@@ -5,8 +5,9 @@ equation of the horizontal projection squares it again. Neither is needed. With 
 :math:`H = Q_H R_H` and :math:`R_G R_H^\top = U Σ V^\top`, the element :math:`A = Σ^{-½} U^\top R_G` of GL(h) carries
 :math:`(G, H)` to the *balanced gauge*, where both Gram matrices equal Σ. Everything the metrics need is one of
 
-    root_G  = R_Gᵀ U,    S   = root_G root_Gᵀ
-    white_G = R_G⁻¹ U,   S⁻¹ = white_G white_Gᵀ,   root_Gᵀ white_G = I
+    root_G        = R_Gᵀ U,    S   = root_G root_Gᵀ
+    white_G       = R_G⁻¹ U,   S⁻¹ = white_G white_Gᵀ,   root_Gᵀ white_G = I
+    orthonormal_G = Q_G U = G white_G
 
 and the same for H with V. These come straight from QR and triangular solves, hence with errors like κ(G), not κ(G)².
 
@@ -26,12 +27,15 @@ from refgeo.pair import Array, Pair, transpose
 
 @dataclass(frozen=True)
 class BalancedGauge:
-    """What one factorisation of a base point yields; shapes ``(..., h)`` and ``(..., h, h)``.
+    """What one factorisation of a base point yields; shapes ``(..., h)`` and ``(..., h, h)`` where not said otherwise.
 
     Attributes
     ----------
     sigma
         Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
+    orthonormal_G, orthonormal_H
+        Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ (with relaxation, the rows of the
+        stacked factors' singular vectors that belong to G and H, no longer orthonormal).
     root_G, root_H, white_G, white_H
         Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
     singular_values_G, singular_values_H
@@ -39,6 +43,8 @@ class BalancedGauge:
     """
 
     sigma: Array
+    orthonormal_G: Array
+    orthonormal_H: Array
     root_G: Array
     root_H: Array
     white_G: Array
@@ -87,26 +93,28 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     """
     G, exponent_G = _scaled(point.G)
     H, exponent_H = _scaled(point.H)
-    R_G, R_H = _r_factor(G), _r_factor(H)
+    (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
     values_G = _singular_values("G", R_G, G.shape[-2], exponent_G)
     values_H = _singular_values("H", R_H, H.shape[-2], exponent_H)
     if relaxation > 0.0:
-        R_G = _r_factor(_stacked(R_G, relaxation, exponent_G))
-        R_H = _r_factor(_stacked(R_H, relaxation, exponent_H))
+        Q_G, R_G = _relaxed(Q_G, R_G, relaxation, exponent_G)
+        Q_H, R_H = _relaxed(Q_H, R_H, relaxation, exponent_H)
 
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
-    V = transpose(V_transposed)
     # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
     sigma = np.maximum(sigma, values_G[..., -1:] * values_H[..., -1:])
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
-    signs = _sign_of_largest_entry(G @ np.linalg.solve(R_G, U))
-    U, V = U * signs, V * signs
+    orthonormal_G = Q_G @ U
+    signs = _sign_of_largest_entry(orthonormal_G)
+    U, V = U * signs, transpose(V_transposed) * signs
 
     def restored(array: Array, exponent: Array) -> Array:
         return np.ldexp(array, exponent[..., None, None])
 
     return BalancedGauge(
         sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
+        orthonormal_G=orthonormal_G * signs,
+        orthonormal_H=Q_H @ V,
         root_G=restored(transpose(R_G) @ U, exponent_G),
         root_H=restored(transpose(R_H) @ V, exponent_H),
         white_G=restored(np.linalg.solve(R_G, U), -exponent_G),
@@ -116,10 +124,6 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     )
 
 
-def _r_factor(matrix: Array) -> Array:
-    return np.asarray(np.linalg.qr(matrix, mode="r"))
-
-
 def _scaled(factor: Array) -> tuple[Array, Array]:
     """Each block divided by a power of two near its largest entry (exact), so that products cannot overflow."""
     largest = np.abs(factor).max(axis=(-2, -1), initial=0.0)
@@ -127,10 +131,12 @@ def _scaled(factor: Array) -> tuple[Array, Array]:
     return np.ldexp(factor, -exponent[..., None, None]), exponent
 
 
-def _stacked(R: Array, relaxation: float, exponent: Array) -> Array:
-    """R on top of √ε I, whose Gram matrix is that of R plus ε I (in the scale of R)."""
-    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
-    return np.concatenate([R, root], axis=-2)
+def _relaxed(Q: Array, R: Array, relaxation: float, exponent: Array) -> tuple[Array, Array]:
+    """The factors for G stacked on √ε I: its R, and the G rows of its Q."""
+    h = R.shape[-1]
+    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(h)
+    Q_stacked, R_stacked = np.linalg.qr(np.concatenate([R, root], axis=-2))
+    return Q @ Q_stacked[..., :h, :], R_stacked
 
 
 def _singular_values(name: str, R: Array, rows: int, exponent: Array) -> Array:

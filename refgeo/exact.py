@@ -114,7 +114,7 @@ class ExactTangentSpace:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
         self.metric, self.point, self.relaxation, self.max_bits = metric, point, relaxation, max_bits
         self._ball_points: dict[int, _BallPoint] = {}
-        self._converted: dict[int, tuple[Vector, list[arb_mat]]] = {}
+        self._converted: dict[int, tuple[Pair, list[arb_mat]]] = {}
 
     def inner_product(self, a: Vector, b: Vector) -> Enclosure:
         """tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), or with T_ε and S_ε for mix; a 0-dimensional `Enclosure`.
@@ -132,9 +132,11 @@ class ExactTangentSpace:
                 value += (weight * (first.transpose() * second)).trace()
             return [arb_mat([[value]])]
 
-        # Cancellation can make the value tiny; its natural size is that of its terms.
-        scale = self._approximate_length(a) * self._approximate_length(b)
-        enclosure = self._enclose(compute, [scale])[0]
+        def size(point: _BallPoint) -> list[float]:
+            # Cancellation can make the value tiny; its natural size is that of the two lengths.
+            return [_approximate_length(point, a) * _approximate_length(point, b)]
+
+        enclosure = self._enclose(compute, size)[0]
         return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0])
 
     def horizontal_projection(self, v: Vector) -> tuple[Enclosure, Enclosure]:
@@ -229,14 +231,10 @@ class ExactTangentSpace:
 
         return self._enclose_pair(compute, self.point)
 
-    def _approximate_length(self, a: Vector) -> float:
-        with _precision(INITIAL_BITS):
-            weights = [_read(weight)[0] for weight in self._ball_point(INITIAL_BITS).weights]
-        squares = [float(np.sum((factor @ weight) * factor)) for factor, weight in zip(a, weights, strict=True)]
-        return float(np.sqrt(np.abs(squares).sum()))
-
     def _balls(self, vector: Vector) -> list[arb_mat]:
-        """The vector in balls; kept, since several quantities ask for the same vectors."""
+        """The vector in balls; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""
+        if not isinstance(vector, Pair):
+            return _balls(vector)
         if id(vector) not in self._converted:
             self._converted[id(vector)] = vector, _balls(vector)  # keeping the vector keeps its id from being reused
         return self._converted[id(vector)][1]
@@ -249,22 +247,27 @@ class ExactTangentSpace:
     def _enclose_pair(
         self, compute: Callable[[_BallPoint], list[arb_mat]], beside: Vector
     ) -> tuple[Enclosure, Enclosure]:
-        first, second = self._enclose(compute, [float(np.abs(factor).max()) for factor in beside])
+        sizes = [float(np.abs(factor).max()) for factor in beside]
+        first, second = self._enclose(compute, lambda point: sizes)
         return first, second
 
-    def _enclose(self, compute: Callable[[_BallPoint], list[arb_mat]], scales: list[float]) -> list[Enclosure]:
-        """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `scales`."""
+    def _enclose(
+        self, compute: Callable[[_BallPoint], list[arb_mat]], sizes: Callable[[_BallPoint], list[float]]
+    ) -> list[Enclosure]:
+        """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `sizes`."""
         bits, trouble = INITIAL_BITS, ""
         while bits <= self.max_bits:
             with _precision(bits):
                 try:
-                    results = [_read(ball) for ball in compute(self._ball_point(bits))]
+                    point = self._ball_point(bits)
+                    results = [_read(ball) for ball in compute(point)]
+                    beside = sizes(point)
                 except (ZeroDivisionError, EnclosureError) as error:
                     trouble = str(error) or type(error).__name__
                 else:
                     if all(
-                        np.isfinite(mid).all() and rad.max() <= NARROW * max(np.abs(mid).max(), scale)
-                        for (mid, rad), scale in zip(results, scales, strict=True)
+                        np.isfinite(mid).all() and rad.max() <= NARROW * max(np.abs(mid).max(), size)
+                        for (mid, rad), size in zip(results, beside, strict=True)
                     ):
                         return [_rounded(mid, rad) for mid, rad in results]
                     trouble = "the balls are too wide"
@@ -355,8 +358,7 @@ class _BallPoint:
             return arb_mat(h, h, [r * arb(d) for r, d in zip(R.entries(), inverse_diagonal, strict=True)])
 
         Y = arb_mat(h, h)
-        contraction = max((1.0 + delta) ** 2 - 1.0, 2.0**-52)
-        for _ in range(int(np.ceil(-flint.ctx.prec / np.log2(contraction)))):
+        for _ in range(_iterations((1.0 + delta) ** 2 - 1.0)):
             Y = (Y + step(residual(Y))).mid()
         # inverse_diagonal is a rounded double; 1 + 2⁻⁵⁰ makes it an upper bound
         upper = [arb(d) * (1 + arb(2) ** -50) for d in inverse_diagonal]
@@ -401,6 +403,11 @@ class _BallPoint:
         return transformed, L, K, np.outer(d1, d2) + np.outer(d3, d4), bound + 2.0**-50
 
 
+def _iterations(contraction: float) -> int:
+    """Steps until a contracting iteration has reached the working precision."""
+    return int(np.ceil(-flint.ctx.prec / np.log2(max(contraction, 2.0**-52))))
+
+
 def _diagonalising_bases(metric: str, point: Pair, relaxation: float) -> tuple[Array, Array]:
     """Double matrices L, K that nearly diagonalise (M₁, M₃) and (M₂, M₄); accuracy affects speed, never correctness."""
     G, H = point
@@ -418,6 +425,12 @@ def _diagonalising_bases(metric: str, point: Pair, relaxation: float) -> tuple[A
 
 def _right_singular_vectors(matrix: Array) -> Array:
     return transpose(np.linalg.svd(matrix, full_matrices=False)[2])
+
+
+def _approximate_length(point: _BallPoint, a: Vector) -> float:
+    weights = [_read(weight)[0] for weight in point.weights]
+    squares = [float(np.sum((factor @ weight) * factor)) for factor, weight in zip(a, weights, strict=True)]
+    return float(np.sqrt(np.abs(squares).sum()))
 
 
 def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_mat:

@@ -1,4 +1,4 @@
-"""Geodesics: the ODE, the second-order expansion, speed, horizontality, conserved momenta, equivariance, completeness."""
+"""Geodesics: the ODE, the second-order expansion, speed, horizontality, momenta, equivariance, completeness."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,8 @@ def test_initial_point_and_velocity(name, batch, n, m, h):
         assert relative_error(space.geodesic(v, 0.0, order), space.point) < 1e-13
         step = 1e-6
         slope = (space.geodesic(v, step, order) - space.geodesic(v, -step, order)) / (2 * step)
-        assert relative_error(slope, v) < 1e-8
+        # beside the point, not beside v: what limits a difference is the rounding of the points, over the step
+        assert relative_error(space.point + (slope - v), space.point) < 1e-9
 
 
 @everything
@@ -78,9 +79,7 @@ def test_second_order_has_an_error_of_third_order(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
     times = np.array([0.02, 0.04, 0.08])
     for order, expected in ((1, 2.0), (2, 3.0)):
-        errors = [
-            np.max(space.norm(space.geodesic(v, t, order) - space.geodesic(v, t, "exact"))) for t in times
-        ]
+        errors = [np.max(space.norm(space.geodesic(v, t, order) - space.geodesic(v, t, "exact"))) for t in times]
         slope = np.polyfit(np.log(times), np.log(errors), 1)[0]
         assert slope == pytest.approx(expected, abs=0.15)
 
@@ -167,7 +166,7 @@ def test_mix_says_when_it_ends(batch, n, m, h):
     v = -0.8 * space.point
     for geodesic in (lambda t: space.geodesic(v, t, "exact"), lambda t: integrate(space, v, t)):
         geodesic(0.6)
-        with pytest.raises(rg.GeodesicIncompleteError, match="loses rank at time 0.625") as caught:
+        with pytest.raises(rg.GeodesicIncompleteError, match=r"loses rank at time 0\.625") as caught:
             geodesic(2.0)
         assert caught.value.time == pytest.approx(0.625, rel=1e-8)
         assert len(caught.value.block) == len(batch)
@@ -196,7 +195,7 @@ def test_a_geodesic_that_only_passes_close_to_the_apex_goes_on():
 
 
 def test_mix_square_follows_the_straight_line():
-    rng, space, v = setting("mix", (2,), 4, 4, 4)
+    _, space, v = setting("mix", (2,), 4, 4, 4)
     X_dot = v.G @ np.swapaxes(space.point.H, -1, -2) + space.point.G @ np.swapaxes(v.H, -1, -2)
     line = space.point.product + 0.7 * X_dot
     assert np.allclose(space.geodesic(v, 0.7, "exact").product, line, rtol=0, atol=1e-12)
@@ -225,6 +224,7 @@ def test_rank_lost_by_a_wrong_turn_of_the_integrator_is_reported():
     G[1], H[1] = -space.point.G[1], -space.point.H[1]
     with pytest.raises(rg.GeodesicIncompleteError, match=r"time 0.5 in block \(1,\)"):
         space.geodesic(rg.Pair(G, H), 0.9, "exact")
-    assert relative_error(
-        block(space.geodesic(rg.Pair(G, H), 0.3, "exact"), 1), block(space.point, 1) * np.sqrt(0.4)
-    ) < 1e-11
+    assert (
+        relative_error(block(space.geodesic(rg.Pair(G, H), 0.3, "exact"), 1), block(space.point, 1) * np.sqrt(0.4))
+        < 1e-11
+    )

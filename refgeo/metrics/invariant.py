@@ -19,9 +19,9 @@ class InvariantTangentSpace(PairTangentSpace):
     def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
         return Frame(gauge.white_G, transpose(gauge.root_G)), Frame(gauge.white_H, transpose(gauge.root_H))
 
-    def _vertical_singular_values(self) -> Array:
-        # P_G = G root_H, so P_GᵀP_G = root_Hᵀ S root_H = Vᵀ R_H R_Gᵀ R_G R_Hᵀ V = Σ².
-        return self.gauge.sigma
+    @staticmethod
+    def _weights(gauge: BalancedGauge) -> tuple[Array | None, Array | None]:
+        return None, gauge.sigma / gauge.sigma[..., :1]
 
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
         def formula(x: Array, z: Array, p: Array) -> Array:

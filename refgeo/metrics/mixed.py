@@ -6,8 +6,6 @@ Substituting ξ = xΣ^{-½} into (12) puts one Σ⁻¹ on either side of every h
 
 from __future__ import annotations
 
-import numpy as np
-
 from refgeo.balanced import BalancedGauge
 from refgeo.geodesics import integrate, mixed_cone_geodesic, mixed_square_geodesic
 from refgeo.metrics.pair_space import Frame, PairMetric, PairTangentSpace, symmetric_sum
@@ -21,9 +19,9 @@ class MixedTangentSpace(PairTangentSpace):
     def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
         return Frame(gauge.root_H, transpose(gauge.white_H)), Frame(gauge.root_G, transpose(gauge.white_G))
 
-    def _vertical_singular_values(self) -> Array:
-        # P_G = G white_G has orthonormal columns.
-        return np.ones_like(self.gauge.sigma)
+    @staticmethod
+    def _weights(gauge: BalancedGauge) -> tuple[Array | None, Array | None]:
+        return gauge.sigma, None
 
     def _twisted(self, product: Array) -> Array:
         """Σ⁻¹ (M + Mᵀ) Σ⁻¹."""

@@ -7,11 +7,16 @@ Write the metric tensor as :math:`C C^\top`, so that a tangent vector ξ has coo
 
 The base point has coordinates :math:`p = (G C_G, H C_H)`, and with :math:`P_G = G C_H^{-\top}`,
 :math:`P_H = H C_G^{-\top}` the vertical space is :math:`\{(P_G Y, -P_H Y^\top)\}`. (Put
-:math:`Λ = C_H^{-\top} Y C_G^{-1}` in (GΛ, −HΛᵀ).) Projecting x therefore means solving
+:math:`Λ = C_H^{-\top} Y C_G^{-1}` in (GΛ, −HΛᵀ).) Both are the gauge's orthonormal columns Q, scaled:
+
+    inv:  p = Q,  P = QΣ (or any multiple of it)     mix:  p = QΣ,  P = Q
+
+Projecting x therefore means solving
 
     (P_GᵀP_G) Y + Y (P_HᵀP_H) = x_Hᵀ P_H − P_Gᵀ x_G,
 
-a Sylvester equation that is diagonal: without relaxation both coefficients are Σ² (inv) or I (mix).
+a Sylvester equation that is diagonal: without relaxation both coefficients are Σ² (inv) or I (mix). With it the
+columns Q are no longer orthonormal, and the eigenvectors of the two coefficients make it diagonal.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +139,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.metric, self.point, self.gauge = metric, point, gauge
         self.dim = (n + m - h) * h
         self._frame_G, self._frame_H = self._frames(gauge)
-        self._vertical_bases = self._make_vertical_bases()
+        point_weights, vertical_weights = self._weights(gauge)
+        self._p = _scaled_columns(gauge, point_weights)
+        self._vertical_bases = _vertical_bases(gauge, vertical_weights, relaxed=metric.relaxation > 0.0)
 
     # What a metric adds ------------------------------------------------------------------------------------------
 
@@ -144,9 +150,10 @@ class PairTangentSpace(TangentSpace[Pair]):
     def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
         """C of both factors with its inverse."""
 
+    @staticmethod
     @abstractmethod
-    def _vertical_singular_values(self) -> Array:
-        """Of P_G and P_H, which have them in common without relaxation; descending."""
+    def _weights(gauge: BalancedGauge) -> tuple[Array | None, Array | None]:
+        """The factors of the orthonormal columns in p and in P (None: all 1)."""
 
     @abstractmethod
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
@@ -186,22 +193,6 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     def _gradient_back(self, e: Pair) -> Pair:
         return Pair._of(e.G @ transpose(self._frame_G.to), e.H @ transpose(self._frame_H.to))
-
-    @cached_property
-    def _p(self) -> Pair:
-        """The base point in coordinates."""
-        return self._to(self.point)
-
-    def _make_vertical_bases(self) -> tuple[VerticalBasis, VerticalBasis]:
-        singular_values = self._vertical_singular_values()
-        # A common factor of P_G and P_H leaves the vertical space as it is, and keeps their squares in range.
-        size = singular_values[..., :1]
-        P_G = self.point.G @ (transpose(self._frame_H.back) / size[..., None])
-        P_H = self.point.H @ (transpose(self._frame_G.back) / size[..., None])
-        if self.metric.relaxation == 0.0:
-            eigenvalues = (singular_values / size) ** 2
-            return VerticalBasis(P_G, eigenvalues, None), VerticalBasis(P_H, eigenvalues, None)
-        return _diagonalised(P_G), _diagonalised(P_H)
 
     def _vertical_coefficients(self, v: Pair) -> Array:
         """Y of the vertical part (−P_G Y, P_H Yᵀ) of v. The tall products come first, so that only h×h ones follow."""
@@ -297,7 +288,8 @@ class PairTangentSpace(TangentSpace[Pair]):
 
         Returns
         -------
-        Pair of the same shapes. Relative error about κ·eps, κ the condition number of G and H (not its square).
+        Pair of the same shapes. Relative error about κ·eps, κ the condition number of G and H (not its square), as
+        long as the condition number of the product G Hᵀ is below 1/eps; beyond, inv can lose more.
 
         Examples
         --------
@@ -604,9 +596,22 @@ class PairTangentSpace(TangentSpace[Pair]):
         return Pair._of(operation(*(pair.G for pair in pairs)), operation(*(pair.H for pair in pairs)))
 
 
-def _diagonalised(P: Array) -> VerticalBasis:
-    _, singular_values, W_transposed = np.linalg.svd(P, full_matrices=False)
-    return VerticalBasis(P, singular_values**2, transpose(W_transposed))
+def _scaled_columns(gauge: BalancedGauge, weights: Array | None) -> Pair:
+    if weights is None:
+        return Pair._of(gauge.orthonormal_G, gauge.orthonormal_H)
+    return Pair._of(gauge.orthonormal_G * weights[..., None, :], gauge.orthonormal_H * weights[..., None, :])
+
+
+def _vertical_bases(gauge: BalancedGauge, weights: Array | None, relaxed: bool) -> tuple[VerticalBasis, VerticalBasis]:
+    squares = np.ones_like(gauge.sigma) if weights is None else weights**2
+    bases = []
+    for P in _scaled_columns(gauge, weights):
+        eigenvalues, eigenvectors = squares, None
+        if relaxed:
+            _, singular_values, W_transposed = np.linalg.svd(P, full_matrices=False)
+            eigenvalues, eigenvectors = singular_values**2, transpose(W_transposed)
+        bases.append(VerticalBasis(P, eigenvalues, eigenvectors))
+    return bases[0], bases[1]
 
 
 def _frobenius(x: Pair) -> Array:

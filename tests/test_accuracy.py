@@ -1,0 +1,98 @@
+"""Digits: the factorised route against enclosures, where Gram matrices keep few or none."""
+
+import numpy as np
+import pytest
+from helpers import METRICS, conditioned_factor, like, relative_error
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.exact import ExactTangentSpace
+
+EPS = np.finfo(float).eps
+
+
+def setting(name, condition, seed, sizes=(10, 9, 4)):
+    rng = np.random.default_rng(seed)
+    n, m, h = sizes
+    point = rg.Pair(conditioned_factor(rng, n, h, condition), conditioned_factor(rng, m, h, condition))
+    return rng, point, METRICS[name]().at(point), ExactTangentSpace(name, *point)
+
+
+def middle(enclosures):
+    return rg.Pair(*(one.mid for one in enclosures))
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(("condition", "bound"), [(1e1, 1e-11), (1e2, 1e-11), (1e3, 1e-11), (1e4, 1e-11), (1e6, 1e-9)])
+@pytest.mark.parametrize("sizes", [(10, 9, 4), (40, 41, 16)])
+def test_projection_keeps_the_promised_digits(name, condition, bound, sizes):
+    worst = 0.0
+    for seed in range(10):
+        rng, point, space, exact = setting(name, condition, seed, sizes)
+        v = like(point, rng)
+        worst = max(worst, relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))))
+    assert worst <= bound
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_gram_route_does_not_and_the_comparison_sees_it(name):
+    """If the literal formulas were as good, the test above would prove nothing."""
+    rng, point, _, exact = setting(name, 1e4, 0)
+    v = like(point, rng)
+    literal = rg.Pair(*formulas.horizontal_projection(name, *point, *v))
+    assert relative_error(literal, middle(exact.horizontal_projection(v))) > 1e-10
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+def test_errors_of_every_operation_grow_like_the_condition_number(name, condition):
+    """In the metric, relative to the natural size: at most 30 κ·eps·√N, the threshold of refgeo check."""
+    for seed in range(5):
+        rng, point, space, exact = setting(name, condition, seed)
+        a, b, e = (like(point, rng) for _ in range(3))
+        unit = 30 * condition * EPS * np.sqrt(19 * 4)
+        lengths = space.norm(a) * space.norm(b)
+        assert abs(space.inner_product(a, b) - exact.inner_product(a, b).mid) <= unit * lengths
+        projected, gradient = exact.horizontal_projection(a), exact.riemannian_gradient(e)
+        assert space.norm(space.horizontal_projection(a) - middle(projected)) <= unit * space.norm(a)
+        assert space.norm(space.riemannian_gradient(e) - middle(gradient)) <= unit * space.norm(middle(gradient))
+        gamma = middle(exact.christoffel(a, b))
+        size = space.norm(gamma) + np.sqrt(space.norm(space.christoffel(a)) * space.norm(space.christoffel(b)))
+        assert space.norm(space.christoffel(a, b) - gamma) <= unit * size
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("relaxation", [1e-6, 1e-2])
+@pytest.mark.parametrize("condition", [1.0, 1e4])
+def test_relaxed_operations_agree_with_their_enclosures(name, relaxation, condition):
+    rng = np.random.default_rng(0)
+    point = rg.Pair(conditioned_factor(rng, 10, 4, condition), conditioned_factor(rng, 9, 4, condition))
+    space, exact = METRICS[name](relaxation).at(point), ExactTangentSpace(name, *point, relaxation)
+    a, b, e = (like(point, rng) for _ in range(3))
+    for actual, expected in (
+        (space.horizontal_projection(a), exact.horizontal_projection(a)),
+        (space.riemannian_gradient(e), exact.riemannian_gradient(e)),
+        (space.christoffel(a, b), exact.christoffel(a, b)),
+        (space.christoffel_adjoint(a, e), exact.christoffel_adjoint(a, e)),
+        (space.geodesic(1e-3 * a, 0.5), exact.geodesic(1e-3 * a, 0.5)),
+    ):
+        assert relative_error(actual, middle(expected)) <= 1e-13 * condition
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+def test_exact_inv_geodesic_against_its_enclosure(condition):
+    for seed in range(3):
+        rng, _, space, exact = setting("inv", condition, seed)
+        v = space.random_tangent_vector(rng)
+        for t in (0.5, -3.0):
+            expected = middle(exact.geodesic(v, t, "exact"))
+            assert relative_error(space.geodesic(v, t, "exact"), expected) <= 1e-13 * condition
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_digits_survive_where_a_gram_matrix_is_singular_to_working_precision(name):
+    """κ(G) = κ(H) = 1e7, so κ(S)κ(T) = 1e28."""
+    for seed in range(5):
+        rng, point, space, exact = setting(name, 1e7, seed)
+        v = like(point, rng)
+        assert relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))) < 1e-8

@@ -1,0 +1,93 @@
+"""The command line: exit statuses, output, JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from refgeo.cli import main
+
+FEW = ["--case", "tall/k1", "--quiet"]
+
+
+def test_status_0_and_a_table(capsys):
+    assert main(["check", *FEW]) == 0
+    out = capsys.readouterr().out
+    assert "12 of 12 provided checks pass" in out
+    for word in ("worst ratio", "threshold", "digits kept", "verdict", "horizontal_projection"):
+        assert word in out
+
+
+def test_status_1_names_the_wrong_operation(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from refgeo import formulas\n"
+        "def inner_product(*a):\n    return 2 * formulas.inner_product(*a)\n"
+        "def geodesic(*a):\n    return formulas.geodesic(*a)\n"
+    )
+    report = tmp_path / "report.json"
+    assert main(["check", str(file), *FEW, "--json", str(report)]) == 1
+    out = capsys.readouterr().out
+    assert "wrong: inner_product[inv], inner_product[mix]" in out
+    assert "not provided: christoffel, horizontal_projection, riemannian_gradient" in out
+    assert f"reproduce: refgeo check {file} --metric inv --checks inner_product --case tall/k1/" in out
+    data = json.loads(report.read_text())
+    assert data["schema"] == "refgeo-report/1"
+    assert data["passed"] is False
+    assert data["wrong"] == ["inner_product[inv]", "inner_product[mix]"]
+    row = data["rows"][0]
+    assert {"check", "metric", "verdict", "points", "worst_ratio", "threshold", "digits_kept", "reproduce"} <= set(row)
+    assert row["verdict"] == "WRONG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required"),
+        (["check", "no_such_backend"], "no_such_backend"),
+        (["check", "--checks", "curvature"], "curvature"),
+        (["check", "--metric", "euclid"], "invalid choice"),
+        (["check", "--dtype", "int8"], "invalid choice"),
+        (["check", "--case", "nowhere"], "nowhere"),
+        (["check", "--seed", "-1"], "seed"),
+        (["check", "--checkpoint", "nowhere.safetensors", "--layout", "bert"], "no file nowhere.safetensors"),
+        (["check", "--checkpoint", "nowhere.safetensors"], "layout: a checkpoint needs one of bert"),
+        (["check", "--layout", "bert"], "goes with --checkpoint"),
+        (["check", "--json", "nowhere/report.json"], "folder nowhere does not exist"),
+    ],
+)
+def test_status_2_for_usage_with_the_reason_on_stderr(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_help_and_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("refgeo ")
+    assert main(["check", "--help"]) == 0
+    assert "--checkpoint" in capsys.readouterr().out
+
+
+def test_checkpoint_from_a_file(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    state = {}
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        state[f"bert.encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((6, 6)).astype(np.float32)
+        state[f"bert.encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(6).astype(np.float32)
+    file = tmp_path / "model.safetensors"
+    save_file(state, file)
+    arguments = ["check", "--checkpoint", str(file), "--layout", "bert", "--quiet"]
+    assert main(arguments) == 2
+    assert "heads" in capsys.readouterr().err
+    for dtype in ("float64", "float32"):
+        assert main([*arguments, "--heads", "3", "--dtype", dtype]) == 0
+        assert "6/6" in capsys.readouterr().out
+
+
+def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys):
+    """rich would take [0] for markup."""
+    assert main(["check", "--case", "diagonal", "--checks", "inner_product", "--quiet"]) == 0
+    assert "diagonal/k1/s1,1[" in capsys.readouterr().out

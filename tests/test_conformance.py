@@ -1,0 +1,333 @@
+"""refgeo check: right backends pass, wrong ones are named, missing or unusable results never pass."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo import exact, formulas
+from refgeo.conformance import Backend, BackendError
+from refgeo.conformance.backend import FUNCTIONS
+from refgeo.conformance.checks import CHECKS
+from refgeo.conformance.report import Verdict
+
+SOME = ["scalar", "vectors/k1", "square/k1", "tall/k10", "heads/k3"]
+"""Points enough for a wrong formula; the whole profile where right backends and lost digits are the question."""
+
+EVERY = [f"{name}[{metric}]" for name in CHECKS for metric in ("inv", "mix")]
+
+
+def backend(**changes):
+    """The literal formulas with some functions replaced (None: removed)."""
+    functions = {name: getattr(formulas, name) for name in FUNCTIONS} | changes
+    return SimpleNamespace(**{name: function for name, function in functions.items() if function is not None})
+
+
+def verdicts(report):
+    return {f"{row.check}[{row.metric}]": row.verdict for row in report.rows}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
+    report = rg.check(dtype=dtype)
+    assert report.passed
+    assert list(verdicts(report).values()) == [Verdict.PASS] * 12
+    projection = next(row for row in report.rows if (row.check, row.metric) == ("horizontal_projection", "inv"))
+    assert projection.digits_lost >= (5 if dtype == "float64" else 1)
+    assert projection.lossy_case.condition > 10
+    assert all(row.worst_ratio < 5 for row in report.rows), "a right backend should be far from the threshold"
+    assert all(0 < row.decisive_points <= row.points == 125 for row in report.rows)
+
+
+def test_the_factorised_route_passes_and_loses_no_digits():
+    def vectors(function):
+        def call(metric, G, H, *arguments):
+            parts, extra = arguments[:4], arguments[4:]
+            if function == "geodesic":
+                parts, extra = arguments[:2], arguments[2:]
+            space = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]().at(rg.Pair(G, H))
+            pairs = [rg.Pair(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
+            result = getattr(space, function)(*pairs, *extra)
+            return tuple(result) if isinstance(result, rg.Pair) else result
+
+        return call
+
+    report = rg.check(SimpleNamespace(**{name: vectors(name) for name in FUNCTIONS}))
+    assert report.passed
+    assert all(row.digits_lost < 1 for row in report.rows)
+
+
+def scaled(function, factor, metrics=("inv", "mix")):
+    def call(metric, *arguments):
+        result = function(metric, *arguments)
+        if metric not in metrics:
+            return result
+        return tuple(factor * part for part in result) if isinstance(result, tuple) else factor * result
+
+    return call
+
+
+def float32_inside(function):
+    def call(metric, *arguments):
+        single = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arguments]
+        result = function(metric, *single)
+        return tuple(p.astype(float) for p in result) if isinstance(result, tuple) else result.astype(float)
+
+    return call
+
+
+def other_metric(function):
+    return lambda metric, *arguments: function({"inv": "mix", "mix": "inv"}[metric], *arguments)
+
+
+def swapped(function):
+    return lambda *arguments: function(*arguments)[::-1]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name, metric):
+    broken = backend(**{name: scaled(getattr(formulas, name), 1 + 1e-9, (metric,))})
+    report = rg.check(broken, cases=SOME)
+    expected = [row for row in EVERY if row.startswith(name) and row.endswith(f"[{metric}]")]
+    assert sorted(report.wrong) == sorted(expected)
+    assert not report.passed
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("mistake", [float32_inside, other_metric])
+def test_single_precision_inside_and_the_other_metric_are_seen(name, mistake):
+    report = rg.check(backend(**{name: mistake(getattr(formulas, name))}), cases=SOME)
+    expected = both(name)
+    if mistake is other_metric:
+        expected -= {"geodesic_1[inv]", "geodesic_1[mix]"}  # θ + ta knows no metric
+    assert set(report.wrong) == expected
+
+
+def printed_projection(metric, G, H, v_G, v_H):
+    import scipy.linalg
+
+    if metric == "mix" or G.ndim > 2:
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    S, T = G.T @ G, H.T @ H
+    L = scipy.linalg.solve_sylvester(S @ T, T @ S, S @ H.T @ v_H - v_G.T @ G @ T)
+    return v_G + G @ L, v_H - H @ L.T
+
+
+def test_the_misprinted_sylvester_equation_is_wrong():
+    report = rg.check(backend(horizontal_projection=printed_projection))
+    assert report.wrong == ["horizontal_projection[inv]"]
+    row = next(row for row in report.rows if row.verdict is Verdict.WRONG)
+    assert row.worst_ratio > 1e10
+    assert f"--case {row.worst_case.case}" in report.reproduce(row)
+    again = rg.check(
+        backend(horizontal_projection=printed_projection),
+        metrics=[row.metric], checks=[row.check], cases=[row.worst_case.case], seed=report.seed,
+    )  # fmt: skip
+    assert again.rows[0].worst_ratio == row.worst_ratio
+
+
+def only_for_balanced_factors(metric, G, H, v_G, v_H):
+    """S where T belongs: invisible when GᵀG = HᵀH."""
+    if metric == "inv":
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    S = np.swapaxes(G, -1, -2) @ G
+    L = 0.5 * (
+        np.swapaxes(np.linalg.solve(S, np.swapaxes(H, -1, -2) @ v_H), -1, -2)
+        - np.linalg.solve(S, np.swapaxes(G, -1, -2) @ v_G)
+    )
+    return v_G + G @ L, v_H - H @ np.swapaxes(L, -1, -2)
+
+
+def half_missing(metric, *arguments):
+    return scaled(formulas.christoffel, 2.0)(metric, *arguments)
+
+
+def not_bilinear(metric, G, H, a_G, a_H, b_G, b_H):
+    return formulas.christoffel(metric, G, H, a_G, a_H, a_G, a_H)
+
+
+def absolute_time(metric, G, H, v_G, v_H, t, order):
+    return formulas.geodesic(metric, G, H, v_G, v_H, 1.0, order)
+
+
+def both(function):
+    return {row for row in EVERY if row.startswith(function)}
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    [
+        ("horizontal_projection", only_for_balanced_factors, {"horizontal_projection[mix]"}),
+        ("christoffel", half_missing, both("christoffel")),
+        ("christoffel", not_bilinear, both("christoffel")),
+        ("geodesic", absolute_time, both("geodesic")),
+        ("riemannian_gradient", swapped(formulas.riemannian_gradient), both("riemannian_gradient")),
+        ("horizontal_projection", lambda m, G, H, a, b: (a, b), both("horizontal_projection")),
+    ],
+)  # fmt: skip
+def test_common_mistakes_are_named(name, function, wrong):
+    assert set(rg.check(backend(**{name: function}), cases=SOME).wrong) == wrong
+
+
+def raising(*arguments):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raising, "RuntimeError: no such kernel"),
+        (lambda *arguments: None, "expected a tuple of 2 arrays"),
+        (lambda *arguments: (arguments[1],), "expected a tuple of 2 arrays .*, got 1 parts"),
+        (lambda m, G, H, a, b: (a, b[..., :1, :]), "expected shape"),
+        (lambda m, G, H, a, b: (a + 0j, b), "expected real numbers, got dtype complex"),
+        (lambda m, G, H, a, b: (a * np.nan, b), "NaN or infinity"),
+    ],
+)
+def test_unusable_results_are_failures_with_the_reason(function, message):
+    report = rg.check(backend(horizontal_projection=function), checks=["horizontal_projection"], metrics=["inv"])
+    (row,) = report.rows
+    assert row.verdict is Verdict.WRONG
+    import re
+
+    assert re.search(message, row.message), row.message
+    json.loads(report.to_json())
+
+
+def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error():
+    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there; that is no wrong formula."""
+
+    def breaks_down(metric, G, H, *vectors):
+        if np.linalg.cond(G).max() > 1e5:
+            raise np.linalg.LinAlgError("not positive definite")
+        return formulas.horizontal_projection(metric, G, H, *vectors)
+
+    report = rg.check(backend(horizontal_projection=breaks_down), checks=["horizontal_projection"])
+    assert report.passed
+    assert all(row.digits_lost > 7 for row in report.rows)
+
+
+def test_what_is_not_provided_is_said_and_never_passed():
+    def inv_only(metric, *arguments):
+        if metric != "inv":
+            raise NotImplementedError("mix is on our list")
+        return formulas.riemannian_gradient(metric, *arguments)
+
+    report = rg.check(backend(riemannian_gradient=inv_only, christoffel=None))
+    missing = {name for name, verdict in verdicts(report).items() if verdict is Verdict.NOT_PROVIDED}
+    assert missing == {"riemannian_gradient[mix]", "christoffel[inv]", "christoffel[mix]"}
+    assert report.passed
+    nothing = rg.check(backend(christoffel=None), checks=["christoffel"])
+    assert not nothing.passed
+
+
+def test_not_implemented_for_some_points_only_is_a_failure():
+    def single_blocks(metric, G, *arguments):
+        if G.ndim > 2:
+            raise NotImplementedError("no batches")
+        return formulas.riemannian_gradient(metric, G, *arguments)
+
+    report = rg.check(backend(riemannian_gradient=single_blocks), checks=["riemannian_gradient"])
+    assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
+    assert "no batches" in report.rows[0].message
+
+
+def test_points_that_cannot_tell_give_no_verdict():
+    report = rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["tall/k1e+06"], dtype="float32")
+    assert report.rows[0].verdict is Verdict.UNDECIDED
+    assert not report.passed
+
+
+def test_a_point_without_an_enclosure_is_reported_and_not_used(monkeypatch):
+    def hopeless(self, v):
+        raise exact.EnclosureError("balls too wide")
+
+    monkeypatch.setattr(exact.ExactTangentSpace, "horizontal_projection", hopeless)
+    report = rg.check(checks=["horizontal_projection", "inner_product"], metrics=["inv"], cases=["tall"])
+    inner, projection = report.rows
+    assert inner.verdict is Verdict.PASS
+    assert projection.verdict is Verdict.UNDECIDED
+    assert "not judged" in projection.message
+    assert projection.points == 0
+
+
+def test_backends_convert_both_ways_and_get_their_dtype():
+    seen = set()
+
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+
+    def asarray(array):
+        seen.add(array.dtype.name)
+        return Foreign(array)
+
+    def gradient(metric, *arguments):
+        return tuple(Foreign(p) for p in formulas.riemannian_gradient(metric, *(a.array for a in arguments)))
+
+    foreign = SimpleNamespace(asarray=asarray, to_numpy=lambda a: a.array, riemannian_gradient=gradient)
+    report = rg.check(foreign, checks=["riemannian_gradient"], dtype="float32")
+    assert report.passed
+    assert seen == {"float32"}
+
+
+def test_loading_backends_by_name(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from refgeo.formulas import inner_product\nclass Box:\n    inner_product = staticmethod(inner_product)\n"
+    )
+    for spec in (str(file), f"{file}:Box", "refgeo.formulas"):
+        assert rg.check(spec, checks=["inner_product"], cases=["scalar"]).passed
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    for spec, message in (
+        ("no_such_module", "importing it raised ModuleNotFoundError"),
+        (str(tmp_path / "nothing.py"), "no such file"),
+        (str(tmp_path / "broken.py"), "ZeroDivisionError"),
+        (f"{file}:Bag", "has no 'Bag'"),
+        ("json", "expected at least one of the functions"),
+    ):
+        with pytest.raises(BackendError, match=message):
+            Backend.load(spec)
+
+
+def test_unknown_options_are_named():
+    for options, message in (
+        ({"metrics": ["euclid"]}, "metrics: expected one of inv, mix"),
+        ({"checks": ["curvature"]}, "checks: expected one of"),
+        ({"dtype": "float16"}, "dtype: expected"),
+        ({"profile": "slow"}, "profile: expected"),
+        ({"cases": ["nowhere"]}, "none of the test points is called nowhere"),
+        ({"checkpoint": {}}, "layout: a checkpoint needs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(**options)
+
+
+def test_a_network_gives_the_test_points():
+    rng = np.random.default_rng(0)
+    state = {}
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((8, 8))
+        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(8)
+    report = rg.check(checkpoint=state, layout="bert", heads=2)
+    assert report.passed
+    assert {row.points for row in report.rows} == {4}
+    assert report.rows[0].worst_case.case.startswith("encoder.layer.0.attention.")
+
+
+def test_same_seed_same_report_other_seed_other_points():
+    options = {"checks": ["christoffel"], "cases": ["tall"]}
+    first, again, other = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))
+    assert first == again
+    assert first["rows"][0]["worst_ratio"] != other["rows"][0]["worst_ratio"]
+
+
+def test_progress_runs_from_nothing_to_all():
+    calls = []
+    rg.check(checks=["inner_product"], cases=["tall"], progress=lambda *call: calls.append(call[:2]))
+    totals = {total for _, total in calls}
+    assert len(totals) == 1
+    assert [done for done, _ in calls] == list(range(totals.pop() + 1))

@@ -1,0 +1,291 @@
+"""Enclosures: rational arithmetic and many-digit differences of the definition must lie inside, always."""
+
+import flint
+import numpy as np
+import pytest
+from flint import arb, arb_mat, fmpq, fmpq_mat
+from helpers import METRICS, conditioned_factor
+
+import refgeo as rg
+from refgeo import exact
+from refgeo.exact import EnclosureError, ExactTangentSpace
+
+everything = pytest.mark.parametrize("name", METRICS)
+relaxations = pytest.mark.parametrize("relaxation", [0.0, 0.25])
+
+
+def rational(array):
+    rows, columns = np.shape(array)
+    numbers = (float(x).as_integer_ratio() for x in np.ravel(array))
+    return fmpq_mat(rows, columns, [fmpq(*number) for number in numbers])
+
+
+def contains(enclosures, rationals):
+    """Every exact entry within its interval, compared in rational arithmetic."""
+    for enclosure, exact_values in zip(enclosures, rationals, strict=True):
+        entries = zip(enclosure.mid.ravel(), enclosure.rad.ravel(), exact_values.entries(), strict=True)
+        for mid, rad, value in entries:
+            if abs(value - fmpq(*mid.as_integer_ratio())) > fmpq(*rad.as_integer_ratio()):
+                return False
+    return True
+
+
+def narrow(enclosures):
+    return all(np.all(one.rad <= 1.01 * np.finfo(float).eps * np.abs(one.mid) + 1e-300) for one in enclosures)
+
+
+def setting(n=5, m=4, h=3, condition=10.0, seed=0):
+    rng = np.random.default_rng(seed)
+    G, H = conditioned_factor(rng, n, h, condition), conditioned_factor(rng, m, h, condition)
+    vectors = [(rng.standard_normal((n, h)), rng.standard_normal((m, h))) for _ in range(3)]
+    return G, H, vectors
+
+
+def rational_weights(name, G, H, relaxation):
+    h = G.ncols()
+    shift = fmpq(*relaxation.as_integer_ratio()) * fmpq_mat(h, h, [int(i == j) for i in range(h) for j in range(h)])
+    S, T = G.transpose() * G + shift, H.transpose() * H + shift
+    return (S.inv(), T.inv()) if name == "inv" else (T, S)
+
+
+def rational_inner(weights, a, b):
+    total = fmpq(0)
+    for W, x, y in zip(weights, a, b, strict=True):
+        product = W * x.transpose() * y
+        total += sum((product[i, i] for i in range(product.nrows())), fmpq(0))
+    return total
+
+
+@everything
+@relaxations
+@pytest.mark.parametrize("condition", [1.0, 1e3])
+def test_inner_product_and_gradient_contain_the_rational_value(name, relaxation, condition):
+    G, H, (a, b, e) = setting(condition=condition)
+    space = ExactTangentSpace(name, G, H, relaxation)
+    weights = rational_weights(name, rational(G), rational(H), relaxation)
+    value = rational_inner(weights, [rational(x) for x in a], [rational(x) for x in b])
+    inner = space.inner_product(a, b)
+    assert contains([inner], [fmpq_mat(1, 1, [value])])
+    assert narrow([inner])
+    gradient = space.riemannian_gradient(e)
+    assert contains(gradient, [rational(x) * W.inv() for x, W in zip(e, weights, strict=True)])
+    assert narrow(gradient)
+
+
+@everything
+@relaxations
+@pytest.mark.parametrize(
+    ("sizes", "condition"), [((5, 4, 3), 1.0), ((5, 4, 3), 1e6), ((3, 3, 3), 50.0), ((4, 5, 1), 1.0)]
+)
+def test_projection_contains_the_rational_solution_of_the_dense_normal_equations(name, relaxation, sizes, condition):
+    """The h²×h² system ⟨V_i, V_j⟩ k_j = ⟨V_i, v⟩ in rational arithmetic: no Sylvester equation, no rounding."""
+    G, H, (v, _, _) = setting(*sizes, condition)
+    h = sizes[2]
+    rG, rH, rv = rational(G), rational(H), [rational(x) for x in v]
+    weights = rational_weights(name, rG, rH, relaxation)
+    basis = []
+    for index in range(h * h):
+        K = fmpq_mat(h, h, [int(k == index) for k in range(h * h)])
+        basis.append((rG * K, rH * K.transpose() * fmpq(-1)))
+    gram = fmpq_mat(h * h, h * h, [rational_inner(weights, x, y) for x in basis for y in basis])
+    right_side = fmpq_mat(h * h, 1, [rational_inner(weights, x, rv) for x in basis])
+    k = gram.solve(right_side)
+    K = fmpq_mat(h, h, k.entries())
+    projection = ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v)
+    assert contains(projection, [rv[0] - rG * K, rv[1] + rH * K.transpose()])
+    assert all(one.rad.max() < 1e-15 * np.abs(one.mid).max() for one in projection)
+
+
+def ball(array):
+    return arb_mat(*np.shape(array), [float(x) for x in np.ravel(array)])
+
+
+def ball_inner(name, G, H, a, b, relaxation):
+    h = G.ncols()
+    shift = arb(relaxation) * arb_mat(h, h, [int(i == j) for i in range(h) for j in range(h)])
+    S, T = G.transpose() * G + shift, H.transpose() * H + shift
+    weights = (S.inv(), T.inv()) if name == "inv" else (T, S)
+    return sum(((W * x.transpose() * y).trace() for W, x, y in zip(weights, a, b, strict=True)), arb(0))
+
+
+@everything
+@relaxations
+@pytest.mark.parametrize("condition", [1.0, 1e4])
+def test_christoffel_and_adjoint_satisfy_koszul_to_many_digits(name, relaxation, condition):
+    """Central differences of the definition with step 2⁻²⁰⁰ in 900-bit arithmetic, for every unit vector c."""
+    G, H, (a, b, e) = setting(4, 3, 2, condition)
+    space = ExactTangentSpace(name, G, H, relaxation)
+    gamma, adjoint = space.christoffel(a, b), space.christoffel_adjoint(a, e)
+    with flint.ctx.workprec(900):
+        point = [ball(G), ball(H)]
+        A, B, E = ([ball(x) for x in pair] for pair in (a, b, e))
+        step = arb(2) ** -200
+        units = []
+        for part, rows in ((0, 4), (1, 3)):
+            for index in range(rows * 2):
+                unit = [arb_mat(4, 2), arb_mat(3, 2)]
+                unit[part][index // 2, index % 2] = 1
+                units.append(unit)
+
+        def along(direction, x, y):
+            ahead, behind = (
+                ball_inner(name, *(p + s * d for p, d in zip(point, direction, strict=True)), x, y, relaxation)
+                for s in (step, -step)
+            )
+            return (ahead - behind) / (2 * step)
+
+        def koszul(x, y, c):
+            return (along(x, y, c) + along(y, x, c) - along(c, x, y)) / 2
+
+        # Γ(a, b) from its products with all unit vectors, and Γ(a, ·)* e from ⟨e, Γ(a, c)⟩ likewise
+        metric = arb_mat(14, 14, [ball_inner(name, *point, x, y, relaxation) for x in units for y in units])
+        expected = metric.solve(arb_mat(14, 1, [koszul(A, B, c) for c in units])).entries()
+        flat_E = arb_mat(1, 14, [*E[0].entries(), *E[1].entries()])
+        gammas = arb_mat(14, 14, [koszul(A, x, y) for y in units for x in units])
+        expected_adjoint = (flat_E * metric.inv() * gammas).entries()
+        for enclosures, values in ((gamma, expected), (adjoint, expected_adjoint)):
+            mids = np.concatenate([one.mid.ravel() for one in enclosures])
+            rads = np.concatenate([one.rad.ravel() for one in enclosures])
+            for mid, rad, value in zip(mids, rads, values, strict=True):
+                assert value.rad() < 1e-25
+                assert abs(value.mid() - arb(float(mid))) <= arb(float(rad)) + arb(1e-25)
+
+
+@everything
+@relaxations
+def test_geodesics_of_order_1_and_2_follow_from_christoffel(name, relaxation):
+    G, H, (v, _, _) = setting()
+    space = ExactTangentSpace(name, G, H, relaxation)
+    t = 0.375
+    gamma = space.christoffel(v)
+    for order, bend in ((1, 0.0), (2, 0.5 * t * t)):
+        for place, start, velocity, curvature in zip(space.geodesic(v, t, order), (G, H), v, gamma, strict=True):
+            expected = start + t * velocity - bend * curvature.mid
+            assert np.allclose(place.mid, expected, rtol=1e-13, atol=1e-13 * np.abs(expected).max())
+
+
+def test_exact_inv_geodesic_solves_its_differential_equation_to_many_digits():
+    """Taylor coefficients of γ'' = −Γ(γ',γ') from the literal Γ in balls: no exponential, no momenta."""
+    G, _, (v, _, _) = setting(4, 4, 2, 3.0)
+    v = (0.3 * v[0], 0.3 * v[1])
+    t, terms, bits = 0.25, 60, 700
+    with flint.ctx.workprec(bits):
+        # γ = Σ c_k s^k as matrix power series; S⁻¹ as a series by Newton's identity S S⁻¹ = I, order by order
+        series = [ball(G), ball(v[0])]
+        for k in range(terms):
+            order = range(k + 1)
+            velocity = [(i + 1) * series[i + 1] for i in order]
+
+            def product(x, y, order=order):
+                return [
+                    sum((x[i] * y[j - i] for i in range(j + 1)), arb_mat(x[0].nrows(), y[0].ncols())) for j in order
+                ]
+
+            def transposed(x):
+                return [matrix.transpose() for matrix in x]
+
+            point = series[: k + 1]
+            S = product(transposed(point), point)
+            inverse = [S[0].inv()]
+            for j in range(1, k + 1):
+                rest = sum((S[i] * inverse[j - i] for i in range(1, j + 1)), arb_mat(2, 2))
+                inverse.append(inverse[0] * rest * arb(-1))
+            vv = product(transposed(velocity), velocity)
+            vG = product(transposed(velocity), point)
+            Gv = product(transposed(point), velocity)
+            mixed = [x + y for x, y in zip(vG, Gv, strict=True)]
+            gamma = product(point, product(inverse, vv))[k] - product(velocity, product(inverse, mixed))[k]
+            series.append(gamma * arb(-1) / ((k + 1) * (k + 2)))
+        total = arb_mat(4, 2)
+        for k, coefficient in enumerate(series):
+            total += coefficient * arb(t) ** k
+        tail = max(abs(entry) for entry in (series[-1] * arb(t) ** (terms + 1)).entries())
+        assert tail < 1e-25
+        enclosure = ExactTangentSpace("inv", G, G).geodesic((v[0], v[0]), t, "exact")[0]
+        for mid, rad, value in zip(enclosure.mid.ravel(), enclosure.rad.ravel(), total.entries(), strict=True):
+            assert abs(value.mid() - arb(float(mid))) <= arb(float(rad)) + arb(1e-24)
+
+
+@everything
+@pytest.mark.parametrize("condition", [1.0, 1e6])
+def test_large_blocks_are_enclosed_narrowly(name, condition):
+    """n = m = 769, h = 64: the certified iteration, and the residual of horizontality as a check of the result."""
+    rng = np.random.default_rng(0)
+    G, H = conditioned_factor(rng, 769, 64, condition), conditioned_factor(rng, 769, 64, condition)
+    v = rng.standard_normal((2, 769, 64))
+    projection = ExactTangentSpace(name, G, H).horizontal_projection(v)
+    assert all(one.rad.max() <= 1e-15 * np.abs(one.mid).max() for one in projection)
+    space = METRICS[name]().at(rg.Pair(G, H))
+    assert space.is_horizontal(rg.Pair(*(one.mid for one in projection)), 1e-15 * 1e2 * condition)
+
+
+@everything
+def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, monkeypatch):
+    G, H, (v, _, _) = setting()
+    good = ExactTangentSpace(name, G, H).horizontal_projection(v)
+    bases = exact._diagonalising_bases
+
+    def spoiled(*arguments):
+        rng = np.random.default_rng(0)
+        return tuple(basis * (1 + 1e-2 * rng.standard_normal(basis.shape)) for basis in bases(*arguments))
+
+    monkeypatch.setattr(exact, "_diagonalising_bases", spoiled)
+    for one, other in zip(ExactTangentSpace(name, G, H).horizontal_projection(v), good, strict=True):
+        assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
+        assert one.rad.max() < 1e-15 * np.abs(one.mid).max()
+    monkeypatch.setattr(exact, "_diagonalising_bases", lambda *arguments: (np.ones((3, 3)), np.eye(3)))
+    with pytest.raises(EnclosureError, match="ill-conditioned"):
+        ExactTangentSpace(name, G, H, max_bits=256).horizontal_projection(v)
+
+
+@everything
+def test_the_certificate_covers_an_iteration_stopped_too_early(name, monkeypatch):
+    """With the update switched off, Y = 0: the radius must still cover the solution, however wide."""
+    G, H, (v, _, _) = setting()
+    good = ExactTangentSpace(name, G, H).horizontal_projection(v)
+    monkeypatch.setattr(exact, "NARROW", np.inf)
+    monkeypatch.setattr(exact, "_iterations", lambda contraction: 0)
+    for one, other in zip(ExactTangentSpace(name, G, H).horizontal_projection(v), good, strict=True):
+        assert one.rad.max() > 1e-3
+        assert np.all(np.abs(one.mid - other.mid) <= one.rad)
+
+
+def test_wide_balls_are_refined_and_never_returned():
+    G, H, (v, _, _) = setting(condition=1e12)
+    space = ExactTangentSpace("inv", G, H)
+    assert all(one.rad.max() < 1e-15 * np.abs(one.mid).max() for one in space.christoffel(v))
+    assert max(space._ball_points) > exact.INITIAL_BITS
+    with pytest.raises(EnclosureError, match="128 bits"):
+        ExactTangentSpace("inv", G, H, max_bits=128).christoffel(v)
+    singular = np.ones((4, 2))
+    with pytest.raises(EnclosureError):
+        ExactTangentSpace("inv", singular, singular, max_bits=512).inner_product((singular,) * 2, (singular,) * 2)
+
+
+def test_precision_of_the_process_is_left_alone():
+    before = flint.ctx.prec, flint.ctx.threads
+    G, H, (v, _, _) = setting()
+    ExactTangentSpace("mix", G, H).horizontal_projection(v)
+    assert (flint.ctx.prec, flint.ctx.threads) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ExactTangentSpace("both", np.eye(2), np.eye(2)), ValueError, "metric: expected"),
+        (lambda: ExactTangentSpace("inv", np.ones((2, 3, 1)), np.ones((2, 3, 1))), ValueError, "one block"),
+        (
+            lambda: ExactTangentSpace("inv", np.eye(2), np.eye(2)).geodesic((np.eye(2),) * 2, 1.0, 3),
+            ValueError,
+            "order",
+        ),
+        (
+            lambda: ExactTangentSpace("mix", np.eye(2), np.eye(2)).geodesic((np.eye(2),) * 2, 1.0, "exact"),
+            NotImplementedError,
+            "only for inv",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
