@@ -2,9 +2,9 @@
 
     python -m validation.accuracy
 
-For each condition number κ(G) = κ(H), the worst relative error (Frobenius norm of both parts) over random 10×4 and 9×4
-factors: the paper's formulas with Gram matrices, for inv with scipy.linalg.solve_sylvester and with Cholesky + eigh, and
-refgeo's factorised route.
+For each condition number κ(G) = κ(H), the worst relative error (Frobenius norm of both parts) over random 10×4 and
+9×4 factors: the paper's formulas with Gram matrices, for inv with scipy.linalg.solve_sylvester and with Cholesky and
+eigh, and refgeo's factorised route.
 """
 
 import argparse
