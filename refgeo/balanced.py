@@ -66,6 +66,32 @@ class BalancedGauge:
             self.singular_values_H[..., 0] / self.singular_values_H[..., -1],
         )
 
+    @property
+    def to_balanced(self) -> tuple[Array, Array]:
+        r"""The group element :math:`A = Σ^{-½} U^\top R_G` that carries the point to its gauge, and its inverse.
+
+        Examples
+        --------
+        >>> A, A_inverse = balance(Pair([[8.0], [0.0]], [[2.0], [0.0]])).to_balanced
+        >>> A.item(), A_inverse.item()
+        (2.0, 0.5)
+        """
+        root = np.sqrt(self.sigma)[..., None, :]
+        return transpose(self.root_G / root), self.white_G * root
+
+    @property
+    def representative(self) -> Pair:
+        """The point in the balanced gauge, :math:`(Q_G U Σ^{½}, Q_H V Σ^{½})`.
+
+        Examples
+        --------
+        >>> balance(Pair([[8.0], [0.0]], [[2.0], [0.0]])).representative.H
+        array([[4.],
+               [0.]])
+        """
+        root = np.sqrt(self.sigma)[..., None, :]
+        return Pair._of(self.orthonormal_G * root, self.orthonormal_H * root)
+
 
 def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     r"""Factorise a base point (mathematics in the module's text).

@@ -81,14 +81,14 @@ def invariant_geodesic(p: Array, x: Array, t: float) -> Array:
     return moved
 
 
-def mixed_square_geodesic(point: Pair, v: Pair, gauge: BalancedGauge, t: float) -> Pair:
+def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     """The mix geodesic for n = m = h and horizontal `v` (derivation in the module's text).
 
     Parameters
     ----------
-    point, v : Pair
     gauge : BalancedGauge
-        Of `point`.
+        Of the base point.
+    v : Pair
     t : float
 
     Returns
@@ -104,13 +104,11 @@ def mixed_square_geodesic(point: Pair, v: Pair, gauge: BalancedGauge, t: float) 
     --------
     >>> from refgeo.balanced import balance
     >>> point = Pair([[2.0]], [[3.0]])
-    >>> mixed_square_geodesic(point, point / 2, balance(point), 1.0).product.round(12)
+    >>> mixed_square_geodesic(balance(point), point / 2, 1.0).product.round(12)
     array([[12.]])
     """
-    root = np.sqrt(gauge.sigma)
-    A = transpose(gauge.root_G / root[..., None, :])
-    A_inverse = gauge.white_G * root[..., None, :]
-    G, H = point.G @ A_inverse, point.H @ transpose(A)
+    A, A_inverse = gauge.to_balanced
+    G, H = gauge.representative
     # Ĝ⁻¹ = Σ⁻¹Ĝᵀ in the balanced gauge.
     inverse_G = transpose(G) / gauge.sigma[..., :, None]
     inverse_H = transpose(H) / gauge.sigma[..., :, None]
@@ -121,14 +119,14 @@ def mixed_square_geodesic(point: Pair, v: Pair, gauge: BalancedGauge, t: float) 
     return Pair._of(G @ B @ A, H @ transpose(B) @ transpose(A_inverse))
 
 
-def mixed_cone_geodesic(point: Pair, v: Pair, gauge: BalancedGauge, t: float) -> Pair:
+def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     """The mix geodesic for h = 1 and horizontal `v` (derivation in the module's text).
 
     Parameters
     ----------
-    point, v : Pair
     gauge : BalancedGauge
-        Of `point`.
+        Of the base point.
+    v : Pair
     t : float
 
     Returns
@@ -146,39 +144,32 @@ def mixed_cone_geodesic(point: Pair, v: Pair, gauge: BalancedGauge, t: float) ->
 
     >>> from refgeo.balanced import balance
     >>> point = Pair([[1.0], [0.0]], [[1.0], [0.0]])
-    >>> mixed_cone_geodesic(point, Pair([[0.0], [1.0]], [[0.0], [0.0]]), balance(point), 1.0).G.round(4)
+    >>> mixed_cone_geodesic(balance(point), Pair([[0.0], [1.0]], [[0.0], [0.0]]), 1.0).G.round(4)
     array([[1.027 ],
            [0.8229]])
     """
-    lengths = [values[..., :, None] for values in (gauge.singular_values_G, gauge.singular_values_H)]
-    # Horizontal: both factors have the same logarithmic derivative a; the mean is the better of the two roundings.
-    log_derivatives = [
-        np.sum(factor * velocity, axis=-2, keepdims=True) / length**2
-        for factor, velocity, length in zip(point, v, lengths, strict=True)
-    ]
-    a = 0.5 * (log_derivatives[0] + log_derivatives[1])
-    angular = [
-        (velocity - log_derivative * factor) / length
-        for factor, velocity, length, log_derivative in zip(point, v, lengths, log_derivatives, strict=True)
-    ]
-    speeds = [np.linalg.norm(velocity, axis=-2, keepdims=True) for velocity in angular]
-    speed = np.hypot(speeds[0], speeds[1])
-    radial, tangential = 2.0 * a, np.sqrt(2.0) * speed
+    A, A_inverse = gauge.to_balanced
+    point, velocities = gauge.representative, (v.G * A_inverse, v.H * A)
+    squared_length = gauge.sigma[..., None]
+    # Both factors have the same logarithmic derivative a (horizontal), and what is left of the velocity turns them.
+    a = sum(np.sum(x * y, axis=-2, keepdims=True) for x, y in zip(point, velocities, strict=True)) / (
+        2 * squared_length
+    )
+    turning = [velocity - a * factor for factor, velocity in zip(point, velocities, strict=True)]
+    speeds = [np.linalg.norm(x, axis=-2, keepdims=True) / np.sqrt(squared_length) for x in turning]
+    radial, tangential = 2.0 * a, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1])
     _require_rank_kept(radial[..., 0], tangential[..., 0], t)
     growth = np.sqrt(np.hypot(1.0 + t * radial, t * tangential))
+    # The angle of each factor is its own speed times this; where nothing turns, any value will do.
     angle_per_speed = np.divide(
-        np.arctan2(t * tangential, 1.0 + t * radial), tangential, out=np.full_like(speed, t), where=tangential > 0
+        np.arctan2(t * tangential, 1.0 + t * radial), tangential, out=np.zeros_like(tangential), where=tangential > 0
     )
-    moved = [
-        growth
-        * (
-            factor * np.cos(own_speed * angle_per_speed)
-            # sin(ωs)/ω, the limit s at ω = 0
-            + velocity * length * angle_per_speed * np.sinc(own_speed * angle_per_speed / np.pi)
-        )
-        for factor, velocity, length, own_speed in zip(point, angular, lengths, speeds, strict=True)
-    ]
-    return Pair._of(moved[0], moved[1])
+    G, H = (
+        # cos(ωs) x + sin(ωs)/ω y, written with sinc for the limit ω = 0
+        growth * (x * np.cos(speed * angle_per_speed) + y * angle_per_speed * np.sinc(speed * angle_per_speed / np.pi))
+        for x, y, speed in zip(point, turning, speeds, strict=True)
+    )
+    return Pair._of(G * A, H * A_inverse)
 
 
 def _require_rank_kept(real: Array, imaginary: Array, t: float) -> None:
@@ -271,8 +262,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
     from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
 
     relaxed = space.metric.relaxation > 0.0
-    root = np.sqrt(space.gauge.sigma)
-    A = np.eye(space.point.sizes[2]) if relaxed else transpose(space.gauge.root_G / root[..., None, :])
+    A = np.eye(space.point.sizes[2]) if relaxed else space.gauge.to_balanced[0]
     point, velocity = space.point.transform(A), v.transform(A)
     basis_G, basis_H = (
         np.linalg.qr(np.concatenate([factor, direction], axis=-1))[0]

@@ -224,9 +224,7 @@ class Pair:
         from refgeo.balanced import balance
 
         gauge = balance(self)
-        root = np.sqrt(gauge.sigma)[..., None, :]
-        A = transpose(gauge.root_G / root)
-        return Pair._of(self.G @ (gauge.white_G * root), self.H @ (gauge.white_H * root)), A
+        return gauge.representative, gauge.to_balanced[0]
 
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):

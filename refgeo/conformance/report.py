@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -106,18 +107,22 @@ class Report:
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the worst case of a row alone."""
-        words = ["refgeo check", "" if self.backend == "refgeo.formulas" else self.backend]
-        words += [f"--metric {row.metric}", f"--checks {row.check}"]
+        words = ["refgeo check", *self._selection(), f"--metric {row.metric}", f"--checks {row.check}"]
+        place = row.worst_case or row.lossy_case
+        if place is not None:
+            words.append(f"--case {place.case}")
+        return " ".join([*words, f"--seed {self.seed}"])
+
+    def _selection(self) -> list[str]:
+        """The words that select the backend, its dtype and the kind of test points."""
+        words = [] if self.backend == "refgeo.formulas" else [shlex.quote(self.backend)]
         if self.dtype != "float64":
             words.append(f"--dtype {self.dtype}")
         if self.profile != "quick":
             words.append(f"--profile {self.profile}")
         if self.source.endswith("checkpoint"):
             words.append(f"--checkpoint FILE --layout {self.source.split()[0]}")
-        place = row.worst_case or row.lossy_case
-        if place is not None:
-            words.append(f"--case {place.case}")
-        return " ".join([*filter(None, words), f"--seed {self.seed}"])
+        return words
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinities become strings."""
@@ -197,6 +202,9 @@ class Report:
                     f"digits     {row.check}[{row.metric}]: right, but keeps {row.digits_lost:.0f} digits fewer than a "
                     f"factorised route at κ = {place.condition:.1g} ({place})"
                 )
+        if any(row.worst_case for row in self.rows):
+            words = ["refgeo check", *self._selection(), "--metric METRIC --checks CHECK --case CASE"]
+            say(f"repeat one: {' '.join(words)} --seed {self.seed}", "dim")
         for line in self._summary():
             say(line, "bold")
 

@@ -72,7 +72,7 @@ class MixedTangentSpace(PairTangentSpace):
         # The closed forms are those of the quotient, lifted horizontally.
         if closed_form is None or not self.is_horizontal(v).all():
             return integrate(self, v, t).point
-        return closed_form(self.point, v, self.gauge, t)
+        return closed_form(self.gauge, v, t)
 
 
 class MixedMetric(PairMetric):
