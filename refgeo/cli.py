@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
     check.add_argument(
         "--checks", type=_names, help="only these, separated by commas: inner_product, horizontal_projection, "
-        "riemannian_gradient, christoffel, geodesic (or geodesic_1, geodesic_2)",
+        "riemannian_gradient, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.koszul (a law)",
     )  # fmt: skip
     check.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
     check.add_argument("--dtype", default="float64", choices=["float64", "float32"])
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
     check.add_argument("--layout", help="how the checkpoint names its tensors: bert")
     check.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
+    check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
     check.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
@@ -100,6 +101,7 @@ def _check(options: argparse.Namespace) -> int:
             checkpoint=options.checkpoint,
             layout=options.layout,
             heads=options.heads,
+            timeout=options.timeout,
             progress=show,
         )
     report.print()

@@ -257,7 +257,7 @@ class ExactTangentSpace:
         """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `sizes`."""
         bits, trouble = INITIAL_BITS, ""
         while bits <= self.max_bits:
-            with _precision(bits):
+            with _precision(bits), _threads(self.point.G.size):
                 try:
                     point = self._ball_point(bits)
                     results = [_read(ball) for ball in compute(point)]
@@ -451,12 +451,26 @@ def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_ma
 
 @contextmanager
 def _precision(bits: int) -> Iterator[None]:
-    before = flint.ctx.prec, flint.ctx.threads
-    flint.ctx.prec, flint.ctx.threads = bits, os.cpu_count() or 1
+    before = flint.ctx.prec
+    flint.ctx.prec = bits
     try:
         yield
     finally:
-        flint.ctx.prec, flint.ctx.threads = before
+        flint.ctx.prec = before
+
+
+@contextmanager
+def _threads(entries: int) -> Iterator[None]:
+    """FLINT on all cores, for blocks whose products repay the milliseconds that starting threads costs."""
+    if entries < 4000:
+        yield
+        return
+    before = flint.ctx.threads
+    flint.ctx.threads = os.cpu_count() or 1
+    try:
+        yield
+    finally:
+        flint.ctx.threads = before
 
 
 def _ball(array: Array) -> arb_mat:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,17 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.conformance.worker import Overdue, Worker
 from refgeo.pair import Array
 
 FUNCTIONS = ("inner_product", "horizontal_projection", "riemannian_gradient", "christoffel", "geodesic")
+
+
+TIMEOUT = 60.0
+"""Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
 
 
 class BackendError(ValueError):
     """A backend cannot be found, or provides nothing to check."""
 
 
-class WrongResultError(ValueError):
-    """A backend returned something that is not a result: a wrong type or shape."""
+class BackendFailure(Exception):
+    """A call of a backend that gave no result: it raised, or returned a wrong type or shape."""
 
 
 class Backend:
@@ -37,6 +45,8 @@ class Backend:
         ``asarray`` (from NumPy, default: unchanged) and ``to_numpy`` (back, default: ``numpy.asarray``).
     name : str, optional
         How reports call it.
+    timeout : float
+        Seconds that one call may take. A function that takes longer is not called again.
 
     Raises
     ------
@@ -50,8 +60,11 @@ class Backend:
     'refgeo.formulas'
     """
 
-    def __init__(self, implementation: Any, name: str | None = None) -> None:
+    def __init__(self, implementation: Any, name: str | None = None, timeout: float = TIMEOUT) -> None:
         self.implementation = implementation
+        self.timeout = timeout
+        self._hanging: set[str] = set()
+        self._worker = Worker()
         self.name = name or getattr(implementation, "__name__", None) or type(implementation).__name__
         if not any(self.provides(function) for function in FUNCTIONS):
             raise BackendError(
@@ -60,7 +73,7 @@ class Backend:
             )
 
     @classmethod
-    def load(cls, spec: str) -> Backend:
+    def load(cls, spec: str, timeout: float = TIMEOUT) -> Backend:
         """The backend named by ``module``, ``module:object`` or ``path/to/file.py`` (also ``file.py:object``).
 
         Raises
@@ -79,7 +92,7 @@ class Backend:
             if not hasattr(implementation, part):
                 raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
             implementation = getattr(implementation, part)
-        return cls(implementation, spec)
+        return cls(implementation, spec, timeout)
 
     def provides(self, function: str) -> bool:
         """Whether the backend has `function`.
@@ -98,8 +111,9 @@ class Backend:
 
         Raises
         ------
-        WrongResultError
-            The result has the wrong type, number of parts, dtype or shape.
+        BackendFailure
+            The function raised (anything but NotImplementedError), or its result has the wrong type, number of parts,
+            dtype or shape.
 
         Examples
         --------
@@ -107,25 +121,94 @@ class Backend:
         >>> Backend.load("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)
         [array([[1.]]), array([[1.]])]
         """
-        convert = getattr(self.implementation, "asarray", None) or (lambda array: array)
-        back = getattr(self.implementation, "to_numpy", None) or np.asarray
-        result = getattr(self.implementation, function)(metric, *(convert(array) for array in arrays), *extra)
-        if len(shapes) > 1:
-            if not isinstance(result, (tuple, list)) or len(result) != len(shapes):
-                got = f"{len(result)} parts" if isinstance(result, (tuple, list)) else type(result).__name__
-                raise WrongResultError(f"expected a tuple of {len(shapes)} arrays (G part, H part), got {got}")
-            parts = list(result)
-        else:
-            parts = [result]
-        return [_as_float64(back(part), shape) for part, shape in zip(parts, shapes, strict=True)]
+        result = self._guarded(function, metric, [self._convert(array) for array in arrays], extra)
+        parts = _parts(result, len(shapes))
+        return [_as_float64(self._back(part), shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def observe(
+        self, function: str, metric: str, arrays: list[npt.NDArray[Any]], extra: tuple[Any, ...]
+    ) -> Observation:
+        """Call a function and report what it did besides returning.
+
+        Raises
+        ------
+        BackendFailure
+            The function raised, or its result is no array.
+
+        Examples
+        --------
+        >>> one = np.ones((1, 1))
+        >>> Backend.load("refgeo.formulas").observe("riemannian_gradient", "inv", [one] * 4, ()).dtypes
+        ('float64', 'float64')
+        """
+        before = [array.copy() for array in arrays]
+        converted = [self._convert(array) for array in arrays]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            result = self._guarded(function, metric, converted, extra)
+        after = [self._back(array) for array in converted]
+        parts = result if isinstance(result, (tuple, list)) else [result]
+        return Observation(
+            dtypes=tuple(np.asarray(self._back(part)).dtype.name for part in parts),
+            changed_inputs=tuple(
+                i
+                for i, (old, array, new) in enumerate(zip(before, arrays, after, strict=True))
+                if not (np.array_equal(old, array) and np.array_equal(old, new))
+            ),
+            printed=printed.getvalue(),
+        )
+
+    def _convert(self, array: npt.NDArray[Any]) -> Any:
+        convert = getattr(self.implementation, "asarray", None)
+        return array if convert is None else self._run("asarray", convert, array)
+
+    def _back(self, array: Any) -> npt.NDArray[Any]:
+        return np.asarray(self._run("to_numpy", getattr(self.implementation, "to_numpy", None) or np.asarray, array))
+
+    def _guarded(self, function: str, metric: str, arrays: list[Any], extra: tuple[Any, ...]) -> Any:
+        return self._run(function, getattr(self.implementation, function), metric, *arrays, *extra)
+
+    def _run(self, name: str, function: Any, *arguments: Any) -> Any:
+        """Call somebody's code: within the time limit, and whatever it raises, sys.exit included, as BackendFailure."""
+        if name in self._hanging:
+            raise BackendFailure(f"{name} did not return within {self.timeout:g} s before; not called again")
+        try:
+            result, error = self._worker.run(function, arguments, self.timeout)
+        except Overdue:
+            self._hanging.add(name)
+            self._worker = Worker()
+            raise BackendFailure(f"{name} did not return within {self.timeout:g} s (--timeout)") from None
+        if isinstance(error, NotImplementedError):
+            raise error
+        if error is not None:
+            raise BackendFailure(f"{type(error).__name__}: {error}") from error
+        return result
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a call did besides returning: dtypes of the results, indices of changed inputs, text printed."""
+
+    dtypes: tuple[str, ...]
+    changed_inputs: tuple[int, ...]
+    printed: str
+
+
+def _parts(result: Any, count: int) -> list[Any]:
+    if count == 1:
+        return [result]
+    if not isinstance(result, (tuple, list)) or len(result) != count:
+        got = f"{len(result)} parts" if isinstance(result, (tuple, list)) else type(result).__name__
+        raise BackendFailure(f"expected a tuple of {count} arrays (G part, H part), got {got}")
+    return list(result)
 
 
 def _as_float64(value: Any, shape: tuple[int, ...]) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
-        raise WrongResultError(f"expected real numbers, got dtype {array.dtype} (type {type(value).__name__})")
+        raise BackendFailure(f"expected real numbers, got dtype {array.dtype} (type {type(value).__name__})")
     if array.shape != shape:
-        raise WrongResultError(f"expected shape {shape}, got {array.shape}")
+        raise BackendFailure(f"expected shape {shape}, got {array.shape}")
     return np.array(array, dtype=np.float64)
 
 

@@ -50,6 +50,8 @@ class Case:
     e : Pair
         A Euclidean gradient.
     t : float
+    seed : int
+        Of the run, for whatever else a check draws.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Case:
     b: Pair
     e: Pair
     t: float
+    seed: int
 
     @property
     def point(self) -> Pair:
@@ -95,11 +98,11 @@ def generated_cases(metric: str, profile: str, seed: int, dtype: str) -> Iterato
                     continue
                 if profile == "full" and shape_name in _LARGE_SHAPES and not plain:
                     continue
-                rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+                rng = _case_rng(seed, name)
                 point = Pair(
                     scale_G * _factor(rng, batch, n, h, condition), scale_H * _factor(rng, batch, m, h, condition)
                 )
-                yield _case(name, metric, point, rng, dtype)
+                yield make_case(name, metric, point, rng, dtype, seed)
 
 
 def network_cases(blocks: Mapping[str, Pair], metric: str, seed: int, dtype: str) -> Iterator[Case]:
@@ -112,7 +115,11 @@ def network_cases(blocks: Mapping[str, Pair], metric: str, seed: int, dtype: str
     ['layer.0.query_key']
     """
     for name, point in blocks.items():
-        yield _case(name, metric, point, np.random.default_rng([seed, zlib.crc32(name.encode())]), dtype)
+        yield make_case(name, metric, point, _case_rng(seed, name), dtype, seed)
+
+
+def _case_rng(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
 
 
 def _factor(rng: np.random.Generator, batch: tuple[int, ...], n: int, h: int, condition: float) -> Array:
@@ -124,12 +131,19 @@ def _factor(rng: np.random.Generator, batch: tuple[int, ...], n: int, h: int, co
     return np.asarray((left * spread[..., None, :]) @ np.swapaxes(right, -1, -2))
 
 
-def _case(name: str, metric: str, point: Pair, rng: np.random.Generator, dtype: str) -> Case:
-    point = _representable(point, dtype)
+def make_case(name: str, metric: str, point: Pair, rng: np.random.Generator, dtype: str, seed: int = 0) -> Case:
+    """A case at `point`, with random vectors, all rounded to `dtype`.
+
+    Examples
+    --------
+    >>> make_case("mine", "inv", Pair([[2.0]], [[3.0]]), np.random.default_rng(0), "float32").point.G.item()
+    2.0
+    """
+    point = representable(point, dtype)
     space = METRICS[metric]().at(point)
-    a, b = (_representable(_curvature_sized(space, _like(point, rng)), dtype) for _ in range(2))
-    e = _representable(_reciprocal(point, rng), dtype)
-    return Case(name, metric, space, a, b, e, float(np.float32(0.7)))
+    a, b = (representable(_curvature_sized(space, _like(point, rng)), dtype) for _ in range(2))
+    e = representable(_reciprocal(point, rng), dtype)
+    return Case(name, metric, space, a, b, e, float(np.float32(0.7)), seed)
 
 
 def _typical_size(factor: Array) -> Array:
@@ -153,5 +167,12 @@ def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:
     return v * (space.norm(v) / np.where(bend > 0, bend, 1.0))
 
 
-def _representable(pair: Pair, dtype: str) -> Pair:
+def representable(pair: Pair, dtype: str) -> Pair:
+    """Rounded to `dtype` and back to float64.
+
+    Examples
+    --------
+    >>> float(representable(Pair([[0.1]], [[1.0]]), "float32").G.item() - 0.1) != 0.0
+    True
+    """
     return Pair(*(factor.astype(dtype).astype(np.float64) for factor in pair))

@@ -1,4 +1,4 @@
-r"""What is checked, and how large an error may be.
+r"""What a check is, how large an error may be, and the value checks.
 
 An error is measured in the metric itself (its length at the base point), beside the natural size of the result, and
 divided by what rounding alone must be expected to do:
@@ -10,7 +10,7 @@ condition numbers. With κ the larger condition number of G and H,
 
 - *attainable*: κ. A factorised implementation keeps its errors this small.
 - *Gram*: an implementation that forms S = GᵀG and T = HᵀH, as the paper's formulas do, squares κ, and the Sylvester
-  equation or the product of several such quantities squares it again: κ^p with p given per check.
+  equation or the product of several such quantities squares it again: κ^p with p given in `GRAM_POWERS`.
 
 A ratio against the Gram condition above `THRESHOLD` is wrong: no reasonable order of operations explains it. A ratio
 against the attainable condition above it, only, is right but loses digits, which is a finding and not an error. A point
@@ -22,15 +22,14 @@ expressed (by rounding), never the expected value, which comes from `refgeo.exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from refgeo.conformance.cases import Case
-from refgeo.exact import Enclosure, ExactTangentSpace
+from refgeo.conformance.trial import ExactBlock, Trial
+from refgeo.exact import Enclosure, EnclosureError
 from refgeo.metrics.pair_space import PairTangentSpace
 from refgeo.pair import Array, Pair
 
@@ -38,75 +37,127 @@ THRESHOLD = 30.0
 UNDECIDABLE = 0.1
 """A point is decisive when the tolerated relative error is below this: an error of one tenth must be seen."""
 
+GRAM_POWERS = {
+    "inner_product": 2,
+    "horizontal_projection": 4,
+    "riemannian_gradient": 2,
+    "riemannian_hessian": 4,
+    "christoffel": 3,
+    "geodesic": 3,
+}
+
+
+def gram_unit(case: Case, dtype: str, power: int) -> Array:
+    """The relative error of ratio 1 of an operation that loses κ^power, per block.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.cases import generated_cases
+    >>> case = next(generated_cases("inv", "quick", 0, "float64"))
+    >>> bool(gram_unit(case, "float64", 2) < 1e-15)
+    True
+    """
+    n, m, h = case.point.sizes
+    return np.asarray(np.finfo(dtype).eps / 2 * np.sqrt((n + m) * h) * case.space.gauge.condition**power)
+
 
 @dataclass(frozen=True)
 class Check:
-    """One value check.
+    """One thing that must hold.
 
     Attributes
     ----------
     name : str
-        ``function``, or ``function_order``.
+        ``function`` or ``function_order`` for a value, ``function.law`` for a law.
     function : str
-        The backend's function.
+        The backend's function that is judged.
     statement : str
         What must hold, in a line.
-    vectors : str
-        Which vectors of a case the function takes, in order.
-    extra : tuple
-        Arguments after the arrays, given the case.
-    expected : callable
-        Enclosures of one block, from its exact tangent space, its vectors by name, and t.
-    size : callable
-        The natural size of the result, per block.
-    gram_power : int
-        p of the module's text.
+    relative_errors : callable
+        The errors of a trial beside their natural size, per block; NaN where a block could not be judged.
+    unit : callable
+        The relative error of ratio 1 with Gram matrices, per block, given a case and the dtype.
+    applies : callable
+        Whether a case is one for this check.
+    needs : tuple of str
+        Further functions of the backend that the check uses.
     """
 
     name: str
     function: str
     statement: str
-    vectors: str
-    extra: Callable[[Case], tuple[Any, ...]]
-    expected: Callable[[ExactTangentSpace, dict[str, Pair], float], tuple[Enclosure, ...]]
-    size: Callable[[PairTangentSpace, Case], Array]
-    gram_power: int
+    relative_errors: Callable[[Trial], Array]
+    unit: Callable[[Case, str], Array]
+    applies: Callable[[Case], bool] = lambda case: True
+    needs: tuple[str, ...] = ()
 
-    def arguments(self, case: Case, dtype: str) -> list[npt.NDArray[Any]]:
-        """The arrays that the backend gets, in its dtype.
+    @property
+    def is_law(self) -> bool:
+        """Whether this is a law rather than a value.
 
         Examples
         --------
-        >>> from refgeo.conformance.cases import generated_cases
-        >>> case = next(generated_cases("inv", "quick", 0, "float64"))
-        >>> [array.shape for array in CHECKS["riemannian_gradient"].arguments(case, "float32")]
-        [(1, 1), (1, 1), (1, 1), (1, 1)]
+        >>> VALUES["christoffel"].is_law
+        False
         """
-        pairs = [case.point, *(getattr(case, vector) for vector in self.vectors)]
-        return [factor.astype(dtype) for pair in pairs for factor in pair]
-
-    def shapes(self, case: Case) -> list[tuple[int, ...]]:
-        """The shapes of the backend's results."""
-        if self.function == "inner_product":
-            return [case.point.block_shape]
-        return [case.point.G.shape, case.point.H.shape]
-
-    def error(self, case: Case, errors: Sequence[Array]) -> Array:
-        """The length of an error in the metric, per block."""
-        if self.function == "inner_product":
-            return np.abs(errors[0])
-        return case.space.norm(Pair._of(*(np.array(error) for error in errors)))
-
-    def unit(self, case: Case, dtype: str) -> tuple[Array, Array]:
-        """Relative errors of ratio 1, per block: attainable, and with Gram matrices."""
-        n, m, h = case.point.sizes
-        roundoff = np.finfo(dtype).eps / 2 * np.sqrt((n + m) * h)
-        condition = case.space.gauge.condition
-        return roundoff * condition, roundoff * condition**self.gram_power
+        return "." in self.name
 
 
-def _christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
-    # The terms of Γ(a, b) can cancel; those of Γ(a, a) and Γ(b, b) tell their size.
+Expected = Callable[[ExactBlock, float], tuple[Enclosure, ...]]
+
+
+def _outside(trial: Trial, results: tuple[Array, ...], expected: Expected) -> tuple[list[Array], Array]:
+    """How far results lie outside their enclosures, and which blocks have enclosures."""
+    errors = [np.zeros_like(result) for result in results]
+    enclosed = np.ones(trial.case.point.block_shape, dtype=bool)
+    for block, exact in trial.exact_blocks.items():
+        try:
+            enclosures = expected(exact, trial.case.t)
+        except EnclosureError:
+            enclosed[block] = False
+            continue
+        for error, result, enclosure in zip(errors, results, enclosures, strict=True):
+            difference = result[block] - enclosure.mid
+            # Only what certainly lies outside counts; NaN stays NaN.
+            error[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
+    return errors, enclosed
+
+
+def _value(
+    name: str,
+    function: str,
+    statement: str,
+    vectors: str,
+    expected: Expected,
+    size: Callable[[PairTangentSpace, Case], Array],
+    order: int | None = None,
+) -> Check:
+    def relative_errors(trial: Trial) -> Array:
+        case = trial.case
+        extra = () if order is None else (case.t, order)
+        result = trial.call(function, *(getattr(case, vector) for vector in vectors), extra=extra)
+        results = result if isinstance(result, tuple) else (result,)
+        errors, enclosed = _outside(trial, results, expected)
+        if function == "inner_product":
+            length = np.where(np.isfinite(errors[0]), np.abs(errors[0]), np.inf)
+        else:
+            length = trial.length((errors[0], errors[1]))
+        return np.where(enclosed, length / size(case.space, case), np.nan)
+
+    power = 1 if order == 1 else GRAM_POWERS[function]
+    return Check(name, function, statement, relative_errors, lambda case, dtype: gram_unit(case, dtype, power))
+
+
+def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
+    """The natural size of Γ(a, b): its terms can cancel; those of Γ(a, a) and Γ(b, b) tell their size.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> float(christoffel_size(space, space.point, space.point).round(12))
+    2.828427124746
+    """
     return np.asarray(
         space.norm(space.christoffel(a, b))
         + np.sqrt(space.norm(space.christoffel(a)) * space.norm(space.christoffel(b)))
@@ -116,67 +167,58 @@ def _christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
 def _geodesic_size(space: PairTangentSpace, case: Case, order: int) -> Array:
     size = space.norm(space.point) + case.t * space.norm(case.a)
     if order == 2:
-        size = size + 0.5 * case.t**2 * _christoffel_size(space, case.a, case.a)
+        size = size + 0.5 * case.t**2 * christoffel_size(space, case.a, case.a)
     return np.asarray(size)
 
 
-def _geodesic_check(order: int, statement: str, gram_power: int) -> Check:
-    return Check(
-        name=f"geodesic_{order}",
-        function="geodesic",
-        statement=statement,
-        vectors="a",
-        extra=lambda case: (case.t, order),
-        expected=lambda space, vectors, t: space.geodesic(vectors["a"], t, order),
-        size=lambda space, case: _geodesic_size(space, case, order),
-        gram_power=gram_power,
+def _geodesic_value(order: int, statement: str) -> Check:
+    return _value(
+        f"geodesic_{order}",
+        "geodesic",
+        statement,
+        "a",
+        lambda exact, t: exact.space.geodesic(exact.vectors["a"], t, order),
+        lambda space, case: _geodesic_size(space, case, order),
+        order,
     )
 
 
-CHECKS: dict[str, Check] = {
+VALUES: dict[str, Check] = {
     check.name: check
     for check in (
-        Check(
-            name="inner_product",
-            function="inner_product",
-            statement="inv: tr(S⁻¹aᵀb) + tr(T⁻¹aᵀb); mix: tr(Taᵀb) + tr(Saᵀb)",
-            vectors="ab",
-            extra=lambda case: (),
-            expected=lambda space, vectors, t: (space.inner_product(vectors["a"], vectors["b"]),),
-            size=lambda space, case: space.norm(case.a) * space.norm(case.b),
-            gram_power=2,
+        _value(
+            "inner_product",
+            "inner_product",
+            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",
+            "ab",
+            lambda exact, t: (exact.space.inner_product(exact.vectors["a"], exact.vectors["b"]),),
+            lambda space, case: space.norm(case.a) * space.norm(case.b),
         ),
-        Check(
-            name="horizontal_projection",
-            function="horizontal_projection",
-            statement="the metric-orthogonal projection onto the complement of (GΛ, −HΛᵀ)",
-            vectors="a",
-            extra=lambda case: (),
-            expected=lambda space, vectors, t: space.horizontal_projection(vectors["a"]),
-            size=lambda space, case: space.norm(case.a),
-            gram_power=4,
+        _value(
+            "horizontal_projection",
+            "horizontal_projection",
+            "the metric-orthogonal projection onto the complement of (GΛ, −HΛᵀ)",
+            "a",
+            lambda exact, t: exact.space.horizontal_projection(exact.vectors["a"]),
+            lambda space, case: space.norm(case.a),
         ),
-        Check(
-            name="riemannian_gradient",
-            function="riemannian_gradient",
-            statement="inv: (eS, eT); mix: (eT⁻¹, eS⁻¹)",
-            vectors="e",
-            extra=lambda case: (),
-            expected=lambda space, vectors, t: space.riemannian_gradient(vectors["e"]),
-            size=lambda space, case: space.norm(space.riemannian_gradient(case.e)),
-            gram_power=2,
+        _value(
+            "riemannian_gradient",
+            "riemannian_gradient",
+            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹)",
+            "e",
+            lambda exact, t: exact.space.riemannian_gradient(exact.vectors["e"]),
+            lambda space, case: space.norm(space.riemannian_gradient(case.e)),
         ),
-        Check(
-            name="christoffel",
-            function="christoffel",
-            statement="Γ(a, b) of the Levi-Civita connection, bilinear",
-            vectors="ab",
-            extra=lambda case: (),
-            expected=lambda space, vectors, t: space.christoffel(vectors["a"], vectors["b"]),
-            size=lambda space, case: _christoffel_size(space, case.a, case.b),
-            gram_power=3,
+        _value(
+            "christoffel",
+            "christoffel",
+            "Γ(a, b) of the Levi-Civita connection, bilinear",
+            "ab",
+            lambda exact, t: exact.space.christoffel(exact.vectors["a"], exact.vectors["b"]),
+            lambda space, case: christoffel_size(space, case.a, case.b),
         ),
-        _geodesic_check(1, "θ + ta", 1),
-        _geodesic_check(2, "θ + ta − ½t²Γ(a, a)", 3),
+        _geodesic_value(1, "θ + ta"),
+        _geodesic_value(2, "θ + ta − ½t²Γ(a, a)"),
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -18,6 +18,7 @@ class Verdict(Enum):
     WRONG = "WRONG"
     UNDECIDED = "undecided"
     NOT_PROVIDED = "not provided"
+    NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,19 @@ class Row:
     lossy_case: WorstCase | None
     message: str
 
+    @property
+    def is_law(self) -> bool:
+        """Whether the row is a law rather than a value."""
+        return "." in self.check
+
+    @property
+    def function(self) -> str:
+        """The backend's function."""
+        return self.check.split(".")[0].removesuffix("_1").removesuffix("_2")
+
+    def __str__(self) -> str:
+        return f"{self.check}[{self.metric}]"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -97,13 +111,29 @@ class Report:
     @property
     def passed(self) -> bool:
         """Every provided check passes, and there is at least one."""
-        provided = [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
-        return bool(provided) and all(row.verdict is Verdict.PASS for row in provided)
+        return bool(self.provided) and all(row.verdict is Verdict.PASS for row in self.provided)
+
+    @property
+    def provided(self) -> list[Row]:
+        """The rows of what the backend has."""
+        return [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
+
+    @property
+    def failures(self) -> list[Row]:
+        """The rows that are WRONG, values and laws."""
+        return [row for row in self.rows if row.verdict is Verdict.WRONG]
 
     @property
     def wrong(self) -> list[str]:
-        """The wrong operations, as ``check[metric]``."""
-        return [f"{row.check}[{row.metric}]" for row in self.rows if row.verdict is Verdict.WRONG]
+        """The wrong operations, as ``check[metric]``: values, and functions of which only a law is broken."""
+        values = [row for row in self.failures if not row.is_law]
+        named = {(row.function, row.metric) for row in values}
+        laws = {
+            f"{row.function}[{row.metric}]": None
+            for row in self.failures
+            if row.is_law and (row.function, row.metric) not in named
+        }
+        return [*map(str, values), *laws]
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the worst case of a row alone."""
@@ -165,16 +195,15 @@ class Report:
             ("threshold", "right"), ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
         ):  # fmt: skip
             table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-        style = {Verdict.PASS: "green", Verdict.WRONG: "bold red", Verdict.UNDECIDED: "yellow"}
-        for row in self.rows:
+        for row in self._table_rows():
             table.add_row(
                 row.check,
                 row.metric,
                 f"{row.decisive_points}/{row.points}" if row.points else "-",
                 "-" if row.worst_ratio is None else f"{row.worst_ratio:.2g}",
                 f"{row.threshold:g}",
-                "-" if row.digits_kept is None else f"{row.digits_kept:.1f}",
-                Text(row.verdict.value, style=style.get(row.verdict, "dim")),
+                "-" if row.digits_kept is None or row.is_law else f"{row.digits_kept:.1f}",
+                Text(row.verdict.value, style=_STYLES.get(row.verdict, "dim")),
                 Text("-" if row.worst_case is None else str(row.worst_case)),
             )
         console.print(table)
@@ -182,25 +211,24 @@ class Report:
         def say(text: str, style: str = "") -> None:
             console.print(Text(text), style=style, soft_wrap=True)
 
+        for row in self.failures:
+            say(f"WRONG      {row}: {row.message}", "red")
+            say(f"           expected: {row.statement}")
+            if row.worst_case is not None:
+                error, condition = row.worst_case.relative_error, row.worst_case.condition
+                say(f"           relative error {error:.2g} at κ = {condition:.2g}")
+            say(f"           reproduce: {self.reproduce(row)}")
         for row in self.rows:
-            name = f"{row.check}[{row.metric}]"
-            if row.verdict is Verdict.WRONG:
-                say(f"WRONG      {name}: {row.message}", "red")
-                say(f"           expected: {row.statement}")
-                if row.worst_case is not None:
-                    error, condition = row.worst_case.relative_error, row.worst_case.condition
-                    say(f"           relative error {error:.2g} at κ = {condition:.2g}")
-                say(f"           reproduce: {self.reproduce(row)}")
-            elif row.verdict is Verdict.UNDECIDED:
-                say(f"undecided  {name}: {row.message}", "yellow")
+            if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED):
+                say(f"{row.verdict.value:10s} {row}: {row.message}", "yellow")
             elif row.verdict is Verdict.PASS and row.message:
-                say(f"note       {name}: {row.message}", "yellow")
+                say(f"note       {row}: {row.message}", "yellow")
         for row in self.rows:
             if row.lossy_case is not None:
                 place = row.lossy_case
                 say(
-                    f"digits     {row.check}[{row.metric}]: right, but keeps {row.digits_lost:.0f} digits fewer than a "
-                    f"factorised route at κ = {place.condition:.1g} ({place})"
+                    f"digits     {row}: right, but keeps {row.digits_lost:.0f} digits fewer than a factorised route at "
+                    f"κ = {place.condition:.1g} ({place})"
                 )
         if any(row.worst_case for row in self.rows):
             words = ["refgeo check", *self._selection(), "--metric METRIC --checks CHECK --case CASE"]
@@ -208,16 +236,53 @@ class Report:
         for line in self._summary():
             say(line, "bold")
 
+    def _table_rows(self) -> list[Row]:
+        """Every value, and the laws of a function and metric in one row."""
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            if row.is_law:
+                groups.setdefault((row.function, row.metric), []).append(row)
+        return [*(row for row in self.rows if not row.is_law), *map(_together, groups.values())]
+
     def _summary(self) -> list[str]:
-        provided = [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
-        missing = sorted({row.check for row in self.rows if row.verdict is Verdict.NOT_PROVIDED})
-        passing = sum(row.verdict is Verdict.PASS for row in provided)
-        lines = [f"{passing} of {len(provided)} provided checks pass"]
+        lines = []
+        for kind, rows in (
+            ("values", [row for row in self.provided if not row.is_law]),
+            ("laws", [row for row in self.provided if row.is_law]),
+        ):
+            if rows:
+                passing = sum(row.verdict is Verdict.PASS for row in rows)
+                lines.append(f"{passing} of {len(rows)} provided {kind} pass")
+        missing = sorted({row.check for row in self.rows if row.verdict is Verdict.NOT_PROVIDED and not row.is_law})
         if missing:
             lines.append("not provided: " + ", ".join(missing))
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
+
+
+_STYLES = {
+    Verdict.PASS: "green",
+    Verdict.WRONG: "bold red",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.NOT_JUDGED: "yellow",
+}
+_BY_GRAVITY = (Verdict.WRONG, Verdict.UNDECIDED, Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED)
+
+
+def _together(laws: list[Row]) -> Row:
+    """One row for the laws of a function and metric: the gravest verdict, the worst ratio."""
+    provided = [law for law in laws if law.verdict is not Verdict.NOT_PROVIDED]
+    verdict = min((law.verdict for law in laws), key=_BY_GRAVITY.index)
+    passing = sum(law.verdict is Verdict.PASS for law in provided)
+    worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
+    return replace(
+        worst,
+        check=f"{worst.function}. ({passing}/{len(provided)} laws)",
+        verdict=verdict,
+        points=sum(law.points for law in laws),
+        decisive_points=sum(law.decisive_points for law in laws),
+    )
 
 
 def _finite(value: Any) -> Any:

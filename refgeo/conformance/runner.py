@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import Backend
+from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.cases import METRICS, Case, generated_cases, network_cases
-from refgeo.conformance.checks import CHECKS, THRESHOLD, UNDECIDABLE, Check
+from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, VALUES, Check, gram_unit
+from refgeo.conformance.conduct import CONDUCT
+from refgeo.conformance.laws import LAWS
 from refgeo.conformance.report import Report, Row, Verdict, WorstCase
-from refgeo.exact import EnclosureError, ExactTangentSpace
+from refgeo.conformance.trial import Trial
 from refgeo.pair import Array, Pair
 
+CHECKS: dict[str, Check] = {**VALUES, **LAWS, **CONDUCT}
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
 
@@ -34,6 +37,7 @@ def check(
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
+    timeout: float = TIMEOUT,
     progress: Progress | None = None,
 ) -> Report:
     """Judge a backend against rigorous enclosures.
@@ -59,6 +63,8 @@ def check(
         The network's layout, see `refgeo.networks.read`.
     heads : int, optional
         The network's number of attention heads, where no ``config.json`` beside the file says it.
+    timeout : float
+        Seconds that one call of the backend may take.
     progress : callable, optional
         Called as ``progress(done, total, what)``.
 
@@ -82,8 +88,7 @@ def check(
     """
     if backend is None:
         backend = "refgeo.formulas"
-    loaded = backend if isinstance(backend, Backend) else Backend.load(backend) if isinstance(backend, str) else None
-    loaded = loaded or Backend(backend)
+    loaded = Backend.load(backend, timeout) if isinstance(backend, str) else Backend(backend, timeout=timeout)
     chosen_metrics = [_one_of("metrics", metric, METRICS) for metric in metrics]
     chosen_checks = _chosen_checks(checks)
     _one_of("dtype", dtype, DTYPES)
@@ -101,16 +106,31 @@ def check(
     if not points:
         raise ValueError(f"cases: none of the test points is called {', '.join(cases or [])}; leave it out to see all")
 
-    tallies = {(one.name, metric): _Tally(one, metric) for one in chosen_checks for metric in chosen_metrics}
+    tallies = {(one.name, metric): _Tally(one, metric, dtype) for one in chosen_checks for metric in chosen_metrics}
     for done, case in enumerate(points):
         if progress is not None:
             progress(done, len(points), f"{case.metric} {case.name}")
-        _run_case(loaded, case, [tallies[one.name, case.metric] for one in chosen_checks], dtype)
+        trial = Trial(loaded, case, dtype)
+        for one in chosen_checks:
+            if one.applies(case):
+                tallies[one.name, case.metric].run(trial)
     if progress is not None:
         progress(len(points), len(points), "done")
     source = "generated points" if checkpoint is None else f"{layout} checkpoint"
-    rows = [tally.row(dtype) for tally in tallies.values()]
-    return Report(loaded.name, dtype, profile, seed, source, rows)
+    rows = [tally.row() for tally in tallies.values() if tally.judged or tally.not_provided or tally.not_judged]
+    return Report(loaded.name, dtype, profile, seed, source, _without_hearsay(rows))
+
+
+def _without_hearsay(rows: list[Row]) -> list[Row]:
+    """A law that uses another function cannot be judged where that function is wrong itself."""
+    wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and not row.is_law}
+    judged = []
+    for row in rows:
+        culprits = [name for name in CHECKS[row.check].needs if (name, row.metric) in wrong]
+        if culprits and row.verdict is Verdict.WRONG:
+            row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")
+        judged.append(row)
+    return judged
 
 
 def _one_of(argument: str, value: str, known: Iterable[str]) -> str:
@@ -123,9 +143,9 @@ def _chosen_checks(names: Iterable[str] | None) -> list[Check]:
     if names is None:
         return list(CHECKS.values())
     wanted = list(names)
-    known = {*CHECKS, *(one.function for one in CHECKS.values())}
+    functions = dict.fromkeys(one.function for one in CHECKS.values())
     for name in wanted:
-        _one_of("checks", name, sorted(known))
+        _one_of("checks", name, [*functions, *CHECKS])
     return [one for one in CHECKS.values() if one.name in wanted or one.function in wanted]
 
 
@@ -174,49 +194,58 @@ class _Tally:
 
     check: Check
     metric: str
+    dtype: str
     judged: list[_Judged] = field(default_factory=list)
     troubles: list[tuple[str, str]] = field(default_factory=list)  # (case, what the backend did) on decisive cases
     not_provided: list[str] = field(default_factory=list)
-    not_enclosed: list[str] = field(default_factory=list)
+    not_judged: int = 0
 
-    def add_unusable(self, case: Case, dtype: str, what: str) -> None:
-        """No value came back: a failure where a value can be expected, no digits kept elsewhere."""
-        relative = np.full(case.point.block_shape, np.inf)
-        fresh = self._judge(case, dtype, relative)
-        if any(one.decisive for one in fresh):
-            self.troubles.append((case.name, what))
-        self.judged.extend(fresh)
+    def run(self, trial: Trial) -> None:
+        """Put one case to the backend."""
+        check, backend = self.check, trial.backend
+        missing = [name for name in (check.function, *check.needs) if not backend.provides(name)]
+        if missing:
+            self.not_provided.append(f"no function {missing[0]}")
+            return
+        try:
+            with np.errstate(all="ignore"):  # infinities are judged below, not warned of
+                relative = check.relative_errors(trial)
+        except NotImplementedError as error:
+            self.not_provided.append(f"NotImplementedError: {error}")
+            return
+        except BackendFailure as failure:
+            # A failure where a value can be expected; where none can, no digits kept.
+            relative = np.full(trial.case.point.block_shape, np.inf)
+            self._add(trial.case, relative, str(failure))
+            return
+        self._add(trial.case, relative, "returned NaN or infinity")
 
-    def add_errors(self, case: Case, dtype: str, errors: Sequence[Array], enclosed: Array) -> None:
-        finite = np.ones(case.point.block_shape, dtype=bool)
-        for error in errors:
-            finite &= np.isfinite(error).reshape(*case.point.block_shape, -1).all(axis=-1)
-        safe = [np.where(np.isfinite(error), error, 0.0) for error in errors]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = self.check.error(case, safe) / self.check.size(case.space, case)
-        relative = np.where(finite, relative, np.inf)
-        fresh = [one for one in self._judge(case, dtype, relative) if enclosed[one.block]]
-        if any(one.decisive and np.isinf(one.relative_error) for one in fresh):
-            self.troubles.append((case.name, "returned NaN or infinity"))
-        self.judged.extend(fresh)
-
-    def _judge(self, case: Case, dtype: str, relative: Array) -> list[_Judged]:
-        attainable, gram = self.check.unit(case, dtype)
-        numbers = (case.space.gauge.condition, relative, attainable, gram)
-        return [
+    def _add(self, case: Case, relative: Array, trouble: str) -> None:
+        relative = np.broadcast_to(relative, case.point.block_shape)
+        numbers = (
+            case.space.gauge.condition,
+            relative,
+            gram_unit(case, self.dtype, 1),
+            self.check.unit(case, self.dtype),
+        )
+        fresh = [
             _Judged(case.name, block, *(float(number[block]) for number in numbers))
             for block in np.ndindex(case.point.block_shape)
+            if not np.isnan(relative[block])
         ]
+        self.not_judged += relative.size - len(fresh)
+        if any(one.decisive and np.isinf(one.relative_error) for one in fresh):
+            self.troubles.append((case.name, trouble))
+        self.judged.extend(fresh)
 
-    def row(self, dtype: str) -> Row:
+    def row(self) -> Row:
         verdict, message = self._verdict()
         decisive = [one for one in self.judged if one.decisive]
         worst = max(decisive, key=lambda one: one.ratio, default=None)
-        if verdict is not Verdict.WRONG and self.judged:
+        lossy, digits_lost = None, 0.0
+        if verdict is not Verdict.WRONG and self.judged and not self.check.is_law:
             lossy = max(self.judged, key=lambda one: one.attainable_ratio)
-            digits_lost = _digits_lost(lossy, dtype)
-        else:
-            lossy, digits_lost = None, 0.0
+            digits_lost = _digits_lost(lossy, self.dtype)
         return Row(
             check=self.check.name,
             metric=self.metric,
@@ -226,7 +255,7 @@ class _Tally:
             decisive_points=len(decisive),
             worst_ratio=worst.ratio if worst else None,
             threshold=THRESHOLD,
-            digits_kept=min((_digits(one, dtype) for one in decisive), default=None),
+            digits_kept=min((_digits(one, self.dtype) for one in decisive), default=None),
             worst_case=_worst_case(worst),
             digits_lost=digits_lost,
             lossy_case=_worst_case(lossy) if digits_lost >= 1.0 else None,
@@ -236,19 +265,17 @@ class _Tally:
     def _verdict(self) -> tuple[Verdict, str]:
         if self.not_provided and not self.judged:
             return Verdict.NOT_PROVIDED, self.not_provided[0]
-        notes = []
-        if self.not_enclosed:
-            notes.append(f"{len(self.not_enclosed)} points not judged: no narrow enclosure ({self.not_enclosed[0]})")
         if self.not_provided:
             return Verdict.WRONG, "NotImplementedError for some points only: " + self.not_provided[0]
         if self.troubles:
             case, what = self.troubles[0]
             return Verdict.WRONG, f"{case}: {what} ({len(self.troubles)} cases)"
+        notes = [f"{self.not_judged} points not judged: no reference value to compare with"] if self.not_judged else []
         decisive = [one for one in self.judged if one.decisive]
         if not decisive:
             return Verdict.UNDECIDED, "; ".join([*notes, "no point is well enough conditioned to tell in this dtype"])
-        if max(one.ratio for one in decisive) > THRESHOLD:
-            failing = sum(one.ratio > THRESHOLD for one in decisive)
+        failing = sum(one.ratio > THRESHOLD for one in decisive)
+        if failing:
             return Verdict.WRONG, "; ".join([*notes, f"{failing} of {len(decisive)} decisive points"])
         return Verdict.PASS, "; ".join(notes)
 
@@ -266,47 +293,3 @@ def _digits_lost(one: _Judged, dtype: str) -> float:
 
 def _worst_case(one: _Judged | None) -> WorstCase | None:
     return None if one is None else WorstCase(one.case, one.block, one.condition, one.relative_error)
-
-
-class _ExactBlock:
-    """One block of a case for the enclosures: made once, shared by all checks."""
-
-    def __init__(self, case: Case, block: tuple[int, ...]) -> None:
-        def part(pair: Pair) -> Pair:
-            return Pair(pair.G[block], pair.H[block])
-
-        self.space = ExactTangentSpace(case.metric, *part(case.point))
-        self.vectors = {"a": part(case.a), "b": part(case.b), "e": part(case.e)}
-
-
-def _run_case(backend: Backend, case: Case, tallies: list[_Tally], dtype: str) -> None:
-    blocks = {block: _ExactBlock(case, block) for block in np.ndindex(case.point.block_shape)}
-    for tally in tallies:
-        one = tally.check
-        if not backend.provides(one.function):
-            tally.not_provided.append(f"no function {one.function}")
-            continue
-        try:
-            results = backend.call(
-                one.function, case.metric, one.arguments(case, dtype), one.extra(case), one.shapes(case)
-            )
-        except NotImplementedError as error:
-            tally.not_provided.append(f"NotImplementedError: {error}")
-            continue
-        except Exception as error:  # whatever somebody's code raises becomes a row
-            tally.add_unusable(case, dtype, f"{type(error).__name__}: {error}")
-            continue
-        errors = [np.zeros(shape) for shape in one.shapes(case)]
-        enclosed = np.ones(case.point.block_shape, dtype=bool)
-        for block, exact in blocks.items():
-            try:
-                expected = one.expected(exact.space, exact.vectors, case.t)
-            except EnclosureError as error:
-                enclosed[block] = False
-                tally.not_enclosed.append(f"{case.name}: {error}")
-                continue
-            for error_array, result, enclosure in zip(errors, results, expected, strict=True):
-                # Only what certainly lies outside the enclosure counts.
-                difference = result[block] - enclosure.mid
-                error_array[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
-        tally.add_errors(case, dtype, errors, enclosed)

@@ -1,0 +1,82 @@
+"""One case put to one backend: calls by name with pairs in and pairs out, beside what is known to be right."""
+
+from __future__ import annotations
+
+import zlib
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.cases import Case, representable
+from refgeo.exact import ExactTangentSpace
+from refgeo.metrics.pair_space import PairTangentSpace
+from refgeo.pair import Array, Pair
+
+
+class ExactBlock:
+    """One block of a case for the enclosures: made once, shared by all checks."""
+
+    def __init__(self, case: Case, block: tuple[int, ...]) -> None:
+        def part(pair: Pair) -> Pair:
+            return Pair(pair.G[block], pair.H[block])
+
+        self.space = ExactTangentSpace(case.metric, *part(case.point))
+        self.vectors = {"a": part(case.a), "b": part(case.b), "e": part(case.e)}
+
+
+class Trial:
+    """A case and a backend.
+
+    Attributes
+    ----------
+    backend : Backend
+    case : Case
+    dtype : str
+    """
+
+    def __init__(self, backend: Backend, case: Case, dtype: str) -> None:
+        self.backend, self.case, self.dtype = backend, case, dtype
+
+    @property
+    def space(self) -> PairTangentSpace:
+        """The right geometry at the case's point, in double precision."""
+        return self.case.space
+
+    @cached_property
+    def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
+        """Every block, for enclosures."""
+        return {block: ExactBlock(self.case, block) for block in np.ndindex(self.case.point.block_shape)}
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff of the dtype."""
+        return float(np.finfo(self.dtype).eps / 2)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Random numbers that depend on the case and the purpose only."""
+        return np.random.default_rng([self.case.seed, zlib.crc32(f"{self.case.name} {purpose}".encode())])
+
+    def rounded(self, pair: Pair) -> Pair:
+        """The pair that the backend will really get."""
+        return representable(pair, self.dtype)
+
+    def call(self, function: str, *vectors: Pair, point: Pair | None = None, extra: tuple[Any, ...] = ()) -> Any:
+        """The backend's result as float64: an array for the inner product, else a tuple of arrays (G part, H part)."""
+        point = self.case.point if point is None else point
+        arrays = [factor.astype(self.dtype) for pair in (point, *vectors) for factor in pair]
+        shapes: list[tuple[int, ...]] = [point.G.shape, point.H.shape]
+        if function == "inner_product":
+            return self.backend.call(function, self.case.metric, arrays, extra, [point.block_shape])[0]
+        return tuple(self.backend.call(function, self.case.metric, arrays, extra, shapes))
+
+    def length(self, parts: tuple[Array, Array], space: PairTangentSpace | None = None) -> Array:
+        """Length in the metric of the parts of a vector, infinite where they are not finite."""
+        space = self.space if space is None else space
+        shape = space.point.block_shape
+        finite = np.ones(shape, dtype=bool)
+        for part in parts:
+            finite &= np.isfinite(part).reshape(*shape, -1).all(axis=-1)
+        lengths = space.norm(Pair._of(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
+        return np.where(finite, lengths, np.inf)
