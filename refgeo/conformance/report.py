@@ -53,6 +53,8 @@ class Row:
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
     lossy_case : WorstCase or None
     message : str
+    diagnosis : str
+        For a wrong value: which common mistake gives the same numbers.
     """
 
     check: str
@@ -68,6 +70,7 @@ class Row:
     digits_lost: float
     lossy_case: WorstCase | None
     message: str
+    diagnosis: str = ""
 
     @property
     def is_law(self) -> bool:
@@ -214,6 +217,8 @@ class Report:
         for row in self.failures:
             say(f"WRONG      {row}: {row.message}", "red")
             say(f"           expected: {row.statement}")
+            if row.diagnosis:
+                say(f"           diagnosis: {row.diagnosis}", "bold")
             if row.worst_case is not None:
                 error, condition = row.worst_case.relative_error, row.worst_case.condition
                 say(f"           relative error {error:.2g} at κ = {condition:.2g}")

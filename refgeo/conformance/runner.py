@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
+from refgeo.conformance.blame import diagnose
 from refgeo.conformance.cases import METRICS, Case, generated_cases, network_cases
 from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, VALUES, Check, gram_unit
 from refgeo.conformance.conduct import CONDUCT
@@ -118,7 +119,28 @@ def check(
         progress(len(points), len(points), "done")
     source = "generated points" if checkpoint is None else f"{layout} checkpoint"
     rows = [tally.row() for tally in tallies.values() if tally.judged or tally.not_provided or tally.not_judged]
+    rows = [_with_diagnosis(row, tallies[row.check, row.metric], points, loaded) for row in rows]
     return Report(loaded.name, dtype, profile, seed, source, _without_hearsay(rows))
+
+
+def _with_diagnosis(row: Row, tally: _Tally, points: list[Case], backend: Backend) -> Row:
+    if row.verdict is not Verdict.WRONG or row.is_law or tally.troubles or tally.not_provided:
+        return row
+    wrong_names = {one.case for one in tally.judged if one.decisive and one.ratio > THRESHOLD}
+    decisive_names = {one.case for one in tally.judged if one.decisive}
+    cases = [case for case in points if case.metric == row.metric and case.name in decisive_names]
+    failing = [case for case in cases if case.name in wrong_names]
+    passing = [case for case in cases if case.name not in wrong_names]
+    # The most telling point: large enough that mistakes do not coincide, then well conditioned.
+    telling = min(
+        failing,
+        key=lambda case: (
+            case.point.sizes[2] == 1,
+            not case.point.block_shape and row.function == "inner_product",
+            float(case.space.gauge.condition.max()),
+        ),
+    )
+    return replace(row, diagnosis=diagnose(tally.check, Trial(backend, telling, tally.dtype), failing, passing))
 
 
 def _without_hearsay(rows: list[Row]) -> list[Row]:

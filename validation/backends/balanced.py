@@ -12,21 +12,26 @@ def _at(metric, G, H):
     return _METRICS[metric].at(rg.Pair(G, H))
 
 
+def _parts(pair, dtype):
+    """float64 inside; the caller's dtype outside."""
+    return pair.G.astype(dtype), pair.H.astype(dtype)
+
+
 def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
-    return _at(metric, G, H).inner_product(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H))
+    return _at(metric, G, H).inner_product(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H)).astype(G.dtype)
 
 
 def horizontal_projection(metric, G, H, v_G, v_H):
-    return tuple(_at(metric, G, H).horizontal_projection(rg.Pair(v_G, v_H)))
+    return _parts(_at(metric, G, H).horizontal_projection(rg.Pair(v_G, v_H)), G.dtype)
 
 
 def riemannian_gradient(metric, G, H, e_G, e_H):
-    return tuple(_at(metric, G, H).riemannian_gradient(rg.Pair(e_G, e_H)))
+    return _parts(_at(metric, G, H).riemannian_gradient(rg.Pair(e_G, e_H)), G.dtype)
 
 
 def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
-    return tuple(_at(metric, G, H).christoffel(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H)))
+    return _parts(_at(metric, G, H).christoffel(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H)), G.dtype)
 
 
 def geodesic(metric, G, H, v_G, v_H, t, order):
-    return tuple(_at(metric, G, H).geodesic(rg.Pair(v_G, v_H), t, order))
+    return _parts(_at(metric, G, H).geodesic(rg.Pair(v_G, v_H), t, order), G.dtype)
