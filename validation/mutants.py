@@ -303,7 +303,7 @@ MUTANTS = [
     Mutant("(41) as printed: no Gram matrices", I, on(inv_only, I, weighted_inner(lambda m, S, T_: (np.eye(S.shape[-1]),) * 2)), inv_only, "Gram matrices are missing"),
     Mutant("Gram matrices not inverted", I, on(inv_only, I, weighted_inner(lambda m, S, T_: (S, T_))), inv_only, "not inverted"),
     Mutant("Gram matrices inverted in mix", I, on(mix_only, I, weighted_inner(lambda m, S, T_: (np.linalg.inv(T_), np.linalg.inv(S)))), mix_only, "inverted"),
-    Mutant("S and T exchanged in mix", I, on(mix_only, I, weighted_inner(lambda m, S, T_: (S, T_))), mix_only, "not inverted"),
+    Mutant("S and T exchanged in the mix inner product", I, on(mix_only, I, weighted_inner(lambda m, S, T_: (S, T_))), mix_only, "not inverted"),
     Mutant("H part missing", I, weighted_inner(lambda m, S, T_: (np.linalg.inv(S) if m == "inv" else T_, 0 * T_)), BOTH, "H part is missing"),
     Mutant("the same Gram matrix twice", I, weighted_inner(lambda m, S, T_: (np.linalg.inv(S),) * 2 if m == "inv" else (T_, T_)), BOTH, "Gram matrix of the G part"),
     Mutant("inner product of the other metric", I, lambda m, *a: right(I, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric"),
@@ -484,8 +484,8 @@ def _loop(backend):
     return SimpleNamespace(**{name: looped(getattr(backend, name)) for name in FUNCTIONS})
 
 
-def right_backends():
-    """Name to backend; Torch and JAX where they are installed."""
+def right_backends(only_numpy=False):
+    """Name to backend; Torch and JAX (unless `only_numpy`) where they are installed."""
     inverse = _backend(lambda F, M: np.linalg.inv(T(F) @ F) @ M)
     backends = {
         "Gram, solve": formulas,
@@ -501,7 +501,7 @@ def right_backends():
 
     folder = Path(__file__).parent / "backends"
     backends["balanced gauge"] = str(folder / "balanced.py")
-    for name, module in (("PyTorch", "torch"), ("JAX", "jax")):
+    for name, module in () if only_numpy else (("PyTorch", "torch"), ("JAX", "jax")):
         try:
             __import__(module)
         except ImportError:

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import io
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -121,9 +122,13 @@ class Backend:
         >>> Backend.load("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)
         [array([[1.]]), array([[1.]])]
         """
-        result = self._guarded(function, metric, [self._convert(array) for array in arrays], extra)
-        parts = _parts(result, len(shapes))
-        return [_as_float64(self._back(part), shape) for part, shape in zip(parts, shapes, strict=True)]
+
+        def job() -> list[Array]:
+            parts = _parts(self._apply(function, metric, self._converted(arrays), extra), len(shapes))
+            return [_as_float64(self._back(part), shape) for part, shape in zip(parts, shapes, strict=True)]
+
+        result: list[Array] = self._run(function, job)
+        return result
 
     def observe(
         self, function: str, metric: str, arrays: list[npt.NDArray[Any]], extra: tuple[Any, ...]
@@ -142,14 +147,18 @@ class Backend:
         ('float64', 'float64')
         """
         before = [array.copy() for array in arrays]
-        converted = [self._convert(array) for array in arrays]
         printed = io.StringIO()
+
+        def job() -> tuple[list[str], list[npt.NDArray[Any]]]:
+            converted = self._converted(arrays)
+            result = self._apply(function, metric, converted, extra)
+            parts = result if isinstance(result, (tuple, list)) else [result]
+            return [np.asarray(self._back(part)).dtype.name for part in parts], [self._back(x) for x in converted]
+
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            result = self._guarded(function, metric, converted, extra)
-        after = [self._back(array) for array in converted]
-        parts = result if isinstance(result, (tuple, list)) else [result]
+            dtypes, after = self._run(function, job)
         return Observation(
-            dtypes=tuple(np.asarray(self._back(part)).dtype.name for part in parts),
+            dtypes=tuple(dtypes),
             changed_inputs=tuple(
                 i
                 for i, (old, array, new) in enumerate(zip(before, arrays, after, strict=True))
@@ -158,27 +167,28 @@ class Backend:
             printed=printed.getvalue(),
         )
 
-    def _convert(self, array: npt.NDArray[Any]) -> Any:
+    def _converted(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
         convert = getattr(self.implementation, "asarray", None)
-        return array if convert is None else self._run("asarray", convert, array)
+        return list(arrays) if convert is None else [convert(array) for array in arrays]
 
     def _back(self, array: Any) -> npt.NDArray[Any]:
-        return np.asarray(self._run("to_numpy", getattr(self.implementation, "to_numpy", None) or np.asarray, array))
+        back = getattr(self.implementation, "to_numpy", None)
+        return np.asarray(array if back is None else back(array))
 
-    def _guarded(self, function: str, metric: str, arrays: list[Any], extra: tuple[Any, ...]) -> Any:
-        return self._run(function, getattr(self.implementation, function), metric, *arrays, *extra)
+    def _apply(self, function: str, metric: str, arrays: list[Any], extra: tuple[Any, ...]) -> Any:
+        return getattr(self.implementation, function)(metric, *arrays, *extra)
 
-    def _run(self, name: str, function: Any, *arguments: Any) -> Any:
+    def _run(self, name: str, job: Callable[[], Any]) -> Any:
         """Call somebody's code: within the time limit, and whatever it raises, sys.exit included, as BackendFailure."""
         if name in self._hanging:
             raise BackendFailure(f"{name} did not return within {self.timeout:g} s before; not called again")
         try:
-            result, error = self._worker.run(function, arguments, self.timeout)
+            result, error = self._worker.run(job, (), self.timeout)
         except Overdue:
             self._hanging.add(name)
             self._worker = Worker()
             raise BackendFailure(f"{name} did not return within {self.timeout:g} s (--timeout)") from None
-        if isinstance(error, NotImplementedError):
+        if isinstance(error, (NotImplementedError, BackendFailure)):
             raise error
         if error is not None:
             raise BackendFailure(f"{type(error).__name__}: {error}") from error

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
+from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
 from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
@@ -34,6 +36,29 @@ _CONDITIONS = (1.0, 3.0, 10.0, 1e2, 1e3, 1e4, 1e6)
 _SCALES = ((1.0, 1.0), (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6))
 
 
+class ExactBlock:
+    """One block of a case for the enclosures: made once, shared by all checks and runs."""
+
+    def __init__(self, case: Case, block: tuple[int, ...]) -> None:
+        def part(pair: Pair) -> Pair:
+            return Pair(pair.G[block], pair.H[block])
+
+        self.space = ExactTangentSpace(case.metric, *part(case.point))
+        self.vectors = {"a": part(case.a), "b": part(case.b), "e": part(case.e)}
+        self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
+
+    def enclosures(
+        self, name: str, compute: Callable[[ExactBlock], tuple[Enclosure, ...]]
+    ) -> tuple[Enclosure, ...] | None:
+        """The value called `name`, computed on first use; None if there is no narrow enclosure."""
+        if name not in self._enclosures:
+            try:
+                self._enclosures[name] = compute(self)
+            except EnclosureError:
+                self._enclosures[name] = None
+        return self._enclosures[name]
+
+
 @dataclass(frozen=True)
 class Case:
     """A base point with the vectors that the checks need, all representable in the dtype under test.
@@ -52,6 +77,8 @@ class Case:
     t : float
     seed : int
         Of the run, for whatever else a check draws.
+    generated : bool
+        Whether the point was generated, not taken from a network.
     """
 
     name: str
@@ -62,6 +89,12 @@ class Case:
     e: Pair
     t: float
     seed: int
+    generated: bool = True
+
+    @cached_property
+    def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
+        """Every block, for enclosures."""
+        return {block: ExactBlock(self, block) for block in np.ndindex(self.point.block_shape)}
 
     @property
     def point(self) -> Pair:
@@ -69,8 +102,9 @@ class Case:
         return self.space.point
 
 
-def generated_cases(metric: str, profile: str, seed: int, dtype: str) -> Iterator[Case]:
-    """The points of a profile.
+@lru_cache(maxsize=8)
+def generated_cases(metric: str, profile: str, seed: int, dtype: str) -> tuple[Case, ...]:
+    """The points of a profile; kept, with their enclosures, for the next run in the same process.
 
     Parameters
     ----------
@@ -79,15 +113,19 @@ def generated_cases(metric: str, profile: str, seed: int, dtype: str) -> Iterato
     seed : int
     dtype : "float64" or "float32"
 
-    Yields
-    ------
-    Case
+    Returns
+    -------
+    tuple of Case
 
     Examples
     --------
-    >>> next(generated_cases("inv", "quick", 0, "float64")).name
+    >>> generated_cases("inv", "quick", 0, "float64")[0].name
     'scalar/k1/s1,1'
     """
+    return tuple(_generate(metric, profile, seed, dtype))
+
+
+def _generate(metric: str, profile: str, seed: int, dtype: str) -> Iterator[Case]:
     shapes = _SHAPES if profile == "quick" else _SHAPES | _LARGE_SHAPES
     for shape_name, (batch, n, m, h) in shapes.items():
         for condition in _CONDITIONS if h > 1 else (1.0,):
@@ -115,7 +153,7 @@ def network_cases(blocks: Mapping[str, Pair], metric: str, seed: int, dtype: str
     ['layer.0.query_key']
     """
     for name, point in blocks.items():
-        yield make_case(name, metric, point, _case_rng(seed, name), dtype, seed)
+        yield replace(make_case(name, metric, point, _case_rng(seed, name), dtype, seed), generated=False)
 
 
 def _case_rng(seed: int, name: str) -> np.random.Generator:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.cases import Case, representable
-from refgeo.exact import ExactTangentSpace
 from refgeo.metrics.pair_space import PairTangentSpace
 from refgeo.pair import Array, Pair
-
-
-class ExactBlock:
-    """One block of a case for the enclosures: made once, shared by all checks."""
-
-    def __init__(self, case: Case, block: tuple[int, ...]) -> None:
-        def part(pair: Pair) -> Pair:
-            return Pair(pair.G[block], pair.H[block])
-
-        self.space = ExactTangentSpace(case.metric, *part(case.point))
-        self.vectors = {"a": part(case.a), "b": part(case.b), "e": part(case.e)}
 
 
 class Trial:
@@ -43,11 +30,6 @@ class Trial:
     def space(self) -> PairTangentSpace:
         """The right geometry at the case's point, in double precision."""
         return self.case.space
-
-    @cached_property
-    def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
-        """Every block, for enclosures."""
-        return {block: ExactBlock(self.case, block) for block in np.ndindex(self.case.point.block_shape)}
 
     @property
     def roundoff(self) -> float:
