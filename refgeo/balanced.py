@@ -123,8 +123,9 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     values_G = _singular_values("G", R_G, G.shape[-2], exponent_G)
     values_H = _singular_values("H", R_H, H.shape[-2], exponent_H)
     if relaxation > 0.0:
-        Q_G, R_G = _relaxed(Q_G, R_G, relaxation, exponent_G)
-        Q_H, R_H = _relaxed(Q_H, R_H, relaxation, exponent_H)
+        R_G = _relaxed(R_G, relaxation, exponent_G)
+        R_H = _relaxed(R_H, relaxation, exponent_H)
+        Q_G, Q_H = _divided(G, R_G), _divided(H, R_H)
 
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
     # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
@@ -157,12 +158,15 @@ def _scaled(factor: Array) -> tuple[Array, Array]:
     return np.ldexp(factor, -exponent[..., None, None]), exponent
 
 
-def _relaxed(Q: Array, R: Array, relaxation: float, exponent: Array) -> tuple[Array, Array]:
-    """The factors for G stacked on √ε I: its R, and the G rows of its Q."""
-    h = R.shape[-1]
-    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(h)
-    Q_stacked, R_stacked = np.linalg.qr(np.concatenate([R, root], axis=-2))
-    return Q @ Q_stacked[..., :h, :], R_stacked
+def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
+    """The R of G stacked on √ε I."""
+    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
+    return np.asarray(np.linalg.qr(np.concatenate([R, root], axis=-2), mode="r"))
+
+
+def _divided(factor: Array, R: Array) -> Array:
+    """G R⁻¹."""
+    return transpose(np.linalg.solve(transpose(R), transpose(factor)))
 
 
 def _singular_values(name: str, R: Array, rows: int, exponent: Array) -> Array:

@@ -16,6 +16,9 @@ class RankDeficientError(ValueError):
         self.block = block
         self.smallest_singular_value = smallest_singular_value
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (str(self), self.block, self.smallest_singular_value)
+
 
 class GeodesicIncompleteError(ValueError):
     """The geodesic leaves the manifold (loses rank) before the requested time.
@@ -32,6 +35,9 @@ class GeodesicIncompleteError(ValueError):
         super().__init__(message)
         self.time = time
         self.block = block
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (str(self), self.time, self.block)
 
 
 class GeodesicAccuracyError(ArithmeticError):

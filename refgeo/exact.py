@@ -112,7 +112,9 @@ class ExactTangentSpace:
         point = Pair(G, H)
         if point.block_shape:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
-        self.metric, self.point, self.relaxation, self.max_bits = metric, point, relaxation, max_bits
+        if not (isinstance(relaxation, (int, float)) and 0.0 <= relaxation < np.inf):
+            raise ValueError(f"relaxation: expected a finite number >= 0, got {relaxation!r}")
+        self.metric, self.point, self.relaxation, self.max_bits = metric, point, float(relaxation), max_bits
         self._ball_points: dict[int, _BallPoint] = {}
         self._converted: dict[int, tuple[Pair, list[arb_mat]]] = {}
 
@@ -234,10 +236,20 @@ class ExactTangentSpace:
     def _balls(self, vector: Vector) -> list[arb_mat]:
         """The vector in balls; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""
         if not isinstance(vector, Pair):
-            return _balls(vector)
+            return _balls(self._checked(vector))
+        self._checked(vector)
         if id(vector) not in self._converted:
             self._converted[id(vector)] = vector, _balls(vector)  # keeping the vector keeps its id from being reused
         return self._converted[id(vector)][1]
+
+    def _checked(self, vector: Vector) -> Pair:
+        pair = vector if isinstance(vector, Pair) else Pair(*vector)
+        if (pair.G.shape, pair.H.shape) != (self.point.G.shape, self.point.H.shape):
+            raise ValueError(
+                f"vector: expected the shapes of the point, {self.point.G.shape} and {self.point.H.shape}, got "
+                f"{pair.G.shape} and {pair.H.shape}"
+            )
+        return pair
 
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:
@@ -399,8 +411,12 @@ class _BallPoint:
         if not bound < 0.4:  # (1 + 0.4)² − 1 < 1: beyond it the iteration need not converge
             raise EnclosureError("the factors are too ill-conditioned for the certified Sylvester solution")
         d1, d2, d3, d4 = diagonals
+        with np.errstate(over="ignore", under="ignore"):
+            N0 = np.outer(d1, d2) + np.outer(d3, d4)
+        if not (N0.min() > 1e-280 and N0.max() < 1e280):
+            raise EnclosureError("the scale of the factors leaves the range of doubles; rescale G and H")
         # A rounded N₀ is as good as the exact one with the relative difference put into δ.
-        return transformed, L, K, np.outer(d1, d2) + np.outer(d3, d4), bound + 2.0**-50
+        return transformed, L, K, N0, bound + 2.0**-50
 
 
 def _iterations(contraction: float) -> int:

@@ -141,7 +141,7 @@ def _is_inv(metric: str) -> bool:
 
 
 def _grams(G: Array, H: Array, relaxation: float) -> tuple[Array, Array]:
-    shift = np.asarray(relaxation * np.eye(G.shape[-1]), dtype=G.dtype)
+    shift = np.asarray(relaxation * np.eye(G.shape[-1]), dtype=np.result_type(G, np.float32))
     return transpose(G) @ G + shift, transpose(H) @ H + shift
 
 
@@ -160,7 +160,7 @@ def _trace(matrix: Array) -> Array:
 
 def _block_by_block(solver: object, *matrices: Array) -> Array:
     # solve_sylvester takes one block; this is the readable route, not the fast one.
-    result = np.empty_like(matrices[-1])
+    result = np.empty(matrices[-1].shape, dtype=np.result_type(*matrices, np.float32))
     for block in np.ndindex(result.shape[:-2]):
         result[block] = solver(*(matrix[block] for matrix in matrices))  # type: ignore[operator]
     return result

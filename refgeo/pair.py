@@ -200,6 +200,8 @@ class Pair:
             G = transpose(np.linalg.solve(transpose(group_element), transpose(self.G)))
         except np.linalg.LinAlgError as error:
             raise ValueError("A: expected an invertible matrix, got a singular one") from error
+        if group_element.size and not np.all(np.linalg.cond(group_element) < 1.0 / np.finfo(np.float64).eps):
+            raise ValueError("A: expected an invertible matrix, got one that is singular to working precision")
         return Pair._of(G, self.H @ transpose(group_element))
 
     def balanced(self) -> tuple[Pair, Array]:

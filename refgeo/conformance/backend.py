@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -222,31 +221,36 @@ def _as_float64(value: Any, shape: tuple[int, ...]) -> Array:
     return np.array(array, dtype=np.float64)
 
 
-def _import(place: str) -> ModuleType:
+def _import(place: str) -> Any:
     path = Path(place)
     if path.suffix == ".py":
         if not path.is_file():
             raise BackendError(f"backend {place}: no such file")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        spec = importlib.util.spec_from_file_location(f"refgeo_backend_{path.stem}", path)
         if spec is None or spec.loader is None:
             raise BackendError(f"backend {place}: not a Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)
-        sys.path.insert(0, str(path.resolve().parent))
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise BackendError(f"backend {place}: importing it raised {type(error).__name__}: {error}") from error
-        finally:
-            sys.path.pop(0)
+        folder = str(path.resolve().parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # and it stays: functions may import their neighbours when called
+        _executed(place, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
         return module
-    sys.path.insert(0, "")
+    if "" not in sys.path:
+        sys.path.append("")
+    return _executed(place, lambda: importlib.import_module(place))
+
+
+def _executed(place: str, load: Callable[[], Any]) -> Any:
+    """Import somebody's code; whatever it raises, sys.exit included, is a `BackendError`."""
+    arguments, sys.argv = sys.argv, [place]
     try:
-        return importlib.import_module(place)
-    except Exception as error:
+        return load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise BackendError(
             f"backend {place}: importing it raised {type(error).__name__}: {error}; expected module, module:object or "
             "the path of a .py file"
         ) from error
     finally:
-        sys.path.pop(0)
+        sys.argv = arguments

@@ -3,18 +3,19 @@ r"""What a check is, how large an error may be, and the value checks.
 An error is measured in the metric itself (its length at the base point), beside the natural size of the result, and
 divided by what rounding alone must be expected to do:
 
-    ratio = error / (size · u · condition · √N),    N = (n + m) h,
+    ratio = error / (size · u · condition · √h),
 
-u the unit roundoff of the backend's dtype. √N is the length of a vector of independent roundings. There are two
-condition numbers. With κ the larger condition number of G and H,
+u the unit roundoff of the backend's dtype; the h×h matrices between input and result add up h roundings a number. There
+are two condition numbers. With κ the larger condition number of G and H,
 
 - *attainable*: κ. A factorised implementation keeps its errors this small.
 - *Gram*: an implementation that forms S = GᵀG and T = HᵀH, as the paper's formulas do, squares κ, and the Sylvester
   equation or the product of several such quantities squares it again: κ^p with p given in `GRAM_POWERS`.
 
-A ratio against the Gram condition above `THRESHOLD` is wrong: no reasonable order of operations explains it. A ratio
-against the attainable condition above it, only, is right but loses digits, which is a finding and not an error. A point
-where the Gram condition leaves less than one digit can show neither, and does not count towards a verdict.
+A verdict rests on *decisive* points: well conditioned, κ ≤ `WELL_CONDITIONED`, and with a Gram condition that leaves
+at least one digit. There a ratio against the Gram condition above `THRESHOLD` is wrong: no reasonable order of
+operations explains it. Where κ is larger, errors show what conditioning costs an implementation: a ratio against the
+attainable condition above the threshold means that it is right but loses digits, which is a finding and not an error.
 
 Lengths are computed in double precision by the factorised geometry; that affects the unit in which an error is
 expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
@@ -37,6 +38,9 @@ THRESHOLD = 30.0
 UNDECIDABLE = 0.1
 """A point is decisive when the tolerated relative error is below this: an error of one tenth must be seen."""
 
+WELL_CONDITIONED = 15.0
+"""The largest κ of a decisive point."""
+
 GRAM_POWERS = {
     "inner_product": 2,
     "horizontal_projection": 4,
@@ -57,8 +61,8 @@ def gram_unit(case: Case, dtype: str, power: int) -> Array:
     >>> bool(gram_unit(case, "float64", 2) < 1e-15)
     True
     """
-    n, m, h = case.point.sizes
-    return np.asarray(np.finfo(dtype).eps / 2 * np.sqrt((n + m) * h) * case.space.gauge.condition**power)
+    h = case.point.sizes[2]
+    return np.asarray(np.finfo(dtype).eps / 2 * np.sqrt(h) * case.space.gauge.condition**power)
 
 
 @dataclass(frozen=True)

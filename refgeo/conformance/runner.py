@@ -12,7 +12,7 @@ import numpy as np
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.blame import diagnose
 from refgeo.conformance.cases import METRICS, Case, generated_cases, network_cases
-from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, VALUES, Check, gram_unit
+from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, VALUES, WELL_CONDITIONED, Check, gram_unit
 from refgeo.conformance.conduct import CONDUCT
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.report import Report, Row, Verdict, WorstCase
@@ -90,12 +90,13 @@ def check(
     if backend is None:
         backend = "refgeo.formulas"
     loaded = Backend.load(backend, timeout) if isinstance(backend, str) else Backend(backend, timeout=timeout)
-    chosen_metrics = [_one_of("metrics", metric, METRICS) for metric in metrics]
+    chosen_metrics = list(dict.fromkeys(_one_of("metrics", metric, METRICS) for metric in metrics))
     chosen_checks = _chosen_checks(checks)
     _one_of("dtype", dtype, DTYPES)
     _one_of("profile", profile, PROFILES)
     blocks = None if checkpoint is None else _attention_blocks(checkpoint, layout, heads)
 
+    wanted = None if cases is None else [cases] if isinstance(cases, str) else list(cases)
     points: list[Case] = []
     for metric in chosen_metrics:
         found = (
@@ -103,9 +104,10 @@ def check(
             if blocks is None
             else network_cases(blocks, metric, seed, dtype)
         )
-        points.extend(case for case in found if cases is None or any(_selects(name, case.name) for name in cases))
-    if not points:
-        raise ValueError(f"cases: none of the test points is called {', '.join(cases or [])}; leave it out to see all")
+        points.extend(case for case in found if wanted is None or any(_selects(name, case.name) for name in wanted))
+    unknown = [name for name in wanted or [] if not any(_selects(name, case.name) for case in points)]
+    if unknown or not points:
+        raise ValueError(f"cases: none of the test points is called {', '.join(unknown)}; leave it out to see all")
 
     tallies = {(one.name, metric): _Tally(one, metric, dtype) for one in chosen_checks for metric in chosen_metrics}
     for done, case in enumerate(points):
@@ -172,7 +174,9 @@ def _chosen_checks(names: Iterable[str] | None) -> list[Check]:
 
 
 def _selects(wanted: str, name: str) -> bool:
-    return name == wanted or name.startswith(wanted.rstrip("/") + "/")
+    """By the name as a table shows it (a block's index is no part of it), or by the first parts of the name."""
+    start = wanted.split("[")[0].rstrip("/.")
+    return name == start or name.startswith((start + "/", start + "."))
 
 
 def _attention_blocks(
@@ -199,7 +203,7 @@ class _Judged:
 
     @property
     def decisive(self) -> bool:
-        return THRESHOLD * self.gram <= UNDECIDABLE
+        return self.condition <= WELL_CONDITIONED and THRESHOLD * self.gram <= UNDECIDABLE
 
     @property
     def ratio(self) -> float:
@@ -219,6 +223,7 @@ class _Tally:
     dtype: str
     judged: list[_Judged] = field(default_factory=list)
     troubles: list[tuple[str, str]] = field(default_factory=list)  # (case, what the backend did) on decisive cases
+    breakdowns: list[tuple[str, str]] = field(default_factory=list)  # the same on the other cases
     not_provided: list[str] = field(default_factory=list)
     not_judged: int = 0
 
@@ -233,7 +238,7 @@ class _Tally:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
                 relative = check.relative_errors(trial)
         except NotImplementedError as error:
-            self.not_provided.append(f"NotImplementedError: {error}")
+            self.not_provided.append(f"{trial.case.name}: NotImplementedError: {error}")
             return
         except BackendFailure as failure:
             # A failure where a value can be expected; where none can, no digits kept.
@@ -256,8 +261,9 @@ class _Tally:
             if not np.isnan(relative[block])
         ]
         self.not_judged += relative.size - len(fresh)
-        if any(one.decisive and np.isinf(one.relative_error) for one in fresh):
-            self.troubles.append((case.name, trouble))
+        if any(np.isinf(one.relative_error) for one in fresh):
+            hit = any(one.decisive and np.isinf(one.relative_error) for one in fresh)
+            (self.troubles if hit else self.breakdowns).append((case.name, trouble))
         self.judged.extend(fresh)
 
     def row(self) -> Row:
@@ -265,7 +271,7 @@ class _Tally:
         decisive = [one for one in self.judged if one.decisive]
         worst = max(decisive, key=lambda one: one.ratio, default=None)
         lossy, digits_lost = None, 0.0
-        if verdict is not Verdict.WRONG and self.judged and not self.check.is_law:
+        if verdict is Verdict.PASS and not self.check.is_law:
             lossy = max(self.judged, key=lambda one: one.attainable_ratio)
             digits_lost = _digits_lost(lossy, self.dtype)
         return Row(
@@ -293,10 +299,13 @@ class _Tally:
             case, what = self.troubles[0]
             return Verdict.WRONG, f"{case}: {what} ({len(self.troubles)} cases)"
         notes = [f"{self.not_judged} points not judged: no reference value to compare with"] if self.not_judged else []
+        if self.breakdowns:
+            case, what = self.breakdowns[0]
+            notes.append(f"no result on {len(self.breakdowns)} ill-conditioned cases; {case}: {what}")
         decisive = [one for one in self.judged if one.decisive]
         if not decisive:
             return Verdict.UNDECIDED, "; ".join([*notes, "no point is well enough conditioned to tell in this dtype"])
-        failing = sum(one.ratio > THRESHOLD for one in decisive)
+        failing = sum(not one.ratio <= THRESHOLD for one in decisive)
         if failing:
             return Verdict.WRONG, "; ".join([*notes, f"{failing} of {len(decisive)} decisive points"])
         return Verdict.PASS, "; ".join(notes)

@@ -6,6 +6,8 @@ Substituting ξ = xΣ^{-½} into (12) puts one Σ⁻¹ on either side of every h
 
 from __future__ import annotations
 
+import numpy as np
+
 from refgeo.balanced import BalancedGauge
 from refgeo.geodesics import integrate, mixed_cone_geodesic, mixed_square_geodesic
 from refgeo.metrics.pair_space import Frame, PairMetric, PairTangentSpace, symmetric_sum
@@ -23,10 +25,10 @@ class MixedTangentSpace(PairTangentSpace):
     def _weights(gauge: BalancedGauge) -> tuple[Array | None, Array | None]:
         return gauge.sigma, None
 
-    def _twisted(self, product: Array) -> Array:
-        """Σ⁻¹ (M + Mᵀ) Σ⁻¹."""
-        sigma = self.gauge.sigma
-        return symmetric_sum(product) / sigma[..., :, None] / sigma[..., None, :]
+    def _twisted(self, a: Array, b: Array) -> Array:
+        """Σ⁻¹ (aᵀb + bᵀa) Σ⁻¹, divided before it is multiplied so that small factors cannot underflow."""
+        sigma = self.gauge.sigma[..., None, :]
+        return symmetric_sum(transpose(a / sigma) @ (b / sigma))
 
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
         p = self._p
@@ -35,9 +37,9 @@ class MixedTangentSpace(PairTangentSpace):
             x_own, z_own, p_own = (getattr(pair, own) for pair in (x, z, p))
             x_other, z_other, p_other = (getattr(pair, other) for pair in (x, z, p))
             part: Array = 0.5 * (
-                x_own @ self._twisted(transpose(z_other) @ p_other)
-                + z_own @ self._twisted(transpose(x_other) @ p_other)
-                - p_own @ self._twisted(transpose(x_other) @ z_other)
+                x_own @ self._twisted(z_other, p_other)
+                + z_own @ self._twisted(x_other, p_other)
+                - p_own @ self._twisted(x_other, z_other)
             )
             return part
 
@@ -50,9 +52,9 @@ class MixedTangentSpace(PairTangentSpace):
             x_own, e_own, p_own = (getattr(pair, own) for pair in (x, e, p))
             x_other, e_other, p_other = (getattr(pair, other) for pair in (x, e, p))
             part: Array = 0.5 * (
-                e_own @ self._twisted(transpose(x_other) @ p_other)
-                + p_own @ self._twisted(transpose(e_other) @ x_other)
-                - x_own @ self._twisted(transpose(e_other) @ p_other)
+                e_own @ self._twisted(x_other, p_other)
+                + p_own @ self._twisted(e_other, x_other)
+                - x_own @ self._twisted(e_other, p_other)
             )
             return part
 
@@ -62,15 +64,16 @@ class MixedTangentSpace(PairTangentSpace):
         # grad_G = E_G T⁻¹, and the derivative of T⁻¹ along ξ is −T⁻¹(ξ_HᵀH + Hᵀξ_H)T⁻¹.
         p = self._p
         return Pair._of(
-            -e.G @ self._twisted(transpose(x.H) @ p.H),
-            -e.H @ self._twisted(transpose(x.G) @ p.G),
+            -e.G @ self._twisted(x.H, p.H),
+            -e.H @ self._twisted(x.G, p.G),
         )
 
     def _exact_geodesic(self, v: Pair, t: float) -> Pair:
         n, m, h = self.point.sizes
         closed_form = mixed_square_geodesic if n == m == h else mixed_cone_geodesic if h == 1 else None
-        # The closed forms are those of the quotient, lifted horizontally.
-        if closed_form is None or not self.is_horizontal(v).all():
+        # The closed forms are those of the quotient, lifted horizontally; beyond rounding, a vertical part counts.
+        rounding = 100.0 * np.finfo(np.float64).eps * float(np.max(self.gauge.condition, initial=1.0))
+        if closed_form is None or not self.is_horizontal(v, rounding).all():
             return integrate(self, v, t).point
         return closed_form(self.gauge, v, t)
 
