@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         return int(stop.code or 0)
     try:
         return _check(options)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -66,7 +67,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("expected names separated by commas")
+    return names
+
+
+def _writable(file: Path) -> Path:
+    """The absolute path, or an error before the run rather than after it."""
+    if not file.resolve().parent.is_dir():
+        raise ValueError(f"--json: the folder {file.parent} does not exist")
+    if file.is_dir():
+        raise ValueError(f"--json: {file} is a folder; expected the name of a file")
+    return file.resolve()
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -79,8 +92,9 @@ def _check(options: argparse.Namespace) -> int:
         raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
     if options.layout is not None and options.checkpoint is None:
         raise ValueError("--layout: goes with --checkpoint FILE")
-    if options.json is not None and not options.json.resolve().parent.is_dir():
-        raise ValueError(f"--json: the folder {options.json.parent} does not exist")  # said before the run, not after
+    if options.heads is not None and options.checkpoint is None:
+        raise ValueError("--heads: goes with --checkpoint FILE")
+    json_file = None if options.json is None else _writable(options.json)
     columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
     console = Console(stderr=True)
@@ -98,15 +112,17 @@ def _check(options: argparse.Namespace) -> int:
             profile=options.profile,
             seed=options.seed,
             cases=options.case,
-            checkpoint=options.checkpoint,
+            checkpoint=None if options.checkpoint is None else options.checkpoint.resolve(),
             layout=options.layout,
             heads=options.heads,
             timeout=options.timeout,
             progress=show,
         )
+    if json_file is not None:
+        json_file.write_text(report.to_json() + "\n", encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
     report.print()
-    if options.json is not None:
-        options.json.write_text(report.to_json() + "\n", encoding="utf-8")
     return PASSED if report.passed else FAILED
 
 

@@ -30,7 +30,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     assert main(["check", str(file), *FEW, "--json", str(report)]) == 1
     out = capsys.readouterr().out
     assert "wrong: inner_product[inv], inner_product[mix]" in out
-    assert "not provided: christoffel, horizontal_projection, riemannian_gradient" in out
+    assert "not provided: horizontal_projection[inv] (no function horizontal_projection)" in out
     assert f"reproduce: refgeo check {file} --metric inv --checks inner_product --case tall/k1/" in out
     data = json.loads(report.read_text())
     assert data["schema"] == "refgeo-report/1"
@@ -55,6 +55,10 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         (["check", "--checkpoint", "nowhere.safetensors"], "layout: a checkpoint needs one of bert"),
         (["check", "--layout", "bert"], "goes with --checkpoint"),
         (["check", "--json", "nowhere/report.json"], "folder nowhere does not exist"),
+        (["check", "--json", "."], "is a folder"),
+        (["check", "--heads", "2"], "goes with --checkpoint"),
+        (["check", "--checks", ","], "expected names"),
+        (["check", "--case", "tall", "--case", "nowhere"], "called nowhere"),
     ],
 )
 def test_status_2_for_usage_with_the_reason_on_stderr(arguments, message, capsys):
@@ -62,6 +66,67 @@ def test_status_2_for_usage_with_the_reason_on_stderr(arguments, message, capsys
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+def test_the_reproduce_line_reproduces(tmp_path, capsys):
+    """Run what is printed, for a file with a space in its name, in single precision and with the full profile."""
+    import shlex
+
+    folder = tmp_path / "my backends"
+    folder.mkdir()
+    file = folder / "mine.py"
+    file.write_text(
+        "from refgeo import formulas\ndef geodesic(*a):\n    return [1.001 * x for x in formulas.geodesic(*a)]\n"
+    )
+    for options in (["--dtype", "float32"], ["--profile", "full", "--seed", "3"]):
+        arguments = [
+            "check",
+            str(file),
+            "--checks",
+            "geodesic_2",
+            "--metric",
+            "mix",
+            "--quiet",
+            "--case",
+            "tall/k1",
+            *options,
+        ]
+        assert main(arguments) == 1
+        line = next(line for line in capsys.readouterr().out.splitlines() if "reproduce:" in line)
+        command = shlex.split(line.partition("reproduce: refgeo ")[2])
+        assert set(options) <= set(command)
+        assert main([*command, "--quiet"]) == 1
+        assert "WRONG" in capsys.readouterr().out
+
+
+def test_backends_that_exit_are_usage_errors_or_failures(tmp_path, capsys):
+    at_import, at_call = tmp_path / "at_import.py", tmp_path / "at_call.py"
+    at_import.write_text("import sys\nsys.exit(0)\n")
+    at_call.write_text("import sys\ndef inner_product(*a):\n    sys.exit(0)\n")
+    assert main(["check", str(at_import)]) == 2
+    assert "SystemExit" in capsys.readouterr().err
+    assert main(["check", str(at_call), *FEW]) == 1
+    assert "SystemExit: 0" in capsys.readouterr().out
+
+
+def test_a_hanging_backend_is_a_failed_row_and_the_run_ends(tmp_path, capsys):
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ndef inner_product(*a):\n    time.sleep(60)\n")
+    assert main(["check", str(file), *FEW, "--timeout", "0.2"]) == 1
+    assert "did not return within 0.2 s" in capsys.readouterr().out
+
+
+def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "refgeo", "check", *FEW, "--json", str(report)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(report.read_text(encoding="utf-8"))["passed"] is True
 
 
 def test_help_and_version(capsys):

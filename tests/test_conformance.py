@@ -39,7 +39,7 @@ def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     assert projection.digits_lost >= (5 if dtype == "float64" else 1)
     assert projection.lossy_case.condition > 10
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
-    assert all(row.worst_ratio < 5 for row in provided), "a right backend should be far from the threshold"
+    assert all(row.worst_ratio < 10 for row in provided), "a right backend should be far from the threshold"
     assert all(0 < row.decisive_points <= row.points for row in provided)
     assert {row.points for row in provided if not row.is_law} == {125}
     assert {row.check for row in provided if row.is_law} == {
@@ -204,7 +204,7 @@ def test_unusable_results_are_failures_with_the_reason(function, message):
 
 
 def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error():
-    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there; that is no wrong formula."""
+    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there; that is no wrong formula, and is said."""
 
     def breaks_down(metric, G, H, *vectors):
         if np.linalg.cond(G).max() > 1e5:
@@ -213,7 +213,9 @@ def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error
 
     report = rg.check(backend(horizontal_projection=breaks_down), checks=["horizontal_projection"])
     assert report.passed
-    assert all(row.digits_lost > 7 for row in report.rows if not row.is_law)
+    values = [row for row in report.rows if not row.is_law]
+    assert all(row.digits_lost > 7 for row in values)
+    assert all("not positive definite" in row.message for row in values)
 
 
 def test_what_is_not_provided_is_said_and_never_passed():
@@ -254,7 +256,8 @@ def test_a_point_without_an_enclosure_is_reported_and_not_used(monkeypatch):
         raise exact.EnclosureError("balls too wide")
 
     monkeypatch.setattr(exact.ExactTangentSpace, "horizontal_projection", hopeless)
-    report = rg.check(checks=["horizontal_projection", "inner_product"], metrics=["inv"], cases=["tall"])
+    # a seed of its own, since enclosures are kept for the next run
+    report = rg.check(checks=["horizontal_projection", "inner_product"], metrics=["inv"], cases=["tall"], seed=991)
     inner, projection = (row for row in report.rows if not row.is_law)
     assert inner.verdict is Verdict.PASS
     assert projection.verdict is Verdict.UNDECIDED

@@ -289,3 +289,27 @@ def test_precision_of_the_process_is_left_alone():
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@everything
+@pytest.mark.parametrize("scale", [(1e80, 1e80), (1e150, 1e10), (1e-78, 1e-78), (1e-160, 1.0)])
+def test_scales_beyond_the_range_of_doubles_are_enclosed_or_refused_never_wrong(name, scale):
+    """v = (1, 0) at two numbers projects to (½, ½H/G)."""
+    one = np.ones((1, 1))
+    space = ExactTangentSpace(name, scale[0] * one, scale[1] * one)
+    try:
+        G, H = space.horizontal_projection((one, 0 * one))
+    except EnclosureError:
+        return
+    assert abs(G.mid[0, 0] - 0.5) <= G.rad[0, 0] < 1e-15
+    assert abs(H.mid[0, 0] / (0.5 * scale[1] / scale[0]) - 1) < 1e-15
+
+
+def test_vectors_are_checked():
+    space = ExactTangentSpace("inv", np.eye(3, 2), np.eye(3, 2))
+    with pytest.raises(ValueError, match="vector: expected the shapes"):
+        space.riemannian_gradient((np.eye(4, 2), np.eye(3, 2)))
+    with pytest.raises(TypeError, match="complex"):
+        space.riemannian_gradient((1j * np.eye(3, 2), np.eye(3, 2)))
+    with pytest.raises(ValueError, match="relaxation"):
+        ExactTangentSpace("inv", np.eye(3, 2), np.eye(3, 2), -0.1)

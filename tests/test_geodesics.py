@@ -228,3 +228,40 @@ def test_rank_lost_by_a_wrong_turn_of_the_integrator_is_reported():
         relative_error(block(space.geodesic(rg.Pair(G, H), 0.3, "exact"), 1), block(space.point, 1) * np.sqrt(0.4))
         < 1e-11
     )
+
+
+def test_rank_loss_at_a_defective_eigenvalue_is_seen():
+    """A Jordan block at −1: X(1) is exactly singular, though the computed eigenvalues miss −1 by the root of rounding."""
+    G, H = np.array([[2.0, 3.0], [3.0, 0.0]]), np.array([[3.0, 3.0], [3.0, -3.0]])
+    N = np.array([[-1.0, 0.0], [-1.0, -1.0]])
+    space = rg.MixedMetric().at(rg.Pair(G, H))
+    v = rg.Pair(G @ N / 2, H @ N.T / 2)
+    space.geodesic(v, 0.9, "exact")
+    with pytest.raises(rg.GeodesicIncompleteError, match="loses rank at time 1") as caught:
+        space.geodesic(v, 2.0, "exact")
+    assert caught.value.time == pytest.approx(1.0, rel=1e-6)
+
+
+def test_an_integration_that_cannot_be_trusted_is_refused():
+    """Through an exact loss of rank at t = 1 that steps straddle: momenta hold to 1e-12, two integrations disagree."""
+    G = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    H = np.array([[1.0, 1.0], [0.0, 2.0], [1.0, 0.0]])
+    N = np.array([[-1.0, 1.0], [0.0, -1.0]])
+    space = rg.MixedMetric().at(rg.Pair(G, H))
+    with pytest.raises((rg.GeodesicAccuracyError, rg.GeodesicIncompleteError)):
+        space.geodesic(rg.Pair(G @ N / 2, H @ N.T / 2), 2.0, "exact")
+
+
+def test_rank_lost_in_the_past_does_not_matter():
+    space = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]]))
+    assert space.geodesic(0.8 * space.point, 2.0, "exact").product[0, 0] == pytest.approx(6 * (1 + 2 * 0.8 * 2.0))
+
+
+def test_errors_survive_pickling():
+    import pickle
+
+    error = rg.GeodesicIncompleteError("m", 0.5, (1,))
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.time, again.block) == ("m", 0.5, (1,))
+    again = pickle.loads(pickle.dumps(rg.RankDeficientError("m", (2,), 0.1)))
+    assert (again.block, again.smallest_singular_value) == ((2,), 0.1)

@@ -397,3 +397,22 @@ def test_tuples_are_taken_as_pairs(name):
     rng, point, space = setting(name, (), 4, 3, 2)
     v = like(point, rng)
     assert METRICS[name]().at(tuple(point)).norm(tuple(v)) == space.norm(v)
+
+
+@everything
+@pytest.mark.parametrize("scale", [1e-60, 1e60])
+def test_christoffel_at_extreme_scales(name, scale):
+    rng, point, space = setting(name, (), 5, 4, 2)
+    v = like(point, rng)
+    expected = space.christoffel(v)
+    actual = METRICS[name]().at(scale * point).christoffel(scale * v)
+    assert relative_error(actual / scale, expected) < 1e-12
+
+
+@everything
+def test_formulas_take_integers(name):
+    G, H = np.array([[1, 2], [3, 5], [2, 2]]), np.array([[2, 1], [0, 3]])
+    v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
+    as_floats = formulas.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
+    for one, other in zip(formulas.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
+        assert np.allclose(one, other, rtol=1e-14)

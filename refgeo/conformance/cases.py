@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
@@ -153,6 +154,10 @@ def network_cases(blocks: Mapping[str, Pair], metric: str, seed: int, dtype: str
     ['layer.0.query_key']
     """
     for name, point in blocks.items():
+        try:
+            METRICS[metric]().at(point)
+        except RankDeficientError as error:
+            raise RankDeficientError(f"{name}: {error}", error.block, error.smallest_singular_value) from error
         yield replace(make_case(name, metric, point, _case_rng(seed, name), dtype, seed), generated=False)
 
 

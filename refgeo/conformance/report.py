@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 SCHEMA = "refgeo-report/1"
+_WIDTH = 140
 
 
 class Verdict(Enum):
@@ -95,6 +96,8 @@ class Report:
     backend, dtype, profile, source : str
     seed : int
     rows : list of Row
+    network : tuple of str
+        The options that select the checkpoint, if any.
 
     Examples
     --------
@@ -110,6 +113,7 @@ class Report:
     seed: int
     source: str
     rows: list[Row]
+    network: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -143,7 +147,7 @@ class Report:
         words = ["refgeo check", *self._selection(), f"--metric {row.metric}", f"--checks {row.check}"]
         place = row.worst_case or row.lossy_case
         if place is not None:
-            words.append(f"--case {place.case}")
+            words.append(f"--case {shlex.quote(place.case)}")
         return " ".join([*words, f"--seed {self.seed}"])
 
     def _selection(self) -> list[str]:
@@ -153,9 +157,7 @@ class Report:
             words.append(f"--dtype {self.dtype}")
         if self.profile != "quick":
             words.append(f"--profile {self.profile}")
-        if self.source.endswith("checkpoint"):
-            words.append(f"--checkpoint FILE --layout {self.source.split()[0]}")
-        return words
+        return [*words, *self.network]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinities become strings."""
@@ -181,9 +183,9 @@ class Report:
         from rich.console import Console
 
         console = Console(file=file)
-        # Into a file or pipe the table keeps its full width; in a terminal it fits the window.
-        if not console.is_terminal:
-            console = Console(file=file, width=140)
+        # A narrower table would break words and numbers; a narrow terminal wraps its lines.
+        if not console.is_terminal or console.width < _WIDTH:
+            console = Console(file=file, width=_WIDTH)
         self._print(console)
 
     def _print(self, console: Any) -> None:
@@ -192,7 +194,7 @@ class Report:
         from rich.text import Text
 
         title = f"refgeo check · {self.backend} · {self.dtype} · {self.source} · seed {self.seed}"
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
         for name, justify in (
             ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"),
             ("threshold", "right"), ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
@@ -258,9 +260,9 @@ class Report:
             if rows:
                 passing = sum(row.verdict is Verdict.PASS for row in rows)
                 lines.append(f"{passing} of {len(rows)} provided {kind} pass")
-        missing = sorted({row.check for row in self.rows if row.verdict is Verdict.NOT_PROVIDED and not row.is_law})
+        missing = [row for row in self.rows if row.verdict is Verdict.NOT_PROVIDED and not row.is_law]
         if missing:
-            lines.append("not provided: " + ", ".join(missing))
+            lines.append("not provided: " + ", ".join(f"{row} ({row.message})" for row in missing))
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,7 +123,17 @@ def check(
     source = "generated points" if checkpoint is None else f"{layout} checkpoint"
     rows = [tally.row() for tally in tallies.values() if tally.judged or tally.not_provided or tally.not_judged]
     rows = [_with_diagnosis(row, tallies[row.check, row.metric], points, loaded) for row in rows]
-    return Report(loaded.name, dtype, profile, seed, source, _without_hearsay(rows))
+    network = () if checkpoint is None else _network_options(checkpoint, layout, heads)
+    return Report(loaded.name, dtype, profile, seed, source, _without_hearsay(rows), network)
+
+
+def _network_options(
+    checkpoint: str | Path | Mapping[str, Any], layout: str | None, heads: int | None
+) -> tuple[str, ...]:
+    """What to write on a command line; a state dict has to be saved first."""
+    file = shlex.quote(str(checkpoint)) if isinstance(checkpoint, (str, Path)) else "FILE"
+    options = (f"--checkpoint {file}", f"--layout {layout}")
+    return options if heads is None else (*options, f"--heads {heads}")
 
 
 def _with_diagnosis(row: Row, tally: _Tally, points: list[Case], backend: Backend) -> Row:

@@ -38,8 +38,11 @@ def split(tensors: Mapping[str, Array], heads: int) -> tuple[dict[str, Pair], di
             _by_head(prefix, _with_bias(tensors, f"{prefix}self.{name}"), heads) for name in ("query", "key", "value")
         )
         out = _by_head(prefix, tensors[f"{prefix}output.dense.weight"], heads)
-        pairs[f"{prefix}query_key"] = Pair(query, key)
-        pairs[f"{prefix}value_out"] = Pair(value, out)
+        try:
+            pairs[f"{prefix}query_key"] = Pair(query, key)
+            pairs[f"{prefix}value_out"] = Pair(value, out)
+        except ValueError as error:
+            raise LayoutError(f"{prefix.rstrip('.')}: {error}") from error
     used = {prefix + name for prefix in prefixes for name in _TENSORS}
     return pairs, {name: tensor for name, tensor in tensors.items() if name not in used}
 

@@ -138,7 +138,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise FileNotFoundError(f"checkpoint: no file {path}")
     try:
         return dict(load_file(path))
-    except (SafetensorError, KeyError, TypeError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
         raise LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}") from error
 
 
@@ -146,5 +146,12 @@ def _configured_heads(path: Path) -> int | None:
     config = path.with_name("config.json")
     if not config.is_file():
         return None
-    heads = json.loads(config.read_text(encoding="utf-8")).get("num_attention_heads")
-    return heads if isinstance(heads, int) else None
+    try:
+        heads = json.loads(config.read_text(encoding="utf-8"))["num_attention_heads"]
+        if isinstance(heads, bool) or int(heads) != float(heads):
+            raise ValueError(f"num_attention_heads is {heads!r}")
+        return int(heads)
+    except (ValueError, TypeError, KeyError, LookupError) as error:
+        raise LayoutError(
+            f"{config}: expected JSON with a number num_attention_heads, got {error}; or give heads"
+        ) from error
