@@ -51,7 +51,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         (["check", "--dtype", "int8"], "invalid choice"),
         (["check", "--case", "nowhere"], "nowhere"),
         (["check", "--seed", "-1"], "seed"),
-        (["check", "--checkpoint", "nowhere.safetensors", "--layout", "bert"], "no file nowhere.safetensors"),
+        (["check", "--checkpoint", "nowhere.safetensors", "--layout", "bert"], "nowhere.safetensors"),
         (["check", "--checkpoint", "nowhere.safetensors"], "layout: a checkpoint needs one of bert"),
         (["check", "--layout", "bert"], "goes with --checkpoint"),
         (["check", "--json", "nowhere/report.json"], "folder nowhere does not exist"),

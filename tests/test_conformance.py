@@ -204,7 +204,7 @@ def test_unusable_results_are_failures_with_the_reason(function, message):
 
 
 def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error():
-    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there; that is no wrong formula, and is said."""
+    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there: no wrong formula, but it is said."""
 
     def breaks_down(metric, G, H, *vectors):
         if np.linalg.cond(G).max() > 1e5:

@@ -231,13 +231,13 @@ def test_rank_lost_by_a_wrong_turn_of_the_integrator_is_reported():
 
 
 def test_rank_loss_at_a_defective_eigenvalue_is_seen():
-    """A Jordan block at −1: X(1) is exactly singular, though the computed eigenvalues miss −1 by the root of rounding."""
+    """A Jordan block at −1: X(1) is singular, though the computed eigenvalues miss −1 by the root of rounding."""
     G, H = np.array([[2.0, 3.0], [3.0, 0.0]]), np.array([[3.0, 3.0], [3.0, -3.0]])
     N = np.array([[-1.0, 0.0], [-1.0, -1.0]])
     space = rg.MixedMetric().at(rg.Pair(G, H))
     v = rg.Pair(G @ N / 2, H @ N.T / 2)
     space.geodesic(v, 0.9, "exact")
-    with pytest.raises(rg.GeodesicIncompleteError, match="loses rank at time 1") as caught:
+    with pytest.raises(rg.GeodesicIncompleteError, match="loses rank") as caught:
         space.geodesic(v, 2.0, "exact")
     assert caught.value.time == pytest.approx(1.0, rel=1e-6)
 

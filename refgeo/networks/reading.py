@@ -151,7 +151,7 @@ def _configured_heads(path: Path) -> int | None:
         if isinstance(heads, bool) or int(heads) != float(heads):
             raise ValueError(f"num_attention_heads is {heads!r}")
         return int(heads)
-    except (ValueError, TypeError, KeyError, LookupError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise LayoutError(
             f"{config}: expected JSON with a number num_attention_heads, got {error}; or give heads"
         ) from error

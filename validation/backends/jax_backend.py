@@ -1,7 +1,8 @@
 """A JAX backend in the functional style: one block written plainly, `vmap` for the leading dimensions, `jit` for speed.
 
 Γ is not transcribed but derived: the Levi-Civita connection from automatic differentiation of the metric itself (the
-Koszul identity), so this backend is also an independent opinion about equations (11) and (12).
+Koszul identity), so this backend is also an independent opinion about equations (11) and (12). The projection solves a
+dense system of size h²: right for a check, too large for real heads.
 
     refgeo check validation/backends/jax_backend.py
 """
