@@ -188,5 +188,7 @@ def _singular_values(name: str, R: Array, rows: int, exponent: Array) -> Array:
 
 
 def _sign_of_largest_entry(columns: Array) -> Array:
-    largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=-2)[..., None, :], axis=-2)
-    return np.where(largest < 0, -1.0, 1.0)
+    size = np.abs(columns)
+    # The first of those that are largest up to rounding, so that a tie is broken alike along the whole orbit.
+    first = (size >= (1.0 - 1e-6) * size.max(axis=-2, keepdims=True)).argmax(axis=-2)
+    return np.where(np.take_along_axis(columns, first[..., None, :], axis=-2) < 0, -1.0, 1.0)

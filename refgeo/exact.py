@@ -231,7 +231,9 @@ class ExactTangentSpace:
             curvature = point.christoffel(velocity, velocity)
             return [place - (time * time / 2) * bend for place, bend in zip(moved, curvature, strict=True)]
 
-        return self._enclose_pair(compute, self.point)
+        # An exact geodesic can shrink by any factor; the other orders are sums beside the point.
+        beside = tuple(0.0 * factor for factor in self.point) if order == "exact" else self.point
+        return self._enclose_pair(compute, beside)
 
     def _balls(self, vector: Vector) -> list[arb_mat]:
         """The vector in balls; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""

@@ -239,9 +239,11 @@ def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, monkeypa
 
 
 @everything
-def test_the_certificate_covers_an_iteration_stopped_too_early(name, monkeypatch):
+@pytest.mark.parametrize("condition", [1.0, 10.0, 1e3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_certificate_covers_an_iteration_stopped_too_early(name, monkeypatch, condition, seed):
     """With the update switched off, Y = 0: the radius must still cover the solution, however wide."""
-    G, H, (v, _, _) = setting()
+    G, H, (v, _, _) = setting(condition=condition, seed=seed)
     good = ExactTangentSpace(name, G, H).horizontal_projection(v)
     monkeypatch.setattr(exact, "NARROW", np.inf)
     monkeypatch.setattr(exact, "_iterations", lambda contraction: 0)

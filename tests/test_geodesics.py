@@ -265,3 +265,19 @@ def test_errors_survive_pickling():
     assert (str(again), again.time, again.block) == ("m", 0.5, (1,))
     again = pickle.loads(pickle.dumps(rg.RankDeficientError("m", (2,), 0.1)))
     assert (again.block, again.smallest_singular_value) == ((2,), 0.1)
+
+
+def test_the_earliest_loss_of_rank_is_the_one_reported():
+    rng = np.random.default_rng(0)
+    for h in (1, 3):
+        space = rg.MixedMetric().at(random_pair(rng, (3,), 3 if h == 3 else 4, 3, h))
+        with pytest.raises(rg.GeodesicIncompleteError, match=r"block \(2,\)") as caught:
+            space.geodesic(np.array([-0.5, -0.4, -1.0]) * space.point, 5.0, "exact")
+        assert caught.value.time == pytest.approx(0.5, rel=1e-8)
+
+
+def test_one_tilted_block_among_horizontal_ones_is_not_flattened():
+    rng, space, v = setting("mix", (2,), 3, 3, 3)
+    vertical = space.vertical_vector(rng.standard_normal((3, 3)))
+    tilted = v + np.array([0.0, 1e-6]) * vertical
+    assert relative_error(space.geodesic(tilted, 0.3, "exact"), integrate(space, tilted, 0.3).point) < 1e-12

@@ -251,6 +251,17 @@ def test_coordinates_do_not_change_along_an_orbit(name):
 
 
 @everything
+def test_a_tie_for_the_largest_entry_does_not_flip_coordinates(name):
+    rng = np.random.default_rng(0)
+    point = rg.Pair([[1.0], [-1.0]], [[1.0], [2.0]])
+    v = like(point, rng)
+    here = METRICS[name]().at(point).to_coordinates(v)
+    for scale in rng.uniform(-3.0, 3.0, 50):
+        there = METRICS[name]().at(point.transform([[scale]])).to_coordinates(v.transform([[scale]]))
+        assert np.allclose(there, here, rtol=1e-12)
+
+
+@everything
 @relaxations
 def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxation):
     _, _, space = setting(name, (2,), 3, 4, 2, relaxation)

@@ -483,7 +483,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         if order == 1:
             return self.point + t * v
         if order == 2:
-            return self.point + t * v - (0.5 * t * t) * self.christoffel(v)
+            return self.point + t * v - 0.5 * self.christoffel(t * v)
         if order == "exact":
             return self._exact_geodesic(v, t) if self.metric.relaxation == 0.0 else integrate(self, v, t).point
         raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
