@@ -139,7 +139,7 @@ def _of_inner_product(check: Check, case: Case, right: Parts) -> Iterator[Candid
     inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
 
     def value(W_G: Array, W_H: Array) -> Parts:
-        return (np.asarray(np.trace(W_G @ A_G + 0.0, axis1=-2, axis2=-1) + np.trace(W_H @ A_H, axis1=-2, axis2=-1)),)
+        return (np.asarray(np.trace(W_G @ A_G, axis1=-2, axis2=-1) + np.trace(W_H @ A_H, axis1=-2, axis2=-1)),)
 
     eye, zero = np.eye(S.shape[-1]), np.zeros_like(S)
     G_weight, H_weight = (inverse_S, inverse_T) if case.metric == "inv" else (T, S)

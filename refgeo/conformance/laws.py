@@ -77,10 +77,6 @@ def _blockwise(scalar: Any) -> Any:
     return np.asarray(scalar)[..., None, None]
 
 
-def _pairing(e: Pair, v: Pair) -> Array:
-    return np.asarray(np.sum(e.G * v.G, axis=(-2, -1)) + np.sum(e.H * v.H, axis=(-2, -1)))
-
-
 def _inner(trial: Trial, parts: tuple[Array, Array], v: Pair) -> Array:
     """The right inner product of a result with a vector; infinite where the result is not finite."""
     finite = np.isfinite(trial.length(parts))
