@@ -1,6 +1,7 @@
 """refgeo: the exact CPU reference for symmetry-aware ("geodesic") sharpness.
 
-Only NumPy and SciPy are imported here; the conformance kit and the readers of networks load on first use.
+Only NumPy and SciPy are imported here; the conformance kit, the readers of networks and the helpers for
+tests load on first use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from refgeo.metrics.tangent_space import TangentSpace
 from refgeo.pair import Pair
 
 if TYPE_CHECKING:
-    from refgeo import networks
+    from refgeo import formulas, networks, strategies, testing
     from refgeo.conformance import Report, check
 
 __version__ = "0.1.0"
@@ -29,21 +30,25 @@ __all__ = [
     "Report",
     "TangentSpace",
     "check",
+    "formulas",
     "networks",
+    "strategies",
+    "testing",
 ]
 
-_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "networks": "refgeo"}
+_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance"}
+_DEFERRED_MODULES = ("formulas", "networks", "strategies", "testing")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DEFERRED:
-        raise AttributeError(f"module 'refgeo' has no attribute {name!r}")
     import importlib
 
-    if name == "networks":
-        return importlib.import_module("refgeo.networks")
+    if name in _DEFERRED_MODULES:
+        return importlib.import_module(f"refgeo.{name}")
+    if name not in _DEFERRED:
+        raise AttributeError(f"module 'refgeo' has no attribute {name!r}")
     return getattr(importlib.import_module(_DEFERRED[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_DEFERRED])
+    return sorted([*globals(), *_DEFERRED, *_DEFERRED_MODULES])

@@ -6,10 +6,20 @@ import argparse
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from refgeo import __version__
 
+if TYPE_CHECKING:
+    from refgeo.conformance import Report
+
 PASSED, FAILED, USAGE = 0, 1, 2
+
+_OUTPUTS = {
+    "json": "JSON",
+    "junit": "JUnit XML, for continuous integration",
+    "html": "one page with plots (needs the extra html)",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,15 +65,26 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     check.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
     check.add_argument("--dtype", default="float64", choices=["float64", "float32"])
-    check.add_argument("--profile", default="quick", choices=["quick", "full"], help="how many generated points")
+    check.add_argument(
+        "--profile",
+        default="quick",
+        choices=["quick", "full", "fuzz"],
+        help="how many generated points; fuzz searches for a failing one and shrinks it",
+    )
+    check.add_argument("--seconds", type=float, help="how long --profile fuzz searches (60)")
     check.add_argument("--seed", type=int, default=0)
     check.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
     check.add_argument("--layout", help="how the checkpoint names its tensors: bert")
     check.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
-    check.add_argument("--json", type=Path, metavar="FILE", help="also write the report as JSON")
+    _output_arguments(check)
     check.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
+
+
+def _output_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, what in _OUTPUTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also write the report as {what}")
 
 
 def _names(text: str) -> list[str]:
@@ -73,13 +94,34 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _writable(file: Path) -> Path:
-    """The absolute path, or an error before the run rather than after it."""
-    if not file.resolve().parent.is_dir():
-        raise ValueError(f"--json: the folder {file.parent} does not exist")
-    if file.is_dir():
-        raise ValueError(f"--json: {file} is a folder; expected the name of a file")
-    return file.resolve()
+def _outputs(options: argparse.Namespace) -> dict[str, Path]:
+    """Format to absolute path; what cannot be written is an error before the run rather than after it."""
+    chosen: dict[str, Path] = {}
+    for name in _OUTPUTS:
+        file: Path | None = getattr(options, name)
+        if file is None:
+            continue
+        if not file.resolve().parent.is_dir():
+            raise ValueError(f"--{name}: the folder {file.parent} does not exist")
+        if file.is_dir():
+            raise ValueError(f"--{name}: {file} is a folder; expected the name of a file")
+        chosen[name] = file.resolve()
+    if "html" in chosen:
+        from refgeo.conformance.html import require
+
+        require()
+    return chosen
+
+
+def _deliver(report: Report, outputs: dict[str, Path]) -> int:
+    """Write the files, print the table, and return the exit status."""
+    for name, file in outputs.items():
+        text: str = getattr(report, f"to_{name}")()
+        file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
+    report.print()
+    return PASSED if report.passed else FAILED
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -90,11 +132,13 @@ def _check(options: argparse.Namespace) -> int:
 
     if options.seed < 0:
         raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
+    if options.seconds is not None and options.profile != "fuzz":
+        raise ValueError("--seconds: goes with --profile fuzz")
     if options.layout is not None and options.checkpoint is None:
         raise ValueError("--layout: goes with --checkpoint FILE")
     if options.heads is not None and options.checkpoint is None:
         raise ValueError("--heads: goes with --checkpoint FILE")
-    json_file = None if options.json is None else _writable(options.json)
+    outputs = _outputs(options)
     columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
     console = Console(stderr=True)
@@ -110,6 +154,7 @@ def _check(options: argparse.Namespace) -> int:
             checks=options.checks,
             dtype=options.dtype,
             profile=options.profile,
+            **({} if options.seconds is None else {"seconds": options.seconds}),
             seed=options.seed,
             cases=options.case,
             checkpoint=None if options.checkpoint is None else options.checkpoint.resolve(),
@@ -118,12 +163,7 @@ def _check(options: argparse.Namespace) -> int:
             timeout=options.timeout,
             progress=show,
         )
-    if json_file is not None:
-        json_file.write_text(report.to_json() + "\n", encoding="utf-8")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
-    report.print()
-    return PASSED if report.passed else FAILED
+    return _deliver(report, outputs)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,17 @@ import numpy.typing as npt
 from refgeo.conformance.worker import Overdue, Worker
 from refgeo.pair import Array
 
-FUNCTIONS = ("inner_product", "horizontal_projection", "riemannian_gradient", "christoffel", "geodesic")
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "inner_product": ("a", "b"),
+    "horizontal_projection": ("v",),
+    "riemannian_gradient": ("e",),
+    "riemannian_hessian": ("e", "w", "v"),
+    "christoffel": ("a", "b"),
+    "geodesic": ("v",),
+}
+"""Every function of a backend and the vectors that it gets, each as two arrays, after the metric and the point."""
 
+FUNCTIONS = tuple(ARGUMENTS)
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
@@ -41,12 +50,18 @@ class Backend:
     implementation : module or object
         Anything with some of the functions ``inner_product(metric, G, H, a_G, a_H, b_G, b_H)``,
         ``horizontal_projection(metric, G, H, v_G, v_H)``, ``riemannian_gradient(metric, G, H, e_G, e_H)``,
+        ``riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)`` (w: the Euclidean Hessian applied to v),
         ``christoffel(metric, G, H, a_G, a_H, b_G, b_H)``, ``geodesic(metric, G, H, v_G, v_H, t, order)``; optionally
         ``asarray`` (from NumPy, default: unchanged) and ``to_numpy`` (back, default: ``numpy.asarray``).
     name : str, optional
         How reports call it.
     timeout : float
         Seconds that one call may take. A function that takes longer is not called again.
+
+    Attributes
+    ----------
+    spec : str or None
+        What to give to `load` to get it again; None for an object that has no name.
 
     Raises
     ------
@@ -62,10 +77,13 @@ class Backend:
 
     def __init__(self, implementation: Any, name: str | None = None, timeout: float = TIMEOUT) -> None:
         self.implementation = implementation
+        self.spec: str | None = None
         self.timeout = timeout
         self._hanging: set[str] = set()
         self._worker = Worker()
         self.name = name or getattr(implementation, "__name__", None) or type(implementation).__name__
+        if self.name != "__main__" and sys.modules.get(self.name) is implementation:
+            self.spec = self.name
         if not any(self.provides(function) for function in FUNCTIONS):
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
@@ -92,7 +110,9 @@ class Backend:
             if not hasattr(implementation, part):
                 raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
             implementation = getattr(implementation, part)
-        return cls(implementation, spec, timeout)
+        backend = cls(implementation, spec, timeout)
+        backend.spec = spec
+        return backend
 
     def provides(self, function: str) -> bool:
         """Whether the backend has `function`.

@@ -47,7 +47,7 @@ def diagnose(check: Check, trial: Trial, failing: list[Case], passing: list[Case
         result = _result(check, trial)
     except (BackendFailure, NotImplementedError):  # what fails has said why, in its row
         return NO_DIAGNOSIS
-    tolerance = float(np.max(THRESHOLD * gram_unit(trial.case, trial.dtype, 4)))
+    tolerance = float(np.max(THRESHOLD * gram_unit(trial.case, 4)))
     with np.errstate(all="ignore"):
         for statement, candidate in _candidates(check, trial, result):
             if _distance(trial, result, candidate) <= min(tolerance, 1e-3):
@@ -56,15 +56,18 @@ def diagnose(check: Check, trial: Trial, failing: list[Case], passing: list[Case
 
 
 def _arguments(check: Check, case: Case) -> tuple[list[Array], tuple[Any, ...]]:
-    vectors = {"inner_product": "ab", "christoffel": "ab", "riemannian_gradient": "e"}.get(check.function, "a")
-    arrays = [factor for pair in (case.point, *(getattr(case, name) for name in vectors)) for factor in pair]
-    return arrays, ((case.t, int(check.name[-1])) if check.function == "geodesic" else ())
+    arrays = [factor for pair in (case.point, *case.vectors(check.function)) for factor in pair]
+    return arrays, ((case.t, _order(check)) if check.function == "geodesic" else ())
+
+
+def _order(check: Check) -> Any:
+    order = check.name.removeprefix("geodesic_")
+    return int(order) if order.isdigit() else order
 
 
 def _result(check: Check, trial: Trial) -> Parts:
-    arrays, extra = _arguments(check, trial.case)
-    vectors = [Pair(*arrays[i : i + 2]) for i in range(2, len(arrays), 2)]
-    result = trial.call(check.function, *vectors, extra=extra)
+    _, extra = _arguments(check, trial.case)
+    result = trial.call(check.function, *trial.case.vectors(check.function), extra=extra)
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -319,10 +322,10 @@ def _size_ratio(case: Case) -> float:
 
 def _is_right(check: Check, trial: Trial, case: Case) -> bool:
     try:
-        errors = check.relative_errors(Trial(trial.backend, case, trial.dtype))
+        errors = check.relative_errors(Trial(trial.backend, case))
     except (BackendFailure, NotImplementedError):
         return False
-    return bool(np.all(errors <= THRESHOLD * check.unit(case, trial.dtype)))
+    return bool(np.all(errors <= THRESHOLD * check.unit(case)))
 
 
 def _precision(check: Check, trial: Trial, result: Parts) -> str | None:
@@ -330,7 +333,7 @@ def _precision(check: Check, trial: Trial, result: Parts) -> str | None:
         return None
     right = _formula(check, trial.case, trial.case.metric)
     error = _distance(trial, result, right)
-    single = gram_unit(trial.case, "float32", 1)
+    single = gram_unit(replace(trial.case, dtype="float32"), 1)
     if 1e-3 * np.min(single) < error < 30 * float(np.max(single)):
         return f"an error of {error:.1g} is of the size of single precision: float32 inside?"
     return None

@@ -6,15 +6,17 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
 from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
-from refgeo.pair import Array, Pair
+from refgeo.pair import Array, Pair, transpose
 
 METRICS: dict[str, type[PairMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
 
@@ -34,19 +36,57 @@ _LARGE_SHAPES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
     "big-head": ((2,), 257, 256, 64),
 }
 _CONDITIONS = (1.0, 3.0, 10.0, 1e2, 1e3, 1e4, 1e6)
+GIVEN = ("a_G", "a_H", "b_G", "b_H", "e_G", "e_H", *(f"hessian_{v}_{part}" for v in "ewv" for part in "GH"), "t")
+"""The names of a case's arrays beside G and H."""
+
 _SCALES = ((1.0, 1.0), (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6))
+
+
+class InvariantLoss:
+    """f(θ) = ½‖GHᵀ − Y‖²/s² per block, s the typical size of GHᵀ at `point`, and Y as far away as GHᵀ is large.
+
+    Examples
+    --------
+    >>> point = Pair([[2.0]], [[3.0]])
+    >>> loss = InvariantLoss(point, np.random.default_rng(0))
+    >>> bool(loss.value(point) == loss.value(Pair([[1.0]], [[6.0]])))
+    True
+    """
+
+    def __init__(self, point: Pair, rng: np.random.Generator) -> None:
+        self.size = _typical_size(point.product)
+        self.target = point.product - self.size * rng.standard_normal(point.product.shape)
+
+    def value(self, place: Pair) -> Array:
+        """The loss, per block."""
+        return np.asarray(0.5 * np.sum(((place.product - self.target) / self.size) ** 2, axis=(-2, -1)))
+
+    def gradient(self, place: Pair) -> Pair:
+        """The Euclidean gradient (RH, RᵀG), R = (GHᵀ − Y)/s²."""
+        residual = (place.product - self.target) / self.size**2
+        return Pair._of(residual @ place.H, transpose(residual) @ place.G)
+
+    def hessian(self, place: Pair, v: Pair) -> Pair:
+        """The Euclidean Hessian applied to v."""
+        residual = (place.product - self.target) / self.size**2
+        change = (v.G @ transpose(place.H) + place.G @ transpose(v.H)) / self.size**2
+        return Pair._of(change @ place.H + residual @ v.H, transpose(change) @ place.G + transpose(residual) @ v.G)
 
 
 class ExactBlock:
     """One block of a case for the enclosures: made once, shared by all checks and runs."""
 
     def __init__(self, case: Case, block: tuple[int, ...]) -> None:
-        def part(pair: Pair) -> Pair:
-            return Pair(pair.G[block], pair.H[block])
-
-        self.space = ExactTangentSpace(case.metric, *part(case.point))
-        self.vectors = {"a": part(case.a), "b": part(case.b), "e": part(case.e)}
+        self._case, self._block = case, block
+        self.space = ExactTangentSpace(case.metric, *_block_of(case.point, block))
+        self._vectors: dict[str, tuple[Pair, ...]] = {}
         self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
+
+    def vectors(self, function: str) -> tuple[Pair, ...]:
+        """What `function` gets after the point; the same objects every time, which the space recognises."""
+        if function not in self._vectors:
+            self._vectors[function] = tuple(_block_of(v, self._block) for v in self._case.vectors(function))
+        return self._vectors[function]
 
     def enclosures(
         self, name: str, compute: Callable[[ExactBlock], tuple[Enclosure, ...]]
@@ -60,6 +100,10 @@ class ExactBlock:
         return self._enclosures[name]
 
 
+def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
+    return Pair(pair.G[block], pair.H[block])
+
+
 @dataclass(frozen=True)
 class Case:
     """A base point with the vectors that the checks need, all representable in the dtype under test.
@@ -68,13 +112,15 @@ class Case:
     ----------
     name : str
         ``shape/condition/scale`` or the name of a network's block.
-    metric : str
+    metric, dtype : str
     space : PairTangentSpace
         At the base point; used for sizes and condition numbers, never for expected values.
     a, b : Pair
         Tangent vectors, neither horizontal nor vertical.
     e : Pair
-        A Euclidean gradient.
+        A covector, of no particular loss.
+    hessian : tuple of Pair
+        The Euclidean gradient of an invariant loss, its Euclidean Hessian applied to a horizontal vector, the vector.
     t : float
     seed : int
         Of the run, for whatever else a check draws.
@@ -84,13 +130,34 @@ class Case:
 
     name: str
     metric: str
+    dtype: str
     space: PairTangentSpace
     a: Pair
     b: Pair
     e: Pair
+    hessian: tuple[Pair, Pair, Pair]
     t: float
     seed: int
     generated: bool = True
+
+    def arrays(self) -> dict[str, Array | float]:
+        """The point, the vectors and the time by name, as `given_case` takes them."""
+        named = {"a": self.a, "b": self.b, "e": self.e}
+        named |= {f"hessian_{name}": pair for name, pair in zip("ewv", self.hessian, strict=True)}
+        parts = {
+            f"{name}_{part}": factor for name, pair in named.items() for part, factor in zip("GH", pair, strict=True)
+        }
+        return {"G": self.point.G, "H": self.point.H, **parts, "t": self.t}
+
+    def vectors(self, function: str) -> tuple[Pair, ...]:
+        """What a function of a backend gets after the point."""
+        given = {
+            "inner_product": (self.a, self.b),
+            "riemannian_gradient": (self.e,),
+            "riemannian_hessian": self.hessian,
+            "christoffel": (self.a, self.b),
+        }
+        return given.get(function, (self.a,))
 
     @cached_property
     def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
@@ -182,11 +249,67 @@ def make_case(name: str, metric: str, point: Pair, rng: np.random.Generator, dty
     >>> make_case("mine", "inv", Pair([[2.0]], [[3.0]]), np.random.default_rng(0), "float32").point.G.item()
     2.0
     """
+    return _case(name, metric, point, rng, dtype, seed, {})
+
+
+def given_case(name: str, metric: str, arrays: Mapping[str, npt.ArrayLike], dtype: str, seed: int = 0) -> Case:
+    """A case from named arrays: ``G``, ``H`` and any of `GIVEN`; the vectors that are missing are drawn.
+
+    Raises
+    ------
+    ValueError
+        An array is missing, unknown, of the wrong shape or not real.
+
+    Examples
+    --------
+    >>> given_case("mine", "inv", {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}, "float64").a.G.item()
+    1.0
+    """
+    unknown = sorted(set(arrays) - {"G", "H", *GIVEN})
+    if unknown:
+        raise ValueError(f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(GIVEN)}")
+    if "G" not in arrays or "H" not in arrays:
+        raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
+    try:
+        point = Pair(arrays["G"], arrays["H"])
+        given: dict[str, Any] = {} if "t" not in arrays else {"t": float(np.asarray(arrays["t"], dtype=dtype))}
+        for vector in ("a", "b", "e", "hessian_e", "hessian_w", "hessian_v"):
+            parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
+            if len(parts) == 1:
+                raise ValueError(f"{vector}_G and {vector}_H go together, got one of them")
+            if parts:
+                given[vector] = Pair(*parts)
+                if not all(
+                    np.any(given[vector].G[i]) or np.any(given[vector].H[i]) for i in np.ndindex(point.block_shape)
+                ):
+                    raise ValueError(f"{vector}_G and {vector}_H: a vector is zero, at which nothing can be tested")
+                if (given[vector].G.shape, given[vector].H.shape) != (point.G.shape, point.H.shape):
+                    raise ValueError(
+                        f"{vector}_G and {vector}_H: expected the shapes of G and H, {point.G.shape} and "
+                        f"{point.H.shape}, got {given[vector].G.shape} and {given[vector].H.shape}"
+                    )
+        return _case(name, metric, point, _case_rng(seed, name), dtype, seed, given)
+    except ValueError as error:
+        raise ValueError(f"point {name}: {error}") from error
+
+
+def _case(
+    name: str, metric: str, point: Pair, rng: np.random.Generator, dtype: str, seed: int, given: Mapping[str, Any]
+) -> Case:
     point = representable(point, dtype)
     space = METRICS[metric]().at(point)
-    a, b = (representable(_curvature_sized(space, _like(point, rng)), dtype) for _ in range(2))
-    e = representable(_reciprocal(point, rng), dtype)
-    return Case(name, metric, space, a, b, e, float(np.float32(0.7)), seed)
+    drawn = {
+        "a": _curvature_sized(space, _like(point, rng)),
+        "b": _curvature_sized(space, _like(point, rng)),
+        "e": _reciprocal(point, rng),
+    }
+    a, b, e = (representable(given.get(vector, drawn[vector]), dtype) for vector in "abe")
+    loss = InvariantLoss(point, rng)
+    v = representable(given.get("hessian_v", horizontal_like(space, a, rng)), dtype)
+    hessian_e = representable(given.get("hessian_e", loss.gradient(point)), dtype)
+    hessian_w = representable(given.get("hessian_w", loss.hessian(point, v)), dtype)
+    t = given.get("t", float(np.float32(0.7)))
+    return Case(name, metric, dtype, space, a, b, e, (hessian_e, hessian_w, v), t, seed)
 
 
 def _typical_size(factor: Array) -> Array:
@@ -202,6 +325,21 @@ def _like(point: Pair, rng: np.random.Generator) -> Pair:
 def _reciprocal(point: Pair, rng: np.random.Generator) -> Pair:
     """Gaussian, with the reciprocal size: what the gradient of a loss of G Hᵀ looks like."""
     return Pair(*(rng.standard_normal(factor.shape) / _typical_size(factor) for factor in point))
+
+
+def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) -> Pair:
+    """The horizontal part of `v`; another horizontal vector where that is next to nothing.
+
+    Examples
+    --------
+    >>> space = InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> bool(space.is_horizontal(horizontal_like(space, space.vertical_vector([[1.0]]), np.random.default_rng(0))))
+    True
+    """
+    part, length = space.horizontal_projection(v), space.norm(v)
+    drawn = space.random_tangent_vector(rng) * length
+    nearly_vertical = (space.norm(part) < 0.1 * length)[..., None, None]
+    return Pair._of(*(np.where(nearly_vertical, y, x) for x, y in zip(part, drawn, strict=True)))
 
 
 def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:

@@ -11,20 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import FUNCTIONS, BackendFailure, Observation
+from refgeo.conformance.backend import ARGUMENTS, FUNCTIONS, BackendFailure, Observation
 from refgeo.conformance.checks import GRAM_POWERS, Check, gram_unit
 from refgeo.conformance.trial import Trial
 from refgeo.pair import Array, Pair
 
 CONDUCT: dict[str, Check] = {}
-
-_VECTORS = {
-    "inner_product": "ab",
-    "horizontal_projection": "a",
-    "riemannian_gradient": "e",
-    "christoffel": "ab",
-    "geodesic": "a",
-}
 
 
 def _add(
@@ -46,21 +38,17 @@ def _of_function(relative_errors: Callable[[Trial, str], Array], function: str, 
     return np.asarray(relative_errors(trial, function), dtype=np.float64)
 
 
-def _vectors(trial: Trial, function: str) -> tuple[Pair, ...]:
-    return tuple(getattr(trial.case, name) for name in _VECTORS[function])
-
-
 def _extra(trial: Trial, function: str) -> tuple[Any, ...]:
     return (trial.case.t, 2) if function == "geodesic" else ()
 
 
 def _call(trial: Trial, function: str) -> tuple[Array, ...]:
-    result = trial.call(function, *_vectors(trial, function), extra=_extra(trial, function))
+    result = trial.call(function, *trial.case.vectors(function), extra=_extra(trial, function))
     return result if isinstance(result, tuple) else (result,)
 
 
 def _observe(trial: Trial, function: str) -> Observation:
-    pairs = (trial.case.point, *_vectors(trial, function))
+    pairs = (trial.case.point, *trial.case.vectors(function))
     arrays = [factor.astype(trial.dtype) for pair in pairs for factor in pair]
     return trial.backend.observe(function, trial.case.metric, arrays, _extra(trial, function))
 
@@ -77,7 +65,7 @@ def _same_twice(trial: Trial, function: str) -> Array:
 def _inputs_unchanged(trial: Trial, function: str) -> Array:
     observation = _observe(trial, function)
     if observation.changed_inputs:
-        names = ("G", "H", *(f"{vector}_{part}" for vector in _VECTORS[function] for part in "GH"))
+        names = ("G", "H", *(f"{vector}_{part}" for vector in ARGUMENTS[function] for part in "GH"))
         changed = ", ".join(names[i] for i in observation.changed_inputs)
         raise BackendFailure(f"changed its input {changed}")
     return _verdict(trial, True)
@@ -103,7 +91,7 @@ def _loop_over_blocks(trial: Trial, function: str) -> Array:
     errors = np.zeros(trial.case.point.block_shape)
     for block in np.ndindex(trial.case.point.block_shape):
         point, *vectors = (
-            Pair(pair.G[block], pair.H[block]) for pair in (trial.case.point, *_vectors(trial, function))
+            Pair(pair.G[block], pair.H[block]) for pair in (trial.case.point, *trial.case.vectors(function))
         )
         alone = trial.call(function, *vectors, point=point, extra=_extra(trial, function))
         alone = alone if isinstance(alone, tuple) else (alone,)
@@ -116,7 +104,7 @@ def _loop_over_blocks(trial: Trial, function: str) -> Array:
 def _nan_stays_in_its_block(trial: Trial, function: str) -> Array:
     """NaN in the first block's vector: the other blocks as before, or a clear refusal."""
     clean = _call(trial, function)
-    vectors = list(_vectors(trial, function))
+    vectors = list(trial.case.vectors(function))
     G = np.array(vectors[0].G)
     first = (0,) * len(trial.case.point.block_shape)
     G[first] = np.nan
@@ -135,7 +123,7 @@ def _nan_stays_in_its_block(trial: Trial, function: str) -> Array:
 
 def _wrong_shapes_raise(trial: Trial, function: str) -> Array:
     """A vector with one column too many."""
-    pairs = (trial.case.point, *_vectors(trial, function))
+    pairs = (trial.case.point, *trial.case.vectors(function))
     arrays = [factor.astype(trial.dtype) for pair in pairs for factor in pair]
     arrays[2] = np.concatenate([arrays[2], arrays[2][..., :1]], axis=-1)
     try:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.cases import METRICS, Case
-from refgeo.conformance.checks import GRAM_POWERS, Check, christoffel_size, gram_unit
+from refgeo.conformance.cases import METRICS, Case, InvariantLoss, horizontal_like
+from refgeo.conformance.checks import GRAM_POWERS, Check, christoffel_size, gram_unit, hessian_size
 from refgeo.conformance.trial import Trial
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Array, Pair
 
 LAWS: dict[str, Check] = {}
 
@@ -40,10 +40,10 @@ def law(
     """Register a law of `function`; `scale` widens its unit, `differenced` makes it that of five-point differences."""
 
     def register(relative_errors: Law) -> Law:
-        def unit(case: Case, dtype: str) -> Array:
-            rounding = scale * gram_unit(case, dtype, GRAM_POWERS[function])
+        def unit(case: Case) -> Array:
+            rounding = scale * gram_unit(case, GRAM_POWERS[function])
             # u^{4/5} in place of u
-            return rounding * (np.finfo(dtype).eps / 2) ** -0.2 if differenced else rounding
+            return rounding * (np.finfo(case.dtype).eps / 2) ** -0.2 if differenced else rounding
 
         full = f"{function}.{name}"
         LAWS[full] = Check(
@@ -103,8 +103,9 @@ def _vertical(trial: Trial) -> Pair:
     return trial.rounded(trial.space.vertical_vector(trial.rng("vertical").standard_normal((h, h))))
 
 
-def _horizontal(trial: Trial) -> Pair:
-    return trial.rounded(trial.space.horizontal_projection(trial.case.a))
+def _horizontal(trial: Trial, vector: str = "a") -> Pair:
+    v = horizontal_like(trial.space, getattr(trial.case, vector), trial.rng(f"horizontal {vector}"))
+    return trial.rounded(v)
 
 
 def _moved(trial: Trial, *vectors: Pair) -> tuple[Pair, ...]:
@@ -220,26 +221,18 @@ def _equivariance(
 # Riemannian gradient -------------------------------------------------------------------------------------------
 
 
-def _loss(trial: Trial) -> tuple[Callable[[Pair], Array], Pair]:
-    """½‖GHᵀ − Y‖², which is invariant, and its Euclidean gradient."""
-    point = trial.case.point
-    X = point.product
-    size = np.sqrt(np.mean(X**2, axis=(-2, -1), keepdims=True))
-    Y = X - size * trial.rng("loss").standard_normal(X.shape)
-
-    def value(place: Pair) -> Array:
-        return np.asarray(0.5 * np.sum((place.product - Y) ** 2, axis=(-2, -1)))
-
-    residual = X - Y
-    return value, Pair._of(residual @ point.H, transpose(residual) @ point.G)
+def _loss(trial: Trial) -> tuple[InvariantLoss, Pair]:
+    """A loss and its Euclidean gradient."""
+    loss = InvariantLoss(trial.case.point, trial.rng("loss"))
+    return loss, loss.gradient(trial.case.point)
 
 
 @law("riemannian_gradient", "represents_the_derivative", "⟨grad f, v⟩ = Df[v], by differences of a loss", scale=10.0)
 def _(trial: Trial) -> Array:
-    value, egrad = _loss(trial)
+    loss, egrad = _loss(trial)
     v = trial.case.a
     # f is a polynomial of degree four along a line: the five-point difference is exact
-    derivative = _derivative(lambda s: (value(trial.case.point + s * v),), 0.25)[0]
+    derivative = _derivative(lambda s: (loss.value(trial.case.point + s * v),), 0.25)[0]
     gradient = trial.call("riemannian_gradient", trial.rounded(egrad))
     size = trial.space.norm(trial.space.riemannian_gradient(egrad)) * trial.space.norm(v)
     return np.abs(_inner(trial, gradient, v) - derivative) / size
@@ -265,6 +258,63 @@ def _(trial: Trial) -> Array:
     space = METRICS[trial.case.metric]().at(point)
     size = trial.space.norm(trial.space.riemannian_gradient(e))
     return trial.length(_combination((1.0, there), (-1.0, carried)), space) / size
+
+
+# Riemannian Hessian --------------------------------------------------------------------------------------------
+
+
+def _hessian(trial: Trial, v: Pair) -> tuple[Array, Array]:
+    """The backend's Hessian of the loss, along a horizontal vector."""
+    loss, egrad = _loss(trial)
+    ehess_v = loss.hessian(trial.case.point, v)
+    result: tuple[Array, Array] = trial.call("riemannian_hessian", trial.rounded(egrad), trial.rounded(ehess_v), v)
+    return result
+
+
+def _hessian_size(trial: Trial, v: Pair) -> Array:
+    loss, egrad = _loss(trial)
+    return hessian_size(trial.space, egrad, loss.hessian(trial.case.point, v), v)
+
+
+@law("riemannian_hessian", "symmetric", "⟨Hess[v], w⟩ = ⟨v, Hess[w]⟩ for horizontal v, w", scale=2.0)
+def _(trial: Trial) -> Array:
+    v, w = _horizontal(trial, "a"), _horizontal(trial, "b")
+    one, other = _inner(trial, _hessian(trial, v), w), _inner(trial, _hessian(trial, w), v)
+    size = _hessian_size(trial, v) * trial.space.norm(w) + _hessian_size(trial, w) * trial.space.norm(v)
+    return np.abs(one - other) / size
+
+
+@law("riemannian_hessian", "linear", "Hess[2v − 3w] = 2Hess[v] − 3Hess[w]", scale=5.0)
+def _(trial: Trial) -> Array:
+    v, w = _horizontal(trial, "a"), _horizontal(trial, "b")
+    together = _hessian(trial, trial.rounded(2 * v - 3 * w))
+    apart = _combination((2.0, _hessian(trial, v)), (-3.0, _hessian(trial, w)))
+    return _differences(trial, together, apart, _hessian_size(trial, v) + _hessian_size(trial, w))
+
+
+@law("riemannian_hessian", "horizontal", "Hess[v] is horizontal")
+def _(trial: Trial) -> Array:
+    v, vertical = _horizontal(trial), _vertical(trial)
+    size = _hessian_size(trial, v) * trial.space.norm(vertical)
+    return np.abs(_inner(trial, _hessian(trial, v), vertical)) / size
+
+
+@law(
+    "riemannian_hessian",
+    "quadratic_model",
+    "⟨v, Hess[v]⟩ = (f∘γ)''(0) along the geodesic, so that f + t⟨grad f, v⟩ + ½t²⟨v, Hess[v]⟩ is off by O(t³)",
+    scale=10.0,
+)
+def _(trial: Trial) -> Array:
+    v = _horizontal(trial)
+    v = trial.rounded(v * (1.0 / _bend(trial, v)))
+    loss, _ = _loss(trial)
+    # Along the parabola of order 2 the loss is a polynomial of degree 8, for which this difference is exact.
+    weights = (-205 / 72, 8 / 5, -1 / 5, 8 / 315, -1 / 560)
+    step = 0.25
+    values = {k: loss.value(trial.space.geodesic(v, k * step, 2)) for k in range(-4, 5)}
+    second = sum(weights[abs(k)] * value for k, value in values.items()) / step**2
+    return np.abs(_inner(trial, _hessian(trial, v), v) - second) / (_hessian_size(trial, v) * trial.space.norm(v))
 
 
 # Christoffel ---------------------------------------------------------------------------------------------------
@@ -415,7 +465,7 @@ def _(trial: Trial) -> Array:
         except (GeodesicIncompleteError, GeodesicAccuracyError):
             return np.full(trial.case.point.block_shape, np.nan)
         errors.append(trial.length(_combination((1.0, trial.call("geodesic", v, extra=(t, 2))), (-1.0, _parts(exact)))))
-    floor = 100 * gram_unit(trial.case, trial.dtype, 1) * _place_size(trial)
+    floor = 100 * gram_unit(trial.case, 1) * _place_size(trial)
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = np.log2(errors[0] / errors[1])
     # errors that are all rounding have no slope; a slope between 2.5 and 3.5 (or steeper: no error) is third order

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
+
+import numpy as np
 
 SCHEMA = "refgeo-report/1"
 _WIDTH = 140
@@ -23,13 +25,44 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class WorstCase:
-    """Where something happened: a case, a block in it, its condition number and the relative error there."""
+class Measurement:
+    """One check of one block of a case.
+
+    Attributes
+    ----------
+    case : str
+    block : tuple of int
+    condition : float
+        κ, the larger condition number of the factors.
+    relative_error : float
+        Beside the natural size of the result; infinite where there was no usable result.
+    attainable, gram : float
+        The relative errors of ratio 1: of a factorised route, and with Gram matrices.
+    decisive : bool
+        Whether the verdict rests on it.
+    """
 
     case: str
     block: tuple[int, ...]
     condition: float
     relative_error: float
+    attainable: float
+    gram: float
+    decisive: bool
+
+    @property
+    def ratio(self) -> float:
+        """The error in units of what Gram matrices cost."""
+        return self.relative_error / self.gram
+
+    @property
+    def attainable_ratio(self) -> float:
+        """The error in units of what a factorised route costs."""
+        return self.relative_error / self.attainable
+
+    def digits(self, dtype: str) -> float:
+        """Decimal digits that are right, at most those of the dtype."""
+        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, -np.log10(np.finfo(dtype).eps / 2)))
 
     def __str__(self) -> str:
         return self.case + (f"[{','.join(map(str, self.block))}]" if self.block else "")
@@ -49,11 +82,13 @@ class Row:
         Over the decisive points, against `threshold`.
     digits_kept : float or None
         The fewest, over the decisive points.
-    worst_case : WorstCase or None
+    worst_case : Measurement or None
     digits_lost : float
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
-    lossy_case : WorstCase or None
+    lossy_case : Measurement or None
     message : str
+    measurements : tuple of Measurement
+        Of a value: everything that was judged, for plots of digits against conditioning.
     diagnosis : str
         For a wrong value: which common mistake gives the same numbers.
     """
@@ -67,10 +102,11 @@ class Row:
     worst_ratio: float | None
     threshold: float
     digits_kept: float | None
-    worst_case: WorstCase | None
+    worst_case: Measurement | None
     digits_lost: float
-    lossy_case: WorstCase | None
+    lossy_case: Measurement | None
     message: str
+    measurements: tuple[Measurement, ...] = ()
     diagnosis: str = ""
 
     @property
@@ -82,6 +118,21 @@ class Row:
     def function(self) -> str:
         """The backend's function."""
         return self.check.split(".")[0].removesuffix("_1").removesuffix("_2")
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in words; right with lost digits is not the same as right.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["tall"]).rows[0].outcome
+        'loses 9 digits at κ = 1e+04'
+        """
+        if self.verdict is Verdict.PASS and self.lossy_case is not None:
+            count = f"{self.digits_lost:.0f} digit" + ("s" if round(self.digits_lost) != 1 else "")
+            return f"loses {count} at κ = {self.lossy_case.condition:.0e}"
+        return self.verdict.value
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"
@@ -96,8 +147,12 @@ class Report:
     backend, dtype, profile, source : str
     seed : int
     rows : list of Row
-    network : tuple of str
+    spec : str or None
+        What `refgeo.check` loads the backend by; None for an object.
+    network : dict
         The options that select the checkpoint, if any.
+    failing_points : dict
+        The worst points of failing rows, by name, where a seed does not give them again.
 
     Examples
     --------
@@ -113,7 +168,9 @@ class Report:
     seed: int
     source: str
     rows: list[Row]
-    network: tuple[str, ...] = ()
+    spec: str | None = None
+    network: dict[str, Any] = field(default_factory=dict)
+    failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -143,31 +200,83 @@ class Report:
         return [*map(str, values), *laws]
 
     def reproduce(self, row: Row) -> str:
-        """The command that runs the worst case of a row alone."""
+        """The command that runs the worst case of a row alone; empty if a command line cannot."""
+        if not self._has_command or row.worst_case is None:
+            return ""
         words = ["refgeo check", *self._selection(), f"--metric {row.metric}", f"--checks {row.check}"]
-        place = row.worst_case or row.lossy_case
-        if place is not None:
-            words.append(f"--case {shlex.quote(place.case)}")
-        return " ".join([*words, f"--seed {self.seed}"])
+        return " ".join([*words, f"--case {shlex.quote(row.worst_case.case)}", f"--seed {self.seed}"])
+
+    def reproduce_in_python(self, row: Row) -> str:
+        """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> report = rg.check(metrics=["mix"], checks=["christoffel"], cases=["scalar"])
+        >>> print(report.reproduce_in_python(report.rows[0]))
+        rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['scalar/k1/s1,1'], seed=0).print()
+        """
+        words = ["backend" if self.spec is None else repr(self.spec)]
+        words += [f"metrics={[row.metric]!r}", f"checks={[row.check]!r}"]
+        if self.dtype != "float64":
+            words.append(f"dtype={self.dtype!r}")
+        if self.profile not in ("quick", "fuzz"):
+            words.append(f"profile={self.profile!r}")
+        if self.network:
+            words.append("checkpoint=state_dict" if self.network["checkpoint"] is None else "")
+            words += [f"{name}={value!r}" for name, value in self.network.items() if value is not None]
+        if row.worst_case is not None:
+            case = row.worst_case.case
+            words.append(
+                f"points={{{case!r}: {_literal(_used(row, self.failing_points[case]))}}}"
+                if case in self.failing_points
+                else f"cases={[case]!r}"
+            )
+        return f"rg.check({', '.join(filter(None, words))}, seed={self.seed}).print()"
+
+    @property
+    def _has_command(self) -> bool:
+        """Whether a command line can load the backend and make the test points."""
+        points = not self.failing_points and self.network.get("checkpoint", "") is not None
+        return self.spec is not None and points
 
     def _selection(self) -> list[str]:
         """The words that select the backend, its dtype and the kind of test points."""
-        words = [] if self.backend == "refgeo.formulas" else [shlex.quote(self.backend)]
+        words = [] if self.spec == "refgeo.formulas" else [shlex.quote(str(self.spec))]
         if self.dtype != "float64":
             words.append(f"--dtype {self.dtype}")
         if self.profile != "quick":
             words.append(f"--profile {self.profile}")
-        return [*words, *self.network]
+        words += [f"--{name} {shlex.quote(str(value))}" for name, value in self.network.items() if value is not None]
+        return words
+
+    def details(self, row: Row) -> list[str]:
+        """What there is to say of a row that does not pass, a line each."""
+        lines = [f"{row}: {row.message or row.verdict.value}", f"expected: {row.statement}"]
+        if row.diagnosis:
+            lines.append(f"diagnosis: {row.diagnosis}")
+        if row.worst_case is not None:
+            place = row.worst_case
+            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
+        if self.reproduce(row):
+            lines.append(f"reproduce: {self.reproduce(row)}")
+        return [*lines, f"in Python: {self.reproduce_in_python(row)}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON; infinities become strings."""
+        """Plain data, for JSON: what ``refgeo/conformance/report.schema.json`` describes; infinities become strings."""
         from refgeo import __version__
 
         rows = []
         for row in self.rows:
             data = asdict(row)
             data["verdict"] = row.verdict.value
+            data["outcome"] = row.outcome
+            data["measurements"] = {
+                key: [getattr(one, key) for one in row.measurements]
+                for key in ("case", "block", "condition", "relative_error", "decisive")
+            }
             data["reproduce"] = self.reproduce(row)
+            data["reproduce_in_python"] = self.reproduce_in_python(row)
             rows.append(data)
         head = {"schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "wrong": self.wrong}
         run = {key: getattr(self, key) for key in ("backend", "dtype", "profile", "seed", "source")}
@@ -177,6 +286,18 @@ class Report:
     def to_json(self) -> str:
         """The report as JSON text (schema ``refgeo-report/1``)."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_junit(self) -> str:
+        """The report as JUnit XML, which continuous integration understands: a test case per row."""
+        from refgeo.conformance.junit import to_junit
+
+        return to_junit(self)
+
+    def to_html(self) -> str:
+        """The report as one self-contained page with plots; needs the extra ``html`` (Jinja2 and matplotlib)."""
+        from refgeo.conformance.html import to_html
+
+        return to_html(self)
 
     def print(self, file: Any = None) -> None:
         """Show the report as a table, with findings below it."""
@@ -208,7 +329,7 @@ class Report:
                 "-" if row.worst_ratio is None else f"{row.worst_ratio:.2g}",
                 f"{row.threshold:g}",
                 "-" if row.digits_kept is None or row.is_law else f"{row.digits_kept:.1f}",
-                Text(row.verdict.value, style=_STYLES.get(row.verdict, "dim")),
+                Text(row.outcome, style="yellow" if row.lossy_case else _STYLES.get(row.verdict, "dim")),
                 Text("-" if row.worst_case is None else str(row.worst_case)),
             )
         console.print(table)
@@ -217,14 +338,10 @@ class Report:
             console.print(Text(text), style=style, soft_wrap=True)
 
         for row in self.failures:
-            say(f"WRONG      {row}: {row.message}", "red")
-            say(f"           expected: {row.statement}")
-            if row.diagnosis:
-                say(f"           diagnosis: {row.diagnosis}", "bold")
-            if row.worst_case is not None:
-                error, condition = row.worst_case.relative_error, row.worst_case.condition
-                say(f"           relative error {error:.2g} at κ = {condition:.2g}")
-            say(f"           reproduce: {self.reproduce(row)}")
+            headline, *details = self.details(row)
+            say(f"WRONG      {headline}", "red")
+            for line in details:
+                say(f"           {line}", "bold" if line.startswith("diagnosis") else "")
         for row in self.rows:
             if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED):
                 say(f"{row.verdict.value:10s} {row}: {row.message}", "yellow")
@@ -237,10 +354,10 @@ class Report:
                     f"digits     {row}: right, but keeps {row.digits_lost:.0f} digits fewer than a factorised route at "
                     f"κ = {place.condition:.1g} ({place})"
                 )
-        if any(row.worst_case for row in self.rows):
+        if self._has_command and any(row.worst_case for row in self.rows):
             words = ["refgeo check", *self._selection(), "--metric METRIC --checks CHECK --case CASE"]
             say(f"repeat one: {' '.join(words)} --seed {self.seed}", "dim")
-        for line in self._summary():
+        for line in self.summary:
             say(line, "bold")
 
     def _table_rows(self) -> list[Row]:
@@ -251,7 +368,9 @@ class Report:
                 groups.setdefault((row.function, row.metric), []).append(row)
         return [*(row for row in self.rows if not row.is_law), *map(_together, groups.values())]
 
-    def _summary(self) -> list[str]:
+    @property
+    def summary(self) -> list[str]:
+        """What the report says in a few lines: how many pass, what is missing, what is wrong."""
         lines = []
         for kind, rows in (
             ("values", [row for row in self.provided if not row.is_law]),
@@ -290,6 +409,17 @@ def _together(laws: list[Row]) -> Row:
         points=sum(law.points for law in laws),
         decisive_points=sum(law.decisive_points for law in laws),
     )
+
+
+def _used(row: Row, arrays: dict[str, Any]) -> dict[str, Any]:
+    """What the check of a row uses, of a case's arrays; the others are drawn again, or not looked at."""
+    prefixes = {"riemannian_gradient": "abe", "riemannian_hessian": ("a", "b", "hessian")}.get(row.function, "ab")
+    return {name: x for name, x in arrays.items() if name in ("G", "H", "t") or name.startswith(tuple(prefixes))}
+
+
+def _literal(arrays: dict[str, Any]) -> str:
+    """Arrays as nested lists that give the same numbers back."""
+    return repr({name: np.asarray(array).tolist() for name, array in arrays.items()})
 
 
 def _finite(value: Any) -> Any:

@@ -20,11 +20,15 @@ class Trial:
     ----------
     backend : Backend
     case : Case
-    dtype : str
     """
 
-    def __init__(self, backend: Backend, case: Case, dtype: str) -> None:
-        self.backend, self.case, self.dtype = backend, case, dtype
+    def __init__(self, backend: Backend, case: Case) -> None:
+        self.backend, self.case = backend, case
+
+    @property
+    def dtype(self) -> str:
+        """Of the arrays that the backend gets."""
+        return self.case.dtype
 
     @property
     def space(self) -> PairTangentSpace:

@@ -29,6 +29,11 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
     return _parts(_at(metric, G, H).riemannian_gradient(rg.Pair(e_G, e_H)), G.dtype)
 
 
+def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+    pairs = rg.Pair(e_G, e_H), rg.Pair(w_G, w_H), rg.Pair(v_G, v_H)
+    return _parts(_at(metric, G, H).riemannian_hessian(*pairs), G.dtype)
+
+
 def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
     return _parts(_at(metric, G, H).christoffel(rg.Pair(a_G, a_H), rg.Pair(b_G, b_H)), G.dtype)
 

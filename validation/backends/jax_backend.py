@@ -36,6 +36,10 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
     return _over_blocks(_raise, metric)((G, H), (e_G, e_H))
 
 
+def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+    return _over_blocks(_hessian, metric)((G, H), (e_G, e_H), (w_G, w_H), (v_G, v_H))
+
+
 def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
     return _over_blocks(_christoffel, metric)((G, H), (a_G, a_H), (b_G, b_H))
 
@@ -106,3 +110,11 @@ def _christoffel(metric, point, a, b):
 
     zero = jax.tree.map(jnp.zeros_like, a)
     return _raise(metric, point, jax.grad(koszul)(zero))
+
+
+def _hessian(metric, point, e, w, v):
+    """D grad f[v] + Γ(grad f, v), the derivative of g⁻¹e by differentiating in the point."""
+    gradient, moved = jax.jvp(lambda p: _raise(metric, p, e), (point,), (v,))
+    bend = _christoffel(metric, point, gradient, v)
+    covariant = jax.tree.map(lambda x, y, z: x + y + z, _raise(metric, point, w), moved, bend)
+    return _project(metric, point, covariant)

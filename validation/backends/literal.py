@@ -3,6 +3,20 @@
 refgeo check validation/backends/literal.py
 """
 
-from refgeo.formulas import christoffel, geodesic, horizontal_projection, inner_product, riemannian_gradient
+from refgeo.formulas import (
+    christoffel,
+    geodesic,
+    horizontal_projection,
+    inner_product,
+    riemannian_gradient,
+    riemannian_hessian,
+)
 
-__all__ = ["christoffel", "geodesic", "horizontal_projection", "inner_product", "riemannian_gradient"]
+__all__ = [
+    "christoffel",
+    "geodesic",
+    "horizontal_projection",
+    "inner_product",
+    "riemannian_gradient",
+    "riemannian_hessian",
+]

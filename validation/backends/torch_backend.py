@@ -46,6 +46,17 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
     return torch.linalg.solve(T, e_G.mT).mT, torch.linalg.solve(S, e_H.mT).mT
 
 
+def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+    """∇grad f[v] = g⁻¹(w − Γ(v, ·)* e); the adjoint comes from automatic differentiation of Γ(v, ·)."""
+
+    def bend(b_G, b_H):
+        return christoffel(metric, G, H, v_G, v_H, b_G, b_H)
+
+    _, (adjoint_G, adjoint_H) = torch.autograd.functional.vjp(bend, (v_G, v_H), (e_G, e_H))
+    covariant = riemannian_gradient(metric, G, H, w_G - adjoint_G, w_H - adjoint_H)
+    return horizontal_projection(metric, G, H, *covariant)
+
+
 def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
     if metric == "inv":
         return _christoffel_inv(G, a_G, b_G), _christoffel_inv(H, a_H, b_H)

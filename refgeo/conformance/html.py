@@ -1,0 +1,144 @@
+"""A report as one self-contained page: findings, plots of digits against conditioning, every row."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from refgeo.conformance.checks import GRAM_POWERS, THRESHOLD, WELL_CONDITIONED
+from refgeo.conformance.report import Report, Row, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a"}
+_MARKERS = {"inv": "o", "mix": "^"}
+
+
+class MissingExtraError(ImportError, ValueError):
+    """What a report in HTML is made with is not installed."""
+
+
+def require() -> None:
+    """Raise `MissingExtraError` now, rather than after a long run, if a page cannot be made.
+
+    Examples
+    --------
+    >>> require()
+    """
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f'html: needs Jinja2 and matplotlib ({error.name} is not installed); pip install "refgeo[html]"'
+        ) from error
+
+
+def to_html(report: Report) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    report : Report
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    MissingExtraError
+        Jinja2 or matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> page = to_html(rg.check(checks=["christoffel"], cases=["scalar"]))
+    >>> page.startswith("<!doctype html>"), "<svg" in page, "http://" in page.replace("http://www.w3.org", "")
+    (True, True, False)
+    """
+    require()
+    import jinja2
+
+    from refgeo import __version__
+
+    source = Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
+    return environment.from_string(source).render(
+        report=report,
+        version=__version__,
+        threshold=THRESHOLD,
+        well_conditioned=WELL_CONDITIONED,
+        plots=[(check, _plot(report, [row for row in report.rows if row.check == check])) for check in checks],
+        values=[row for row in report.rows if not row.is_law],
+        laws=[row for row in report.rows if row.is_law],
+        losses=[row for row in report.rows if row.lossy_case is not None],
+        open_rows=[row for row in report.rows if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED)],
+        css_class=_css_class,
+        anchor=lambda row: re.sub(r"[^a-z0-9_]+", "-", str(row).lower()),
+        number=lambda x: "–" if x is None else f"{x:.2g}",
+    )
+
+
+def _css_class(row: Row) -> str:
+    return "loss" if row.lossy_case is not None else row.verdict.value.lower().replace(" ", "-")
+
+
+def _plot(report: Report, rows: list[Row]) -> Any:
+    """Digits against conditioning of one value, both metrics, as SVG."""
+    from markupsafe import Markup
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "refgeo", "svg.fonttype": "none", "font.size": 11.0}):
+        figure = Figure(figsize=(5.2, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        _draw(axes, report.dtype, rows)
+        figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Every plot of a page needs identifiers of its own.
+    prefix = re.sub(r"\W", "", rows[0].check)
+    svg = re.sub(r'(id="|url\(#|xlink:href="#)', rf"\g<1>{prefix}-", svg)
+    return Markup(svg)
+
+
+def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
+    most = -np.log10(np.finfo(dtype).eps / 2)
+    measured = [one for row in rows for one in row.measurements]
+    largest = max(max(one.condition for one in measured), 100.0)
+    kappa = np.geomspace(1.0, largest, 200)
+    unit = THRESHOLD * np.finfo(dtype).eps / 2
+
+    def digits(power: int) -> Any:
+        return np.clip(-np.log10(unit * kappa**power), 0.0, most)
+
+    power = 1 if rows[0].check == "geodesic_1" else GRAM_POWERS[rows[0].function]
+    wrong = kappa <= WELL_CONDITIONED
+    axes.fill_between(kappa[wrong], 0.0, digits(power)[wrong], color="#d22", alpha=0.12, lw=0)
+    axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
+    if power > 1:
+        axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power}$)")
+    for row in rows:
+        points = [(one.condition, one.digits(dtype)) for one in row.measurements]
+        if points:
+            x, y = np.array(points).T
+            axes.plot(
+                x, y, _MARKERS[row.metric], ms=4.5, alpha=0.55, mew=0, color=_COLOURS[row.metric], label=row.metric
+            )
+    axes.set_xscale("log")
+    axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))
+    axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))
+    axes.set(xlabel="condition number κ of the factors", ylabel="digits kept")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
