@@ -15,7 +15,7 @@ from refgeo.metrics.tangent_space import TangentSpace
 from refgeo.pair import Pair
 
 if TYPE_CHECKING:
-    from refgeo import formulas, networks, strategies, testing
+    from refgeo import conformance, formulas, networks, strategies, testing
     from refgeo.conformance import Report, check
 
 __version__ = "0.1.0"
@@ -30,6 +30,7 @@ __all__ = [
     "Report",
     "TangentSpace",
     "check",
+    "conformance",
     "formulas",
     "networks",
     "strategies",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance"}
-_DEFERRED_MODULES = ("formulas", "networks", "strategies", "testing")
+_DEFERRED_MODULES = ("conformance", "formulas", "networks", "strategies", "testing")
 
 
 def __getattr__(name: str) -> Any:

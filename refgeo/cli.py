@@ -1,12 +1,15 @@
-"""The command line: ``refgeo check``."""
+"""The command line: ``refgeo check``, ``refgeo vectors write`` and ``refgeo vectors grade``."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
 
@@ -36,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     try:
-        return _check(options)
+        status: int = options.run(options)
+        return status
     except (ValueError, OSError) as error:
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
@@ -55,36 +59,78 @@ def _parser() -> argparse.ArgumentParser:
         description="Judge an implementation of the GL(h) geometry against rigorous enclosures. "
         "Exit status: 0 all provided checks pass, 1 something is wrong, 2 usage.",
     )
+    check.set_defaults(run=_check)
     check.add_argument(
         "backend", nargs="?", help="module, module:object or file.py; default: the paper's formulas, literally"
     )
-    check.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
     check.add_argument(
         "--checks", type=_names, help="only these, separated by commas: inner_product, horizontal_projection, "
-        "riemannian_gradient, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.koszul (a law)",
+        "riemannian_gradient, riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), "
+        "christoffel.koszul (a law)",
     )  # fmt: skip
-    check.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
-    check.add_argument("--dtype", default="float64", choices=["float64", "float32"])
-    check.add_argument(
-        "--profile",
-        default="quick",
-        choices=["quick", "full", "fuzz"],
-        help="how many generated points; fuzz searches for a failing one and shrinks it",
-    )
+    _point_arguments(check, ["quick", "full", "fuzz"])
     check.add_argument("--seconds", type=float, help="how long --profile fuzz searches (60)")
-    check.add_argument("--seed", type=int, default=0)
-    check.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
-    check.add_argument("--layout", help="how the checkpoint names its tensors: bert")
-    check.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     _output_arguments(check)
-    check.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    vectors = commands.add_parser(
+        "vectors",
+        help="test points in files, for any language",
+        description="Write test points into files that any language reads, and grade the results.",
+    )
+    verbs = vectors.add_subparsers(dest="verb", required=True)
+    write = verbs.add_parser("write", help="write inputs and instructions into a folder")
+    write.set_defaults(run=_write_vectors)
+    write.add_argument("directory", type=Path, metavar="DIR")
+    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
+    _point_arguments(write, ["quick", "full"])
+    grade = verbs.add_parser(
+        "grade",
+        help="judge results that were computed from them",
+        description="Judge results computed elsewhere. Exit status as for refgeo check.",
+    )
+    grade.set_defaults(run=_grade_vectors)
+    grade.add_argument("directory", type=Path, metavar="DIR")
+    grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
+    _output_arguments(grade)
     return parser
+
+
+def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str]) -> None:
+    parser.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
+    parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
+    parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
+    fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""
+    parser.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
+    parser.add_argument("--layout", help="how the checkpoint names its tensors: bert")
+    parser.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
+
+
+def _points(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `_point_arguments`, as functions take them."""
+    if options.seed < 0:
+        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
+    for name in ("layout", "heads"):
+        if getattr(options, name) is not None and options.checkpoint is None:
+            raise ValueError(f"--{name}: goes with --checkpoint FILE")
+    return {
+        "metrics": options.metric or ("inv", "mix"),
+        "dtype": options.dtype,
+        "profile": options.profile,
+        "seed": options.seed,
+        "cases": options.case,
+        "checkpoint": None if options.checkpoint is None else options.checkpoint.resolve(),
+        "layout": options.layout,
+        "heads": options.heads,
+    }
 
 
 def _output_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what in _OUTPUTS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also write the report as {what}")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _names(text: str) -> list[str]:
@@ -124,45 +170,49 @@ def _deliver(report: Report, outputs: dict[str, Path]) -> int:
     return PASSED if report.passed else FAILED
 
 
-def _check(options: argparse.Namespace) -> int:
+@contextlib.contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on the terminal, if there is one."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from refgeo.conformance import check
-
-    if options.seed < 0:
-        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
-    if options.seconds is not None and options.profile != "fuzz":
-        raise ValueError("--seconds: goes with --profile fuzz")
-    if options.layout is not None and options.checkpoint is None:
-        raise ValueError("--layout: goes with --checkpoint FILE")
-    if options.heads is not None and options.checkpoint is None:
-        raise ValueError("--heads: goes with --checkpoint FILE")
-    outputs = _outputs(options)
     columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=options.quiet or not console.is_terminal) as bar:
         task = bar.add_task("")
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
-        def show(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=what)
 
+def _check(options: argparse.Namespace) -> int:
+    from refgeo.conformance import check
+
+    seconds = {} if options.seconds is None else {"seconds": options.seconds}
+    if seconds and options.profile != "fuzz":
+        raise ValueError("--seconds: goes with --profile fuzz")
+    points, outputs = _points(options), _outputs(options)
+    with _progress(options) as show:
         report = check(
-            options.backend,
-            metrics=options.metric or ("inv", "mix"),
-            checks=options.checks,
-            dtype=options.dtype,
-            profile=options.profile,
-            **({} if options.seconds is None else {"seconds": options.seconds}),
-            seed=options.seed,
-            cases=options.case,
-            checkpoint=None if options.checkpoint is None else options.checkpoint.resolve(),
-            layout=options.layout,
-            heads=options.heads,
-            timeout=options.timeout,
-            progress=show,
+            options.backend, checks=options.checks, timeout=options.timeout, progress=show, **seconds, **points
         )
+    return _deliver(report, outputs)
+
+
+def _write_vectors(options: argparse.Namespace) -> int:
+    from refgeo.conformance import vectors
+
+    count = vectors.write(options.directory, options.format, **_points(options))
+    print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then:")
+    print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
+    return PASSED
+
+
+def _grade_vectors(options: argparse.Namespace) -> int:
+    from refgeo.conformance import vectors
+
+    outputs = _outputs(options)
+    with _progress(options) as show:
+        report = vectors.grade(options.directory, options.results, progress=show)
     return _deliver(report, outputs)
 
 

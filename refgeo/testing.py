@@ -146,7 +146,7 @@ def parametrize_with_checks(
             raise ValueError(f"expected_failures: {entry} has no reason; say why it fails")
     items = []
     for given in backends:
-        backend = _loaded(given, timeout)
+        backend = Backend.of(given, timeout)
         for metric in wanted_metrics:
             for name in names:
                 for dtype in wanted_dtypes:
@@ -261,12 +261,6 @@ def _as_case(function: str, metric: str, arguments: tuple[Any, ...], dtype: str)
     return given_case("given", metric, arrays, dtype), EXACT_GEODESIC if order == "exact" else VALUES[
         f"geodesic_{order}"
     ]
-
-
-def _loaded(given: Any, timeout: float) -> Backend:
-    if isinstance(given, Backend):
-        return given
-    return Backend.load(given, timeout) if isinstance(given, str) else Backend(given, timeout=timeout)
 
 
 def _short(backend: Backend) -> str:

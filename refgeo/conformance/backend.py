@@ -114,6 +114,19 @@ class Backend:
         backend.spec = spec
         return backend
 
+    @classmethod
+    def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
+        """The backend that somebody means: one already, a name, or a module or object.
+
+        Examples
+        --------
+        >>> Backend.of("refgeo.formulas").spec
+        'refgeo.formulas'
+        """
+        if isinstance(given, Backend):
+            return given
+        return cls.load(given, timeout) if isinstance(given, str) else cls(given, timeout=timeout)
+
     def provides(self, function: str) -> bool:
         """Whether the backend has `function`.
 

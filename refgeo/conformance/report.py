@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 SCHEMA = "refgeo-report/1"
-_WIDTH = 140
+_WIDTH = 150
 
 
 class Verdict(Enum):
@@ -127,11 +127,11 @@ class Row:
         --------
         >>> import refgeo as rg
         >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["tall"]).rows[0].outcome
-        'loses 9 digits at κ = 1e+04'
+        'loses 9 digits at κ=1e+04'
         """
         if self.verdict is Verdict.PASS and self.lossy_case is not None:
             count = f"{self.digits_lost:.0f} digit" + ("s" if round(self.digits_lost) != 1 else "")
-            return f"loses {count} at κ = {self.lossy_case.condition:.0e}"
+            return f"loses {count} at κ={self.lossy_case.condition:.0e}"
         return self.verdict.value
 
     def __str__(self) -> str:
@@ -153,6 +153,8 @@ class Report:
         The options that select the checkpoint, if any.
     failing_points : dict
         The worst points of failing rows, by name, where a seed does not give them again.
+    files : (folder, file), optional
+        Of vectors and results, if they were graded.
 
     Examples
     --------
@@ -171,6 +173,7 @@ class Report:
     spec: str | None = None
     network: dict[str, Any] = field(default_factory=dict)
     failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: tuple[str, str] | None = None
 
     @property
     def passed(self) -> bool:
@@ -216,6 +219,9 @@ class Report:
         >>> print(report.reproduce_in_python(report.rows[0]))
         rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['scalar/k1/s1,1'], seed=0).print()
         """
+        if self.files is not None and row.worst_case is not None:
+            case = row.worst_case.case.split(" ")[0]
+            return f"rg.conformance.vectors.assert_case{(*self.files, case, row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
         words += [f"metrics={[row.metric]!r}", f"checks={[row.check]!r}"]
         if self.dtype != "float64":
@@ -320,7 +326,7 @@ class Report:
             ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"),
             ("threshold", "right"), ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
         ):  # fmt: skip
-            table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+            table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "verdict")  # type: ignore[arg-type]
         for row in self._table_rows():
             table.add_row(
                 row.check,

@@ -100,7 +100,7 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    loaded = _backend(backend, timeout)
+    loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     run = _Run(
         loaded,
         chosen_checks(checks),
@@ -122,10 +122,9 @@ def check(
         run.points = search(run.tally, run.checks, run.metrics, run.dtype, seed, seconds, run.progress)
     else:
         if checkpoint is not None:
-            blocks = _attention_blocks(checkpoint, layout, heads)
             file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
             source, network = f"{layout} checkpoint", {"checkpoint": file, "layout": layout, "heads": heads}
-            found = [case for metric in run.metrics for case in network_cases(blocks, metric, seed, dtype)]
+            found = network_points(checkpoint, layout, heads, run.metrics, dtype, seed)
         elif points is not None:
             source = "given points"
             found = [
@@ -136,7 +135,7 @@ def check(
         else:
             source = "generated points"
             found = [case for metric in run.metrics for case in generated_cases(metric, profile, seed, dtype)]
-        run.over(_selected(found, cases))
+        run.over(selected(found, cases))
     rows = run.rows()
     regenerable = profile != "fuzz" and points is None
     return Report(
@@ -152,12 +151,14 @@ def check(
     )
 
 
-def _backend(backend: Any, timeout: float) -> Backend:
-    if isinstance(backend, Backend):
-        return backend
-    if backend is None or isinstance(backend, str):
-        return Backend.load(backend or "refgeo.formulas", timeout)
-    return Backend(backend, timeout=timeout)
+def run_over(
+    backend: Backend, checks: list[Check], cases: list[Case], dtype: str, seed: int, progress: Progress | None
+) -> _Run:
+    """All checks on all cases."""
+    metrics = list(dict.fromkeys(case.metric for case in cases))
+    run = _Run(backend, checks, metrics, dtype, seed, progress or (lambda done, total, what: None))
+    run.over(cases)
+    return run
 
 
 @dataclass
@@ -237,7 +238,8 @@ def _without_hearsay(rows: list[Row]) -> list[Row]:
     return judged
 
 
-def _selected(found: list[Case], cases: Iterable[str] | None) -> list[Case]:
+def selected(found: list[Case], cases: Iterable[str] | None) -> list[Case]:
+    """The cases with these names, or names that start with them; None: all."""
     wanted = None if cases is None else [cases] if isinstance(cases, str) else list(cases)
     chosen = [case for case in found if wanted is None or any(_selects(name, case.name) for name in wanted)]
     unknown = [name for name in wanted or [] if not any(_selects(name, case.name) for case in chosen)]
@@ -270,12 +272,19 @@ def _selects(wanted: str, name: str) -> bool:
     return name == start or name.startswith((start + "/", start + "."))
 
 
-def _attention_blocks(
-    checkpoint: str | Path | Mapping[str, Any], layout: str | None, heads: int | None
-) -> dict[str, Pair]:
+def network_points(
+    checkpoint: str | Path | Mapping[str, Any],
+    layout: str | None,
+    heads: int | None,
+    metrics: list[str],
+    dtype: str,
+    seed: int,
+) -> list[Case]:
+    """The attention blocks of a network as cases."""
     from refgeo import networks
 
     if layout is None:
         raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
     blocks = networks.read(checkpoint, layout, heads).blocks
-    return {name: block for name, block in blocks.items() if isinstance(block, Pair)}
+    pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
+    return [case for metric in metrics for case in network_cases(pairs, metric, seed, dtype)]

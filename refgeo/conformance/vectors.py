@@ -1,0 +1,396 @@
+"""Test points in files and results from files, for implementations in any language (format: ``FORMAT.md``)."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.conformance.backend import ARGUMENTS, Backend, BackendFailure
+from refgeo.conformance.cases import GIVEN, METRICS, Case, generated_cases, given_case
+from refgeo.conformance.checks import VALUES
+from refgeo.conformance.report import Report
+from refgeo.conformance.runner import DTYPES, Progress, network_points, one_of, run_over, selected
+
+SCHEMA = "refgeo-vectors/1"
+FORMATS = ("npz", "mat", "json")
+PROFILES = ("quick", "full")
+
+Named = dict[str, Any]
+
+
+class VectorFileError(ValueError):
+    """A file of vectors or results is missing, damaged, foreign, or does not fit."""
+
+
+def write(
+    directory: str | Path,
+    format: str = "npz",
+    *,
+    metrics: Iterable[str] = ("inv", "mix"),
+    dtype: str = "float64",
+    profile: str = "quick",
+    seed: int = 0,
+    cases: Iterable[str] | None = None,
+    checkpoint: str | Path | Mapping[str, Any] | None = None,
+    layout: str | None = None,
+    heads: int | None = None,
+) -> int:
+    """Write test points, and how to use them, into a folder.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Made if it does not exist. Its former inputs are replaced.
+    format : "npz", "mat" or "json"
+    metrics, dtype, profile, seed, cases, checkpoint, layout, heads
+        As for `refgeo.check`.
+
+    Returns
+    -------
+    int
+        The number of cases: every block is one.
+
+    Raises
+    ------
+    ValueError
+        An option has an unknown value, or no case is left.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder, "json", cases=["diagonal"])
+    40
+    """
+    one_of("format", format, FORMATS)
+    one_of("profile", profile, PROFILES)
+    one_of("dtype", dtype, DTYPES)
+    wanted = [one_of("metrics", metric, METRICS) for metric in metrics]
+    if checkpoint is None:
+        found = [case for metric in wanted for case in generated_cases(metric, profile, seed, dtype)]
+    else:
+        found = network_points(checkpoint, layout, heads, wanted, dtype, seed)
+    chosen = selected(found, cases)
+
+    named: Named = {"cases": []}
+    listed: list[Named] = []
+    for case in chosen:
+        for block in np.ndindex(case.point.block_shape):
+            name = f"{case.metric}_{len(listed) + 1:04d}"
+            named["cases"].append(name)
+            named |= {f"{name}__{key}": value for key, value in _inputs(case, block).items()}
+            n, m, h = case.point.sizes
+            listed.append(
+                {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
+            )
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"inputs.{format}"
+    (folder / "manifest.json").unlink(missing_ok=True)  # until all is written, this is no folder of vectors
+    for old in FORMATS:
+        (folder / f"inputs.{old}").unlink(missing_ok=True)
+    _replace(file, functools.partial(_WRITERS[format], named))
+    shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
+    manifest = {
+        "schema": SCHEMA,
+        "file": file.name,
+        "sha256": _digest(file),
+        "dtype": dtype,
+        "profile": profile,
+        "seed": seed,
+        "cases": listed,
+    }
+    text = json.dumps(manifest, indent=1)
+    _replace(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
+    return len(listed)
+
+
+def grade(directory: str | Path, results: str | Path, *, progress: Progress | None = None) -> Report:
+    """Judge results that were computed elsewhere.
+
+    Parameters
+    ----------
+    directory : str or Path
+        What `write` has written.
+    results : str or Path
+        A ``.npz``, ``.mat`` or ``.json`` file.
+    progress : callable, optional
+        Called as ``progress(done, total, what)``.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    VectorFileError
+        A file is missing, damaged or foreign; it holds no results, or results of unknown names.
+    """
+    manifest, cases = _read_cases(Path(directory))
+    recorded = _read(Path(results))
+    _check_names(recorded, cases, Path(results))
+    backend = Backend(_replay(cases, recorded), name=str(results))
+    run = run_over(backend, list(VALUES.values()), list(cases.values()), manifest["dtype"], manifest["seed"], progress)
+    return Report(
+        backend=str(results),
+        dtype=manifest["dtype"],
+        profile=manifest["profile"],
+        seed=manifest["seed"],
+        source=f"vectors in {directory}",
+        rows=run.rows(),
+        files=(str(directory), str(results)),
+    )
+
+
+def assert_case(directory: str | Path, results: str | Path, case: str, check: str) -> None:
+    """Show what is wrong with one value of one case, as `refgeo.testing.assert_matches` does.
+
+    Parameters
+    ----------
+    directory, results : str or Path
+        As for `grade`.
+    case : str
+        Its identifier, with what the report calls it behind it, or alone.
+    check : str
+        The name of a value, such as ``"christoffel"`` or ``"geodesic_2"``.
+
+    Raises
+    ------
+    AssertionError
+        The value is wrong.
+    """
+    from refgeo.testing import assert_matches
+
+    one_of("check", check, VALUES)
+    _, cases = _read_cases(Path(directory))
+    named = {case.name.split(" ")[0]: case for case in cases.values()}
+    chosen = named[one_of("case", case.split(" ")[0], named)]
+    function = VALUES[check].function
+    extra = (chosen.t, int(check[-1])) if function == "geodesic" else ()
+    vectors = [factor for pair in (chosen.point, *chosen.vectors(function)) for factor in pair]
+    backend = Backend(_replay(cases, _read(Path(results))), name=str(results))
+    arrays = [factor.astype(chosen.dtype) for factor in vectors]
+    shapes: list[Any] = [()] if function == "inner_product" else [chosen.point.G.shape, chosen.point.H.shape]
+    actual = backend.call(function, chosen.metric, arrays, extra, shapes)
+    assert_matches(
+        actual[0] if len(actual) == 1 else actual, function, chosen.metric, *vectors, *extra, dtype=chosen.dtype
+    )
+
+
+# Inputs --------------------------------------------------------------------------------------------------------
+
+
+def _inputs(case: Case, block: tuple[int, ...]) -> Named:
+    """What an author gets of one block."""
+    arrays = {name: array for name, array in case.arrays().items() if name != "t"}
+    blocks = {name: np.asarray(array)[block].astype(case.dtype) for name, array in arrays.items()}
+    return {"metric": case.metric, **blocks, "v_G": blocks["a_G"], "v_H": blocks["a_H"], "t": case.t}
+
+
+def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
+    """The manifest, and the cases by their identifiers; verified."""
+    place = folder / "manifest.json"
+    if not place.is_file():
+        raise VectorFileError(f"{folder}: has no manifest.json; expected a folder made by 'refgeo vectors write'")
+    manifest = _read_json(place)
+    if manifest.get("schema") != SCHEMA:
+        raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
+    try:
+        file = folder / Path(manifest["file"]).name
+        entries = [(e["id"], e["metric"], e["case"], tuple(e["block"])) for e in manifest["cases"]]
+        digest, seed = manifest["sha256"], manifest["seed"]
+        dtype = one_of("dtype", manifest["dtype"], DTYPES)
+        manifest["profile"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise VectorFileError(f"{place}: damaged ({type(error).__name__}: {error}); write the vectors again") from error
+    if not file.is_file():
+        raise VectorFileError(f"{file}: missing; write the vectors again")
+    if _digest(file) != digest:
+        raise VectorFileError(f"{file}: is not what was written (its SHA-256 differs); write the vectors again")
+    named = _read(file)
+    cases = {}
+    for name, metric, case, block in entries:
+        label = f"{name} {case}" + (f"[{','.join(map(str, block))}]" if block else "")
+        arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
+        arrays["t"] = np.asarray(arrays["t"]).reshape(())
+        cases[name] = given_case(label, metric, arrays, dtype, seed)
+    return manifest, cases
+
+
+# Results -------------------------------------------------------------------------------------------------------
+
+_RESULT_NAMES = ("inner_product", *(f"{name}_{part}" for name in VALUES if name != "inner_product" for part in "GH"))
+
+
+def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None:
+    """Names that mean nothing are mistakes, not results to be passed over."""
+    inputs = {"G", "H", "metric", "v_G", "v_H", *GIVEN}
+    results = 0
+    for key in recorded:
+        name, separator, value = key.partition("__")
+        if not separator or not re.fullmatch(r"(inv|mix)_\d+", name):
+            continue
+        if name not in cases:
+            raise VectorFileError(f"{file}: {key}: there is no case {name} in this folder; are these its results?")
+        if value not in inputs and value not in _RESULT_NAMES:
+            near = difflib.get_close_matches(value, _RESULT_NAMES, n=1, cutoff=0.3)
+            hint = f"; did you mean {name}__{near[0]}?" if near else f"; expected one of {', '.join(_RESULT_NAMES)}"
+            raise VectorFileError(f"{file}: {key} is not the name of a result{hint}")
+        results += value in _RESULT_NAMES
+    if results == 0:
+        first = next(iter(cases))
+        raise VectorFileError(f"{file}: holds no results; expected names such as {first}__christoffel_G")
+
+
+def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
+    """A backend that knows the results of the cases, and nothing else."""
+    found = {}
+    for name, case in cases.items():
+        for function in ARGUMENTS:
+            pairs = (case.point, *case.vectors(function))
+            found[_key(function, case.metric, [factor.astype(case.dtype) for pair in pairs for factor in pair])] = name
+    provided = {(name.split("_")[0], value) for name, _, value in (key.partition("__") for key in recorded)}
+
+    def function_of(function: str) -> Callable[..., Any]:
+        def call(metric: str, *arguments: Any) -> Any:
+            arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+            value = function
+            if function == "geodesic":
+                value = f"geodesic_{arguments[-1]}"
+            parts = [value] if function == "inner_product" else [f"{value}_G", f"{value}_H"]
+            if not any((metric, part) in provided for part in parts):
+                raise NotImplementedError(f"no {value} of {metric} in the file")
+            name = found.get(_key(function, metric, arrays))
+            if name is None:
+                raise BackendFailure("only the results of the cases are known")
+            missing = [part for part in parts if f"{name}__{part}" not in recorded]
+            if missing:
+                raise BackendFailure(f"{name}__{missing[0]} is not in the file")
+            shapes = [()] if len(parts) == 1 else [arrays[0].shape, arrays[1].shape]
+            results = [_fitting(recorded[f"{name}__{p}"], shape) for p, shape in zip(parts, shapes, strict=True)]
+            return results[0] if len(results) == 1 else tuple(results)
+
+        return call
+
+    names = {value.removesuffix("_G").removesuffix("_H").removesuffix("_1").removesuffix("_2") for _, value in provided}
+    return SimpleNamespace(**{function: function_of(function) for function in ARGUMENTS if function in names})
+
+
+def _key(function: str, metric: str, arrays: list[npt.NDArray[Any]]) -> tuple[str, str, bytes]:
+    return function, metric, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+
+
+def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """In its shape, where dimensions of length one have been added or lost on the way."""
+    array = np.asarray(value)
+    if array.shape != shape and tuple(s for s in array.shape if s != 1) == tuple(s for s in shape if s != 1):
+        return array.reshape(shape)
+    if array.ndim == 2 and array.shape == shape[::-1] != shape:
+        raise BackendFailure(f"expected shape {shape}, got {array.shape}: rows and columns exchanged?")
+    return array
+
+
+# Files ---------------------------------------------------------------------------------------------------------
+
+
+def _replace(file: Path, write: Callable[[Path], Any]) -> None:
+    """Write beside the file and move, so that a half-written one never has its name."""
+    beside = file.with_name(f".{file.name}.part")
+    write(beside)
+    os.replace(beside, file)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _write_npz(named: Named, place: Path) -> None:
+    with place.open("wb") as stream:
+        arrays: Any = {name: np.asarray(value) for name, value in named.items()}
+        np.savez_compressed(stream, **arrays)
+
+
+def _write_mat(named: Named, place: Path) -> None:
+    import scipy.io
+
+    cells = np.empty((1, len(named["cases"])), dtype=object)
+    cells[0, :] = named["cases"]
+    with place.open("wb") as stream:
+        scipy.io.savemat(stream, named | {"cases": cells}, do_compression=True)
+
+
+def _write_json(named: Named, place: Path) -> None:
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
+    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
+    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+_WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "mat": _write_mat, "json": _write_json}
+
+
+def _read(file: Path) -> Named:
+    """The named values of a file, whatever its format; VectorFileError if it is none of them."""
+    readers: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".mat": _read_mat, ".json": _read_json}
+    if file.suffix not in readers:
+        raise VectorFileError(f"{file}: expected a file that ends in {', '.join(readers)}")
+    if not file.is_file():
+        raise VectorFileError(f"{file}: no such file")
+    try:
+        return readers[file.suffix](file)
+    except VectorFileError:
+        raise
+    # The three readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
+    except Exception as error:
+        hint = "; save it with -v7, not -v7.3 or as text" if file.suffix == ".mat" else ""
+        raise VectorFileError(
+            f"{file}: damaged, truncated or not a {file.suffix} file ({type(error).__name__}: {error}){hint}"
+        ) from error
+
+
+def _read_npz(file: Path) -> Named:
+    with np.load(file, allow_pickle=False) as archive:
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise VectorFileError(f"{file}: expected an archive of named arrays (numpy.savez), got a single one")
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_mat(file: Path) -> Named:
+    import scipy.io
+
+    with file.open("rb") as stream:
+        named = scipy.io.loadmat(stream, spmatrix=False)
+    return {
+        name: value.toarray() if hasattr(value, "toarray") else value
+        for name, value in named.items()
+        if not name.startswith("__")
+    }
+
+
+def _read_json(file: Path) -> Named:
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise VectorFileError(f"{file}: damaged, truncated or not JSON ({error})") from error
+    if not isinstance(plain, dict):
+        raise VectorFileError(f"{file}: expected one object with named values, got {type(plain).__name__}")
+    return {name: _array(value) if "__" in name else value for name, value in plain.items()}
+
+
+def _array(value: Any) -> Any:
+    """A matrix from a list of rows; what is not one stays as it is, and fails where it is used."""
+    try:
+        return np.asarray(value) if isinstance(value, (list, int, float)) else value
+    except ValueError:
+        return value
