@@ -216,4 +216,6 @@ def _nonzero(point: Pair, sizes: list[Array]) -> Strategy[Pair]:
         G[..., 0, 0] = np.where(zero, 1.0, G[..., 0, 0])
         return Pair(sizes[0] * G, sizes[1] * H)
 
-    return st.builds(vector, _eighths(point.G.shape), _eighths(point.H.shape))
+    # a part that is zero is a special case which single entries would hardly ever make
+    parts = (st.one_of(st.just(np.zeros(factor.shape)), _eighths(factor.shape)) for factor in point)
+    return st.builds(vector, *parts)

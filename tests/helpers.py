@@ -1,8 +1,12 @@
 """Random points, and the geometry once more from its definitions alone, for the tests to compare with."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 import refgeo as rg
+from refgeo import formulas
+from refgeo.conformance.backend import FUNCTIONS
 
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
 
@@ -16,6 +20,12 @@ SHAPES = [
     ((2, 2), 4, 6, 2),
     ((), 4, 9, 4),
 ]
+
+
+def backend(**changes):
+    """The literal formulas with some functions replaced (None: removed)."""
+    functions = {name: getattr(formulas, name) for name in FUNCTIONS} | changes
+    return SimpleNamespace(**{name: function for name, function in functions.items() if function is not None})
 
 
 def random_pair(rng, batch, n, m, h):

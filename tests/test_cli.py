@@ -14,7 +14,7 @@ FEW = ["--case", "tall/k1", "--quiet"]
 def test_status_0_and_a_table(capsys):
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
-    assert "12 of 12 provided values pass" in out
+    assert "14 of 14 provided values pass" in out
     for word in ("worst ratio", "threshold", "digits kept", "verdict", "horizontal_projection"):
         assert word in out
 

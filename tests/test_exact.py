@@ -153,6 +153,28 @@ def test_christoffel_and_adjoint_satisfy_koszul_to_many_digits(name, relaxation,
 
 @everything
 @relaxations
+def test_hessian_is_the_second_derivative_less_the_first_along_gamma(name, relaxation):
+    """⟨Hess[v], u⟩ = ⟨w, u⟩ − ⟨e, Γ(v, u)⟩ in the Euclidean pairing for horizontal u; no derivative of g⁻¹ in it."""
+    G, H, (e, w, v) = setting()
+    space = ExactTangentSpace(name, G, H, relaxation)
+    hessian = space.riemannian_hessian(e, w, v)
+    assert narrow(hessian)
+    result = tuple(part.mid for part in hessian)
+    float_space = METRICS[name](relaxation=relaxation).at(rg.Pair(G, H))
+    assert float_space.norm(float_space.vertical_projection(rg.Pair(*result))) < 1e-13 * float_space.norm(result)
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        u = float_space.random_tangent_vector(rng)
+        bend = [part.mid for part in space.christoffel(v, tuple(u))]
+        expected = sum(np.vdot(x, y) for x, y in zip(w, u, strict=True)) - sum(
+            np.vdot(x, y) for x, y in zip(e, bend, strict=True)
+        )
+        actual = space.inner_product(result, tuple(u)).mid
+        assert abs(actual - expected) < 1e-12 * float_space.norm(result)
+
+
+@everything
+@relaxations
 def test_geodesics_of_order_1_and_2_follow_from_christoffel(name, relaxation):
     G, H, (v, _, _) = setting()
     space = ExactTangentSpace(name, G, H, relaxation)

@@ -135,6 +135,48 @@ def curve(linear, quadratic):
     return broken
 
 
+def relaxed_on_one_side(function, epsilon):
+    """S + εI in place of S, T as it should be: what stacking √ε I below G gives."""
+
+    def broken(metric, G, H, *arguments):
+        batch, h = G.shape[:-2], G.shape[-1]
+
+        def below(array, block):
+            return np.concatenate([array, np.broadcast_to(block, (*batch, h, h))], axis=-2)
+
+        zero, extra = np.zeros((h, h)), [a for a in arguments if not isinstance(a, np.ndarray)]
+        vectors = [a for a in arguments if isinstance(a, np.ndarray)]
+        vectors = [below(a, zero) if i % 2 == 0 else a for i, a in enumerate(vectors)]
+        result = right(function, metric, below(G, np.sqrt(epsilon) * np.eye(h)), H, *vectors, *extra)
+        return (result[0][..., : G.shape[-2], :], result[1]) if isinstance(result, tuple) else result
+
+    return broken
+
+
+def hessian(change):
+    """Another combination of P, g⁻¹w, e D(g⁻¹)[v] and Γ(grad f, v)."""
+
+    def broken(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+        def parts(x, y):
+            both = np.empty(2, dtype=object)
+            both[:] = [x, y]
+            return both
+
+        def at(function, *x):
+            return parts(*right(function, metric, G, H, *x))
+
+        raised, gradient = at(E, w_G, w_H), at(E, e_G, e_H)
+        bend = at(C, *gradient, v_G, v_H)
+        S_dot, T_dot = T(v_G) @ G + T(G) @ v_G, T(v_H) @ H + T(H) @ v_H
+        if metric == "inv":
+            moving = parts(e_G @ S_dot, e_H @ T_dot)
+        else:
+            moving = parts(*at(E, -gradient[0] @ T_dot, -gradient[1] @ S_dot))
+        return tuple(change(lambda x: at(P, *x), raised, moving, bend))
+
+    return broken
+
+
 def relaxed(function, epsilon):
     return lambda metric, *a: getattr(formulas, function)(metric, *a, relaxation=epsilon)
 
@@ -260,7 +302,8 @@ def broadcasts_anything(metric, G, H, v_G, v_H, t, order):
     return right("geodesic", metric, G, H, v_G[..., : G.shape[-1]], v_H, t, order)
 
 
-P, E, I, C, D = "horizontal_projection", "riemannian_gradient", "inner_product", "christoffel", "geodesic"
+P, E, N = "horizontal_projection", "riemannian_gradient", "riemannian_hessian"
+I, C, D = "inner_product", "christoffel", "geodesic"
 inv_only, mix_only = ("inv",), ("mix",)
 
 MUTANTS = [
@@ -281,8 +324,9 @@ MUTANTS = [
     Mutant("GᵀG for HᵀH in mix", P, explicit(lambda S, T_: (S, S)), mix_only, "S = GᵀG where T"),
     Mutant("HᵀH for GᵀG in mix", P, explicit(lambda S, T_: (T_, T_)), mix_only, "T = HᵀH where S"),
     Mutant("S and T exchanged in mix", P, explicit(lambda S, T_: (T_, S)), mix_only),
-    Mutant("correct only for balanced factors", P, balanced_first, BOTH),
+    Mutant("correct only for balanced factors", P, on(inv_only, P, balanced_first), inv_only, "correct only for balanced"),
     Mutant("relaxation 1e-6 left in", P, relaxed(P, 1e-6), BOTH, "relaxation"),
+    Mutant("relaxation 1e-6 on one side", P, relaxed_on_one_side(P, 1e-6), BOTH, "one side only"),
     Mutant("relaxation 1e-9 left in", P, relaxed(P, 1e-9), BOTH, "relaxation"),
     Mutant("single precision inside the projection", P, single(P), BOTH, "single precision"),
     Mutant("only right for h = 1", P, when(P, lambda G, H: G.shape[-1] > 1), BOTH, None),
@@ -325,6 +369,17 @@ MUTANTS = [
     Mutant("returns NaN", E, after(E, lambda r, *a: (r[0] * np.nan, r[1])), BOTH),
     Mutant("returns complex numbers", E, after(E, lambda r, *a: (r[0] + 0j, r[1])), BOTH),
     Mutant("returns float32 for float64", E, after(E, lambda r, *a: tuple(x.astype(np.float32) for x in r)), BOTH, "single precision"),
+    Mutant("relaxation 1e-6 on one side of the gradient", E, on(inv_only, E, relaxed_on_one_side(E, 1e-6)), inv_only, "one side only"),
+    # Hessian
+    Mutant("the Euclidean Hessian", N, lambda m, G, H, a, b, c, d, x, y: (c, d), BOTH, "Euclidean Hessian"),
+    Mutant("Hessian without the connection", N, hessian(lambda p, w, d, c: p(w)), BOTH, "without the connection"),
+    Mutant("Hessian not projected", N, hessian(lambda p, w, d, c: w + d + c), BOTH, "not projected"),
+    Mutant("Γ(grad f, v) missing in the Hessian", N, hessian(lambda p, w, d, c: p(w + d)), BOTH, "Γ(grad f, v) is missing"),
+    Mutant("Γ with the wrong sign in the Hessian", N, hessian(lambda p, w, d, c: p(w + d - c)), BOTH, "wrong sign"),
+    Mutant("the metric taken as constant in the Hessian", N, hessian(lambda p, w, d, c: p(w + c)), BOTH, "derivative of the metric is missing"),
+    Mutant("missing ½ in the Γ of the Hessian", N, hessian(lambda p, w, d, c: p(w + d + 2 * c)), BOTH, "½ is missing"),
+    Mutant("Hessian of the other metric", N, lambda m, *a: right(N, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric"),
+    Mutant("twice the Hessian", N, after(N, lambda r, *a: (2 * r[0], 2 * r[1])), BOTH, "2 times"),
     # Γ
     Mutant("missing ½ in Γ", C, after(C, lambda r, *a: (2 * r[0], 2 * r[1])), BOTH, "½ is missing"),
     Mutant("Γ with the wrong sign", C, after(C, lambda r, *a: (-r[0], -r[1])), BOTH, "wrong sign"),
@@ -338,6 +393,7 @@ MUTANTS = [
     Mutant("H part of Γ is zero", C, after(C, lambda r, *a: (r[0], 0 * r[1])), BOTH, "H part of your result is 0"),
     Mutant("parts of Γ exchanged for n = m", C, after(C, lambda r, G, H, *a: r[::-1] if G.shape == H.shape else r), BOTH),
     Mutant("relaxation 1e-6 left in Γ", C, relaxed(C, 1e-6), BOTH, "relaxation"),
+    Mutant("relaxation 1e-6 on one side of Γ", C, relaxed_on_one_side(C, 1e-6), BOTH, "one side only"),
     Mutant("noise of 1e-9", C, random_noise(), BOTH),
     Mutant("prints", C, chatty, BOTH, None, "silent"),
     Mutant("single precision inside Γ", C, single(C), BOTH, "single precision"),
@@ -358,7 +414,7 @@ MUTANTS = [
 
 
 def _backend(inverse_product, projection=None, christoffel=None):
-    """All five functions from `inverse_product(F, M)` = (FᵀF)⁻¹ M."""
+    """All functions from `inverse_product(F, M)` = (FᵀF)⁻¹ M."""
 
     def gram_weights(metric, G, H):
         return (lambda M: inverse_product(G, M), lambda M: inverse_product(H, M)) if metric == "inv" else (
@@ -408,10 +464,21 @@ def _backend(inverse_product, projection=None, christoffel=None):
             L = T(V @ ((V_inverse @ B @ V) / (s[..., :, None] + s[..., None, :])) @ V_inverse)
         return v_G + G @ L, v_H - H @ T(L)
 
+    def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+        S_dot, T_dot = T(v_G) @ G + T(G) @ v_G, T(v_H) @ H + T(H) @ v_H
+        g_G, g_H = riemannian_gradient(metric, G, H, e_G, e_H)
+        if metric == "inv":
+            d_G, d_H = w_G @ T(G) @ G + e_G @ S_dot, w_H @ T(H) @ H + e_H @ T_dot
+        else:
+            d_G, d_H = riemannian_gradient(metric, G, H, w_G - g_G @ T_dot, w_H - g_H @ S_dot)
+        c_G, c_H = (christoffel or gamma)(metric, G, H, g_G, g_H, v_G, v_H)
+        return (projection or project)(metric, G, H, d_G + c_G, d_H + c_H)
+
     return SimpleNamespace(
         inner_product=inner_product,
         horizontal_projection=projection or project,
         riemannian_gradient=riemannian_gradient,
+        riemannian_hessian=riemannian_hessian,
         christoffel=christoffel or gamma,
         geodesic=geodesic,
     )

@@ -223,7 +223,7 @@ class Backend:
         if isinstance(error, (NotImplementedError, BackendFailure)):
             raise error
         if error is not None:
-            raise BackendFailure(f"{type(error).__name__}: {error}") from error
+            raise BackendFailure(f"{type(error).__name__}: {_text_of(error)}") from error
         return result
 
 
@@ -234,6 +234,14 @@ class Observation:
     dtypes: tuple[str, ...]
     changed_inputs: tuple[int, ...]
     printed: str
+
+
+def _text_of(error: BaseException) -> str:
+    """What an exception says, in characters that a file can hold; somebody's ``__str__`` may itself raise."""
+    try:
+        return str(error).encode("utf-8", "replace").decode("utf-8")
+    except Exception:
+        return "(no message)"
 
 
 def _parts(result: Any, count: int) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,18 +115,46 @@ def _multiples(right: Parts, result: Parts) -> Iterator[Candidate]:
 
 
 def _relaxed(check: Check, case: Case, right: Parts, result: Parts) -> Iterator[Candidate]:
+    """A relaxation of both Gram matrices, or of one."""
+    relaxed: dict[str, Callable[[float], Parts]] = {
+        "the Gram matrices": partial(_formula, check, case, case.metric),
+        "S = GᵀG alone, one side only": partial(_relaxed_on_one_side, check, case, "G"),
+        "T = HᵀH alone, one side only": partial(_relaxed_on_one_side, check, case, "H"),
+    }
+    for place, formula in relaxed.items():
+        epsilon = _fitted(formula, right, result, 1e-6 * float(np.mean(case.point.G**2)))
+        if epsilon is not None:
+            yield f"a relaxation ε = {epsilon:.3g} is left in {place}", formula(epsilon)
+
+
+def _relaxed_on_one_side(check: Check, case: Case, side: str, epsilon: float) -> Parts:
+    """S + εI is the Gram matrix of G stacked on √ε I; vectors get rows of zeros, and results lose them again."""
+    arrays, extra = _arguments(check, case)
+    h = case.point.sizes[2]
+    first = 0 if side == "G" else 1
+    for i in range(first, len(arrays), 2):
+        below = np.sqrt(epsilon) * np.eye(h) if i == first else np.zeros((h, h))
+        batch = arrays[i].shape[:-2]
+        arrays[i] = np.concatenate([arrays[i], np.broadcast_to(below, (*batch, h, h))], axis=-2)
+    result = getattr(formulas, check.function)(case.metric, *arrays, *extra)
+    if not isinstance(result, tuple):
+        return (result,)
+    return tuple(part[..., :rows, :] for part, rows in zip(result, case.point.sizes[:2], strict=True))
+
+
+def _fitted(formula: Callable[[float], Parts], right: Parts, result: Parts, start: float) -> float | None:
     """The ε that explains the difference best, to first order and then corrected."""
-    epsilon = 1e-6 * float(np.mean(case.point.G**2))
+    epsilon = start
     for _ in range(6):
-        slope = [x - y for x, y in zip(_formula(check, case, case.metric, epsilon), right, strict=True)]
+        slope = [x - y for x, y in zip(formula(epsilon), right, strict=True)]
         denominator = sum(float(np.vdot(x, x)) for x in slope)
         if denominator == 0.0:
-            return
+            return None
         numerator = sum(float(np.vdot(x, z - y)) for x, y, z in zip(slope, right, result, strict=True))
         epsilon *= numerator / denominator
         if not 0.0 < epsilon < 1e6:
-            return
-    yield f"a relaxation ε = {epsilon:.3g} is left in the Gram matrices", _formula(check, case, case.metric, epsilon)
+            return None
+    return epsilon
 
 
 # The mistakes of each function ------------------------------------------------------------------------------------
@@ -277,10 +306,43 @@ def _of_geodesic(check: Check, case: Case, right: Parts) -> Iterator[Candidate]:
         yield "the velocity has the wrong sign: θ − tv", curve(-t, 0.0)
 
 
+def _of_hessian(check: Check, case: Case, right: Parts) -> Iterator[Candidate]:
+    e, w, v = case.hessian
+    metric, (G, H) = case.metric, case.point
+
+    def raised(x: Pair) -> Parts:
+        return formulas.riemannian_gradient(metric, G, H, *x)
+
+    def gamma(x: Parts) -> Parts:
+        return formulas.christoffel(metric, G, H, x[0], x[1], *v)
+
+    def projected(x: Parts) -> Parts:
+        return formulas.horizontal_projection(metric, G, H, x[0], x[1])
+
+    def total(*terms: tuple[float, Parts]) -> Parts:
+        return tuple(np.asarray(sum(c * part[i] for c, part in terms)) for i in (0, 1))
+
+    curved = gamma(raised(e))
+    # D grad f[v] = g⁻¹w + e D(g⁻¹)[v], of which the second is the rest of the whole covariant derivative
+    adjoint = formulas.christoffel_adjoint(metric, G, H, *v, *e)
+    covariant = raised(Pair(w.G - adjoint[0], w.H - adjoint[1]))
+    change = total((1.0, covariant), (-1.0, raised(w)), (-1.0, curved))
+    yield "your result is the Euclidean Hessian", tuple(w)
+    yield "your result is g⁻¹ times the Euclidean Hessian, without the connection", raised(w)
+    yield "your result is g⁻¹ times the Euclidean Hessian, projected, without the connection", projected(raised(w))
+    yield "the result is not projected to the horizontal space", covariant
+    yield "Γ(grad f, v) is missing: your result is P(D grad f[v])", projected(total((1.0, raised(w)), (1.0, change)))
+    yield "Γ(grad f, v) has the wrong sign", projected(total((1.0, raised(w)), (1.0, change), (-1.0, curved)))
+    yield "the derivative of the metric is missing from D grad f[v]", projected(total((1.0, raised(w)), (1.0, curved)))
+    double = total((1.0, covariant), (1.0, curved))
+    yield "a factor ½ is missing in Γ", projected(double)
+
+
 _OWN_CANDIDATES: dict[str, Callable[[Check, Case, Parts], Iterator[Candidate]]] = {
     "inner_product": _of_inner_product,
     "horizontal_projection": _of_projection,
     "riemannian_gradient": _of_gradient,
+    "riemannian_hessian": _of_hessian,
     "christoffel": _of_christoffel,
     "geodesic": _of_geodesic,
 }

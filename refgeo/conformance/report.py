@@ -387,7 +387,7 @@ class Report:
                 lines.append(f"{passing} of {len(rows)} provided {kind} pass")
         missing = [row for row in self.rows if row.verdict is Verdict.NOT_PROVIDED and not row.is_law]
         if missing:
-            lines.append("not provided: " + ", ".join(f"{row} ({row.message})" for row in missing))
+            lines.append("not provided: " + ", ".join(_missing(missing)))
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
@@ -415,6 +415,17 @@ def _together(laws: list[Row]) -> Row:
         points=sum(law.points for law in laws),
         decisive_points=sum(law.decisive_points for law in laws),
     )
+
+
+def _missing(rows: list[Row]) -> list[str]:
+    """What is not provided, and why if it is not simply absent; once for both metrics."""
+    reasons = {row.check: row.message for row in rows}
+    names = []
+    for check, message in reasons.items():
+        metrics = [row.metric for row in rows if row.check == check]
+        name = check if len(metrics) > 1 else f"{check}[{metrics[0]}]"
+        names.append(name if message.startswith("no function") else f"{name} ({message})")
+    return names
 
 
 def _used(row: Row, arrays: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""The profile fuzz: finds what the generated points do not show, shrinks it, and accuses nobody else."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import backend
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.conformance import fuzz
+from refgeo.conformance.report import Verdict
+
+
+def wrong_where_a_part_is_zero(metric, G, H, v_G, v_H):
+    """Random vectors never have a G part of zero."""
+    result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    return (v_G, v_H) if not np.any(v_G) and G.shape[-1] > 1 else result
+
+
+def test_a_mistake_that_random_points_never_show_is_found_and_shrunk(monkeypatch):
+    monkeypatch.setattr(fuzz, "SHRINKING", 60.0)  # a slow machine may take its time to the end
+    broken = backend(horizontal_projection=wrong_where_a_part_is_zero)
+    assert rg.check(broken, checks=["horizontal_projection"], metrics=["mix"]).passed
+    report = rg.check(broken, checks=["horizontal_projection"], metrics=["mix"], profile="fuzz", seconds=6.0)
+    row = next(row for row in report.rows if row.check == "horizontal_projection")
+    assert row.verdict is Verdict.WRONG
+    arrays = report.failing_points[row.worst_case.case]
+    n, h = arrays["G"].shape
+    assert h == 2, "the smallest h > 1, and no batch"
+    assert np.array_equal(arrays["G"], np.eye(n, 2))
+    assert not np.any(arrays["a_G"])
+    assert np.count_nonzero(arrays["a_H"]) == 1
+    again = eval(report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg, "backend": broken})
+    assert [str(x) for x in again.failures] == [str(row)]
+    assert again.rows[0].worst_ratio == row.worst_ratio
+    assert report.reproduce(row) == "", "no command line gives that point again"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_right_backends_are_not_accused_at_degenerate_points(dtype):
+    report = rg.check(profile="fuzz", seconds=5.0, dtype=dtype)
+    assert report.passed
+    assert report.wrong == []
+    assert {row.points > 5 for row in report.rows} == {True}
+
+
+def test_each_broken_check_is_found_not_only_the_first():
+    broken = backend(
+        inner_product=lambda *a: 2 * formulas.inner_product(*a),
+        christoffel=lambda *a: tuple(-x for x in formulas.christoffel(*a)),
+    )
+    report = rg.check(broken, checks=["inner_product", "christoffel"], metrics=["inv"], profile="fuzz", seconds=6.0)
+    assert set(report.wrong) == {"inner_product[inv]", "christoffel[inv]"}
+    values = {row.check: row for row in report.failures if not row.is_law}
+    assert "wrong sign" in values["christoffel"].diagnosis
+
+
+def test_an_interrupted_search_keeps_what_it_has():
+    calls = []
+
+    def interrupting(done, total, what):
+        calls.append(what)
+        if "1 failing" in what:
+            raise KeyboardInterrupt
+
+    broken = backend(riemannian_gradient=lambda m, G, H, *e: e)
+    report = rg.check(
+        broken, checks=["riemannian_gradient"], metrics=["inv"], profile="fuzz", seconds=60.0, progress=interrupting
+    )
+    assert report.wrong == ["riemannian_gradient[inv]"]
+
+
+def test_bad_options_are_named(monkeypatch):
+    for options, message in (
+        ({"seconds": 0.0}, "seconds: expected a number > 0"),
+        ({"cases": ["tall"]}, "cases: the profile fuzz makes its own"),
+        ({"points": {"x": {"G": [[1.0]], "H": [[1.0]]}}}, "expected one kind of test points"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(profile="fuzz", **options)
+    monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
+    with pytest.raises(ValueError, match="fuzz needs Hypothesis"):
+        rg.check(profile="fuzz", seconds=1.0)
+
+
+def test_shrinking_ends_soon_after_the_time(monkeypatch):
+    import time
+
+    monkeypatch.setattr(fuzz, "SHRINKING", 0.5)
+    slow = SimpleNamespace(riemannian_gradient=lambda m, G, H, *e: (time.sleep(0.05), e)[1])
+    start = time.monotonic()
+    report = rg.check(slow, checks=["riemannian_gradient"], profile="fuzz", seconds=1.5)
+    assert report.wrong
+    assert time.monotonic() - start < 6.0

@@ -1,0 +1,228 @@
+"""Reports in files: the JSON follows its schema, JUnit is read by an XML parser, the page stands alone."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import pytest
+from helpers import backend
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.conformance import report as report_module
+from refgeo.conformance.report import Verdict
+
+SOME = ["tall/k1", "tall/k3", "tall/k1e+06", "heads/k3"]
+
+
+def hostile(metric, *arguments):
+    raise RuntimeError("<script>alert(1)</script> & \x1b[31mred\x00 ]]> \ud800")
+
+
+@pytest.fixture(scope="module")
+def report():
+    broken = backend(
+        christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a)),
+        riemannian_gradient=hostile,
+        geodesic=None,
+    )
+    return rg.check(broken, cases=SOME)
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads(Path(report_module.__file__).with_name("report.schema.json").read_text(encoding="utf-8"))
+
+
+def test_json_follows_the_schema_and_the_schema_is_strict(report, schema):
+    jsonschema.Draft202012Validator.check_schema(schema)
+    data = json.loads(report.to_json().encode("utf-8"))
+    jsonschema.validate(data, schema)
+    assert data["schema"] == schema["$id"]
+    del data["rows"][0]["verdict"]
+    with pytest.raises(jsonschema.ValidationError, match="'verdict' is a required property"):
+        jsonschema.validate(data, schema)
+
+
+def test_json_has_every_measurement_of_a_value(report):
+    rows = {(row["check"], row["metric"]): row for row in report.to_dict()["rows"]}
+    row = rows["inner_product", "inv"]
+    columns = row["measurements"]
+    assert {len(column) for column in columns.values()} == {row["points"]}
+    assert sum(columns["decisive"]) == row["decisive_points"]
+    worst = max(
+        (error for error, decisive in zip(columns["relative_error"], columns["decisive"], strict=True) if decisive)
+    )
+    assert worst > 0
+    assert rows["christoffel.symmetric", "inv"]["measurements"]["case"] == []
+
+
+def test_junit_is_xml_with_a_case_per_row(report):
+    text = report.to_junit()
+    root = ElementTree.fromstring(text.encode("utf-8"))
+    suite = root.find("testsuite")
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == [str(row) for row in report.rows]
+    failing = {case.get("name") for case in cases if case.find("failure") is not None}
+    assert failing == {str(row) for row in report.failures}
+    skipped = {case.get("name") for case in cases if case.find("skipped") is not None}
+    assert skipped == {str(row) for row in report.rows if row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)}
+    for key, count in (("tests", len(cases)), ("failures", len(failing)), ("skipped", len(skipped))):
+        assert suite.get(key) == root.get(key) == str(count)
+    failure = next(case for case in cases if case.get("name") == "christoffel[inv]").find("failure")
+    assert "a factor ½ is missing in Γ" in failure.text
+    assert "rg.check(backend" in failure.text
+
+
+def test_undecided_is_a_failure_in_junit_as_in_the_exit_status():
+    report = rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["tall/k1e+06"], dtype="float32")
+    assert not report.passed
+    root = ElementTree.fromstring(report.to_junit())
+    assert root.get("failures") == "1"
+    assert root.find(".//failure").get("type") == "undecided"
+
+
+class Page(HTMLParser):
+    """What a page loads, its identifiers, its visible text; and that every element is closed."""
+
+    VOID = ("meta", "br", "link", "img", "path", "use", "rect", "circle")
+
+    def __init__(self):
+        super().__init__()
+        self.loads, self.ids, self.open, self.text, self.scripts = [], [], [], "", 0
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        for key in ("src", "href", "xlink:href", "data"):
+            if key in attributes and not attributes[key].startswith("#"):
+                self.loads.append(attributes[key])
+        self.scripts += tag == "script"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_stands_alone_and_shows_what_the_table_does(report):
+    text = report.to_html()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.loads == [], "nothing from elsewhere"
+    assert page.scripts == 0
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert len(page.ids) == len(set(page.ids))
+    assert 'name="viewport"' in text
+    for row in report.rows:
+        assert str(row.check) in page.text
+    for row in report.failures:
+        assert report.reproduce_in_python(row) in page.text
+    assert "diagnosis: a factor ½ is missing in Γ" in page.text
+    assert "loses" in page.text
+    assert "<script>alert(1)</script>" in page.text, "as text"
+    values = {row.check for row in report.rows if row.measurements}
+    assert text.count("<svg") == len(values) > 3
+
+
+def test_references_inside_the_plots_point_at_what_is_there(report):
+    text = report.to_html()
+    targets = set(re.findall(r'id="([^"]+)"', text))
+    references = re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text)
+    assert references
+    assert set(references) <= targets
+
+
+def test_the_points_of_a_plot_are_the_measurements(monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn = []
+    original = Axes.plot
+
+    def plot(self, x, y, *arguments, **options):
+        drawn.append((options.get("label"), x, y))
+        return original(self, x, y, *arguments, **options)
+
+    monkeypatch.setattr(Axes, "plot", plot)
+    report = rg.check(checks=["horizontal_projection"], cases=SOME)
+    report.to_html()
+    for row in report.rows:
+        if not row.is_law:
+            x, y = next((x, y) for label, x, y in drawn if label == row.metric)
+            assert np.allclose(x, [one.condition for one in row.measurements])
+            expected = [-np.log10(max(one.relative_error, 2**-53)) for one in row.measurements]
+            assert np.allclose(y, np.clip(expected, 0, None))
+
+
+def test_without_the_extra_the_error_comes_before_the_run(monkeypatch, capsys, tmp_path):
+    from refgeo.cli import main
+
+    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    monkeypatch.setattr("refgeo.conformance.check", lambda *a, **k: pytest.fail("the run has started"))
+    assert main(["check", "--html", str(tmp_path / "report.html")]) == 2
+    assert 'pip install "refgeo[html]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", ["christoffel", "christoffel.koszul", "riemannian_gradient"])
+def test_the_line_of_python_gives_the_same_row_again(report, check):
+    broken = backend(
+        christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a)),
+        riemannian_gradient=hostile,
+        geodesic=None,
+    )
+    row = next(row for row in report.failures if row.check == check)
+    line = report.reproduce_in_python(row)
+    again = eval(line.removesuffix(".print()"), {"rg": rg, "backend": broken})
+    same = next(one for one in again.rows if one.check == check)
+    assert same.verdict is Verdict.WRONG
+    assert same.worst_case == row.worst_case
+
+
+def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
+    report = rg.check(formulas, checks=["inner_product"], cases=["scalar"])
+    assert report.reproduce_in_python(report.rows[0]).startswith("rg.check('refgeo.formulas', ")
+    assert report.reproduce(report.rows[0]).startswith("refgeo check --metric inv")
+
+
+def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
+    def outcome(backend_, cases):
+        report = rg.check(backend_, checks=["horizontal_projection"], metrics=["inv"], cases=cases)
+        return report.rows[0].outcome
+
+    assert outcome(formulas, ["tall/k1", "tall/k3"]) == "pass"
+    assert re.fullmatch(r"loses \d digits at κ=1e\+0[46]", outcome(formulas, ["tall"]))
+    wrong = backend(horizontal_projection=lambda m, G, H, a, b: (a, b))
+    assert outcome(wrong, ["tall"]) == "WRONG"
+
+
+def test_your_own_points_are_judged_and_bad_ones_are_named():
+    point = {"G": [[2.0, 0.0], [0.0, 1.0]], "H": [[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]}
+    report = rg.check(points={"mine": point}, checks=["horizontal_projection"])
+    assert report.passed
+    assert {row.worst_case.case for row in report.rows} == {"mine"}
+    for change, message in (
+        ({"G": [[1.0]]}, "point mine: .*h"),
+        ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
+        ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "a_G and a_H go together"),
+        ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of G and H"),
+        ({"a_G": np.zeros((2, 2)), "a_H": np.zeros((3, 2))}, "a vector is zero"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(points={"mine": point | change}, checks=["horizontal_projection"])
+    with pytest.raises(ValueError, match="expected the arrays G and H, got G"):
+        rg.check(points={"mine": {"G": [[1.0]]}})
