@@ -65,6 +65,7 @@ class BackendCheck:
 
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
+        __tracebackhide__ = True
         needs = [value for value in CHECKS[self.name].needs if value in VALUES]
         report = check(
             backend,
@@ -191,6 +192,7 @@ def assert_matches(actual: Any, function: str, metric: str, *arguments: Any, dty
     AssertionError: inner_product[inv] does not match: relative error 0.00032, where rounding explains 3.3e-15 \
 (float64, κ = 1)...
     """
+    __tracebackhide__ = True
     parts = actual if isinstance(actual, (tuple, list)) else (actual,)
     if dtype is None:
         single = all(np.asarray(part).dtype == np.float32 for part in parts)

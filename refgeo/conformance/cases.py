@@ -305,7 +305,8 @@ def _case(
     }
     a, b, e = (representable(given.get(vector, drawn[vector]), dtype) for vector in "abe")
     loss = InvariantLoss(point, rng)
-    v = representable(given.get("hessian_v", horizontal_like(space, a, rng)), dtype)
+    # of b, not of a: the projection of a is a value that is asked for
+    v = representable(given.get("hessian_v", horizontal_like(space, b, rng)), dtype)
     hessian_e = representable(given.get("hessian_e", loss.gradient(point)), dtype)
     hessian_w = representable(given.get("hessian_w", loss.hessian(point, v)), dtype)
     t = given.get("t", float(np.float32(0.7)))

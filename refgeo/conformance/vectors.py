@@ -360,10 +360,15 @@ def _read(file: Path) -> Named:
 
 
 def _read_npz(file: Path) -> Named:
-    with np.load(file, allow_pickle=False) as archive:
+    with file.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise VectorFileError(f"{file}: expected an archive of named arrays (numpy.savez), got a single one")
-        return {name: archive[name] for name in archive.files}
+        named = {name: archive[name] for name in archive.files}
+    strange = [name for name, value in named.items() if not isinstance(value, np.ndarray)]
+    if strange:
+        raise VectorFileError(f"{file}: damaged, or not from numpy.savez: {strange[0]} is not an array")
+    return named
 
 
 def _read_mat(file: Path) -> Named:

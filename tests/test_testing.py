@@ -1,0 +1,205 @@
+"""Helpers for somebody's own tests: items, selection, expected failures, and one assertion for one result."""
+
+import numpy as np
+import pytest
+from helpers import METRICS, backend
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.conformance.backend import ARGUMENTS
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def suite(pytester):
+    pytester.makepyfile(
+        mine="""
+        from refgeo.formulas import *
+        from refgeo import formulas
+
+        def christoffel(metric, *arguments):
+            c_G, c_H = formulas.christoffel(metric, *arguments)
+            return (2 * c_G, 2 * c_H) if metric == "inv" else (c_G, c_H)
+
+        def riemannian_hessian(*arguments):
+            raise NotImplementedError("on our list")
+        """
+    )
+    pytester.makeconftest("import warnings")
+
+    def run(decorator_arguments, *options):
+        pytester.makepyfile(
+            test_mine=f"""
+            import mine
+            import refgeo as rg
+
+            @rg.testing.parametrize_with_checks([mine], {decorator_arguments})
+            def test_geometry(backend, check):
+                check(backend)
+            """
+        )
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", *options)
+
+    return run
+
+
+def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
+    result = suite('checks=["christoffel", "inner_product"]', "-k", "christoffel and not koszul and not loop")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1
+    assert outcomes["deselected"] > 10
+    result.stdout.fnmatch_lines(
+        [
+            "*diagnosis: a factor ½ is missing in Γ*",
+            "*in Python: rg.check('mine', metrics=*",
+            "FAILED *mine-inv-christoffel*",
+        ]
+    )
+
+
+def test_the_law_that_uses_a_wrong_function_is_skipped_not_failed(suite):
+    """Koszul fails, as Γ is wrong; it would be not judged if the inner product were."""
+    result = suite('checks=["christoffel.koszul"]')
+    assert result.parseoutcomes() == {"failed": 1, "passed": 1}
+
+
+def test_what_is_not_provided_is_skipped_with_the_reason(suite):
+    result = suite('checks=["riemannian_hessian"], metrics=["mix"]')
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) == {"skipped"}
+    result.stdout.fnmatch_lines(["SKIPPED *not provided: *on our list*"])
+
+
+def test_expected_failures_are_reported_with_their_reason(suite):
+    result = suite(
+        'checks=["christoffel"], metrics=["inv"], '
+        'expected_failures={"christoffel": "known since May", "christoffel.koszul[inv]": "the same"}'
+    )
+    outcomes = result.parseoutcomes()
+    assert outcomes["xfailed"] == 2
+    assert "failed" not in outcomes
+    result.stdout.fnmatch_lines(["XFAIL *mine-inv-christoffel* known since May"])
+
+
+def test_an_expected_failure_that_passes_is_a_failure(suite):
+    result = suite('checks=["inner_product"], metrics=["mix"], expected_failures={"inner_product[mix]": "was wrong"}')
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
+
+
+def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
+    mark = rg.testing.parametrize_with_checks([formulas, "refgeo.formulas"], dtypes=("float64", "float32"))
+    from refgeo.conformance.runner import CHECKS
+
+    ids = [item.id for item in mark.args[1]]
+    assert len(ids) == 2 * 2 * 2 * len(CHECKS)
+    assert "refgeo.formulas-mix-geodesic.homogeneous_2-float32" in ids
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expected_failures": {"christofel": "typo"}}, "expected_failures: expected one of"),
+        ({"expected_failures": {"christoffel[max]": "typo"}}, "expected_failures: expected one of inv, mix"),
+        ({"expected_failures": {"christoffel": ""}}, "has no reason"),
+        ({"checks": ["curvature"]}, "checks: expected one of"),
+        ({"metrics": ["euclid"]}, "metrics: expected one of"),
+        ({"dtypes": ["float16"]}, "dtypes: expected one of"),
+    ],
+)
+def test_bad_options_are_named_when_tests_are_collected(options, message):
+    with pytest.raises(ValueError, match=message):
+        rg.testing.parametrize_with_checks([formulas], **options)
+
+
+def arguments_of(function, metric, seed=0, batch=(3,)):
+    rng = np.random.default_rng(seed)
+    n, m, h = 6, 5, 3
+    arrays = [rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h))]
+    for _ in ARGUMENTS[function]:
+        arrays += [rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h))]
+    return (*arrays, 0.3, 2) if function == "geodesic" else tuple(arrays)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("function", ARGUMENTS)
+def test_assert_matches_takes_right_results_and_refuses_small_errors(function, metric):
+    arguments = arguments_of(function, metric)
+    right = getattr(formulas, function)(metric, *arguments)
+    rg.testing.assert_matches(right, function, metric, *arguments)
+    off = tuple(x * (1 + 1e-8) for x in right) if isinstance(right, tuple) else right * (1 + 1e-8)
+    with pytest.raises(AssertionError, match=rf"{function}\[{metric}\] does not match: relative error .*in block"):
+        rg.testing.assert_matches(off, function, metric, *arguments)
+
+
+def test_assert_matches_judges_float32_by_its_own_roundoff():
+    arguments = [a.astype(np.float32) for a in arguments_of("christoffel", "inv")]
+    single = formulas.christoffel("inv", *arguments)
+    assert single[0].dtype == np.float32
+    rg.testing.assert_matches(single, "christoffel", "inv", *arguments)
+    double = tuple(part.astype(np.float64) for part in single)
+    with pytest.raises(AssertionError):
+        rg.testing.assert_matches(double, "christoffel", "inv", *arguments)
+    rg.testing.assert_matches(double, "christoffel", "inv", *arguments, dtype="float32")
+
+
+def test_assert_matches_names_the_mistake_and_shows_both():
+    arguments = arguments_of("christoffel", "mix", batch=())
+    double = tuple(2 * x for x in formulas.christoffel("mix", *arguments))
+    with pytest.raises(AssertionError, match="a factor ½ is missing in Γ") as caught:
+        rg.testing.assert_matches(double, "christoffel", "mix", *arguments)
+    text = str(caught.value)
+    assert "expected G part: [[" in text
+    assert "actual H part: [[" in text
+
+
+def test_assert_matches_knows_the_exact_geodesic_of_inv():
+    G, H, v_G, v_H = arguments_of("geodesic", "inv", batch=())[:4]
+    end = rg.InvariantMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 0.3, "exact")
+    rg.testing.assert_matches(tuple(end), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
+    with pytest.raises(AssertionError):
+        rg.testing.assert_matches(tuple(end * (1 + 1e-9)), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
+    with pytest.raises(ValueError, match="no closed form"):
+        rg.testing.assert_matches(tuple(end), "geodesic", "mix", G, H, v_G, v_H, 0.3, "exact")
+
+
+def test_assert_matches_uses_the_time_as_it_is():
+    """0.1 is no float32 number."""
+    *vectors, _, _ = arguments_of("geodesic", "inv")
+    right = formulas.geodesic("inv", *vectors, 0.1, 1)
+    rg.testing.assert_matches(right, "geodesic", "inv", *vectors, 0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda a, x: (a[:-1], x), ValueError, "expected the arguments G, H, v_G, v_H, got 3"),
+        (lambda a, x: (a, x[0]), AssertionError, "expected a tuple of 2 arrays"),
+        (lambda a, x: (a, (x[0], x[1][:, :-1])), AssertionError, "expected shape"),
+        (lambda a, x: (a, (x[0] * np.nan, x[1])), AssertionError, "relative error inf"),
+        (lambda a, x: ((a[0], a[1], 0 * a[2], 0 * a[3]), x), ValueError, "a vector is zero"),
+        (lambda a, x: ((a[0] * [1, 1, 1e-6], *a[1:]), x), ValueError, "explains an error of any size"),
+    ],
+)
+def test_assert_matches_says_what_does_not_fit(change, error, message):
+    arguments = arguments_of("horizontal_projection", "inv", batch=())
+    result = formulas.horizontal_projection("inv", *arguments)
+    changed, actual = change(arguments, result)
+    with pytest.raises(error, match=message):
+        rg.testing.assert_matches(actual, "horizontal_projection", "inv", *changed)
+
+
+def test_unknown_functions_and_metrics_are_named():
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match="function: expected one of"):
+        rg.testing.assert_matches(1.0, "norm", "inv", one, one)
+    with pytest.raises(ValueError, match="metric: expected one of"):
+        rg.testing.assert_matches(1.0, "inner_product", "euclid", one, one, one, one, one, one)
+
+
+def test_a_check_can_be_called_outside_pytest():
+    check = rg.testing.BackendCheck("horizontal_projection.idempotent", "inv")
+    check(formulas)
+    with pytest.raises(AssertionError, match=r"expected: P\(P\(a\)\) = P\(a\)"):
+        check(backend(horizontal_projection=lambda m, G, H, a, b: (0.9 * a, 0.9 * b)))

@@ -1,0 +1,360 @@
+"""Vectors in files: what an author elsewhere reads and writes, and what happens to damaged or foreign files."""
+
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.io
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.cli import main
+from refgeo.conformance import vectors
+from refgeo.conformance.report import Verdict
+from refgeo.conformance.vectors import VectorFileError
+
+FEW = ["diagonal", "tall/k1", "tall/k3", "heads/k3"]
+
+
+def load(folder, format):
+    """The inputs, read as their format's own readers do; no code of refgeo."""
+    file = folder / f"inputs.{format}"
+    if format == "npz":
+        with np.load(file, allow_pickle=False) as archive:
+            named = dict(archive)
+        cases = [str(name) for name in named["cases"]]
+    elif format == "mat":
+        named = scipy.io.loadmat(file)
+        cases = [str(cell.item()) for cell in named["cases"].ravel()]
+    else:
+        named = json.loads(file.read_text())
+        cases = named["cases"]
+    return cases, named
+
+
+def solve(cases, named):
+    """All functions of every case, from the documented names alone."""
+    results = {}
+    for case in cases:
+
+        def get(name, case=case):
+            return np.asarray(named[f"{case}__{name}"])
+
+        def both(vector, get=get):
+            return get(f"{vector}_G"), get(f"{vector}_H")
+
+        metric, point, t = str(get("metric").item()), (get("G"), get("H")), get("t").item()
+        results[f"{case}__inner_product"] = formulas.inner_product(metric, *point, *both("a"), *both("b"))
+        hessian = (*both("hessian_e"), *both("hessian_w"), *both("hessian_v"))
+        for name, pair in {
+            "horizontal_projection": formulas.horizontal_projection(metric, *point, *both("v")),
+            "riemannian_gradient": formulas.riemannian_gradient(metric, *point, *both("e")),
+            "riemannian_hessian": formulas.riemannian_hessian(metric, *point, *hessian),
+            "christoffel": formulas.christoffel(metric, *point, *both("a"), *both("b")),
+            "geodesic_1": formulas.geodesic(metric, *point, *both("v"), t, 1),
+            "geodesic_2": formulas.geodesic(metric, *point, *both("v"), t, 2),
+        }.items():
+            results[f"{case}__{name}_G"], results[f"{case}__{name}_H"] = pair
+    return results
+
+
+def save(file, results):
+    if file.suffix == ".npz":
+        np.savez(file, **results)
+    elif file.suffix == ".mat":
+        scipy.io.savemat(file, results)
+    else:
+        file.write_text(json.dumps({name: np.asarray(value).tolist() for name, value in results.items()}))
+    return file
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vectors")
+    vectors.write(folder, "npz", cases=FEW)
+    return folder, solve(*load(folder, "npz"))
+
+
+@pytest.mark.parametrize("out", ["npz", "mat", "json"])
+@pytest.mark.parametrize("format", ["npz", "mat", "json"])
+def test_right_results_pass_in_every_format(format, out, tmp_path):
+    vectors.write(tmp_path, format, cases=FEW)
+    report = vectors.grade(tmp_path, save(tmp_path / f"results.{out}", solve(*load(tmp_path, format))))
+    assert report.passed
+    assert {row.verdict for row in report.rows} == {Verdict.PASS}
+    assert len(report.rows) == 14
+    assert {row.points for row in report.rows} == {20 + 5 + 5 + 4}
+
+
+@pytest.mark.parametrize("format", ["npz", "mat", "json"])
+def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format, tmp_path):
+    count = vectors.write(tmp_path, format, cases=["heads/k3"], metrics=["inv"], seed=5)
+    cases, named = load(tmp_path, format)
+    assert cases == ["inv_0001", "inv_0002", "inv_0003", "inv_0004"]
+    assert count == 4
+    from refgeo.conformance.cases import generated_cases
+
+    case = next(case for case in generated_cases("inv", "quick", 5, "float64") if case.name == "heads/k3/s1,1")
+    assert np.array_equal(named["inv_0003__G"], case.point.G[2])
+    assert np.array_equal(named["inv_0003__v_H"], case.a.H[2])
+    names = {key.split("__")[1] for key in named if key.startswith("inv_")}
+    assert not names & {name.removesuffix("_G").removesuffix("_H") for name in vectors._RESULT_NAMES}
+    space = case.space
+    for vector in (space.horizontal_projection(case.a), space.riemannian_gradient(case.e), space.christoffel(case.a)):
+        for name in names - {"metric"}:
+            assert not np.allclose(np.resize(named[f"inv_0001__{name}"], vector.G[0].shape), vector.G[0])
+
+
+def test_single_precision_is_written_and_judged_as_such(tmp_path):
+    vectors.write(tmp_path, "mat", dtype="float32", cases=FEW)
+    cases, named = load(tmp_path, "mat")
+    assert named[f"{cases[0]}__G"].dtype == np.float32
+    results = solve(cases, named)
+    assert results[f"{cases[0]}__christoffel_G"].dtype == np.float32
+    report = vectors.grade(tmp_path, save(tmp_path / "results.npz", results))
+    assert report.passed
+    assert report.dtype == "float32"
+
+
+def graded(solved, tmp_path, change):
+    folder, results = solved
+    results = dict(results)
+    change(results)
+    return vectors.grade(folder, save(tmp_path / "results.npz", results))
+
+
+def verdict(report, check, metric):
+    return next(row for row in report.rows if (row.check, row.metric) == (check, metric))
+
+
+def test_a_wrong_result_is_wrong_with_its_diagnosis_and_shown_by_its_line(solved, tmp_path):
+    def double(results):
+        for name in results:
+            if name.startswith("inv") and "christoffel" in name:
+                results[name] = 2 * results[name]
+
+    report = graded(solved, tmp_path, double)
+    assert report.wrong == ["christoffel[inv]"]
+    row = verdict(report, "christoffel", "inv")
+    assert "a factor ½ is missing" in row.diagnosis
+    assert row.worst_case.case.startswith("inv_00")
+    line = report.reproduce_in_python(row)
+    assert line.startswith("rg.conformance.vectors.assert_case(")
+    with pytest.raises(AssertionError, match="a factor ½ is missing"):
+        eval(line, {"rg": rg})
+    eval(line.replace("'christoffel'", "'horizontal_projection'"), {"rg": rg})
+
+
+def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewhere_fails(solved, tmp_path):
+    def remove(results):
+        for name in list(results):
+            if name.startswith("mix") and "geodesic_2" in name:
+                del results[name]
+        del results["inv_0022__riemannian_gradient_H"]
+
+    report = graded(solved, tmp_path, remove)
+    assert verdict(report, "geodesic_2", "mix").verdict is Verdict.NOT_PROVIDED
+    assert verdict(report, "geodesic_2", "inv").verdict is Verdict.PASS
+    row = verdict(report, "riemannian_gradient", "inv")
+    assert row.verdict is Verdict.WRONG
+    assert "inv_0022__riemannian_gradient_H is not in the file" in row.message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.T, "rows and columns exchanged"),
+        (lambda x: x + 1j, "expected real numbers, got dtype complex"),
+        (lambda x: np.full_like(x, np.nan), "NaN or infinity"),
+        (lambda x: x[:-1], "expected shape"),
+        (lambda x: x.astype(str), "expected real numbers"),
+    ],
+)
+def test_unusable_results_are_failed_rows_with_the_reason(solved, tmp_path, change, message):
+    def broken(results):
+        name = next(
+            name
+            for name, value in results.items()
+            if name.startswith("mix") and "projection_G" in name and np.shape(value) == (10, 4)
+        )
+        results[name] = change(results[name])
+
+    report = graded(solved, tmp_path, broken)
+    assert report.wrong == ["horizontal_projection[mix]"]
+    assert message in verdict(report, "horizontal_projection", "mix").message
+
+
+def test_dimensions_of_length_one_may_be_lost(solved, tmp_path):
+    def squeeze(results):
+        for name in results:
+            results[name] = np.squeeze(results[name])
+
+    assert graded(solved, tmp_path, squeeze).passed
+
+
+def test_json_with_null_or_ragged_rows_fails_the_row(solved, tmp_path):
+    folder, results = solved
+    plain = {name: np.asarray(value).tolist() for name, value in results.items()}
+    plain["inv_0021__christoffel_G"] = [[1.0, 2.0], [3.0]]
+    plain["mix_0048__inner_product"] = None
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(plain))
+    report = vectors.grade(folder, file)
+    assert set(report.wrong) == {"christoffel[inv]", "inner_product[mix]"}
+
+
+class Bomb:
+    def __reduce__(self):
+        return print, ("unpickled",)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".mat", ".json"])
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
+def test_damaged_and_foreign_results_are_clear_errors(solved, tmp_path, suffix, damage):
+    folder, results = solved
+    file = save(tmp_path / f"results{suffix}", results)
+    content = file.read_bytes()
+    file.write_bytes({"truncated": content[: len(content) // 2], "foreign": b"\x89PNG\r\n" * 99, "empty": b""}[damage])
+    with pytest.raises(VectorFileError, match=rf"results\{suffix}: .*(damaged|truncated|not)"):
+        vectors.grade(folder, file)
+
+
+def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
+    folder, results = solved
+    for suffix in (".npz", ".mat"):
+        file = save(tmp_path / f"results{suffix}", results)
+        content = bytearray(file.read_bytes())
+        rng = np.random.default_rng(0)
+        for place in rng.integers(0, len(content), 12):
+            changed = bytearray(content)
+            changed[place] ^= 0x10
+            file.write_bytes(changed)
+            try:
+                report = vectors.grade(folder, file)
+            except VectorFileError:
+                continue
+            assert isinstance(report.passed, bool)  # a byte of padding, or a digit that the verdict has looked at
+
+
+def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
+    folder, _ = solved
+    file = tmp_path / "results.npz"
+    np.savez(file, inv_0001__inner_product=np.array([Bomb()], dtype=object))
+    with pytest.raises(VectorFileError, match="pickle"):
+        vectors.grade(folder, file)
+    file.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(VectorFileError):
+        vectors.grade(folder, file)
+    assert "unpickled" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"inv_0001__cristoffel_G": [[1.0]]}, "is not the name of a result; did you mean inv_0001__christoffel_G"),
+        ({"inv_9999__christoffel_G": [[1.0]]}, "no case inv_9999 in this folder"),
+        ({"x": 1.0}, "holds no results; expected names such as inv_0001__christoffel_G"),
+        ([1.0], "expected one object with named values, got list"),
+    ],
+)
+def test_results_of_other_names_are_not_passed_over(solved, tmp_path, results, message):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(results))
+    with pytest.raises(VectorFileError, match=message):
+        vectors.grade(solved[0], file)
+
+
+def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
+    folder, results = solved
+    file = save(tmp_path / "results.npz", results)
+    with pytest.raises(VectorFileError, match=r"has no manifest\.json; expected a folder made by"):
+        vectors.grade(tmp_path, file)
+    with pytest.raises(VectorFileError, match="no such file"):
+        vectors.grade(folder, tmp_path / "nothing.npz")
+    with pytest.raises(VectorFileError, match=r"expected a file that ends in \.npz, \.mat, \.json"):
+        vectors.grade(folder, tmp_path / "results.csv")
+    copy = tmp_path / "copy"
+    vectors.write(copy, "json", cases=["scalar"])
+    text = (copy / "inputs.json").read_text()
+    (copy / "inputs.json").write_text(text.replace("0.7", "0.6"))
+    with pytest.raises(VectorFileError, match="SHA-256 differs"):
+        vectors.grade(copy, file)
+    (copy / "inputs.json").unlink()
+    with pytest.raises(VectorFileError, match=r"inputs\.json: missing"):
+        vectors.grade(copy, file)
+    for text, message in (("{", "damaged, truncated or not JSON"), ('{"schema": "x"}', "expected the schema"),
+                          ('{"schema": "refgeo-vectors/1"}', "damaged")):  # fmt: skip
+        (copy / "manifest.json").write_text(text)
+        with pytest.raises(VectorFileError, match=message):
+            vectors.grade(copy, file)
+
+
+def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_folder_of_vectors(
+    tmp_path, monkeypatch
+):
+    vectors.write(tmp_path, "npz", cases=["scalar"])
+    vectors.write(tmp_path, "json", cases=["scalar"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["FORMAT.md", "inputs.json", "manifest.json"]
+
+    def interrupted(named, place):
+        place.write_text("{")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(vectors._WRITERS, "mat", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        vectors.write(tmp_path, "mat", cases=["scalar"])
+    with pytest.raises(VectorFileError, match=r"has no manifest\.json"):
+        vectors.grade(tmp_path, tmp_path / "results.npz")
+
+
+def test_the_format_is_written_down_for_every_name(tmp_path):
+    vectors.write(tmp_path, "npz", cases=["scalar"])
+    text = (tmp_path / "FORMAT.md").read_text(encoding="utf-8")
+    _, named = load(tmp_path, "npz")
+    for name in {key.split("__")[1] for key in named if "__" in key}:
+        assert f"CASE__{name}" in text, name
+    for name in vectors._RESULT_NAMES:
+        assert f"CASE__{name}" in text or (name.endswith("_H") and f"CASE__{name[:-1]}G`, `..._H`" in text), name
+
+
+def test_the_command_line(tmp_path, capsys):
+    folder = tmp_path / "my vectors"
+    assert main(["vectors", "write", str(folder), "--format", "json", "--case", "diagonal", "--metric", "inv"]) == 0
+    out = capsys.readouterr().out
+    assert "20 cases in" in out
+    assert f"refgeo vectors grade '{folder}' RESULTS" in out
+    results = solve(*load(folder, "json"))
+    file = save(tmp_path / "results.json", results)
+    files = [f"--{name}={tmp_path / name}" for name in ("json", "junit", "html")]
+    assert main(["vectors", "grade", str(folder), str(file), *files]) == 0
+    assert "7 of 7 provided values pass" in capsys.readouterr().out
+    assert json.loads((tmp_path / "json").read_text())["passed"] is True
+    results["inv_0002__inner_product"] = 0.0
+    assert main(["vectors", "grade", str(folder), str(save(file, results))]) == 1
+    assert "wrong: inner_product[inv]" in capsys.readouterr().out
+    file.write_text("{")
+    assert main(["vectors", "grade", str(folder), str(file)]) == 2
+    assert "damaged, truncated or not JSON" in capsys.readouterr().err
+    assert main(["vectors", "write", str(folder), "--format", "csv"]) == 2
+    assert main(["vectors", "write", str(folder), "--case", "nowhere"]) == 2
+
+
+def test_heads_of_a_network_go_into_files_too(tmp_path):
+    rng = np.random.default_rng(0)
+    state = {}
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((8, 8))
+        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(8)
+    assert vectors.write(tmp_path, "mat", checkpoint=state, layout="bert", heads=2) == 8
+    report = vectors.grade(tmp_path, save(tmp_path / "results.mat", solve(*load(tmp_path, "mat"))))
+    assert report.passed
+
+
+def test_zip_archives_that_are_no_arrays_are_named(solved, tmp_path):
+    file = tmp_path / "results.npz"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("inv_0001__inner_product.npy", "not an array")
+    with pytest.raises(VectorFileError, match="damaged"):
+        vectors.grade(solved[0], file)
