@@ -25,7 +25,7 @@ def test_a_mistake_that_random_points_never_show_is_found_and_shrunk(monkeypatch
     report = rg.check(broken, checks=["horizontal_projection"], metrics=["mix"], profile="fuzz", seconds=6.0)
     row = next(row for row in report.rows if row.check == "horizontal_projection")
     assert row.verdict is Verdict.WRONG
-    arrays = report.failing_points[row.worst_case.case]
+    arrays = report.failing_points[row.example.case]
     assert np.array_equal(arrays["G"], np.eye(2)), "the smallest h > 1, and no batch"
     assert np.array_equal(arrays["H"], np.eye(2))
     assert not np.any(arrays["a_G"])

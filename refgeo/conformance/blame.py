@@ -240,8 +240,10 @@ def _of_gradient(check: Check, case: Case, right: Parts) -> Iterator[Candidate]:
     e_G, e_H = case.e
     inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
     yield "your result is the Euclidean gradient", (e_G, e_H)
-    yield "S and T are exchanged: (e_G T, e_H S)", (e_G @ T, e_H @ S)
-    yield "inverse and Gram matrix are exchanged: (e_G S⁻¹, e_H T⁻¹)", (e_G @ inverse_S, e_H @ inverse_T)
+    exchanged, other = "S and T are exchanged", "a Gram matrix stands where its inverse belongs, or the reverse"
+    inv = case.metric == "inv"
+    yield f"{exchanged if inv else other}: (e_G T, e_H S)", (e_G @ T, e_H @ S)
+    yield f"{other if inv else exchanged}: (e_G S⁻¹, e_H T⁻¹)", (e_G @ inverse_S, e_H @ inverse_T)
     G_weight, H_weight = (S, T) if case.metric == "inv" else (inverse_T, inverse_S)
     yield "the H part uses the Gram matrix of the G part", (right[0], e_H @ G_weight)
     yield "the G part uses the Gram matrix of the H part", (e_G @ H_weight, right[1])

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 SCHEMA = "refgeo-report/1"
-_WIDTH = 150
+ABSENT = "no function"
+_WIDTH = 160
 
 
 class Verdict(Enum):
@@ -83,6 +84,8 @@ class Row:
     digits_kept : float or None
         The fewest, over the decisive points.
     worst_case : Measurement or None
+    example : Measurement or None
+        Where to look first: the simplest point that fails (they come in that order), else the worst case.
     digits_lost : float
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
     lossy_case : Measurement or None
@@ -103,6 +106,7 @@ class Row:
     threshold: float
     digits_kept: float | None
     worst_case: Measurement | None
+    example: Measurement | None
     digits_lost: float
     lossy_case: Measurement | None
     message: str
@@ -118,6 +122,11 @@ class Row:
     def function(self) -> str:
         """The backend's function."""
         return self.check.split(".")[0].removesuffix("_1").removesuffix("_2")
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the backend has no such function at all."""
+        return self.verdict is Verdict.NOT_PROVIDED and self.message.startswith(ABSENT)
 
     @property
     def outcome(self) -> str:
@@ -203,11 +212,11 @@ class Report:
         return [*map(str, values), *laws]
 
     def reproduce(self, row: Row) -> str:
-        """The command that runs the worst case of a row alone; empty if a command line cannot."""
-        if not self._has_command or row.worst_case is None:
+        """The command that runs the example of a row alone; empty if a command line cannot."""
+        if not self._has_command or row.example is None:
             return ""
         words = ["refgeo check", *self._selection(), f"--metric {row.metric}", f"--checks {row.check}"]
-        return " ".join([*words, f"--case {shlex.quote(row.worst_case.case)}", f"--seed {self.seed}"])
+        return " ".join([*words, f"--case {shlex.quote(row.example.case)}", f"--seed {self.seed}"])
 
     def reproduce_in_python(self, row: Row) -> str:
         """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by.
@@ -219,8 +228,8 @@ class Report:
         >>> print(report.reproduce_in_python(report.rows[0]))
         rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['scalar/k1/s1,1'], seed=0).print()
         """
-        if self.files is not None and row.worst_case is not None:
-            case = row.worst_case.case.split(" ")[0]
+        if self.files is not None and row.example is not None:
+            case = row.example.case.split(" ")[0]
             return f"rg.conformance.vectors.assert_case{(*self.files, case, row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
         words += [f"metrics={[row.metric]!r}", f"checks={[row.check]!r}"]
@@ -231,8 +240,8 @@ class Report:
         if self.network:
             words.append("checkpoint=state_dict" if self.network["checkpoint"] is None else "")
             words += [f"{name}={value!r}" for name, value in self.network.items() if value is not None]
-        if row.worst_case is not None:
-            case = row.worst_case.case
+        if row.example is not None:
+            case = row.example.case
             words.append(
                 f"points={{{case!r}: {_literal(_used(row, self.failing_points[case]))}}}"
                 if case in self.failing_points
@@ -261,8 +270,8 @@ class Report:
         lines = [f"{row}: {row.message or row.verdict.value}", f"expected: {row.statement}"]
         if row.diagnosis:
             lines.append(f"diagnosis: {row.diagnosis}")
-        if row.worst_case is not None:
-            place = row.worst_case
+        if row.example is not None:
+            place = row.example
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
         if self.reproduce(row):
             lines.append(f"reproduce: {self.reproduce(row)}")
@@ -343,11 +352,20 @@ class Report:
         def say(text: str, style: str = "") -> None:
             console.print(Text(text), style=style, soft_wrap=True)
 
-        for row in self.failures:
+        told = [row for row in self.failures if not (row.is_law and self._value_fails(row))]
+        for row in told:
             headline, *details = self.details(row)
             say(f"WRONG      {headline}", "red")
             for line in details:
                 say(f"           {line}", "bold" if line.startswith("diagnosis") else "")
+            laws = [
+                law
+                for law in self.failures
+                if law not in told and (law.function, law.metric) == (row.function, row.metric)
+            ]
+            if laws and not row.is_law:
+                names = ", ".join(law.check.split(".")[1] for law in laws)
+                say(f"           breaks the laws, too: {names}")
         for row in self.rows:
             if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED):
                 say(f"{row.verdict.value:10s} {row}: {row.message}", "yellow")
@@ -366,13 +384,18 @@ class Report:
         for line in self.summary:
             say(line, "bold")
 
+    def _value_fails(self, law: Row) -> bool:
+        """Whether a law fails because its function gives wrong values."""
+        return any(not row.is_law and (row.function, row.metric) == (law.function, law.metric) for row in self.failures)
+
     def _table_rows(self) -> list[Row]:
-        """Every value, and the laws of a function and metric in one row."""
+        """Every value, and the laws of a function and metric in one row; without functions that are simply absent."""
         groups: dict[tuple[str, str], list[Row]] = {}
-        for row in self.rows:
+        rows = [row for row in self.rows if not row.is_absent]
+        for row in rows:
             if row.is_law:
                 groups.setdefault((row.function, row.metric), []).append(row)
-        return [*(row for row in self.rows if not row.is_law), *map(_together, groups.values())]
+        return [*(row for row in rows if not row.is_law), *map(_together, groups.values())]
 
     @property
     def summary(self) -> list[str]:
@@ -424,7 +447,7 @@ def _missing(rows: list[Row]) -> list[str]:
     for check, message in reasons.items():
         metrics = [row.metric for row in rows if row.check == check]
         name = check if len(metrics) > 1 else f"{check}[{metrics[0]}]"
-        names.append(name if message.startswith("no function") else f"{name} ({message})")
+        names.append(name if message.startswith(ABSENT) else f"{name} ({message})")
     return names
 
 

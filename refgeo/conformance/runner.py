@@ -202,7 +202,7 @@ class _Run:
 
     def failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
         """The worst point of every failing row, by name, for points that a seed cannot give again."""
-        names = {(row.metric, row.worst_case.case) for row in rows if row.verdict is Verdict.WRONG and row.worst_case}
+        names = {(row.metric, row.example.case) for row in rows if row.verdict is Verdict.WRONG and row.example}
         return {case.name: case.arrays() for case in self.points if (case.metric, case.name) in names}
 
     def _with_diagnosis(self, tally: Tally) -> Row:

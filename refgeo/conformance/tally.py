@@ -9,7 +9,7 @@ import numpy as np
 from refgeo.conformance.backend import BackendFailure
 from refgeo.conformance.cases import Case
 from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, WELL_CONDITIONED, Check, gram_unit
-from refgeo.conformance.report import Measurement, Row, Verdict
+from refgeo.conformance.report import ABSENT, Measurement, Row, Verdict
 from refgeo.conformance.trial import Trial
 from refgeo.pair import Array
 
@@ -45,7 +45,7 @@ class Tally:
         check, backend = self.check, trial.backend
         missing = [name for name in (check.function, *check.needs) if not backend.provides(name)]
         if missing:
-            self.not_provided.append(f"no function {missing[0]}")
+            self.not_provided.append(f"{ABSENT} {missing[0]}")
             return
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
@@ -102,11 +102,16 @@ class Tally:
             threshold=THRESHOLD,
             digits_kept=min((one.digits(self.dtype) for one in self.decisive), default=None),
             worst_case=worst,
+            example=self._example() or worst,
             digits_lost=digits_lost,
             lossy_case=lossy if digits_lost >= 1.0 else None,
             message=message,
             measurements=() if self.check.is_law else tuple(self.measurements),
         )
+
+    def _example(self) -> Measurement | None:
+        trouble = self.troubles[0][0] if self.troubles else None
+        return next((one for one in self.failing if trouble in (None, one.case)), None)
 
     def _digits_lost(self, one: Measurement) -> float:
         """Digits that conditioning leaves and the backend does not keep."""
