@@ -139,8 +139,7 @@ class Row:
         'loses 9 digits at κ=1e+04'
         """
         if self.verdict is Verdict.PASS and self.lossy_case is not None:
-            count = f"{self.digits_lost:.0f} digit" + ("s" if round(self.digits_lost) != 1 else "")
-            return f"loses {count} at κ={self.lossy_case.condition:.0e}"
+            return f"loses {_count(self.digits_lost)} at κ={self.lossy_case.condition:.0e}"
         return self.verdict.value
 
     def __str__(self) -> str:
@@ -375,7 +374,7 @@ class Report:
             if row.lossy_case is not None:
                 place = row.lossy_case
                 say(
-                    f"digits     {row}: right, but keeps {row.digits_lost:.0f} digits fewer than a factorised route at "
+                    f"digits     {row}: right, but keeps {_count(row.digits_lost)} fewer than a factorised route at "
                     f"κ = {place.condition:.1g} ({place})"
                 )
         if self._has_command and any(row.worst_case for row in self.rows):
@@ -438,6 +437,10 @@ def _together(laws: list[Row]) -> Row:
         points=sum(law.points for law in laws),
         decisive_points=sum(law.decisive_points for law in laws),
     )
+
+
+def _count(digits: float) -> str:
+    return f"{digits:.0f} digit" + ("" if round(digits) == 1 else "s")
 
 
 def _missing(rows: list[Row]) -> list[str]:

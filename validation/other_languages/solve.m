@@ -33,6 +33,11 @@ function [g_G, g_H] = riemannian_gradient(metric, G, H, e_G, e_H)
   end
 end
 
+% Some points are ill-conditioned on purpose; the report says what that costs.
+warning('off', 'Octave:nearly-singular-matrix');
+warning('off', 'Octave:singular-matrix');
+warning('off', 'MATLAB:nearlySingularMatrix');
+
 files = argv();
 in = load(files{1});
 out = struct();
