@@ -178,7 +178,7 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[int, int, str],
 
     columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
     with Progress(*columns, console=console, transient=True, disable=options.quiet or not console.is_terminal) as bar:
         task = bar.add_task("")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)

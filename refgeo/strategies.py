@@ -175,6 +175,8 @@ def group_elements(draw: Any, h: int, *, condition: Range = (1.0, 10.0), scale: 
 
 @st.composite
 def _factors(draw: Any, batch: tuple[int, ...], rows: int, h: int, condition: Range, scale: Range) -> Array:
+    if not np.min(condition) >= 1.0:
+        raise ValueError(f"condition: expected numbers >= 1, got {condition!r}")
     spread = draw(_powers(condition))
     values = draw(_powers(scale)) * spread ** -np.linspace(0.0, 1.0, h)
     left = _orthonormal(draw(_eighths((*batch, rows, h))))

@@ -38,6 +38,7 @@ from refgeo.conformance.checks import EXACT_GEODESIC, THRESHOLD, UNDECIDABLE, VA
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.runner import CHECKS, DTYPES, check, chosen_checks, one_of
 from refgeo.conformance.trial import Trial
+from refgeo.pair import Pair
 
 __all__ = ["BackendCheck", "assert_matches", "parametrize_with_checks"]
 
@@ -193,7 +194,8 @@ def assert_matches(actual: Any, function: str, metric: str, *arguments: Any, dty
 (float64, κ = 1)...
     """
     __tracebackhide__ = True
-    parts = actual if isinstance(actual, (tuple, list)) else (actual,)
+    pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
+    parts = tuple(actual) if pair else (actual,)
     if dtype is None:
         single = all(np.asarray(part).dtype == np.float32 for part in parts)
         dtype = "float32" if single else "float64"
@@ -208,14 +210,15 @@ def assert_matches(actual: Any, function: str, metric: str, *arguments: Any, dty
             "conditioned point"
         )
     try:
-        errors = one.relative_errors(trial)
+        with np.errstate(all="ignore"):  # what overflows is no match
+            errors = one.relative_errors(trial)
     except BackendFailure as failure:
         raise AssertionError(f"{function}[{metric}]: {failure}") from None
     if np.isnan(errors).any():
         raise ValueError(f"{function}: no reference value at this point; is a vector zero, or the scale extreme?")
     if np.all(errors <= tolerance):
         return
-    block = np.unravel_index(np.argmax(errors / tolerance), errors.shape)
+    block = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
     where = f" in block {tuple(int(i) for i in block)}" if block else ""
     reason = diagnose(one, trial, [case], [])
     exact = case.exact_blocks[tuple(int(i) for i in block)].enclosures(one.name, lambda _: ())
@@ -258,11 +261,10 @@ def _as_case(function: str, metric: str, arguments: tuple[Any, ...], dtype: str)
     order = arguments[-1]
     if order == "exact" and metric == "mix":
         raise ValueError("order: an exact geodesic of mix has no closed form to compare with; expected 1 or 2")
-    if order not in (1, 2, "exact"):
+    if isinstance(order, bool) or order not in (1, 2, "exact"):
         raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
-    return given_case("given", metric, arrays, dtype), EXACT_GEODESIC if order == "exact" else VALUES[
-        f"geodesic_{order}"
-    ]
+    one = EXACT_GEODESIC if order == "exact" else VALUES[f"geodesic_{int(order)}"]
+    return given_case("given", metric, arrays, dtype), one
 
 
 def _short(backend: Backend) -> str:

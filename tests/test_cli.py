@@ -1,6 +1,9 @@
 """The command line: exit statuses, output, JSON."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -156,3 +159,22 @@ def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys):
     """rich would take [0] for markup."""
     assert main(["check", "--case", "diagonal", "--checks", "inner_product", "--quiet"]) == 0
     assert "diagonal/k1/s1,1[" in capsys.readouterr().out
+
+
+def test_the_progress_bar_is_not_taken_for_the_backends_output(tmp_path):
+    """With forced colours the bar is drawn while backends run whose output is being watched."""
+    file = tmp_path / "slow.py"
+    file.write_text(
+        "import time\nfrom refgeo import formulas\n"
+        "def inner_product(*a):\n    time.sleep(0.3)\n    return formulas.inner_product(*a)\n"
+    )
+    command = [sys.executable, "-m", "refgeo", "check", str(file), "--checks", "inner_product.silent"]
+    done = subprocess.run(
+        [*command, "--case", "tall/k3", "--metric", "inv"],
+        env=os.environ | {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "checking" in done.stderr

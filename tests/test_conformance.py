@@ -337,3 +337,38 @@ def test_progress_runs_from_nothing_to_all():
     totals = {total for _, total in calls}
     assert len(totals) == 1
     assert [done for done, _ in calls] == list(range(totals.pop() + 1))
+
+
+def test_a_property_that_raises_and_messages_that_cannot_be_written_are_failed_rows():
+    class Odd:
+        @property
+        def christoffel(self):
+            raise RuntimeError("not built")
+
+        def riemannian_gradient(self, *arguments):
+            raise NotImplementedError("caf\udce9")
+
+        def inner_product(self, *arguments):
+            class Unspeakable(Exception):
+                def __str__(self):
+                    raise ValueError
+
+            raise Unspeakable
+
+    report = rg.check(Odd(), cases=["tall/k1"], metrics=["inv"])
+    rows = {row.check: row for row in report.rows}
+    assert "RuntimeError: not built" in rows["christoffel"].message
+    assert "Unspeakable: (no message)" in rows["inner_product"].message
+    assert rows["riemannian_gradient"].verdict is Verdict.NOT_PROVIDED
+    for text in (report.to_json(), report.to_junit(), report.to_html()):
+        text.encode("utf-8")
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_a_time_limit_that_is_none_is_named(timeout):
+    with pytest.raises(ValueError, match="timeout: expected a number of seconds > 0"):
+        rg.check(timeout=timeout)
+
+
+def test_no_time_limit_at_all():
+    assert rg.check(timeout=float("inf"), checks=["inner_product"], cases=["scalar"]).passed

@@ -55,6 +55,32 @@ def test_each_broken_check_is_found_not_only_the_first():
     assert "wrong sign" in values["christoffel"].diagnosis
 
 
+@pytest.mark.parametrize("every", [2, 5])
+def test_a_backend_that_is_wrong_now_and_then_does_not_pass(every):
+    calls = [0]
+
+    def unreliable(*arguments):
+        calls[0] += 1
+        end = formulas.geodesic(*arguments)
+        return end if calls[0] % every else tuple(2 * x for x in end)
+
+    report = rg.check(backend(geodesic=unreliable), checks=["geodesic_2"], metrics=["inv"], profile="fuzz", seconds=2.0)
+    assert report.wrong == ["geodesic_2[inv]"]
+
+
+def test_the_points_of_both_metrics_are_kept_apart():
+    def wrong(metric, G, H, v_G, v_H, t, order):
+        end = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        return tuple(2 * x for x in end) if (t > 0) == (metric == "inv") else end
+
+    broken = backend(geodesic=wrong)
+    report = rg.check(broken, checks=["geodesic_2"], profile="fuzz", seconds=4.0)
+    assert len(report.failures) == 2
+    for row in report.failures:
+        again = eval(report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg, "backend": broken})
+        assert [str(x) for x in again.failures] == [str(row)]
+
+
 def test_an_interrupted_search_keeps_what_it_has():
     calls = []
 

@@ -178,6 +178,14 @@ def test_without_the_extra_the_error_comes_before_the_run(monkeypatch, capsys, t
     assert 'pip install "refgeo[html]"' in capsys.readouterr().err
 
 
+def test_a_right_float32_backend_passes_at_a_point_where_some_laws_cannot_tell():
+    rng = np.random.default_rng(0)
+    factors = [np.linalg.qr(rng.standard_normal((n, 3)))[0] * [1.0, 0.3, 0.1] for n in (6, 5)]
+    report = rg.check(points={"x": dict(zip("GH", factors, strict=True))}, dtype="float32")
+    assert report.passed
+    assert "riemannian_hessian" in {row.check for row in report.rows}
+
+
 @pytest.mark.parametrize("check", ["christoffel", "christoffel.koszul", "riemannian_gradient"])
 def test_the_line_of_python_gives_the_same_row_again(report, check):
     broken = backend(
@@ -194,9 +202,42 @@ def test_the_line_of_python_gives_the_same_row_again(report, check):
 
 
 def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
+    file = tmp_path / "my backend.py"
+    file.write_text("from refgeo import formulas\ndef inner_product(*a): return 2 * formulas.inner_product(*a)\n")
+    report = rg.check(str(file), checks=["inner_product"], cases=["tall/k3"], timeout=7.0, dtype="float32")
+    row = report.failures[0]
+    assert f"'{file}' --dtype float32 --timeout 7 --metric inv" in report.reproduce(row)
+    again = eval(report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg})
+    assert again.timeout == 7.0
+    assert next(one for one in again.rows if one.check == row.check).example == row.example
     report = rg.check(formulas, checks=["inner_product"], cases=["scalar"])
     assert report.reproduce_in_python(report.rows[0]).startswith("rg.check('refgeo.formulas', ")
     assert report.reproduce(report.rows[0]).startswith("refgeo check --metric inv")
+
+
+def test_given_points_are_reproduced_by_name_and_by_no_command():
+    points = {"mine": {"G": [[1.0]], "H": [[2.0]]}}
+    broken = backend(inner_product=lambda *a: 2 * formulas.inner_product(*a))
+    report = rg.check(broken, points=points, checks=["inner_product"])
+    for row in report.rows:
+        assert report.reproduce(row) == ""
+        again = eval(
+            report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg, "backend": broken, "points": points}
+        )
+        same = next(one for one in again.rows if str(one) == str(row))
+        assert (same.verdict, same.example) == (row.verdict, row.example)
+
+
+def test_the_example_of_a_refusal_is_the_point_that_was_refused():
+    def small_only(metric, G, *arguments):
+        if G.shape[-1] > 5:
+            raise NotImplementedError("h > 5")
+        return formulas.riemannian_gradient(metric, G, *arguments)
+
+    report = rg.check(backend(riemannian_gradient=small_only), cases=["tall/k1", "heads/k1"], metrics=["inv"])
+    row = next(row for row in report.rows if row.check == "riemannian_gradient")
+    assert row.verdict is Verdict.WRONG
+    assert row.example.case == "heads/k1/s1,1"
 
 
 def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
@@ -220,9 +261,17 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
         ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
         ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "a_G and a_H go together"),
         ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of G and H"),
+        ({"t": [1.0, 2.0]}, "t: expected one finite number"),
+        ({"hessian_v_G": np.ones((2, 2)), "hessian_v_H": np.ones((3, 2))}, "hessian_e, hessian_w and hessian_v go"),
+        (
+            {f"hessian_{v}_{part}": np.ones((rows, 2)) for v in "ewv" for part, rows in (("G", 2), ("H", 3))},
+            "hessian_v: expected a horizontal vector",
+        ),
         ({"a_G": np.zeros((2, 2)), "a_H": np.zeros((3, 2))}, "a vector is zero"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(points={"mine": point | change}, checks=["horizontal_projection"])
+    big = {"G": [[1e80]], "H": [[1e80]]}
+    assert rg.check(points={"big": big}, checks=["inner_product"], metrics=["inv"]).passed
     with pytest.raises(ValueError, match="expected the arrays G and H, got G"):
         rg.check(points={"mine": {"G": [[1.0]]}})

@@ -82,6 +82,11 @@ def test_vectors_scale_with_the_point_and_covectors_against_it():
     assert 1e-8 < abs(e.G.item()) < 1e-4
 
 
+def test_a_condition_number_below_one_is_none():
+    with pytest.raises(ValueError, match="condition: expected numbers >= 1"):
+        find(strategies.pairs(condition=0.5), lambda point: True)
+
+
 @pytest.mark.parametrize("bad", [(2.0, 1.0), (0.0, 1.0), -1.0])
 def test_a_range_that_is_none_is_named(bad):
     with pytest.raises(ValueError, match="expected 0 < low <= high"):

@@ -99,12 +99,26 @@ def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format
     case = next(case for case in generated_cases("inv", "quick", 5, "float64") if case.name == "heads/k3/s1,1")
     assert np.array_equal(named["inv_0003__G"], case.point.G[2])
     assert np.array_equal(named["inv_0003__v_H"], case.a.H[2])
-    names = {key.split("__")[1] for key in named if key.startswith("inv_")}
-    assert not names & {name.removesuffix("_G").removesuffix("_H") for name in vectors._RESULT_NAMES}
-    space = case.space
-    for vector in (space.horizontal_projection(case.a), space.riemannian_gradient(case.e), space.christoffel(case.a)):
-        for name in names - {"metric"}:
-            assert not np.allclose(np.resize(named[f"inv_0001__{name}"], vector.G[0].shape), vector.G[0])
+
+
+def test_no_expected_value_is_among_the_inputs(tmp_path):
+    """Every result of every function, against every input of the same shape and against its negative."""
+    vectors.write(tmp_path, "npz", cases=FEW)
+    cases, named = load(tmp_path, "npz")
+    results = solve(cases, named)
+    compared = 0
+    for key, result in results.items():
+        case, _, name = key.partition("__")
+        if name.startswith("geodesic_1"):
+            continue  # a sum of inputs, but none of them
+        assert f"{case}__{name}" not in named
+        for other, value in named.items():
+            if other.startswith(f"{case}__") and value.dtype.kind == "f" and value.shape == np.shape(result):
+                compared += 1
+                size = np.linalg.norm(result)
+                assert np.linalg.norm(value - result) > 1e-6 * size, (key, other)
+                assert np.linalg.norm(value + result) > 1e-6 * size, (key, other)
+    assert compared > 1000
 
 
 def test_single_precision_is_written_and_judged_as_such(tmp_path):
@@ -223,6 +237,7 @@ def test_damaged_and_foreign_results_are_clear_errors(solved, tmp_path, suffix, 
 
 def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
     folder, results = solved
+    passed = 0
     for suffix in (".npz", ".mat"):
         file = save(tmp_path / f"results{suffix}", results)
         content = bytearray(file.read_bytes())
@@ -235,7 +250,12 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
                 report = vectors.grade(folder, file)
             except VectorFileError:
                 continue
-            assert isinstance(report.passed, bool)  # a byte of padding, or a digit that the verdict has looked at
+            if report.passed:  # then it was in padding, or in a digit that rounding takes
+                read = vectors._read(file)
+                for name, value in results.items():
+                    assert np.allclose(read[name], value, rtol=1e-9, atol=1e-9 * np.max(np.abs(value))), name
+                passed += 1
+    assert passed < 24, "most bytes matter"
 
 
 def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
@@ -284,11 +304,28 @@ def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
     (copy / "inputs.json").unlink()
     with pytest.raises(VectorFileError, match=r"inputs\.json: missing"):
         vectors.grade(copy, file)
-    for text, message in (("{", "damaged, truncated or not JSON"), ('{"schema": "x"}', "expected the schema"),
-                          ('{"schema": "refgeo-vectors/1"}', "damaged")):  # fmt: skip
+    manifest = (copy / "manifest.json").read_text()
+    for text, message in (
+        ("{", "damaged, truncated or not JSON"),
+        ("[]", "expected one object"),
+        ('{"schema": "x"}', "expected the schema"),
+        ('{"schema": "refgeo-vectors/1"}', "damaged or edited"),
+        (manifest.replace("float64", "float32"), "damaged or edited"),
+        (manifest.replace('"inv_0001"', '"inv_0009"'), "damaged or edited"),
+    ):
         (copy / "manifest.json").write_text(text)
         with pytest.raises(VectorFileError, match=message):
             vectors.grade(copy, file)
+
+
+def test_files_of_somebody_else_are_left_alone(tmp_path):
+    for name, content in (("manifest.json", '{"name": "a web page"}'), ("inputs.mat", "mine")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text(content)
+        with pytest.raises(VectorFileError, match="which refgeo has not written"):
+            vectors.write(folder, "npz", cases=["scalar"])
+        assert [(file.name, file.read_text()) for file in folder.iterdir()] == [(name, content)]
 
 
 def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_folder_of_vectors(
@@ -305,8 +342,10 @@ def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_
     monkeypatch.setitem(vectors._WRITERS, "mat", interrupted)
     with pytest.raises(KeyboardInterrupt):
         vectors.write(tmp_path, "mat", cases=["scalar"])
-    with pytest.raises(VectorFileError, match=r"has no manifest\.json"):
+    monkeypatch.undo()
+    with pytest.raises(VectorFileError, match="writing it was interrupted"):
         vectors.grade(tmp_path, tmp_path / "results.npz")
+    assert vectors.write(tmp_path, "mat", cases=["scalar"]) == 2
 
 
 def test_the_format_is_written_down_for_every_name(tmp_path):

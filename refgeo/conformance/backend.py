@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.worker import Overdue, Worker
-from refgeo.pair import Array
+from refgeo.pair import Array, Pair
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "inner_product": ("a", "b"),
@@ -135,7 +135,10 @@ class Backend:
         >>> Backend.load("refgeo.formulas").provides("sharpness")
         False
         """
-        return callable(getattr(self.implementation, function, None))
+        try:
+            return callable(getattr(self.implementation, function, None))
+        except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
+            return True
 
     def call(
         self, function: str, metric: str, arrays: list[npt.NDArray[Any]], extra: tuple[Any, ...], shapes: list[Any]
@@ -184,7 +187,7 @@ class Backend:
         def job() -> tuple[list[str], list[npt.NDArray[Any]]]:
             converted = self._converted(arrays)
             result = self._apply(function, metric, converted, extra)
-            parts = result if isinstance(result, (tuple, list)) else [result]
+            parts = result if isinstance(result, (tuple, list, Pair)) else [result]
             return [np.asarray(self._back(part)).dtype.name for part in parts], [self._back(x) for x in converted]
 
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -220,8 +223,10 @@ class Backend:
             self._hanging.add(name)
             self._worker = Worker()
             raise BackendFailure(f"{name} did not return within {self.timeout:g} s (--timeout)") from None
-        if isinstance(error, (NotImplementedError, BackendFailure)):
+        if isinstance(error, BackendFailure):
             raise error
+        if isinstance(error, NotImplementedError):
+            raise NotImplementedError(_text_of(error)) from None
         if error is not None:
             raise BackendFailure(f"{type(error).__name__}: {_text_of(error)}") from error
         return result
@@ -245,6 +250,8 @@ def _text_of(error: BaseException) -> str:
 
 
 def _parts(result: Any, count: int) -> list[Any]:
+    if isinstance(result, Pair):
+        result = tuple(result)
     if count == 1:
         return [result]
     if not isinstance(result, (tuple, list)) or len(result) != count:

@@ -54,7 +54,7 @@ class InvariantLoss:
     """
 
     def __init__(self, point: Pair, rng: np.random.Generator) -> None:
-        self.size = _typical_size(point.product)
+        self.size = _typical_size(point.product)  # divided by twice rather than squared, which could overflow
         self.target = point.product - self.size * rng.standard_normal(point.product.shape)
 
     def value(self, place: Pair) -> Array:
@@ -63,13 +63,13 @@ class InvariantLoss:
 
     def gradient(self, place: Pair) -> Pair:
         """The Euclidean gradient (RH, RᵀG), R = (GHᵀ − Y)/s²."""
-        residual = (place.product - self.target) / self.size**2
+        residual = (place.product - self.target) / self.size / self.size
         return Pair._of(residual @ place.H, transpose(residual) @ place.G)
 
     def hessian(self, place: Pair, v: Pair) -> Pair:
         """The Euclidean Hessian applied to v."""
-        residual = (place.product - self.target) / self.size**2
-        change = (v.G @ transpose(place.H) + place.G @ transpose(v.H)) / self.size**2
+        residual = (place.product - self.target) / self.size / self.size
+        change = (v.G @ transpose(place.H) + place.G @ transpose(v.H)) / self.size / self.size
         return Pair._of(change @ place.H + residual @ v.H, transpose(change) @ place.G + transpose(residual) @ v.G)
 
 
@@ -272,25 +272,41 @@ def given_case(name: str, metric: str, arrays: Mapping[str, npt.ArrayLike], dtyp
         raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
     try:
         point = Pair(arrays["G"], arrays["H"])
-        given: dict[str, Any] = {} if "t" not in arrays else {"t": float(np.asarray(arrays["t"], dtype=dtype))}
+        given: dict[str, Any] = {} if "t" not in arrays else {"t": _time(arrays["t"], dtype)}
         for vector in ("a", "b", "e", "hessian_e", "hessian_w", "hessian_v"):
             parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
             if len(parts) == 1:
                 raise ValueError(f"{vector}_G and {vector}_H go together, got one of them")
             if parts:
-                given[vector] = Pair(*parts)
-                if not all(
-                    np.any(given[vector].G[i]) or np.any(given[vector].H[i]) for i in np.ndindex(point.block_shape)
-                ):
-                    raise ValueError(f"{vector}_G and {vector}_H: a vector is zero, at which nothing can be tested")
-                if (given[vector].G.shape, given[vector].H.shape) != (point.G.shape, point.H.shape):
-                    raise ValueError(
-                        f"{vector}_G and {vector}_H: expected the shapes of G and H, {point.G.shape} and "
-                        f"{point.H.shape}, got {given[vector].G.shape} and {given[vector].H.shape}"
-                    )
-        return _case(name, metric, point, _case_rng(seed, name), dtype, seed, given)
+                given[vector] = _tangent(vector, Pair(*parts), point)
+        hessian = [vector for vector in given if vector.startswith("hessian")]
+        if len(hessian) not in (0, 3):
+            raise ValueError(f"hessian_e, hessian_w and hessian_v go together, got {' and '.join(hessian)}")
+        case = _case(name, metric, point, _case_rng(seed, name), dtype, seed, given)
+        slack = 100 * np.finfo(dtype).eps * np.max(case.space.gauge.condition, initial=1.0)
+        if hessian and not np.all(case.space.is_horizontal(case.hessian[2], float(slack))):
+            raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; use horizontal_projection")
     except ValueError as error:
         raise ValueError(f"point {name}: {error}") from error
+    return case
+
+
+def _time(value: npt.ArrayLike, dtype: str) -> float:
+    time = np.asarray(value, dtype=dtype)
+    if time.shape != () or not np.isfinite(time):
+        raise ValueError(f"t: expected one finite number, got {value!r}")
+    return float(time)
+
+
+def _tangent(name: str, v: Pair, point: Pair) -> Pair:
+    if (v.G.shape, v.H.shape) != (point.G.shape, point.H.shape):
+        raise ValueError(
+            f"{name}_G and {name}_H: expected the shapes of G and H, {point.G.shape} and {point.H.shape}, got "
+            f"{v.G.shape} and {v.H.shape}"
+        )
+    if not all(np.any(v.G[i]) or np.any(v.H[i]) for i in np.ndindex(point.block_shape)):
+        raise ValueError(f"{name}_G and {name}_H: a vector is zero, at which nothing can be tested")
+    return v
 
 
 def _case(
@@ -315,7 +331,9 @@ def _case(
 
 def _typical_size(factor: Array) -> Array:
     """Root mean square of the entries, per block."""
-    return np.asarray(np.sqrt(np.mean(factor**2, axis=(-2, -1), keepdims=True)))
+    largest = np.abs(factor).max(axis=(-2, -1), keepdims=True)  # whose square can overflow
+    unit = np.where(largest > 0, largest, 1.0)
+    return np.asarray(unit * np.sqrt(np.mean((factor / unit) ** 2, axis=(-2, -1), keepdims=True)))
 
 
 def _like(point: Pair, rng: np.random.Generator) -> Pair:

@@ -107,6 +107,18 @@ class Check:
         return "." in self.name
 
 
+def can_tell(check: Check, case: Case) -> bool:
+    """Whether a law can be decided on some block; a value is measured everywhere, for the digits that it keeps.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.cases import generated_cases
+    >>> can_tell(VALUES["christoffel"], generated_cases("inv", "quick", 0, "float32")[-1])
+    True
+    """
+    return not check.is_law or bool(np.any(THRESHOLD * check.unit(case) <= UNDECIDABLE))
+
+
 Expected = Callable[[ExactBlock, float], tuple[Enclosure, ...]]
 
 
@@ -197,9 +209,10 @@ def hessian_size(space: PairTangentSpace, e: Pair, w: Pair, v: Pair) -> Array:
 
 
 def _geodesic_size(space: PairTangentSpace, case: Case, order: int | str) -> Array:
-    size = space.norm(space.point) + np.abs(case.t) * space.norm(case.a)
+    t = np.abs(np.float64(case.t))  # which overflows to infinity
+    size = space.norm(space.point) + t * space.norm(case.a)
     if order != 1:
-        size = size + 0.5 * case.t**2 * christoffel_size(space, case.a, case.a)
+        size = size + 0.5 * t**2 * christoffel_size(space, case.a, case.a)
     return np.asarray(size)
 
 

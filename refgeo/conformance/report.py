@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.conformance.backend import TIMEOUT
+
 SCHEMA = "refgeo-report/1"
 ABSENT = "no function"
 _WIDTH = 160
@@ -159,8 +161,12 @@ class Report:
         What `refgeo.check` loads the backend by; None for an object.
     network : dict
         The options that select the checkpoint, if any.
+    timeout : float
+        Seconds that a call could take.
+    given : bool
+        Whether the test points were the caller's own.
     failing_points : dict
-        The worst points of failing rows, by name, where a seed does not give them again.
+        The arrays of points that a search has found, by name.
     files : (folder, file), optional
         Of vectors and results, if they were graded.
 
@@ -180,6 +186,8 @@ class Report:
     rows: list[Row]
     spec: str | None = None
     network: dict[str, Any] = field(default_factory=dict)
+    timeout: float = TIMEOUT
+    given: bool = False
     failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[str, str] | None = None
 
@@ -218,7 +226,8 @@ class Report:
         return " ".join([*words, f"--case {shlex.quote(row.example.case)}", f"--seed {self.seed}"])
 
     def reproduce_in_python(self, row: Row) -> str:
-        """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by.
+        """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by,
+        ``points`` for the points that were given.
 
         Examples
         --------
@@ -239,20 +248,25 @@ class Report:
         if self.network:
             words.append("checkpoint=state_dict" if self.network["checkpoint"] is None else "")
             words += [f"{name}={value!r}" for name, value in self.network.items() if value is not None]
+        if self.timeout != TIMEOUT:
+            words.append(f"timeout={self.timeout!r}")
         if row.example is not None:
             case = row.example.case
-            words.append(
-                f"points={{{case!r}: {_literal(_used(row, self.failing_points[case]))}}}"
-                if case in self.failing_points
-                else f"cases={[case]!r}"
-            )
+            if self.given:
+                words.append(f"points={{{case!r}: points[{case!r}]}}")
+            elif case in self.failing_points:
+                words.append(f"points={{{case!r}: {_literal(_used(row, self.failing_points[case]))}}}")
+            elif self.profile == "fuzz":
+                words += ["profile='fuzz'"]  # a point among many that passed: search again
+            else:
+                words.append(f"cases={[case]!r}")
         return f"rg.check({', '.join(filter(None, words))}, seed={self.seed}).print()"
 
     @property
     def _has_command(self) -> bool:
         """Whether a command line can load the backend and make the test points."""
-        points = not self.failing_points and self.network.get("checkpoint", "") is not None
-        return self.spec is not None and points
+        generated = not self.given and self.profile != "fuzz" and self.files is None
+        return self.spec is not None and generated and self.network.get("checkpoint", "") is not None
 
     def _selection(self) -> list[str]:
         """The words that select the backend, its dtype and the kind of test points."""
@@ -261,6 +275,8 @@ class Report:
             words.append(f"--dtype {self.dtype}")
         if self.profile != "quick":
             words.append(f"--profile {self.profile}")
+        if self.timeout != TIMEOUT:
+            words.append(f"--timeout {self.timeout:g}")
         words += [f"--{name} {shlex.quote(str(value))}" for name, value in self.network.items() if value is not None]
         return words
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import diagnose
 from refgeo.conformance.cases import METRICS, Case, generated_cases, given_case, network_cases
-from refgeo.conformance.checks import VALUES, Check
+from refgeo.conformance.checks import VALUES, Check, can_tell
 from refgeo.conformance.conduct import CONDUCT
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.report import Report, Row, Verdict
@@ -68,7 +68,9 @@ def check(
         Only these cases; a name, or the first part of one.
     points : mapping of str to mapping of str to array, optional
         Your own test points instead of generated ones, by name: ``G`` and ``H``, and if you like the vectors ``a_G``,
-        ``a_H``, ``b_G``, ``b_H``, ``e_G``, ``e_H`` and the time ``t``; what is missing is drawn.
+        ``a_H``, ``b_G``, ``b_H``, ``e_G``, ``e_H`` and the time ``t``; for the Hessian ``hessian_e_G``, ... (the
+        gradient of an invariant loss), ``hessian_w_G``, ... (its Hessian applied to v) and ``hessian_v_G``, ... (a
+        horizontal v) together. What is missing is drawn.
     checkpoint : path or state dict, optional
         Take the test points from a network instead.
     layout : str, optional
@@ -101,6 +103,8 @@ def check(
     True
     """
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
+    if not timeout > 0.0:
+        raise ValueError(f"timeout: expected a number of seconds > 0, got {timeout!r}")
     run = _Run(
         loaded,
         chosen_checks(checks),
@@ -137,7 +141,6 @@ def check(
             found = [case for metric in run.metrics for case in generated_cases(metric, profile, seed, dtype)]
         run.over(selected(found, cases))
     rows = run.rows()
-    regenerable = profile != "fuzz" and points is None
     return Report(
         backend=loaded.name,
         dtype=dtype,
@@ -147,7 +150,9 @@ def check(
         rows=rows,
         spec=loaded.spec,
         network=network,
-        failing_points={} if regenerable else run.failing_points(rows),
+        timeout=loaded.timeout,
+        given=points is not None,
+        failing_points=run.failing_points(rows) if profile == "fuzz" else {},
     )
 
 
@@ -172,6 +177,7 @@ class _Run:
     seed: int
     progress: Progress
     points: list[Case] = field(default_factory=list)
+    refused: list[Case] = field(default_factory=list)
     tallies: dict[tuple[str, str], Tally] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,14 +191,17 @@ class _Run:
         for done, case in enumerate(cases):
             self.progress(done, len(cases), f"{case.metric} {case.name}")
             for one in self.checks:
-                if one.applies(case):
+                if one.applies(case) and can_tell(one, case):
                     self.tally(one, case)
         self.progress(len(cases), len(cases), "done")
 
     def tally(self, check: Check, case: Case, keep: bool = True) -> Tally:
         """The tally of one check with one more case; a fresh one that is not kept, if asked."""
         tally = self.tallies[check.name, case.metric] if keep else Tally(check, case.metric, self.dtype)
+        refusals = len(tally.refusals)
         tally.run(Trial(self.backend, case))
+        if len(tally.refusals) > refusals == 0:
+            self.refused.append(case)
         return tally
 
     def rows(self) -> list[Row]:
@@ -201,9 +210,9 @@ class _Run:
         return _without_hearsay([self._with_diagnosis(tally) for tally in met])
 
     def failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
-        """The worst point of every failing row, by name, for points that a seed cannot give again."""
-        names = {(row.metric, row.example.case) for row in rows if row.verdict is Verdict.WRONG and row.example}
-        return {case.name: case.arrays() for case in self.points if (case.metric, case.name) in names}
+        """The example of every failing row, by name, for points that a seed cannot give again."""
+        names = {row.example.case for row in rows if row.verdict is Verdict.WRONG and row.example}
+        return {case.name: case.arrays() for case in (*self.points, *self.refused) if case.name in names}
 
     def _with_diagnosis(self, tally: Tally) -> Row:
         row = tally.row()
@@ -213,6 +222,8 @@ class _Run:
         decisive_names = {one.case for one in tally.decisive}
         cases = [case for case in self.points if case.metric == row.metric and case.name in decisive_names]
         failing = [case for case in cases if case.name in wrong_names]
+        if not failing:
+            return row
         passing = [case for case in cases if case.name not in wrong_names]
         # The most telling point: large enough that mistakes do not coincide, then well conditioned.
         telling = min(

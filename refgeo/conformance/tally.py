@@ -27,8 +27,12 @@ class Tally:
         Unusable results on decisive points, and on the others.
     not_provided : list of str
         Why the backend lacks it.
+    refusals : list of Measurement
+        Where it said so, of a function that it has.
     not_judged : int
         Blocks without a reference value.
+    remark : str
+        What else there is to say of the verdict.
     """
 
     check: Check
@@ -38,7 +42,9 @@ class Tally:
     troubles: list[tuple[str, str]] = field(default_factory=list)
     breakdowns: list[tuple[str, str]] = field(default_factory=list)
     not_provided: list[str] = field(default_factory=list)
+    refusals: list[Measurement] = field(default_factory=list)
     not_judged: int = 0
+    remark: str = ""
 
     def run(self, trial: Trial) -> None:
         """Put one case to the backend."""
@@ -52,6 +58,7 @@ class Tally:
                 relative = check.relative_errors(trial)
         except NotImplementedError as error:
             self.not_provided.append(f"{trial.case.name}: NotImplementedError: {error}")
+            self.refusals.append(self._measured(trial.case, np.full(trial.case.point.block_shape, np.inf))[0])
         except BackendFailure as failure:
             # A failure where a value can be expected; where none can, no digits kept.
             self._add(trial.case, np.full(trial.case.point.block_shape, np.inf), str(failure))
@@ -60,18 +67,23 @@ class Tally:
 
     def _add(self, case: Case, relative: Array, trouble: str) -> None:
         relative = np.broadcast_to(relative, case.point.block_shape)
-        numbers = (case.space.gauge.condition, relative, gram_unit(case, 1), self.check.unit(case))
-        fresh = []
-        for block in np.ndindex(case.point.block_shape):
-            condition, error, attainable, gram = (float(number[block]) for number in numbers)
-            decisive = condition <= WELL_CONDITIONED and THRESHOLD * gram <= UNDECIDABLE
-            if not np.isnan(error):
-                fresh.append(Measurement(case.name, block, condition, error, attainable, gram, decisive))
+        fresh = self._measured(case, relative)
         self.not_judged += relative.size - len(fresh)
         if any(np.isinf(one.relative_error) for one in fresh):
             hit = any(one.decisive and np.isinf(one.relative_error) for one in fresh)
             (self.troubles if hit else self.breakdowns).append((case.name, trouble))
         self.measurements.extend(fresh)
+
+    def _measured(self, case: Case, relative: Array) -> list[Measurement]:
+        """A measurement for every block that could be judged."""
+        numbers = (case.space.gauge.condition, relative, gram_unit(case, 1), self.check.unit(case))
+        measured = []
+        for block in np.ndindex(case.point.block_shape):
+            condition, error, attainable, gram = (float(number[block]) for number in numbers)
+            decisive = condition <= WELL_CONDITIONED and THRESHOLD * gram <= UNDECIDABLE
+            if not np.isnan(error):
+                measured.append(Measurement(case.name, block, condition, error, attainable, gram, decisive))
+        return measured
 
     @property
     def decisive(self) -> list[Measurement]:
@@ -86,6 +98,7 @@ class Tally:
     def row(self) -> Row:
         """The row of the report; without a diagnosis."""
         verdict, message = self._verdict()
+        message = "; ".join(filter(None, (message, self.remark)))
         worst = max(self.decisive, key=lambda one: one.ratio, default=None)
         lossy, digits_lost = None, 0.0
         if verdict is Verdict.PASS and not self.check.is_law:
@@ -110,6 +123,8 @@ class Tally:
         )
 
     def _example(self) -> Measurement | None:
+        if self.refusals and self.measurements:
+            return self.refusals[0]
         trouble = self.troubles[0][0] if self.troubles else None
         return next((one for one in self.failing if trouble in (None, one.case)), None)
 

@@ -96,15 +96,15 @@ def write(
                 {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
             )
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"inputs.{format}"
-    (folder / "manifest.json").unlink(missing_ok=True)  # until all is written, this is no folder of vectors
+    _claim(folder)
     for old in FORMATS:
         (folder / f"inputs.{old}").unlink(missing_ok=True)
     _replace(file, functools.partial(_WRITERS[format], named))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
-    manifest = {
+    manifest: Named = {
         "schema": SCHEMA,
+        "complete": True,
         "file": file.name,
         "sha256": _digest(file),
         "dtype": dtype,
@@ -112,8 +112,7 @@ def write(
         "seed": seed,
         "cases": listed,
     }
-    text = json.dumps(manifest, indent=1)
-    _replace(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
+    _write_manifest(folder, manifest)
     return len(listed)
 
 
@@ -183,10 +182,40 @@ def assert_case(directory: str | Path, results: str | Path, case: str, check: st
     backend = Backend(_replay(cases, _read(Path(results))), name=str(results))
     arrays = [factor.astype(chosen.dtype) for factor in vectors]
     shapes: list[Any] = [()] if function == "inner_product" else [chosen.point.G.shape, chosen.point.H.shape]
-    actual = backend.call(function, chosen.metric, arrays, extra, shapes)
+    try:
+        actual = backend.call(function, chosen.metric, arrays, extra, shapes)
+    except (BackendFailure, NotImplementedError) as failure:
+        raise AssertionError(f"{case} {check}: {failure}") from None
     assert_matches(
         actual[0] if len(actual) == 1 else actual, function, chosen.metric, *vectors, *extra, dtype=chosen.dtype
     )
+
+
+def _claim(folder: Path) -> None:
+    """Make the folder ours: not if it holds somebody else's files under our names; from now on it is incomplete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("manifest.json", "FORMAT.md", *(f"inputs.{format}" for format in FORMATS))
+    present = [name for name in names if (folder / name).exists()]
+    if present:
+        try:
+            ours = str(_read_json(folder / "manifest.json").get("schema", "")).startswith("refgeo-vectors/")
+        except (OSError, VectorFileError):
+            ours = False
+        if not ours:
+            raise VectorFileError(
+                f"{folder}: holds {present[0]}, which refgeo has not written; expected an empty folder, or a new one"
+            )
+    _write_manifest(folder, {"schema": SCHEMA, "complete": False})
+
+
+def _write_manifest(folder: Path, manifest: Named) -> None:
+    text = json.dumps(manifest | {"self": _own_digest(manifest)}, indent=1)
+    _replace(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
+
+
+def _own_digest(manifest: Named) -> str:
+    plain = {key: value for key, value in manifest.items() if key != "self"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 # Inputs --------------------------------------------------------------------------------------------------------
@@ -207,25 +236,23 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
     manifest = _read_json(place)
     if manifest.get("schema") != SCHEMA:
         raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
-    try:
-        file = folder / Path(manifest["file"]).name
-        entries = [(e["id"], e["metric"], e["case"], tuple(e["block"])) for e in manifest["cases"]]
-        digest, seed = manifest["sha256"], manifest["seed"]
-        dtype = one_of("dtype", manifest["dtype"], DTYPES)
-        manifest["profile"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise VectorFileError(f"{place}: damaged ({type(error).__name__}: {error}); write the vectors again") from error
+    if manifest.get("self") != _own_digest(manifest):
+        raise VectorFileError(f"{place}: damaged or edited; write the vectors again")
+    if not manifest["complete"]:
+        raise VectorFileError(f"{folder}: writing it was interrupted; write the vectors again")
+    file = folder / manifest["file"]
     if not file.is_file():
         raise VectorFileError(f"{file}: missing; write the vectors again")
-    if _digest(file) != digest:
+    if _digest(file) != manifest["sha256"]:
         raise VectorFileError(f"{file}: is not what was written (its SHA-256 differs); write the vectors again")
     named = _read(file)
     cases = {}
-    for name, metric, case, block in entries:
-        label = f"{name} {case}" + (f"[{','.join(map(str, block))}]" if block else "")
+    for entry in manifest["cases"]:
+        name, block = entry["id"], entry["block"]
+        label = f"{name} {entry['case']}" + (f"[{','.join(map(str, block))}]" if block else "")
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given_case(label, metric, arrays, dtype, seed)
+        cases[name] = given_case(label, entry["metric"], arrays, manifest["dtype"], manifest["seed"])
     return manifest, cases
 
 

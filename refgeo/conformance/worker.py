@@ -38,7 +38,7 @@ class Worker:
             self._thread.start()
         self._calls.put((function, arguments))
         try:
-            return self._results.get(timeout=timeout)
+            return self._results.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise Overdue from None
 
