@@ -278,6 +278,14 @@ def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxa
 
 
 @everything
+def test_a_nearly_vertical_draw_still_becomes_horizontal_to_rounding(name):
+    ones = np.ones((20000, 1, 1))
+    space = METRICS[name]().at(rg.Pair(ones, ones))
+    v = space.random_tangent_vector(0)  # the smallest horizontal part of 20,000 draws is about 1e-4
+    assert np.max(np.abs(v.G - v.H)) < 1e-15
+
+
+@everything
 @shapes
 @relaxations
 def test_core_agrees_with_the_literal_formulas(name, batch, n, m, h, relaxation):

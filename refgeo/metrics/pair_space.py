@@ -128,6 +128,8 @@ class PairTangentSpace(TangentSpace[Pair]):
     point : Pair
     dim : int
         Dimension of the quotient, (n + m − h) h, per block.
+    n_coordinates : int
+        Length of a coordinate vector, (n + m) h, per block.
     gauge : BalancedGauge
         The factorisation of the base point.
     """
@@ -138,6 +140,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         n, m, h = point.sizes
         self.metric, self.point, self.gauge = metric, point, gauge
         self.dim = (n + m - h) * h
+        self.n_coordinates = (n + m) * h
         self._frame_G, self._frame_H = self._frames(gauge)
         point_weights, vertical_weights = self._weights(gauge)
         self._p = _scaled_columns(gauge, point_weights)
@@ -557,7 +560,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         normal = np.random.default_rng(rng).standard_normal((*self.point.block_shape, (n + m) * h))
         v = self.from_coordinates(normal)
         if horizontal:
+            # twice: the rounding of the first is large beside what it leaves of a nearly vertical draw
             v = self.horizontal_projection(v)
+            v = self.horizontal_projection(v / self.norm(v))
         return v / self.norm(v)
 
     def momenta(self, v: Pair) -> dict[str, Array]:
