@@ -9,35 +9,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
+from refgeo.metrics.elementwise import ElementwiseMetric
+from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import TangentSpace
 from refgeo.pair import Pair
+from refgeo.sharpness import (
+    AverageSharpness,
+    Progress,
+    SharpnessResult,
+    adaptive_sharpness,
+    average_case_sharpness,
+    worst_case_sharpness,
+)
 
 if TYPE_CHECKING:
     from refgeo import conformance, formulas, networks, strategies, testing
     from refgeo.conformance import Report, check
+    from refgeo.gradients import value_and_grad
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AverageSharpness",
+    "ConstantMetric",
+    "ElementwiseMetric",
+    "EuclideanMetric",
+    "EuclideanNormMetric",
     "GeodesicAccuracyError",
     "GeodesicIncompleteError",
     "InvariantMetric",
     "MixedMetric",
     "Pair",
+    "ProductMetric",
+    "Progress",
     "RankDeficientError",
     "Report",
+    "ScalingMetric",
+    "SharpnessResult",
     "TangentSpace",
+    "TranslationMetric",
+    "adaptive_sharpness",
+    "average_case_sharpness",
     "check",
     "conformance",
     "formulas",
     "networks",
     "strategies",
     "testing",
+    "value_and_grad",
+    "worst_case_sharpness",
 ]
 
-_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance"}
+_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
 _DEFERRED_MODULES = ("conformance", "formulas", "networks", "strategies", "testing")
 
 

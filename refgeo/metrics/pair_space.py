@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import integrate
-from refgeo.metrics.tangent_space import Metric, Order, TangentSpace
+from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
 from refgeo.pair import Array, Pair, real_array, transpose
 
 
@@ -130,6 +130,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         Dimension of the quotient, (n + m − h) h, per block.
     n_coordinates : int
         Length of a coordinate vector, (n + m) h, per block.
+    block_shape : tuple
+        Shape of the independent blocks.
     gauge : BalancedGauge
         The factorisation of the base point.
     """
@@ -141,6 +143,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.metric, self.point, self.gauge = metric, point, gauge
         self.dim = (n + m - h) * h
         self.n_coordinates = (n + m) * h
+        self.block_shape = point.block_shape
         self._frame_G, self._frame_H = self._frames(gauge)
         point_weights, vertical_weights = self._weights(gauge)
         self._p = _scaled_columns(gauge, point_weights)
@@ -202,6 +205,11 @@ class PairTangentSpace(TangentSpace[Pair]):
         basis_G, basis_H = self._vertical_bases
         right_side = transpose(self._frame_H.to) @ (transpose(v.H) @ basis_H.P)
         right_side -= (transpose(basis_G.P) @ v.G) @ self._frame_G.to
+        return self._solved(right_side)
+
+    def _solved(self, right_side: Array) -> Array:
+        """Y of the diagonal Sylvester equation."""
+        basis_G, basis_H = self._vertical_bases
         denominator = basis_G.eigenvalues[..., :, None] + basis_H.eigenvalues[..., None, :]
         if basis_G.eigenvectors is None or basis_H.eigenvectors is None:
             return right_side / denominator
@@ -482,14 +490,11 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> space.geodesic(rg.Pair([[2.0]], [[3.0]]), t=np.log(2), order="exact").product.round(12)
         array([[24.]])
         """
-        v, t = self._vector("v", v), _number("t", t)
-        if order == 1:
-            return self.point + t * v
-        if order == 2:
-            return self.point + t * v - 0.5 * self.christoffel(t * v)
+        v, t, order = self._vector("v", v), _number("t", t), checked_order(order)
         if order == "exact":
             return self._exact_geodesic(v, t) if self.metric.relaxation == 0.0 else integrate(self, v, t).point
-        raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
+        straight = self.point + t * v
+        return straight if order == 1 else straight - 0.5 * self.christoffel(t * v)
 
     def to_coordinates(self, v: Pair) -> Array:
         """Orthonormal coordinates: dot products of coordinate vectors are metric inner products.
@@ -509,9 +514,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> rg.InvariantMetric().at(rg.Pair([[2.0]], [[4.0]])).to_coordinates(rg.Pair([[1.0]], [[1.0]]))
         array([0.5 , 0.25])
         """
-        x = self._to(self._vector("v", v))
-        flat = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
-        return np.concatenate(flat, axis=-1)
+        return self._flat(self._to(self._vector("v", v)))
 
     def from_coordinates(self, x: npt.ArrayLike) -> Pair:
         """The tangent vector with orthonormal coordinates `x`; inverse of `to_coordinates`.
@@ -523,16 +526,47 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> G.item(), H.item()
         (1.0, 1.0)
         """
-        coordinates = real_array("x", x)
+        return self._back(self._pair_of(real_array("x", x)))
+
+    def point_at(self, x: Array, order: Order = 2) -> Pair:
+        """``geodesic(from_coordinates(x), 1, order)`` without leaving the coordinates before the end."""
+        order = checked_order(order)
+        if order == "exact":
+            return super().point_at(x, order)
+        step = self._pair_of(x)
+        if order == 2:
+            step = step - 0.5 * self._christoffel(step, step)
+        return self.point + self._back(step)
+
+    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
+        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space."""
+        order = checked_order(order)
+        if order == "exact":
+            return super().gradient_at(x, e, order)
+        gradient = self._gradient_to(e)
+        if order == 2:
+            gradient = gradient - self._christoffel_adjoint(self._pair_of(x), gradient)
+        return self._flat(self._horizontal(gradient))
+
+    def _horizontal(self, x: Pair) -> Pair:
+        """The projection in coordinates: x + (P_G Y, −P_H Yᵀ)."""
+        basis_G, basis_H = self._vertical_bases
+        right_side = transpose(x.H) @ basis_H.P - transpose(basis_G.P) @ x.G
+        Y = self._solved(right_side)
+        return Pair._of(x.G + basis_G.P @ Y, x.H - basis_H.P @ transpose(Y))
+
+    def _flat(self, x: Pair) -> Array:
+        parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
+        return np.concatenate(parts, axis=-1)
+
+    def _pair_of(self, x: Array) -> Pair:
         n, m, h = self.point.sizes
         expected = (*self.point.block_shape, (n + m) * h)
-        if coordinates.shape != expected:
-            raise ValueError(f"x: expected shape {expected}, got {coordinates.shape}")
-        return self._back(
-            Pair._of(
-                coordinates[..., : n * h].reshape(self.point.G.shape),
-                coordinates[..., n * h :].reshape(self.point.H.shape),
-            )
+        if x.shape != expected:
+            raise ValueError(f"x: expected shape {expected}, got {x.shape}")
+        return Pair._of(
+            x[..., : n * h].reshape(self.point.G.shape),
+            x[..., n * h :].reshape(self.point.H.shape),
         )
 
     def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Pair:

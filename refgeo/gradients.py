@@ -1,0 +1,86 @@
+"""Gradients by autograd, at the edge: the core needs none, and any other program can take this one's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import autograd
+import numpy as np
+
+from refgeo.pair import Array, Pair
+
+
+def value_and_grad(loss: Callable[..., Any]) -> Callable[..., tuple[float, Any]]:
+    """A function that returns a loss and its gradient, by autograd.
+
+    Parameters
+    ----------
+    loss : callable
+        ``loss(params, *rest) -> number``, written with ``autograd.numpy``. In it, a `Pair` of the parameters is an
+        object with the factors ``G`` and ``H`` that unpacks like one.
+
+    Returns
+    -------
+    callable
+        ``(params, *rest) -> (float, gradients)``; parameters are a `Pair`, an array or a dict of these, and the
+        gradients are alike.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> import autograd.numpy as np
+    >>> f = rg.value_and_grad(lambda pair: np.sum((pair.G @ pair.H.T) ** 2))
+    >>> value, grad = f(rg.Pair([[2.0]], [[3.0]]))
+    >>> value, grad.G.item(), grad.H.item()
+    (36.0, 36.0, 24.0)
+    """
+
+    def of_tree(tree: Any, kinds: Any, rest: tuple[Any, ...]) -> Any:
+        return loss(_with_factors(tree, kinds), *rest)
+
+    differentiate = autograd.value_and_grad(of_tree)
+
+    def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
+        kinds = _kinds(params)
+        value, gradient = differentiate(_without_pairs(params), kinds, rest)
+        return float(value), _with_pairs(gradient, kinds)
+
+    return evaluate
+
+
+class Factors:
+    """What stands for a `Pair` while autograd traces a loss."""
+
+    def __init__(self, G: Any, H: Any) -> None:
+        self.G, self.H = G, H
+
+    def __iter__(self) -> Any:
+        return iter((self.G, self.H))
+
+
+def _kinds(params: Any) -> Any:
+    if isinstance(params, Mapping):
+        return {name: _kinds(part) for name, part in params.items()}
+    return Pair if isinstance(params, Pair) else np.ndarray
+
+
+def _without_pairs(params: Any) -> Any:
+    if isinstance(params, Mapping):
+        return {name: _without_pairs(part) for name, part in params.items()}
+    if isinstance(params, Pair):
+        return (params.G, params.H)
+    array: Array = np.asarray(params)
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def _with_factors(tree: Any, kinds: Any) -> Any:
+    if isinstance(kinds, dict):
+        return {name: _with_factors(tree[name], kind) for name, kind in kinds.items()}
+    return Factors(tree[0], tree[1]) if kinds is Pair else tree
+
+
+def _with_pairs(tree: Any, kinds: Any) -> Any:
+    if isinstance(kinds, dict):
+        return {name: _with_pairs(tree[name], kind) for name, kind in kinds.items()}
+    return Pair(*tree) if kinds is Pair else tree

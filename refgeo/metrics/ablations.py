@@ -1,0 +1,192 @@
+"""Metrics made from metrics, for ablations by composition (App. G): without curvature, or with the Euclidean norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
+from refgeo.pair import Array, Pair
+
+
+class _WrappedTangentSpace(TangentSpace[Any]):
+    """What another tangent space answers, until a subclass says otherwise."""
+
+    def __init__(self, metric: Metric[Any], space: TangentSpace[Any]) -> None:
+        self.metric, self._space = metric, space
+        self.point, self.dim, self.block_shape = space.point, space.dim, space.block_shape
+        self.n_coordinates = space.n_coordinates
+
+    def inner_product(self, a: Any, b: Any) -> Array:
+        return self._space.inner_product(a, b)
+
+    def horizontal_projection(self, v: Any) -> Any:
+        return self._space.horizontal_projection(v)
+
+    def vertical_projection(self, v: Any) -> Any:
+        return self._space.vertical_projection(v)
+
+    def is_horizontal(self, v: Any, tolerance: float = 1e-8) -> Any:
+        return self._space.is_horizontal(v, tolerance)
+
+    def riemannian_gradient(self, egrad: Any) -> Any:
+        return self._space.riemannian_gradient(egrad)
+
+    def christoffel(self, a: Any, b: Any | None = None) -> Any:
+        return self._space.christoffel(a, b)
+
+    def christoffel_adjoint(self, a: Any, e: Any) -> Any:
+        return self._space.christoffel_adjoint(a, e)
+
+    def geodesic(self, v: Any, t: float = 1.0, order: Order = 2) -> Any:
+        return self._space.geodesic(v, t, order)
+
+    def to_coordinates(self, v: Any) -> Array:
+        return self._space.to_coordinates(v)
+
+    def from_coordinates(self, x: Array) -> Any:
+        return self._space.from_coordinates(x)
+
+
+class ConstantTangentSpace(_WrappedTangentSpace):
+    """Tangent space of `ConstantMetric`: Γ = 0 and every geodesic is θ + tv, whatever the order."""
+
+    def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
+        """The raised Euclidean Hessian, projected to the horizontal space."""
+        return self.horizontal_projection(self.riemannian_gradient(ehess_v))
+
+    def christoffel(self, a: Any, b: Any | None = None) -> Any:
+        """Γ = 0."""
+        return self._zero()
+
+    def christoffel_adjoint(self, a: Any, e: Any) -> Any:
+        """Γ(a, ·)* e = 0."""
+        return self._zero()
+
+    def geodesic(self, v: Any, t: float = 1.0, order: Order = 2) -> Any:
+        """The straight line θ + tv."""
+        checked_order(order)
+        return self._space.geodesic(v, t, order=1)
+
+    def geodesic_gradient(self, v: Any, e: Any, order: Order = 2) -> Any:
+        """The raised gradient."""
+        checked_order(order)
+        return self.riemannian_gradient(e)
+
+    def point_at(self, x: Array, order: Order = 2) -> Any:
+        """θ + ξ."""
+        checked_order(order)
+        return self._space.point_at(x, order=1)
+
+    def gradient_at(self, x: Array, e: Any, order: Order = 2) -> Array:
+        """The raised and projected gradient, in coordinates."""
+        checked_order(order)
+        return self._space.gradient_at(x, e, order=1)
+
+    def _zero(self) -> Any:
+        return self.from_coordinates(np.zeros((*self.block_shape, self.n_coordinates)))
+
+
+class ConstantMetric(Metric[Any]):
+    """The metric tensor that another metric has at the base point, everywhere: Γ off.
+
+    The inner product and the horizontal space are those of `metric`; geodesics are straight. The paper uses the
+    elementwise metric this way for every parameter outside attention (App. C.1).
+
+    Parameters
+    ----------
+    metric : Metric
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.ConstantMetric(rg.ElementwiseMetric()).at([2.0, -1.0]).geodesic([1.0, 1.0], order="exact")
+    array([3., 0.])
+    """
+
+    def __init__(self, metric: Metric[Any]) -> None:
+        self.base = _a_metric(metric)
+        self.name = f"constant {metric.name}"
+
+    def at(self, point: Any) -> ConstantTangentSpace:
+        """The tangent space at `point`, which the other metric must accept."""
+        return ConstantTangentSpace(self, self.base.at(point))
+
+    def __repr__(self) -> str:
+        return f"ConstantMetric({self.base!r})"
+
+
+class EuclideanNormTangentSpace(_WrappedTangentSpace):
+    """Tangent space of `EuclideanNormMetric`; coordinates are the entries themselves."""
+
+    def __init__(self, metric: Metric[Any], space: TangentSpace[Any]) -> None:
+        super().__init__(metric, space)
+        point = space.point
+        self.n_coordinates = sum(point.sizes[:2]) * point.sizes[2] if isinstance(point, Pair) else point.size
+
+    def inner_product(self, a: Any, b: Any) -> Array:
+        """Σ a_i b_i, one number per block."""
+        return np.asarray(np.sum(self.to_coordinates(a) * self.to_coordinates(b), axis=-1))
+
+    def riemannian_gradient(self, egrad: Any) -> Any:
+        """The Euclidean gradient itself."""
+        return egrad
+
+    def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
+        """Not defined: the norm and the curvature are not of one metric."""
+        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use either of them")
+
+    def to_coordinates(self, v: Any) -> Array:
+        """The entries, factor G first; one flat vector per block."""
+        if not isinstance(self.point, Pair):
+            return np.asarray(v).ravel()
+        return np.concatenate([np.reshape(factor, (*self.block_shape, -1)) for factor in v], axis=-1)
+
+    def from_coordinates(self, x: Array) -> Any:
+        """The inverse of `to_coordinates`."""
+        if not isinstance(self.point, Pair):
+            return x.reshape(self.point.shape)
+        n, _, h = self.point.sizes
+        return Pair(x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape))
+
+
+class EuclideanNormMetric(Metric[Any]):
+    """Another geometry's horizontal space and geodesics, with lengths measured in the Euclidean norm.
+
+    What the paper's App. G calls "Euclidean norm instead of the metric norm". It is no Riemannian geometry: lengths
+    change along an orbit, and `horizontal_projection` is not orthogonal in this norm. For an invariant loss the
+    projected Euclidean gradient is still a direction of ascent.
+
+    Parameters
+    ----------
+    metric : Metric
+        For pairs or arrays; a network's blocks are wrapped one by one.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> point = rg.Pair([[2.0]], [[4.0]])
+    >>> float(rg.EuclideanNormMetric(rg.InvariantMetric()).at(point).inner_product(point, point))
+    20.0
+    """
+
+    def __init__(self, metric: Metric[Any]) -> None:
+        self.base = _a_metric(metric)
+        self.name = f"Euclidean norm, {metric.name}"
+
+    def at(self, point: Any) -> EuclideanNormTangentSpace:
+        """The tangent space at `point`, which the other metric must accept."""
+        space = self.base.at(point)
+        if isinstance(space.point, dict):
+            raise TypeError("EuclideanNormMetric: expected a metric on pairs or arrays; wrap a product's blocks singly")
+        return EuclideanNormTangentSpace(self, space)
+
+    def __repr__(self) -> str:
+        return f"EuclideanNormMetric({self.base!r})"
+
+
+def _a_metric(metric: object) -> Metric[Any]:
+    if not isinstance(metric, Metric):
+        raise TypeError(f"metric: expected a metric such as refgeo.InvariantMetric(), got {type(metric).__name__}")
+    return metric

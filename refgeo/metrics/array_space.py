@@ -1,0 +1,72 @@
+"""What the metrics on plain arrays have in common: a point is one array of any shape, and one block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
+from refgeo.pair import Array, real_array
+
+
+class ArrayTangentSpace(TangentSpace[Array]):
+    """Tangent space of a metric on plain arrays; made by ``metric.at(point)``.
+
+    Attributes
+    ----------
+    metric : Metric
+    point : ndarray, read-only
+    dim : int
+        Dimension of the quotient.
+    """
+
+    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
+        array = np.array(real_array("point", point))
+        array.setflags(write=False)
+        self.metric, self.point = metric, array
+        self.dim = array.size if dim is None else dim
+
+    def _vector(self, name: str, value: npt.ArrayLike) -> Array:
+        vector = real_array(name, value)
+        if vector.shape != self.point.shape:
+            raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {vector.shape}")
+        return vector
+
+    def _coordinates(self, x: npt.ArrayLike) -> Array:
+        coordinates = real_array("x", x)
+        if coordinates.shape != (self.n_coordinates,):
+            raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {coordinates.shape}")
+        return coordinates
+
+    def vertical_projection(self, v: Array) -> Array:
+        """The vertical part: `v` minus its horizontal projection."""
+        v = self._vector("v", v)
+        return np.asarray(v - self.horizontal_projection(v))
+
+    def horizontal_projection(self, v: Array) -> Array:
+        """The vector itself: there is no vertical direction, unless a metric says so."""
+        return self._vector("v", v)
+
+    def is_horizontal(self, v: Array, tolerance: float = 1e-8) -> bool:
+        """Whether the vertical part is at most `tolerance` times the vector."""
+        return bool(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
+
+    def geodesic(self, v: Array, t: float = 1.0, order: Order = 2) -> Array:
+        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without truncation.
+
+        Raises
+        ------
+        ValueError
+            `order` is not 1, 2 or "exact".
+        """
+        v, order = self._vector("v", v), checked_order(order)
+        if order == "exact":
+            return self._exact_geodesic(t * v)
+        straight = self.point + t * v
+        return np.asarray(straight if order == 1 else straight - 0.5 * t * t * self.christoffel(v))
+
+    @abstractmethod
+    def _exact_geodesic(self, v: Array) -> Array:
+        """The geodesic without truncation, at time 1."""

@@ -1,0 +1,220 @@
+r"""The product geometry of a network: ‖ξ‖² = Σ_blocks ‖ξ_block‖² (App. C.1), each block with a metric of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.metrics.tangent_space import Metric, Order, TangentSpace
+from refgeo.pair import Array, real_array
+
+Blocks = Mapping[str, Any]
+
+
+class ProductTangentSpace(TangentSpace[dict[str, Any]]):
+    """Tangent space of a `ProductMetric`: vectors are dicts with the names of the metric's blocks.
+
+    Attributes
+    ----------
+    metric : ProductMetric
+    point : dict
+    spaces : dict
+        The tangent space of every block.
+    dim : int
+        Of the quotient, all blocks and heads together.
+    n_coordinates : int
+        Length of a coordinate vector.
+    """
+
+    metric: ProductMetric
+
+    def __init__(self, metric: ProductMetric, point: dict[str, Any], spaces: dict[str, TangentSpace[Any]]) -> None:
+        self.metric, self.point, self.spaces = metric, point, spaces
+        heads = {name: int(np.prod(space.block_shape)) for name, space in spaces.items()}
+        self.dim = sum(space.dim * heads[name] for name, space in spaces.items())
+        self._lengths = {name: space.n_coordinates * heads[name] for name, space in spaces.items()}
+        self.n_coordinates = sum(self._lengths.values())
+
+    def _blocks(self, name: str, value: Blocks) -> Blocks:
+        if not isinstance(value, Mapping):
+            raise TypeError(
+                f"{name}: expected a dict with the blocks {_names(self.spaces)}, got {type(value).__name__}"
+            )
+        missing = [block for block in self.spaces if block not in value]
+        if missing:
+            raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {_names(self.spaces)}")
+        return value
+
+    def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> dict[str, Any]:
+        return {name: method(space, name) for name, space in self.spaces.items()}
+
+    def inner_product(self, a: Blocks, b: Blocks) -> Array:
+        """The sum over blocks and heads, one number.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> elementwise = rg.ElementwiseMetric()
+        >>> space = rg.ProductMetric({"w": elementwise, "v": elementwise}).at({"w": [2.0], "v": [1.0]})
+        >>> float(space.inner_product({"w": [2.0], "v": [3.0]}, {"w": [2.0], "v": [3.0]}))
+        10.0
+        """
+        a, b = self._blocks("a", a), self._blocks("b", b)
+        return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
+
+    def horizontal_projection(self, v: Blocks) -> dict[str, Any]:
+        """Block by block."""
+        v = self._blocks("v", v)
+        return self._each(lambda space, name: space.horizontal_projection(v[name]))
+
+    def vertical_projection(self, v: Blocks) -> dict[str, Any]:
+        """Block by block."""
+        v = self._blocks("v", v)
+        return self._each(lambda space, name: space.vertical_projection(v[name]))
+
+    def is_horizontal(self, v: Blocks, tolerance: float = 1e-8) -> bool:
+        """Whether every block is."""
+        v = self._blocks("v", v)
+        return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
+
+    def riemannian_gradient(self, egrad: Blocks) -> dict[str, Any]:
+        """Block by block."""
+        e = self._blocks("egrad", egrad)
+        return self._each(lambda space, name: space.riemannian_gradient(e[name]))
+
+    def riemannian_hessian(self, egrad: Blocks, ehess_v: Blocks, v: Blocks) -> dict[str, Any]:
+        """Block by block; `ehess_v` is the Hessian of the whole loss applied to the whole `v`."""
+        e, w, v = self._blocks("egrad", egrad), self._blocks("ehess_v", ehess_v), self._blocks("v", v)
+        return self._each(lambda space, name: space.riemannian_hessian(e[name], w[name], v[name]))
+
+    def christoffel(self, a: Blocks, b: Blocks | None = None) -> dict[str, Any]:
+        """Block by block."""
+        a = self._blocks("a", a)
+        b = a if b is None else self._blocks("b", b)
+        return self._each(lambda space, name: space.christoffel(a[name], b[name]))
+
+    def christoffel_adjoint(self, a: Blocks, e: Blocks) -> dict[str, Any]:
+        """Block by block."""
+        a, e = self._blocks("a", a), self._blocks("e", e)
+        return self._each(lambda space, name: space.christoffel_adjoint(a[name], e[name]))
+
+    def geodesic(self, v: Blocks, t: float = 1.0, order: Order = 2) -> dict[str, Any]:
+        """Block by block: a geodesic of the product is one in every block."""
+        v = self._blocks("v", v)
+        return self._each(lambda space, name: space.geodesic(v[name], t, order))
+
+    def geodesic_gradient(self, v: Blocks, e: Blocks, order: Order = 2) -> dict[str, Any]:
+        """Block by block."""
+        v, e = self._blocks("v", v), self._blocks("e", e)
+        return self._each(lambda space, name: space.geodesic_gradient(v[name], e[name], order))
+
+    def to_coordinates(self, v: Blocks) -> Array:
+        """Orthonormal coordinates of all blocks and heads, one flat vector."""
+        v = self._blocks("v", v)
+        return self._gathered(lambda space, name, _: space.to_coordinates(v[name]), np.empty(self.n_coordinates))
+
+    def from_coordinates(self, x: npt.ArrayLike) -> dict[str, Any]:
+        """The inverse of `to_coordinates`."""
+        return self._scattered(lambda space, part: space.from_coordinates(part), real_array("x", x))
+
+    def point_at(self, x: Array, order: Order = 2) -> dict[str, Any]:
+        """Block by block."""
+        return self._scattered(lambda space, part: space.point_at(part, order), x)
+
+    def gradient_at(self, x: Array, e: Blocks, order: Order = 2) -> Array:
+        """Block by block."""
+        return self._gathered(lambda space, name, part: space.gradient_at(part, e[name], order), x)
+
+    def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], slice, Array]]:
+        if x.shape != (self.n_coordinates,):
+            raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
+        start = 0
+        for name, space in self.spaces.items():
+            part = slice(start, start := start + self._lengths[name])
+            yield name, space, part, x[part].reshape(*space.block_shape, space.n_coordinates)
+
+    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Array) -> dict[str, Any]:
+        return {name: function(space, part) for name, space, _, part in self._parts(x)}
+
+    def _gathered(self, function: Callable[[TangentSpace[Any], str, Array], Array], x: Array) -> Array:
+        gathered = np.empty(self.n_coordinates)
+        for name, space, where, part in self._parts(x):
+            gathered[where] = function(space, name, part).ravel()
+        return gathered
+
+
+class ProductMetric(Metric[dict[str, Any]]):
+    """Named blocks, each with its own metric; what it does not name stays fixed.
+
+    Parameters
+    ----------
+    metrics : mapping of str to Metric
+        By the name of the block.
+
+    Raises
+    ------
+    TypeError
+        Something is not a metric.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> metric = rg.ProductMetric({"heads": rg.MixedMetric(), "bias": rg.ElementwiseMetric()})
+    >>> point = {"heads": rg.Pair(np.ones((12, 5, 1)), np.ones((12, 4, 1))), "bias": np.ones(7)}
+    >>> space = metric.at(point)
+    >>> space.dim, space.n_coordinates
+    (103, 115)
+    """
+
+    name = "product"
+
+    def __init__(self, metrics: Mapping[str, Metric[Any]]) -> None:
+        for name, metric in metrics.items():
+            if not isinstance(metric, Metric):
+                raise TypeError(f"metrics[{name!r}]: expected a metric, got {type(metric).__name__}")
+        if not metrics:
+            raise ValueError("metrics: expected at least one block, got none")
+        self.metrics = dict(metrics)
+
+    def at(self, point: Blocks) -> ProductTangentSpace:
+        """The tangent space at `point`.
+
+        Parameters
+        ----------
+        point : dict
+            With every block of the metric; further ones are not part of the geometry.
+
+        Returns
+        -------
+        ProductTangentSpace
+
+        Raises
+        ------
+        ValueError
+            A block is missing, or of the wrong kind; the message names it.
+        """
+        if not isinstance(point, Mapping):
+            raise TypeError(
+                f"point: expected a dict with the blocks {_names(self.metrics)}, got {type(point).__name__}"
+            )
+        spaces = {}
+        for name, metric in self.metrics.items():
+            if name not in point:
+                raise ValueError(f"point: the block {name!r} is missing; it has {_names(point)}")
+            try:
+                spaces[name] = metric.at(point[name])
+            except (ValueError, TypeError) as error:
+                error.args = (f"block {name!r}: {error}", *error.args[1:])
+                raise
+        return ProductTangentSpace(self, {name: space.point for name, space in spaces.items()}, spaces)
+
+    def __repr__(self) -> str:
+        return f"ProductMetric({self.metrics!r})"
+
+
+def _names(names: Any, most: int = 4) -> str:
+    listed = list(names)
+    return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")

@@ -1,0 +1,109 @@
+r"""The metric for a loss that does not change when an array is scaled (Sec. 3.1): :math:`⟨ξ, ζ⟩ = ξ^\top ζ / ‖θ‖^2`.
+
+With θ = e^s u, |u| = 1, it is ds² + |du|², a cylinder: lines in s, great circles in u. Horizontal vectors are
+orthogonal to θ, and their geodesics are great circles. It is conformal to the Euclidean metric with factor e^{2φ},
+φ = −log ‖θ‖, so
+
+    Γ(a, b) = (dφ·a) b + (dφ·b) a − (a·b) ∇φ = −[(θ·a) b + (θ·b) a − (a·b) θ] / ‖θ‖².
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.errors import RankDeficientError
+from refgeo.metrics.array_space import ArrayTangentSpace
+from refgeo.metrics.tangent_space import Metric
+from refgeo.pair import Array
+
+
+class ScalingTangentSpace(ArrayTangentSpace):
+    """Tangent space of `ScalingMetric`; see `ArrayTangentSpace` for its members."""
+
+    def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
+        super().__init__(metric, point, dim=np.size(point) - 1)
+        self.n_coordinates = self.point.size
+        self._radius = float(np.linalg.norm(self.point))
+        if self._radius == 0.0:
+            raise RankDeficientError("point: expected an array that is not all zero, which cannot be scaled", (), 0.0)
+        self._unit = self.point / self._radius
+
+    def inner_product(self, a: Array, b: Array) -> Array:
+        """Σ a_i b_i / ‖θ‖²."""
+        return np.asarray(np.vdot(self._vector("a", a) / self._radius, self._vector("b", b) / self._radius))
+
+    def horizontal_projection(self, v: Array) -> Array:
+        """`v` without its component along θ.
+
+        Examples
+        --------
+        >>> ScalingMetric().at([3.0, 4.0]).horizontal_projection([3.0, 9.0])
+        array([-2.4,  1.8])
+        """
+        v = self._vector("v", v)
+        return np.asarray(v - np.vdot(self._unit, v) * self._unit)
+
+    def riemannian_gradient(self, egrad: Array) -> Array:
+        """‖θ‖² e; horizontal for an invariant loss."""
+        return np.asarray(self._radius**2 * self._vector("egrad", egrad))
+
+    def riemannian_hessian(self, egrad: Array, ehess_v: Array, v: Array) -> Array:
+        """P(D grad f[v] + Γ(grad f, v)), with D grad f[v] = ‖θ‖² Hess v + 2(θ·v) e."""
+        e, v = self._vector("egrad", egrad), self._vector("v", v)
+        derivative = self._radius**2 * self._vector("ehess_v", ehess_v) + 2.0 * np.vdot(self.point, v) * e
+        return self.horizontal_projection(derivative + self.christoffel(self.riemannian_gradient(e), v))
+
+    def christoffel(self, a: Array, b: Array | None = None) -> Array:
+        """Γ(a, b) = −[(θ·a) b + (θ·b) a − (a·b) θ] / ‖θ‖²."""
+        a = self._vector("a", a)
+        b = a if b is None else self._vector("b", b)
+        u, r = self._unit, self._radius
+        return np.asarray(-(np.vdot(u, a) * b + np.vdot(u, b) * a - np.vdot(a, b) * u) / r)
+
+    def christoffel_adjoint(self, a: Array, e: Array) -> Array:
+        """Γ(a, ·)* e = −[(θ·a) e + (a·e) θ − (θ·e) a] / ‖θ‖²."""
+        a, e = self._vector("a", a), self._vector("e", e)
+        u, r = self._unit, self._radius
+        return np.asarray(-(np.vdot(u, a) * e + np.vdot(a, e) * u - np.vdot(u, e) * a) / r)
+
+    def _exact_geodesic(self, v: Array) -> Array:
+        growth = np.vdot(self._unit, v) / self._radius
+        turning = v / self._radius - growth * self._unit
+        angle = float(np.linalg.norm(turning))
+        # sin(x)/x, which is 1 at 0
+        return np.asarray(
+            np.exp(growth) * self._radius * (np.cos(angle) * self._unit + np.sinc(angle / np.pi) * turning)
+        )
+
+    def to_coordinates(self, v: Array) -> Array:
+        """V / ‖θ‖, as a flat vector."""
+        return np.asarray(self._vector("v", v).ravel() / self._radius)
+
+    def from_coordinates(self, x: npt.ArrayLike) -> Array:
+        """‖θ‖ x, in the shape of the point."""
+        return np.asarray(self._radius * self._coordinates(x).reshape(self.point.shape))
+
+
+class ScalingMetric(Metric[Array]):
+    r"""The metric :math:`⟨ξ, ζ⟩ = ξ^\top ζ / ‖θ‖^2`, for a loss that does not change when the array is scaled.
+
+    Such are weights before a normalisation layer.
+
+    Examples
+    --------
+    A quarter of a great circle:
+
+    >>> import numpy as np, refgeo as rg
+    >>> rg.ScalingMetric().at([2.0, 0.0]).geodesic([0.0, 2.0], t=np.pi / 2, order="exact").round(12)
+    array([0., 2.])
+    """
+
+    name = "scaling"
+
+    def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
+        """The tangent space at `point`, an array of any shape, not all zero."""
+        return ScalingTangentSpace(self, point)
+
+    def __repr__(self) -> str:
+        return "ScalingMetric()"

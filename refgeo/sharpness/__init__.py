@@ -1,0 +1,15 @@
+"""Sharpness: the worst and the average case over a ball of the geometry, and the adaptive baseline."""
+
+from refgeo.sharpness.adaptive import adaptive_sharpness
+from refgeo.sharpness.average_case import average_case_sharpness
+from refgeo.sharpness.result import AverageSharpness, Progress, SharpnessResult
+from refgeo.sharpness.worst_case import worst_case_sharpness
+
+__all__ = [
+    "AverageSharpness",
+    "Progress",
+    "SharpnessResult",
+    "adaptive_sharpness",
+    "average_case_sharpness",
+    "worst_case_sharpness",
+]

@@ -1,0 +1,170 @@
+r"""Adaptive sharpness (Eq. 1; Kwon et al. 2021): the baseline, written without any metric.
+
+:math:`\max_{‖δ ⊘ |θ|‖_p ≤ ρ} L(θ + δ) - L(θ)`. With δ = |θ| ⊙ u the ball is one of ℝᴺ in u. (The paper's text prints
+``‖δ ⊙ |θ|‖``; its App. D has it right.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from refgeo.pair import Array, Pair, real_array
+from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
+from refgeo.sharpness.objective import LossAndGradient, checked_evaluation, on_batch
+from refgeo.sharpness.result import SharpnessResult
+from refgeo.sharpness.search import Callback, checked_effort, checked_radius, search
+
+_NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
+
+
+def adaptive_sharpness(
+    value_and_grad: LossAndGradient,
+    params: Any,
+    rho: float,
+    *,
+    norm: float = 2,
+    names: Iterable[str] | None = None,
+    n_iter: int = 20,
+    n_restarts: int = 1,
+    rng: np.random.Generator | int | None = 0,
+    batches: Iterable[Any] | None = None,
+    workers: int = 1,
+    callback: Callback | None = None,
+) -> SharpnessResult:
+    r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+        As in `worst_case_sharpness`.
+    params : Pair, array or dict of these
+        Parameters that are exactly zero do not move.
+    rho : float
+        Radius of the ball.
+    norm : 2 or inf
+    names : iterable of str, optional
+        The blocks of a dict that are perturbed; default: all.
+    n_iter, n_restarts, rng, batches, workers, callback
+        As in `worst_case_sharpness`.
+
+    Returns
+    -------
+    SharpnessResult
+        Its ``maximizer`` is δ.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> loss = lambda w: (float(w.sum()), np.ones(2))
+    >>> round(rg.adaptive_sharpness(loss, np.array([3.0, 4.0]), rho=0.1).value, 12)
+    0.5
+    >>> round(rg.adaptive_sharpness(loss, np.array([3.0, 4.0]), rho=0.1, norm=np.inf).value, 12)
+    0.7
+    """
+    effort = checked_effort(n_iter, n_restarts, rng, workers, callback)
+    if norm not in _NORMS:
+        raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
+    ball = _NORMS[norm](checked_radius(rho))
+    arrays = _Arrays(params, names)
+    settings = {
+        "sharpness": "adaptive",
+        "norm": "inf" if norm == math.inf else 2,
+        "n_iter": effort.n_iter,
+        "n_restarts": effort.n_restarts,
+        "seed": effort.seed,
+    }
+
+    def objective(batch: Any) -> _Adaptive:
+        return _Adaptive(value_and_grad if batches is None else on_batch(value_and_grad, batch), arrays)
+
+    return search(objective, batches, ball, effort, settings)
+
+
+class _Arrays:
+    """Parameters as one flat vector, and back."""
+
+    def __init__(self, params: Any, names: Iterable[str] | None) -> None:
+        self._params = params
+        if isinstance(params, Mapping):
+            self.names = list(params if names is None else names)
+            unknown = [name for name in self.names if name not in params]
+            if unknown or not self.names:
+                raise ValueError(f"names: expected blocks of params, got {unknown or self.names}")
+        elif names is None:
+            self.names = [""]
+        else:
+            raise ValueError("names: expected none, because params is not a dict")
+        self._shapes = {name: [part.shape for part in self._parts(params, name)] for name in self.names}
+        self.theta = self.flat(params)
+
+    def _parts(self, values: Any, name: str) -> Sequence[Array]:
+        value = values[name] if isinstance(self._params, Mapping) else values
+        own = self._params[name] if isinstance(self._params, Mapping) else self._params
+        return [np.asarray(factor) for factor in value] if isinstance(own, Pair) else [np.asarray(value)]
+
+    def flat(self, values: Any) -> Array:
+        """One vector of parameters or gradients; their shapes must be those of the parameters."""
+        if isinstance(self._params, Mapping) and not isinstance(values, Mapping):
+            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(values).__name__}")
+        vectors = []
+        for name in self.names:
+            if isinstance(values, Mapping) and name not in values:
+                raise ValueError(f"value_and_grad: the gradient of {name!r} is missing")
+            parts = self._parts(values, name)
+            if [part.shape for part in parts] != self._shapes[name]:
+                raise ValueError(
+                    f"value_and_grad: expected a gradient of {name or 'the parameters'} of shape "
+                    f"{self._shapes[name]}, got {[part.shape for part in parts]}"
+                )
+            vectors += [np.ravel(part) for part in parts]
+        return np.concatenate(vectors).astype(np.float64, copy=False)
+
+    def structured(self, vector: Array) -> Any:
+        """Blocks of the type of the parameters from one vector; blocks that are not named are left out."""
+        blocks, start = {}, 0
+        for name in self.names:
+            parts = []
+            for shape in self._shapes[name]:
+                parts.append(vector[start : start + math.prod(shape)].reshape(shape))
+                start += math.prod(shape)
+            blocks[name] = Pair._of(*parts) if len(parts) == 2 else parts[0]
+        return blocks if isinstance(self._params, Mapping) else blocks[""]
+
+    def whole(self, vector: Array) -> Any:
+        """Parameters as the user gave them."""
+        blocks = self.structured(vector)
+        return {**self._params, **blocks} if isinstance(self._params, Mapping) else blocks
+
+
+class _Adaptive:
+    """u ↦ L(θ + |θ| ⊙ u) − L(θ)."""
+
+    def __init__(self, value_and_grad: LossAndGradient, arrays: _Arrays) -> None:
+        self._value_and_grad, self._arrays = value_and_grad, arrays
+        self._size = np.abs(real_array("params", arrays.theta))
+        self.origin = np.zeros_like(self._size)
+        loss, gradient = self._evaluate(self.origin)
+        if not math.isfinite(loss):
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
+        self.loss, self.gradient_at_origin = loss, gradient
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        loss, gradient = self._evaluate(x)
+        return loss - self.loss, gradient
+
+    def _evaluate(self, x: Array) -> tuple[float, Array]:
+        loss, grads = checked_evaluation(self._value_and_grad(self._arrays.whole(self._arrays.theta + self._size * x)))
+        if not math.isfinite(loss):
+            return -math.inf, self.origin
+        gradient = self._size * self._arrays.flat(grads)
+        return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
+
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        return rng.standard_normal(len(self.origin)) * (self._size > 0.0)
+
+    def tangent_vector(self, x: Array) -> Any:
+        return self._arrays.structured(self._size * x)

@@ -1,0 +1,114 @@
+r"""Average-case sharpness: the mean increase of the loss over Gaussian horizontal perturbations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from refgeo.metrics.tangent_space import Metric, Order, checked_order
+from refgeo.pair import Array
+from refgeo.sharpness.objective import Geometry, checked_loss, on_batch
+from refgeo.sharpness.result import AverageSharpness
+from refgeo.sharpness.search import Callback, Watcher, checked_radius, in_order, positive_integer, seed_of
+
+
+def average_case_sharpness(
+    value: Callable[..., float],
+    params: Any,
+    metric: Metric[Any],
+    rho: float,
+    *,
+    n_samples: int = 100,
+    order: Order = 2,
+    rng: np.random.Generator | int | None = 0,
+    batches: Iterable[Any] | None = None,
+    workers: int = 1,
+    callback: Callback | None = None,
+) -> AverageSharpness:
+    r"""The mean of L(γ_ξ(1)) − L(θ) over ξ = ρ P n, n standard normal in metric-orthonormal coordinates.
+
+    At a critical point it is ½ρ² times the trace of the Riemannian Hessian, to second order in ρ. Perturbations come in
+    pairs ±ξ, so that the first-order part, which has mean zero, does not add to the error.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(params) -> loss``; with `batches`, ``value(params, batch)``.
+    params, metric, order, rng, batches, workers
+        As in `worst_case_sharpness`.
+    rho : float
+        Standard deviation along every horizontal direction.
+    n_samples : int
+        Evaluations of the loss per batch, an even number >= 4.
+    callback : callable, optional
+        Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value).
+
+    Returns
+    -------
+    AverageSharpness
+        With a standard error, and the number of pairs that left the domain and were not averaged in.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the loss at θ is not finite; fewer than two pairs stayed in the domain.
+
+    Examples
+    --------
+    The mean of ½‖w‖² over w ~ N(0, ρ²) in three dimensions is 1.5 ρ²:
+
+    >>> import refgeo as rg
+    >>> loss = lambda w: 0.5 * float(w @ w)
+    >>> result = rg.average_case_sharpness(loss, np.zeros(3), rg.EuclideanMetric(), 0.1, n_samples=4000)
+    >>> bool(abs(result.value - 0.015) < 3 * result.standard_error), bool(result.standard_error < 4e-4)
+    (True, True)
+    """
+    rho, order, seed = checked_radius(rho), checked_order(order), seed_of(rng)
+    n_samples, workers = positive_integer("n_samples", n_samples), positive_integer("workers", workers)
+    if n_samples < 4 or n_samples % 2:
+        raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
+    geometry = Geometry(params, metric)
+    data = [None] if batches is None else list(batches)
+    if not data:
+        raise ValueError("batches: expected at least one batch, got none")
+    losses = [value if batches is None else on_batch(value, batch) for batch in data]
+    at_origin = [checked_loss("value", loss(params)) for loss in losses]
+    if not np.isfinite(at_origin).all():
+        raise ValueError("value: expected a finite loss at the parameters themselves")
+    watcher = Watcher(callback, len(data) * n_samples // 2)
+
+    def loss_at(batch: int, x: Array) -> float:
+        point = geometry.point(x, order)
+        loss = math.nan if point is None else checked_loss("value", losses[batch](point))
+        return loss if math.isfinite(loss) else math.nan
+
+    def pair(index: tuple[int, int]) -> float:
+        batch, sample = index
+        if watcher.stopped:
+            return math.nan
+        normal = np.random.default_rng([seed, batch, sample]).standard_normal(geometry.space.n_coordinates)
+        x = rho * geometry.horizontal(normal)
+        increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
+        watcher.tell(batch, sample, 0, increase, increase, rho)
+        return increase
+
+    indices = [(batch, sample) for batch in range(len(data)) for sample in range(n_samples // 2)]
+    samples = np.array(list(in_order(pair, indices, workers))).reshape(len(data), n_samples // 2)
+    kept = np.isfinite(samples)
+    if (kept.sum(axis=1) < 2).any():
+        raise ValueError(
+            f"rho: at {rho:g}, fewer than two of {n_samples // 2} pairs stayed in the domain; try a smaller one"
+        )
+    means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
+    errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]
+    return AverageSharpness(
+        value=math.fsum(means) / len(means),
+        standard_error=math.hypot(*errors) / len(errors),
+        loss=math.fsum(at_origin) / len(at_origin),
+        samples=samples,
+        n_rejected=int((~kept).sum()),
+        rho=rho,
+    )

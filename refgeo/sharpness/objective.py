@@ -1,0 +1,180 @@
+"""A loss as a function of coordinates: what leaves the domain has the value −inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.tangent_space import Metric, Order
+from refgeo.pair import Array, Pair
+
+LossAndGradient = Callable[..., tuple[float, Any]]
+
+_OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
+_ONLY = "parameters"
+
+
+class Geometry:
+    """The tangent space of all parameters that a metric names; the others are frozen.
+
+    Parameters that are no dict, one `Pair` or one array, are a product of one block.
+    """
+
+    def __init__(self, params: Any, metric: Metric[Any]) -> None:
+        if not isinstance(metric, Metric):
+            raise TypeError(
+                f"metric: expected a metric such as refgeo.InvariantMetric(), got {type(metric).__name__}"
+                f"{' (the class; call it)' if isinstance(metric, type) else ''}"
+            )
+        self.single = not isinstance(params, Mapping)
+        if self.single:
+            self.space = ProductMetric({_ONLY: metric}).at({_ONLY: params})
+        elif isinstance(metric, ProductMetric):
+            self.space = metric.at(params)
+        else:
+            raise TypeError(
+                f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
+            )
+        self.params = params
+
+    def assembled(self, blocks: Mapping[str, Any]) -> Any:
+        """Parameters as the user gave them, with the moved blocks."""
+        return blocks[_ONLY] if self.single else {**self.params, **blocks}
+
+    def gradients(self, grads: Any) -> dict[str, Any]:
+        """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
+        if self.single:
+            grads = {_ONLY: grads}
+        elif not isinstance(grads, Mapping):
+            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+        return {name: _checked_gradient(name, grads, space.point) for name, space in self.space.spaces.items()}
+
+    def tangent_vector(self, x: Array) -> Any:
+        """The tangent vector with coordinates x."""
+        vector = self.space.from_coordinates(x)
+        return vector[_ONLY] if self.single else vector
+
+    def horizontal(self, x: Array) -> Array:
+        """The horizontal part of coordinates."""
+        return self.space.to_coordinates(self.space.horizontal_projection(self.space.from_coordinates(x)))
+
+    def point(self, x: Array, order: Order) -> Any | None:
+        """γ_ξ(1), or None where the geodesic does not get there."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return self.assembled(self.space.point_at(x, order))
+        except _OUTSIDE:
+            return None
+
+
+def _checked_gradient(name: str, grads: Mapping[str, Any], point: Any) -> Any:
+    what = "value_and_grad: the gradient" + ("" if name == _ONLY else f" of {name!r}")
+    if name not in grads:
+        raise ValueError(f"{what} is missing; expected one for every block that the metric names")
+    if not isinstance(point, Pair):
+        return _checked_array(what, grads[name], point.shape)
+    try:
+        G, H = grads[name]
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
+    return Pair._of(_checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape))
+
+
+def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    array = np.asarray(value)
+    if array.shape != shape or array.dtype.kind not in "fiu":
+        raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
+    return array if array.dtype == np.float64 else array.astype(np.float64)
+
+
+class Objective:
+    """x ↦ L(γ_ξ(1)) − L(θ) with its gradient in coordinates.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+    geometry : Geometry
+    order : 1, 2 or "exact"
+    gradient_order : 1, 2 or "exact"
+        The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
+    """
+
+    def __init__(
+        self, value_and_grad: LossAndGradient, geometry: Geometry, order: Order, gradient_order: Order
+    ) -> None:
+        self._value_and_grad, self.geometry = value_and_grad, geometry
+        self._order, self._gradient_order = order, gradient_order
+        self.origin: Array = np.zeros(geometry.space.n_coordinates)
+        loss, gradient = self._evaluate(self.origin)
+        if not math.isfinite(loss):
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
+        self.loss, self.gradient_at_origin = loss, gradient
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        """Value and gradient; −inf where there is none."""
+        loss, gradient = self._evaluate(x)
+        return loss - self.loss, gradient
+
+    def _evaluate(self, x: Array) -> tuple[float, Array]:
+        point = self.geometry.point(x, self._order)
+        if point is None:
+            return -math.inf, self.origin
+        loss, grads = checked_evaluation(self._value_and_grad(point))
+        if not math.isfinite(loss):
+            return -math.inf, self.origin
+        gradient = self.geometry.space.gradient_at(x, self.geometry.gradients(grads), self._gradient_order)
+        return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
+
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        """Coordinates of a horizontal direction, the same along an orbit."""
+        return self.geometry.horizontal(rng.standard_normal(len(self.origin)))
+
+    def tangent_vector(self, x: Array) -> Any:
+        """ξ of coordinates x, of the type of the parameters."""
+        return self.geometry.tangent_vector(x)
+
+
+def checked_evaluation(result: Any) -> tuple[float, Any]:
+    """Loss and gradients, or an error that says what a ``value_and_grad`` returns.
+
+    Examples
+    --------
+    >>> checked_evaluation((np.float32(0.5), "gradients"))
+    (0.5, 'gradients')
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(
+            f"value_and_grad: expected it to return (loss, gradients), got {type(result).__name__}; "
+            "refgeo.value_and_grad(loss) makes such a function with autograd"
+        )
+    return checked_loss("value_and_grad", result[0]), result[1]
+
+
+def checked_loss(name: str, loss: Any) -> float:
+    """The loss as a float.
+
+    Examples
+    --------
+    >>> checked_loss("value", np.array([[0.5]]))
+    0.5
+    """
+    array = np.asarray(loss)
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: expected the loss to be one real number, got {type(loss).__name__} {array.shape}")
+    return float(array.item())
+
+
+def on_batch(function: Callable[..., Any], batch: Any) -> Callable[[Any], Any]:
+    """The function of parameters alone.
+
+    Examples
+    --------
+    >>> on_batch(lambda params, batch: params + batch, 1)(2)
+    3
+    """
+    return lambda params: function(params, batch)

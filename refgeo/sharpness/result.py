@@ -1,0 +1,246 @@
+"""What the sharpness functions return: values that can be saved, loaded and plotted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refgeo.pair import Array, Pair
+
+FORMAT = "refgeo-sharpness/1"
+
+
+class Progress(NamedTuple):
+    """What a callback is told after every evaluation of the loss.
+
+    ``done`` of ``total`` evaluations are over, of all batches and starts (None if the number of batches is not known;
+    fewer can be enough, so ``total`` need not be reached); ``value`` is the one just found (−inf where
+    the step was rejected), ``best`` the best of its start.
+    """
+
+    done: int
+    total: int | None
+    batch: int
+    start: int
+    iteration: int
+    value: float
+    best: float
+    step: float
+
+
+@dataclass(frozen=True)
+class SharpnessResult:
+    """The largest increase of the loss that was found in a ball.
+
+    Attributes
+    ----------
+    value : float
+        max L(γ_ξ(1)) − L(θ); with several batches, the mean of their values. A lower bound of the true maximum.
+    maximizer : tangent vector
+        The ξ where it was found, of the type of the parameters; with several batches, a list of them.
+    loss, loss_max : float
+        L(θ) and L(γ_ξ(1)); with several batches, means.
+    trace : ndarray
+        The best value after every evaluation of the best start; with several batches, means.
+    values : ndarray
+        The value at every evaluation of the best start, −inf where the step was rejected.
+    steps : ndarray
+        The step sizes that led there.
+    n_evaluations : int
+        Of loss and gradient, all starts and batches together.
+    n_rejected : int
+        Steps that left the domain: an incomplete geodesic, or a loss that is not finite.
+    residual : float
+        0 at a stationary point of the ball; the largest of all batches.
+    converged : bool
+        Whether `residual` is at most 0.03. The value's relative error is of the order of its square, if the maximum
+        is the global one.
+    rho : float
+        The ball's radius.
+    settings : dict
+        What else was chosen, for the record.
+    batches : tuple of SharpnessResult
+        One for every batch; empty if there was only one.
+    """
+
+    value: float
+    maximizer: Any = field(repr=False)
+    loss: float
+    loss_max: float
+    trace: Array = field(repr=False)
+    values: Array = field(repr=False)
+    steps: Array = field(repr=False)
+    n_evaluations: int
+    n_rejected: int
+    residual: float
+    converged: bool
+    rho: float
+    settings: dict[str, Any] = field(repr=False)
+    batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, whole or not at all; `load` reads it back.
+
+        Examples
+        --------
+        >>> import tempfile, refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), rho=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/result.npz")
+        ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
+        True
+        """
+        arrays: dict[str, Array] = {}
+        document = {"format": FORMAT, "result": self._document("", arrays)}
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".part")
+        with open(unfinished, "wb") as file:
+            np.savez(file, __document__=np.array(json.dumps(document)), **arrays)  # type: ignore[arg-type]
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SharpnessResult:
+        """The result that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is not one that `save` wrote, or not whole.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            document = json.loads(str(arrays.pop("__document__")))
+            if document["format"] != FORMAT:
+                raise ValueError(f"its format is {document['format']!r}")
+            return cls._from_document("", document["result"], arrays)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{path}: expected a file written by SharpnessResult.save, {error}") from error
+
+    def plot(self, ax: Any = None) -> Any:
+        """The values along the search, with matplotlib; returns the axes.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+        at = np.arange(len(self.trace))
+        for batch in self.batches:
+            ax.plot(np.arange(len(batch.trace)), batch.trace, color="#bbbbbb", linewidth=1)
+        if not self.batches:
+            taken = np.isfinite(self.values)
+            ax.plot(at[taken], self.values[taken], "o", color="#8fb8de", markersize=4, label="evaluation")
+            if not taken.all():
+                ax.plot(at[~taken], self.trace[~taken], "x", color="#c0392b", markersize=6, label="rejected")
+        label = f"mean of {len(self.batches)} batches" if self.batches else "best so far"
+        ax.plot(at, self.trace, color="#1f4e79", linewidth=2, drawstyle="steps-post", label=label)
+        ax.set_xlabel("evaluations of the loss")
+        ax.set_ylabel("increase of the loss")
+        ax.set_title(f"sharpness {self.value:.4g} at ρ = {self.rho:g}", loc="left")
+        ax.legend(frameon=False)
+        ax.spines[["top", "right"]].set_visible(False)
+        return ax
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SharpnessResult):
+            return NotImplemented
+        mine: dict[str, Array] = {}
+        theirs: dict[str, Array] = {}
+        return (
+            self._document("", mine) == other._document("", theirs)
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(array, theirs[name]) for name, array in mine.items())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _document(self, prefix: str, arrays: dict[str, Array]) -> dict[str, Any]:
+        """The numbers as JSON, and the arrays under flat names."""
+        for name in _ARRAYS:
+            arrays[prefix + name] = getattr(self, name)
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "maximizer": None if self.batches else _flattened(self.maximizer, f"{prefix}maximizer", arrays),
+            "batches": [batch._document(f"{prefix}{i}/", arrays) for i, batch in enumerate(self.batches)],
+        }
+
+    @classmethod
+    def _from_document(cls, prefix: str, document: dict[str, Any], arrays: Mapping[str, Array]) -> SharpnessResult:
+        batches = tuple(cls._from_document(f"{prefix}{i}/", part, arrays) for i, part in enumerate(document["batches"]))
+        maximizer = (
+            [batch.maximizer for batch in batches]
+            if batches
+            else _unflattened(document["maximizer"], f"{prefix}maximizer", arrays)
+        )
+        fields: dict[str, Any] = {name: document[name] for name in _NUMBERS}
+        fields |= {name: arrays[prefix + name] for name in _ARRAYS}
+        return cls(**fields, maximizer=maximizer, batches=batches)
+
+
+_ARRAYS = ("trace", "values", "steps")
+_NUMBERS = ("value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "settings")
+
+
+def _flattened(vector: Any, name: str, arrays: dict[str, Array]) -> Any:
+    """The shape of a tangent vector ("array", "pair", or a dict of these); its arrays go to `arrays`."""
+    if isinstance(vector, Mapping):
+        return {block: _flattened(part, f"{name}/{block}", arrays) for block, part in vector.items()}
+    if isinstance(vector, Pair):
+        arrays[f"{name}:G"], arrays[f"{name}:H"] = vector
+        return "pair"
+    arrays[name] = vector
+    return "array"
+
+
+def _unflattened(kind: Any, name: str, arrays: Mapping[str, Array]) -> Any:
+    if isinstance(kind, dict):
+        return {block: _unflattened(part, f"{name}/{block}", arrays) for block, part in kind.items()}
+    return Pair(arrays[f"{name}:G"], arrays[f"{name}:H"]) if kind == "pair" else arrays[name]
+
+
+@dataclass(frozen=True)
+class AverageSharpness:
+    """The mean increase of the loss over random perturbations.
+
+    Attributes
+    ----------
+    value : float
+        The mean of ½[L(γ_ξ(1)) + L(γ_{−ξ}(1))] − L(θ) over the pairs ±ξ that stayed in the domain.
+    standard_error : float
+        Of `value`, from the spread of the pairs; it does not include the choice of batches.
+    loss : float
+        L(θ), the mean over batches.
+    samples : ndarray, shape ``(batches, pairs)``
+        The value of every pair, NaN where it was rejected.
+    n_rejected : int
+        Pairs of which one left the domain: an incomplete geodesic, or a loss that is not finite. They are not
+        averaged in, so with any of them the value is that of the perturbations within the domain.
+    rho : float
+    """
+
+    value: float
+    standard_error: float
+    loss: float
+    samples: Array = field(repr=False)
+    n_rejected: int
+    rho: float
+
+    def __float__(self) -> float:
+        return self.value

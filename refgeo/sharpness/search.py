@@ -1,0 +1,263 @@
+"""From an objective to a `SharpnessResult`: starts, batches, threads, progress."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from refgeo.pair import Array
+from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
+from refgeo.sharpness.result import Progress, SharpnessResult
+
+Callback = Callable[[Progress], object]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_SHORTEST_START = 2.0**-20
+
+
+class Searched(Protocol):
+    """A function of coordinates that is 0 at the origin."""
+
+    loss: float
+    origin: Array
+    gradient_at_origin: Array
+
+    def __call__(self, x: Array, /) -> tuple[float, Array]:
+        """Value and gradient."""
+
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        """A direction for a random start."""
+
+    def tangent_vector(self, x: Array) -> Any:
+        """What x stands for."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to search.
+
+    Attributes
+    ----------
+    n_iter : int
+        Iterations of every start.
+    n_restarts : int
+        Starts: the first along the gradient, the others in random directions.
+    seed : int
+    workers : int
+        Threads, over batches if there are several, else over starts.
+    callback : callable or None
+    """
+
+    n_iter: int
+    n_restarts: int
+    seed: int
+    workers: int
+    callback: Callback | None
+
+
+def checked_effort(
+    n_iter: int, n_restarts: int, rng: np.random.Generator | int | None, workers: int, callback: Callback | None
+) -> Effort:
+    """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
+    return Effort(
+        positive_integer("n_iter", n_iter),
+        positive_integer("n_restarts", n_restarts),
+        seed_of(rng),
+        positive_integer("workers", workers),
+        callback,
+    )
+
+
+def positive_integer(name: str, value: int) -> int:
+    """The value, or an error that names the argument.
+
+    Examples
+    --------
+    >>> positive_integer("n_iter", 20)
+    20
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+    return int(value)
+
+
+def checked_radius(rho: float) -> float:
+    """ρ as a float, or an error.
+
+    Examples
+    --------
+    >>> checked_radius(1)
+    1.0
+    """
+    if isinstance(rho, bool) or not isinstance(rho, (int, float, np.number)) or not 0.0 < float(rho) < math.inf:
+        raise ValueError(f"rho: expected a finite number > 0, the radius of the ball, got {rho!r}")
+    return float(rho)
+
+
+def seed_of(rng: np.random.Generator | int | None) -> int:
+    """A seed: the integer itself, or one drawn from the generator.
+
+    Examples
+    --------
+    >>> seed_of(7)
+    7
+    """
+    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
+        return int(rng)
+    if rng is None or isinstance(rng, np.random.Generator):
+        return int(np.random.default_rng(rng).integers(2**32))
+    raise TypeError(f"rng: expected a seed >= 0, a numpy Generator or None, got {rng!r}")
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """The results in the order of the items, whatever the number of threads."""
+    if workers == 1:
+        yield from map(function, items)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(function, items)
+
+
+class Watcher:
+    """Counts evaluations, tells the callback, and remembers when it asked to stop."""
+
+    def __init__(self, callback: Callback | None, total: int | None) -> None:
+        self._callback, self._total = callback, total
+        self._lock = threading.Lock()
+        self._done = 0
+        self.stopped = False
+
+    def tell(self, batch: int, start: int, iteration: int, value: float, best: float, step: float) -> bool:
+        """One more evaluation; whether to stop."""
+        with self._lock:
+            self._done += 1
+            if self._callback is not None and not self.stopped:
+                try:
+                    self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step))
+                except StopIteration:
+                    self.stopped = True
+            return self.stopped
+
+
+def search(
+    objective_of: Callable[[Any], Searched],
+    batches: Iterable[Any] | None,
+    ball: Ball,
+    effort: Effort,
+    settings: dict[str, Any],
+) -> SharpnessResult:
+    """Maximise over the ball for every batch; average."""
+    count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
+    per_batch = 1 + effort.n_restarts * effort.n_iter
+    watcher = Watcher(effort.callback, None if count is None else count * per_batch)
+
+    def one(item: tuple[int, Any]) -> SharpnessResult | None:
+        if watcher.stopped:
+            return None
+        index, batch = item
+        workers = effort.workers if batches is None else 1
+        return _one_batch(objective_of(batch), index, ball, effort, workers, watcher, settings)
+
+    if batches is None:
+        result = one((0, None))
+        assert result is not None
+        return result
+    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+        raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
+    found = [result for result in in_order(one, enumerate(batches), effort.workers) if result is not None]
+    if not found:
+        raise ValueError("batches: expected at least one batch, got none")
+    return _mean(found, settings)
+
+
+class _Counted:
+    """An objective that counts its evaluations, from any thread; the one at the origin is already made."""
+
+    def __init__(self, objective: Searched) -> None:
+        self._objective, self._lock = objective, threading.Lock()
+        self.evaluations, self.rejected = 1, 0
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        value, gradient = self._objective(x)
+        with self._lock:
+            self.evaluations += 1
+            self.rejected += value == -math.inf
+        return value, gradient
+
+
+def _one_batch(
+    objective: Searched,
+    batch: int,
+    ball: Ball,
+    effort: Effort,
+    workers: int,
+    watcher: Watcher,
+    settings: dict[str, Any],
+) -> SharpnessResult:
+    watcher.tell(batch, 0, 0, 0.0, 0.0, 0.0)
+    counted = _Counted(objective)
+    at_origin = (0.0, objective.gradient_at_origin)
+
+    def run(start: int) -> Run:
+        def watch(iteration: int, value: float, best: float, step: float) -> bool:
+            return watcher.tell(batch, start, iteration, value, best, step)
+
+        if start == 0 and np.any(objective.gradient_at_origin):
+            return maximise(counted, ball, objective.origin, at_origin, effort.n_iter, watch)
+        rng = np.random.default_rng([effort.seed, batch, start])
+        x = ball.random(objective.random_direction(rng))
+        evaluation = counted(x)
+        while evaluation[0] == -math.inf and np.max(np.abs(x)) > 0.0:
+            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else objective.origin
+            evaluation = counted(x) if np.any(x) else at_origin
+        return maximise(counted, ball, x, evaluation, effort.n_iter, watch)
+
+    runs = list(in_order(run, range(1 if watcher.stopped else effort.n_restarts), workers))
+    best = max(runs, key=lambda run: run.value)
+    nothing = best.value <= 0.0
+    return SharpnessResult(
+        value=max(best.value, 0.0),
+        maximizer=objective.tangent_vector(objective.origin if nothing else best.x),
+        loss=objective.loss,
+        loss_max=objective.loss + max(best.value, 0.0),
+        trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
+        values=best.values,
+        steps=best.steps,
+        n_evaluations=counted.evaluations,
+        n_rejected=counted.rejected,
+        residual=best.residual,
+        converged=best.residual <= STATIONARY,
+        rho=ball.radius,
+        settings=settings,
+    )
+
+
+def _mean(found: list[SharpnessResult], settings: dict[str, Any]) -> SharpnessResult:
+    length = max(len(result.trace) for result in found)
+    traces, values, steps = (
+        np.mean([np.pad(getattr(result, name), (0, length - len(result.trace)), "edge") for result in found], axis=0)
+        for name in ("trace", "values", "steps")
+    )
+    return SharpnessResult(
+        value=math.fsum(result.value for result in found) / len(found),
+        maximizer=[result.maximizer for result in found],
+        loss=math.fsum(result.loss for result in found) / len(found),
+        loss_max=math.fsum(result.loss_max for result in found) / len(found),
+        trace=traces,
+        values=values,
+        steps=steps,
+        n_evaluations=sum(result.n_evaluations for result in found),
+        n_rejected=sum(result.n_rejected for result in found),
+        residual=max(result.residual for result in found),
+        converged=all(result.converged for result in found),
+        rho=found[0].rho,
+        settings=settings,
+        batches=tuple(found),
+    )

@@ -1,0 +1,116 @@
+r"""Worst-case sharpness over a geodesic ball (Eq. 3, 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+
+from refgeo.metrics.tangent_space import Metric, Order, checked_order
+from refgeo.sharpness.auto_pgd import RoundBall
+from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, on_batch
+from refgeo.sharpness.result import SharpnessResult
+from refgeo.sharpness.search import Callback, checked_effort, checked_radius, search
+
+
+def worst_case_sharpness(
+    value_and_grad: LossAndGradient,
+    params: Any,
+    metric: Metric[Any],
+    rho: float,
+    *,
+    order: Order = 2,
+    n_iter: int = 20,
+    n_restarts: int = 1,
+    rng: np.random.Generator | int | None = 0,
+    gradient: Literal["exact", "paper"] = "exact",
+    batches: Iterable[Any] | None = None,
+    workers: int = 1,
+    callback: Callback | None = None,
+) -> SharpnessResult:
+    r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
+
+    .. math:: \max_{‖ξ‖_θ ≤ ρ,\; ξ\,\text{horizontal}} L(γ_ξ(1)) - L(θ)
+
+    The search runs in orthonormal coordinates of the horizontal space, where the ball is round. The first start is
+    along the Riemannian gradient, so that at another point of the orbit the same search takes place; further ones are
+    in directions drawn in coordinates.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+        ``value_and_grad(params) -> (loss, grads)``, with ``params`` of the type given here: a `Pair`, an array or a
+        dict of these, and ``grads`` alike (for a dict, blocks that the metric does not name may be left out). Any
+        program can be behind it; `refgeo.value_and_grad` makes one with autograd. With `batches`, it is called as
+        ``value_and_grad(params, batch)``.
+    params : Pair, array or dict
+        The point θ.
+    metric : Metric
+        For a dict, a `ProductMetric`: parameters that it does not name stay fixed.
+    rho : float
+        Radius of the ball in the metric.
+    order : 1, 2 or "exact"
+        Of the geodesics; 2 is the paper's (4/5).
+    n_iter : int
+        Iterations of each start. Each takes one evaluation of the loss and its gradient.
+    n_restarts : int
+        Number of starts; the best is returned.
+    rng : int, numpy Generator or None
+        Seed. The same seed gives the same result, whatever the number of workers.
+    gradient : "exact" or "paper"
+        "exact": of :math:`ξ ↦ L(γ_ξ(1))`, with the derivative of Γ. "paper": that of L at the perturbed parameters.
+    batches : iterable, optional
+        Each batch has a maximum of its own; the values are averaged (Eq. 3).
+    workers : int
+        Threads, over batches if there are any, else over starts; `value_and_grad` must then be thread-safe.
+    callback : callable, optional
+        Called with a `Progress` after every evaluation. Raise ``StopIteration`` in it to stop: what has been found by
+        then is returned, without the batches that had not begun.
+
+    Returns
+    -------
+    SharpnessResult
+        A step that leaves the domain (an incomplete geodesic, a loss or gradient that is not finite) is undone and
+        the next one halved.
+
+    Raises
+    ------
+    ValueError
+        Loss or gradient at θ itself is not finite; an argument is out of range.
+    TypeError
+        Something is of the wrong kind; the message says what was expected.
+
+    Examples
+    --------
+    A scalar network with the loss ½(GH − 1)², at GH = 6:
+
+    >>> import refgeo as rg
+    >>> def loss(pair):
+    ...     residual = pair.G @ pair.H.T - 1.0
+    ...     return 0.5 * residual.item() ** 2, rg.Pair(residual @ pair.H, residual.T @ pair.G)
+    >>> result = rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.1, order="exact")
+    >>> expected = 0.5 * (6.0 * np.exp(0.1 * 2**0.5) - 1.0) ** 2 - 12.5
+    >>> bool(abs(result.value - expected) < 1e-12), result.converged
+    (True, True)
+    """
+    effort = checked_effort(n_iter, n_restarts, rng, workers, callback)
+    ball, order = RoundBall(checked_radius(rho)), checked_order(order)
+    if gradient not in ("exact", "paper"):
+        raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
+    geometry = Geometry(params, metric)
+    settings = {
+        "sharpness": "worst case",
+        "metric": repr(metric),
+        "order": order,
+        "gradient": gradient,
+        "n_iter": effort.n_iter,
+        "n_restarts": effort.n_restarts,
+        "seed": effort.seed,
+    }
+
+    def objective(batch: Any) -> Objective:
+        loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
+        return Objective(loss, geometry, order, order if gradient == "exact" else 1)
+
+    return search(objective, batches, ball, effort, settings)
