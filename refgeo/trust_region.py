@@ -3,8 +3,8 @@ r"""The trust-region subproblem: the global maximum of a quadratic on a ball, al
 .. math:: \max_{‖x‖ ≤ ρ} c^\top x + ½ x^\top B x
 
 x is a global maximiser exactly if some λ ≥ max(0, λ_max(B)) has (λI − B) x = c and λ(ρ − ‖x‖) = 0 (Moré & Sorensen
-1983). In the eigenbasis of B, with gaps δ_i = λ_max − w_i and the unknown μ = λ − λ_max, ‖x‖ is a decreasing function of
-μ alone, x_i = c_i / (μ + δ_i). In the *hard case* c has no part in the top eigenspace and even μ = 0 leaves ‖x‖ < ρ:
+1983). In the eigenbasis of B, with gaps δ_i = λ_max − w_i and the unknown μ = λ − λ_max, ‖x‖ is a decreasing function
+of μ alone, x_i = c_i / (μ + δ_i). In the *hard case* c has no part in the top eigenspace and even μ = 0 leaves ‖x‖ < ρ:
 then a top eigenvector fills the rest.
 
 For any admissible λ, ½(λρ² + Σ c_i² / (λ − w_i)) is an upper bound (Lagrange's dual), so every solution is certified.
@@ -100,7 +100,7 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
 
 
 def _quotient(c: Array, denominator: Array) -> Array:
-    """c / denominator, 0 where c is."""
+    """The ratio c / denominator, 0 where c is."""
     return np.divide(c, denominator, out=np.zeros_like(c), where=c != 0.0)
 
 
@@ -112,7 +112,7 @@ def _secular_root(c: Array, gaps: Array, rho: Array) -> Array:
     """
     in_top = gaps == 0.0
     lower = np.linalg.norm(np.where(in_top, c, 0.0), axis=-1) / rho
-    mu = np.asarray(lower, dtype=np.float64)
+    mu: Array = np.asarray(lower, dtype=np.float64)
     for _ in range(200):
         denominator = mu[..., None] + gaps
         x = _quotient(c, denominator)
@@ -120,14 +120,15 @@ def _secular_root(c: Array, gaps: Array, rho: Array) -> Array:
         slope = np.sum(_quotient(x * x, denominator), axis=-1)
         # d/dμ (1/‖x‖) = Σ x²/(μ+δ) / ‖x‖³
         step = np.divide(length**2 * (length - rho), rho * slope, out=np.zeros_like(mu), where=slope > 0.0)
-        moved = np.maximum(mu + step, lower)
-        if np.all(np.abs(moved - mu) <= 4.0 * np.finfo(np.float64).eps * moved):
-            return moved
+        moved: Array = np.maximum(mu + step, lower)
+        settled = np.abs(moved - mu) <= 4.0 * np.finfo(np.float64).eps * moved
         mu = moved
+        if np.all(settled):
+            break
     return mu
 
 
-def _filled(x: Array, gaps: Array, on_edge: Array, rho: Array, top: Array) -> Array:
+def _filled(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], rho: Array, top: Array) -> Array:
     """What a top eigenvector adds in the hard case, where λ = λ_max > 0 and ‖x‖ < ρ."""
     rest = np.sqrt(np.maximum(rho**2 - np.sum(x * x, axis=-1), 0.0))
     fill = np.zeros_like(x)

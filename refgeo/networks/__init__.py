@@ -1,5 +1,16 @@
 """Real networks: from a checkpoint to named blocks of pairs and arrays, and back."""
 
+from refgeo.networks.geometry import block_metric
+from refgeo.networks.models import AttentionClassifier, DeepLinear, LowRankAdapter
 from refgeo.networks.reading import LAYOUTS, LayoutError, Network, read
 
-__all__ = ["LAYOUTS", "LayoutError", "Network", "read"]
+__all__ = [
+    "LAYOUTS",
+    "AttentionClassifier",
+    "DeepLinear",
+    "LayoutError",
+    "LowRankAdapter",
+    "Network",
+    "block_metric",
+    "read",
+]

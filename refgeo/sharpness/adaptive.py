@@ -1,6 +1,6 @@
 r"""Adaptive sharpness (Eq. 1; Kwon et al. 2021): the baseline, written without any metric.
 
-:math:`\max_{‖δ ⊘ |θ|‖_p ≤ ρ} L(θ + δ) - L(θ)`. With δ = |θ| ⊙ u the ball is one of ℝᴺ in u. (The paper's text prints
+:math:`\max_{‖δ ⊘ |θ|‖_p ≤ ρ} L(θ + δ) - L(θ)`. With δ = θ ⊙ u the ball is one of ℝᴺ in u. (The paper's text prints
 ``‖δ ⊙ |θ|‖``; its App. D has it right.)
 """
 
@@ -30,6 +30,7 @@ def adaptive_sharpness(
     names: Iterable[str] | None = None,
     n_iter: int = 20,
     n_restarts: int = 1,
+    memory: int = 20,
     rng: np.random.Generator | int | None = 0,
     batches: Iterable[Any] | None = None,
     workers: int = 1,
@@ -48,8 +49,8 @@ def adaptive_sharpness(
     norm : 2 or inf
     names : iterable of str, optional
         The blocks of a dict that are perturbed; default: all.
-    n_iter, n_restarts, rng, batches, workers, callback
-        As in `worst_case_sharpness`.
+    n_iter, n_restarts, memory, rng, batches, workers, callback
+        As in `worst_case_sharpness`; the ball of the norm inf has no use for the memory.
 
     Returns
     -------
@@ -65,7 +66,7 @@ def adaptive_sharpness(
     >>> round(rg.adaptive_sharpness(loss, np.array([3.0, 4.0]), rho=0.1, norm=np.inf).value, 12)
     0.7
     """
-    effort = checked_effort(n_iter, n_restarts, rng, workers, callback)
+    effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback)
     if norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
     ball = _NORMS[norm](checked_radius(rho))
@@ -75,6 +76,7 @@ def adaptive_sharpness(
         "norm": "inf" if norm == math.inf else 2,
         "n_iter": effort.n_iter,
         "n_restarts": effort.n_restarts,
+        "memory": effort.memory,
         "seed": effort.seed,
     }
 
@@ -141,12 +143,12 @@ class _Arrays:
 
 
 class _Adaptive:
-    """u ↦ L(θ + |θ| ⊙ u) − L(θ)."""
+    """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
     def __init__(self, value_and_grad: LossAndGradient, arrays: _Arrays) -> None:
         self._value_and_grad, self._arrays = value_and_grad, arrays
-        self._size = np.abs(real_array("params", arrays.theta))
-        self.origin = np.zeros_like(self._size)
+        self._theta = real_array("params", arrays.theta)
+        self.origin = np.zeros_like(self._theta)
         loss, gradient = self._evaluate(self.origin)
         if not math.isfinite(loss):
             raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
@@ -157,14 +159,14 @@ class _Adaptive:
         return loss - self.loss, gradient
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
-        loss, grads = checked_evaluation(self._value_and_grad(self._arrays.whole(self._arrays.theta + self._size * x)))
+        loss, grads = checked_evaluation(self._value_and_grad(self._arrays.whole(self._theta * (1.0 + x))))
         if not math.isfinite(loss):
             return -math.inf, self.origin
-        gradient = self._size * self._arrays.flat(grads)
+        gradient = self._theta * self._arrays.flat(grads)
         return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
-        return rng.standard_normal(len(self.origin)) * (self._size > 0.0)
+        return rng.standard_normal(len(self.origin)) * (self._theta != 0.0)
 
     def tangent_vector(self, x: Array) -> Any:
-        return self._arrays.structured(self._size * x)
+        return self._arrays.structured(self._theta * x)

@@ -4,8 +4,8 @@ An iteration takes the projected step z = P(x + η ĝ) and adds momentum, P(x + 
 that become more frequent, η is halved and the search goes back to the best point if fewer than 75% of the steps since
 the last one improved on the step before, or if neither η nor the best value has changed since.
 
-Every fourth evaluation, and the last, is spent on the maximum of a quadratic model instead (`refgeo.sharpness.model_step`);
-without a memory it is Alg. 1 literally.
+Every fourth evaluation, and the last, is spent on the maximum of a quadratic model instead
+(`refgeo.sharpness.model_step`); with an empty memory it is Alg. 1 literally.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def maximise(
     at_start: Evaluation,
     n_iter: int,
     watch: Watch,
-    memory: Memory | None = None,
+    memory: Memory,
 ) -> Run:
     """Maximise over the ball from `start`, whose value and gradient are `at_start`.
 
@@ -187,7 +187,7 @@ class _Search:
         ball: Ball,
         start: Array,
         at_start: Evaluation,
-        memory: Memory | None,
+        memory: Memory,
     ) -> None:
         self.evaluate, self.ball, self.memory = evaluate, ball, memory
         self.size = self.tried = 2.0 * ball.radius
@@ -213,8 +213,6 @@ class _Search:
 
     def proposal(self) -> Array | None:
         """Where the model's maximum is."""
-        if self.memory is None:
-            return None
         return self.memory.model_maximiser(self.best, self.best_gradient, self.ball.radius)
 
     def go_to(self, candidate: Array) -> float:
@@ -233,8 +231,7 @@ class _Search:
         value, gradient = self.evaluate(candidate)
         if value == -math.inf:
             return value
-        if self.memory is not None:
-            self.memory.add(candidate, gradient)
+        self.memory.add(candidate, gradient)
         self.x, self.previous, self.value, self.gradient = candidate, self.x, value, gradient
         if value > self.best_value:
             self.best, self.best_value, self.best_gradient = candidate, value, gradient

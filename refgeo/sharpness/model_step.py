@@ -36,18 +36,19 @@ class _Evaluated:
 
 
 class Memory:
-    """The most recent points with their gradients, as many as fit.
+    """The origin and the most recent points with their gradients, as many as fit.
 
     Parameters
     ----------
-    length : int
-        Of a point.
     points : int
         The most that are kept.
+    origin, gradient : ndarray
+        The ball's centre and the gradient there; with it the best point is in the span of the differences.
     """
 
-    def __init__(self, length: int, points: int) -> None:
-        room = min(points, _NUMBERS // max(2 * length, 1))
+    def __init__(self, points: int, origin: Array, gradient: Array) -> None:
+        room = min(points, _NUMBERS // max(2 * len(origin), 1))
+        self._origin = _Evaluated(origin, gradient)
         self._points: deque[_Evaluated] = deque(maxlen=room if room >= _FEWEST else 0)
 
     def add(self, x: Array, gradient: Array) -> None:
@@ -56,7 +57,7 @@ class Memory:
 
     def model_maximiser(self, best: Array, best_gradient: Array, radius: float) -> Array | None:
         """The model's maximiser over the ball, expanded about the best point; None without enough points."""
-        others = [point for point in self._points if point.x is not best]
+        others = [point for point in (self._origin, *self._points) if point.x is not best]
         if len(others) < 3:
             return None
         D = np.stack([point.x - best for point in others])

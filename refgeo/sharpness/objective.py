@@ -64,7 +64,9 @@ class Geometry:
         return self.space.to_coordinates(self.space.horizontal_projection(self.space.from_coordinates(x)))
 
     def point(self, x: Array, order: Order) -> Any | None:
-        """γ_ξ(1), or None where the geodesic does not get there."""
+        """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, without rounding."""
+        if not np.any(x):
+            return self.params
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 return self.assembled(self.space.point_at(x, order))

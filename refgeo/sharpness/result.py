@@ -118,8 +118,8 @@ class SharpnessResult:
             The file is not one that `save` wrote, or not whole.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
+                arrays = dict(contents)
             document = json.loads(str(arrays.pop("__document__")))
             if document["format"] != FORMAT:
                 raise ValueError(f"its format is {document['format']!r}")

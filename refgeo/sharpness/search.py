@@ -13,6 +13,7 @@ import numpy as np
 
 from refgeo.pair import Array
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
+from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.result import Progress, SharpnessResult
 
 Callback = Callable[[Progress], object]
@@ -49,6 +50,8 @@ class Effort:
         Iterations of every start.
     n_restarts : int
         Starts: the first along the gradient, the others in random directions.
+    memory : int
+        Points that a quadratic model is made of.
     seed : int
     workers : int
         Threads, over batches if there are several, else over starts.
@@ -57,25 +60,32 @@ class Effort:
 
     n_iter: int
     n_restarts: int
+    memory: int
     seed: int
     workers: int
     callback: Callback | None
 
 
 def checked_effort(
-    n_iter: int, n_restarts: int, rng: np.random.Generator | int | None, workers: int, callback: Callback | None
+    n_iter: int,
+    n_restarts: int,
+    memory: int,
+    rng: np.random.Generator | int | None,
+    workers: int,
+    callback: Callback | None,
 ) -> Effort:
     """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
     return Effort(
         positive_integer("n_iter", n_iter),
         positive_integer("n_restarts", n_restarts),
+        positive_integer("memory", memory, least=0),
         seed_of(rng),
         positive_integer("workers", workers),
         callback,
     )
 
 
-def positive_integer(name: str, value: int) -> int:
+def positive_integer(name: str, value: int, least: int = 1) -> int:
     """The value, or an error that names the argument.
 
     Examples
@@ -83,8 +93,8 @@ def positive_integer(name: str, value: int) -> int:
     >>> positive_integer("n_iter", 20)
     20
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name}: expected an integer >= 1, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
     return int(value)
 
 
@@ -209,15 +219,16 @@ def _one_batch(
         def watch(iteration: int, value: float, best: float, step: float) -> bool:
             return watcher.tell(batch, start, iteration, value, best, step)
 
+        memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin)
         if start == 0 and np.any(objective.gradient_at_origin):
-            return maximise(counted, ball, objective.origin, at_origin, effort.n_iter, watch)
+            return maximise(counted, ball, objective.origin, at_origin, effort.n_iter, watch, memory)
         rng = np.random.default_rng([effort.seed, batch, start])
         x = ball.random(objective.random_direction(rng))
         evaluation = counted(x)
         while evaluation[0] == -math.inf and np.max(np.abs(x)) > 0.0:
             x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else objective.origin
             evaluation = counted(x) if np.any(x) else at_origin
-        return maximise(counted, ball, x, evaluation, effort.n_iter, watch)
+        return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory)
 
     runs = list(in_order(run, range(1 if watcher.stopped else effort.n_restarts), workers))
     best = max(runs, key=lambda run: run.value)

@@ -23,6 +23,7 @@ def worst_case_sharpness(
     order: Order = 2,
     n_iter: int = 20,
     n_restarts: int = 1,
+    memory: int = 20,
     rng: np.random.Generator | int | None = 0,
     gradient: Literal["exact", "paper"] = "exact",
     batches: Iterable[Any] | None = None,
@@ -56,6 +57,9 @@ def worst_case_sharpness(
         Iterations of each start. Each takes one evaluation of the loss and its gradient.
     n_restarts : int
         Number of starts; the best is returned.
+    memory : int
+        Every fourth iteration, and the last, goes to the maximum of a quadratic model made of this many of the latest
+        points, if they fit into 1 GiB. 0: Alg. 1 literally.
     rng : int, numpy Generator or None
         Seed. The same seed gives the same result, whatever the number of workers.
     gradient : "exact" or "paper"
@@ -94,7 +98,7 @@ def worst_case_sharpness(
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = checked_effort(n_iter, n_restarts, rng, workers, callback)
+    effort = checked_effort(n_iter, n_restarts, memory, rng, workers, callback)
     ball, order = RoundBall(checked_radius(rho)), checked_order(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
@@ -106,6 +110,7 @@ def worst_case_sharpness(
         "gradient": gradient,
         "n_iter": effort.n_iter,
         "n_restarts": effort.n_restarts,
+        "memory": effort.memory,
         "seed": effort.seed,
     }
 

@@ -1,0 +1,70 @@
+"""The product geometry of named blocks: a quotient metric on every pair, the elementwise one on every array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from refgeo.metrics.ablations import ConstantMetric
+from refgeo.metrics.elementwise import ElementwiseMetric
+from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.tangent_space import Metric
+from refgeo.pair import Pair
+
+_PAIR_METRICS: dict[str, Metric[Any]] = {"inv": InvariantMetric(), "mix": MixedMetric()}
+
+
+def block_metric(
+    blocks: Mapping[str, Any],
+    pairs: str | Metric[Any] = "inv",
+    arrays: Metric[Any] | None = None,
+    frozen: Iterable[str] = (),
+) -> ProductMetric:
+    """A `ProductMetric` for the blocks of a network, as the paper has it (App. C.1).
+
+    Parameters
+    ----------
+    blocks : mapping of str to Pair or array
+    pairs : "inv", "mix" or a metric
+        For every `Pair`.
+    arrays : metric, optional
+        For every array. Default: the elementwise metric with Γ = 0, ``ConstantMetric(ElementwiseMetric())``, the
+        paper's choice.
+    frozen : iterable of str
+        Names of blocks that do not move, with wildcards: ``"*embeddings*"``.
+
+    Returns
+    -------
+    ProductMetric
+
+    Raises
+    ------
+    ValueError
+        A name in `frozen` fits no block, or everything is frozen.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> blocks = {"heads": rg.Pair(np.ones((2, 3, 1)), np.ones((2, 3, 1))), "bias": np.ones(3), "table": np.ones(9)}
+    >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
+    ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
+    """
+    if isinstance(pairs, str) and pairs not in _PAIR_METRICS:
+        raise ValueError(f'pairs: expected "inv", "mix" or a metric, got {pairs!r}')
+    pair_metric = _PAIR_METRICS[pairs] if isinstance(pairs, str) else pairs
+    array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
+    patterns = [frozen] if isinstance(frozen, str) else list(frozen)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in blocks):
+            raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(list(blocks)[:4])}, ...")
+    moving = {
+        name: pair_metric if isinstance(block, Pair) else array_metric
+        for name, block in blocks.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+    if not moving:
+        raise ValueError(f"frozen: expected to leave at least one block, got {patterns}")
+    return ProductMetric(moving)

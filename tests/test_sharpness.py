@@ -1,0 +1,766 @@
+"""Sharpness against certified maxima, its limits, its invariance, and the machinery around it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+import refgeo as rg
+from refgeo.sharpness.auto_pgd import Box, RoundBall, checkpoints
+from refgeo.trust_region import maximise_quadratic
+
+PAIR_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
+pair_metrics = pytest.mark.parametrize("name", PAIR_METRICS)
+MODEL = rg.networks.AttentionClassifier(width=8, heads=2, depth=2)
+
+
+@functools.cache
+def transformer(norm="pre"):
+    model = rg.networks.AttentionClassifier(width=8, heads=2, depth=2, norm=norm)
+    rng = np.random.default_rng(0)
+    batch = rng.integers(0, model.vocabulary, (16, model.length)), rng.integers(0, model.classes, 16)
+    params = model.init(1)
+    for _ in range(60):  # some way towards a minimum
+        _, grads = model.value_and_grad(params, batch)
+        params = {name: block - 0.1 * grads[name] for name, block in params.items()}
+    return model, params, lambda p: model.value_and_grad(p, batch)
+
+
+def moved(params, seed, scale):
+    """Every head of every pair moved by A = scale · Gaussian."""
+    rng = np.random.default_rng(seed)
+    result = dict(params)
+    for name, block in params.items():
+        if isinstance(block, rg.Pair):
+            h = block.sizes[2]
+            result[name] = block.transform(scale * rng.standard_normal((*block.block_shape, h, h)))
+    return result
+
+
+def quadratic(g, H):
+    return lambda w: (float(g @ w + 0.5 * w @ H @ w), g + H @ w)
+
+
+# Known maxima ---------------------------------------------------------------------------------------------------
+
+
+def random_quadratic(i):
+    rng = np.random.default_rng([i, 17])
+    n = int(rng.integers(2, 80))
+    A = rng.standard_normal((n, n))
+    spectrum = i % 3
+    if spectrum == 0:
+        H = (A + A.T) / np.sqrt(4 * n)
+    elif spectrum == 1:
+        H = A @ A.T / n
+    else:
+        Q = np.linalg.qr(A)[0]
+        H = (Q * np.exp(rng.uniform(-6, 3, n))) @ Q.T
+    # gradients from dominant to so small that only curvature counts
+    return 10 ** rng.uniform(-3, 0.5) * rng.standard_normal(n), H, 10 ** rng.uniform(-2, 1)
+
+
+def test_default_search_finds_the_certified_maximum_of_random_quadratics():
+    reached, claimed = [], []
+    for i in range(200):
+        g, H, rho = random_quadratic(i)
+        upper = float(maximise_quadratic(g, H, rho).upper)
+        result = rg.worst_case_sharpness(quadratic(g, H), np.zeros(len(g)), rg.EuclideanMetric(), rho)
+        assert result.value <= upper * (1 + 1e-12)
+        assert result.n_evaluations <= 21
+        reached.append(result.value >= 0.999 * upper)
+        claimed.append(result.converged)
+    assert np.mean(reached) >= 0.95
+    assert np.mean(np.array(claimed) & ~np.array(reached)) <= 0.05
+
+
+def test_without_memory_the_search_is_the_algorithm_of_the_paper():
+    """Alg. 1 written out again, without Gram matrices, on a quadratic that it does not solve."""
+    g, H, rho = random_quadratic(1)
+    result = rg.worst_case_sharpness(quadratic(g, H), np.zeros(len(g)), rg.EuclideanMetric(), rho, memory=0)
+
+    def project(x):
+        return x * min(1.0, rho / np.linalg.norm(x))
+
+    def f(x):
+        return quadratic(g, H)(x)[0]
+
+    def step(x, size):
+        e = g + H @ x
+        return project(x + size * e / np.linalg.norm(e))
+
+    size, x, previous = 2 * rho, np.zeros(len(g)), None
+    best, count, last, values = x, 0, (2 * rho, 0.0), [0.0]
+    marks = {5: 0, 9: 5, 12: 9, 14: 12, 16: 14, 18: 16, 19: 18, 20: 19}
+    for k in range(1, 21):
+        z = step(x, size)
+        new = z if previous is None else project(x + 0.75 * (z - x) + 0.25 * (x - previous))
+        count += f(new) > f(x)
+        x, previous = new, x
+        best = x if f(x) > f(best) else best
+        values.append(f(x))
+        if k in marks:
+            now = (size, f(best))
+            if count < 0.75 * (k - marks[k]) or now == last:
+                size, x, previous = size / 2, best, None
+            last, count = now, 0
+    assert np.allclose(result.values, values, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(20, [5, 9, 12, 14, 16, 18, 19, 20]), (1, [1])])
+def test_checkpoints_are_those_of_croce_and_hein(n, expected):
+    assert checkpoints(n) == expected
+
+
+@pair_metrics
+def test_default_search_finds_the_maximum_for_scalar_networks(name):
+    """L = (GH − y)²: horizontal b has two ends, β = β₀e^{2b} or β₀(1 + 2b), and the maximum is at one of them."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        g, h = rng.uniform(0.5, 2.0, 2) * rng.choice([-1.0, 1.0], 2)
+        y, rho = rng.standard_normal(), 10 ** rng.uniform(-3, -0.5)
+
+        def loss(pair, y=y):
+            r = pair.G @ pair.H.T - y
+            return r.item() ** 2, rg.Pair(2 * r @ pair.H, 2 * r.T @ pair.G)
+
+        length = rho / math.sqrt(2) / (1.0 if name == "inv" else abs(g * h))
+        ends = [math.exp(2 * b) if name == "inv" else 1 + 2 * b for b in (-length, length)]
+        expected = max((g * h * end - y) ** 2 for end in ends) - (g * h - y) ** 2
+        result = rg.worst_case_sharpness(loss, rg.Pair([[g]], [[h]]), PAIR_METRICS[name], rho, order="exact")
+        assert result.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_default_search_finds_the_certified_maximum_of_linear_networks():
+    """n = m = h and mix: X = GHᵀ moves on a straight line with ‖ξ‖² = ½‖dX‖², so the objective is a quadratic in dX."""
+    reached = []
+    for i in range(200):
+        rng = np.random.default_rng([i, 5])
+        h = int(rng.integers(1, 5))
+        point = rg.Pair(rng.standard_normal((h, h)) + 2 * np.eye(h), rng.standard_normal((h, h)) + 2 * np.eye(h))
+        x, y = rng.standard_normal((7, h)), rng.standard_normal((7, h))
+        model = rg.networks.DeepLinear((h, h, h))
+        rho = 10 ** rng.uniform(-3, -1) * np.linalg.svd(point.product, compute_uv=False)[-1]
+        result = rg.worst_case_sharpness(
+            lambda p, m=model, x=x, y=y: m.value_and_grad(p, (x, y)),
+            {"layers1-2": point},
+            model.metric("mix"),
+            rho,
+            order="exact",
+        )
+        residual = x @ point.product.T - y
+        gradient = (residual.T @ x / len(x)).ravel()
+        upper = maximise_quadratic(gradient, np.kron(np.eye(h), x.T @ x / len(x)), math.sqrt(2) * rho).upper
+        assert result.value <= upper * (1 + 1e-9)
+        reached.append(result.value >= 0.999 * upper)
+    assert np.mean(reached) >= 0.95
+
+
+# Limits ---------------------------------------------------------------------------------------------------------
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [1, 2])
+def test_sharpness_over_rho_tends_to_the_riemannian_gradient_norm(name, order):
+    model, params, f = transformer()
+    metric = model.metric(name)
+    space = metric.at(params)
+    length = float(space.norm(space.riemannian_gradient(f(params)[1])))
+    errors = []
+    for rho in (1e-3, 1e-4):
+        result = rg.worst_case_sharpness(f, params, metric, rho, order=order)
+        errors.append(abs(result.value / rho - length) / length)
+    assert errors[1] < 1e-2
+    assert errors[1] == pytest.approx(errors[0] / 10, rel=0.2)  # the next term is of first order in ρ
+
+
+def critical_point(name):
+    """A shallow linear network with residuals orthogonal to the data: every direction is stationary."""
+    rng = np.random.default_rng(3)
+    point = rg.Pair(rng.standard_normal((4, 2)) + np.eye(4, 2), rng.standard_normal((3, 2)) + np.eye(3, 2))
+    x = rng.standard_normal((9, 3))
+    y = x @ point.product.T
+    model = rg.networks.DeepLinear((3, 2, 4))
+    return {"layers1-2": point}, model, (x, y), model.metric(name)
+
+
+def hessian_operator(space, f, params, step=1e-4):
+    """The Riemannian Hessian in coordinates; Hessian-vector products of the loss by differences of its gradient."""
+    e = f(params)[1]
+
+    def apply(x):
+        v = space.horizontal_projection(space.from_coordinates(np.ravel(x)))
+
+        def gradient(t):
+            return f({n: params[n] + t * v[n] for n in params})[1]
+
+        near = {n: gradient(step)[n] - gradient(-step)[n] for n in params}
+        far = {n: gradient(2 * step)[n] - gradient(-2 * step)[n] for n in params}
+        ehess_v = {n: (8 * near[n] - far[n]) / (12 * step) for n in params}
+        return space.to_coordinates(space.riemannian_hessian(e, ehess_v, v))
+
+    return LinearOperator((space.n_coordinates,) * 2, matvec=apply, dtype=np.float64)
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [2, "exact"])
+def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_largest_hessian_eigenvalue(name, order):
+    params, model, batch, metric = critical_point(name)
+
+    def f(p):
+        return model.value_and_grad(p, batch)
+
+    largest = eigsh(hessian_operator(metric.at(params), f, params), k=1, which="LA", v0=np.ones(14))[0][0]
+    ratios = []
+    for rho in (1e-2, 1e-3):
+        result = rg.worst_case_sharpness(f, params, metric, rho, order=order)
+        ratios.append(result.value / rho**2 / (0.5 * largest) - 1)
+    assert abs(ratios[1]) < 1e-2
+    assert abs(ratios[1]) < 0.3 * abs(ratios[0]) + 1e-6
+
+
+@pair_metrics
+def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(name):
+    params, model, batch, metric = critical_point(name)
+    space = metric.at(params)
+    operator = hessian_operator(space, lambda p: model.value_and_grad(p, batch), params)
+    trace = sum((operator @ unit)[i] for i, unit in enumerate(np.eye(space.n_coordinates)))
+    result = rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=2000)
+    assert result.value / 1e-6 == pytest.approx(0.5 * trace, abs=4 * result.standard_error / 1e-6)
+    assert result.standard_error < 0.05 * result.value
+    # the standard error is that of the mean: the spread of independent repetitions
+    repeats = [
+        rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=60, rng=seed)
+        for seed in range(60)
+    ]
+    spread = np.std([r.value for r in repeats], ddof=1)
+    assert 0.7 < spread / np.mean([r.standard_error for r in repeats]) < 1.4
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_without_curvature_and_pairs_sharpness_is_adaptive_sharpness(norm):
+    """The whole-network Γ = 0 limit: the elementwise metric on every parameter, and first-order geodesics."""
+    _model, params, f = transformer(norm)
+    entries = {
+        name: np.concatenate([x.ravel() for x in b]) if isinstance(b, rg.Pair) else b for name, b in params.items()
+    }
+
+    def g(p):
+        pairs = {}
+        for name, block in params.items():
+            if isinstance(block, rg.Pair):
+                G, H = np.split(p[name], [block.G.size])
+                pairs[name] = rg.Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))
+            else:
+                pairs[name] = p[name]
+        loss, grads = f(pairs)
+        return loss, {
+            n: np.concatenate([x.ravel() for x in e]) if isinstance(e, rg.Pair) else e for n, e in grads.items()
+        }
+
+    metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
+    for rho in (1e-3, 0.1, 1.0):
+        ours = rg.worst_case_sharpness(g, entries, metric, rho, order=1, n_restarts=2)
+        theirs = rg.adaptive_sharpness(f, params, rho, n_restarts=2)
+        assert theirs.value > 0
+        if rho < 1:  # at rho = 1 signs flip, and 20 iterations amplify rounding
+            assert ours.value == pytest.approx(theirs.value, rel=1e-12)
+        assert ours.loss == theirs.loss
+    constant = rg.ProductMetric({name: rg.ConstantMetric(rg.ElementwiseMetric()) for name in params})
+    again = rg.worst_case_sharpness(g, entries, constant, 0.1, order=2)
+    assert again.value == pytest.approx(rg.adaptive_sharpness(f, params, 0.1).value, rel=1e-12)
+
+
+def test_adaptive_sharpness_of_a_linear_loss_is_known():
+    """max c·δ over ‖δ/w‖₂ ≤ ρ is ρ‖c w‖₂, over ‖δ/w‖_∞ ≤ ρ it is ρ‖c w‖₁; zeros do not move."""
+    rng = np.random.default_rng(0)
+    w, c = rng.standard_normal(30), rng.standard_normal(30)
+    w[[3, 7]] = 0.0
+    two = rg.adaptive_sharpness(lambda p: (float(c @ p), c), w, 0.3)
+    most = rg.adaptive_sharpness(lambda p: (float(c @ p), c), w, 0.3, norm=math.inf)
+    assert two.value == pytest.approx(0.3 * np.linalg.norm(c * w), rel=1e-12)
+    assert most.value == pytest.approx(0.3 * np.abs(c * w).sum(), rel=1e-12)
+    for result in (two, most):
+        assert not result.maximizer[[3, 7]].any()
+        assert result.converged
+    named = rg.adaptive_sharpness(
+        lambda p: (float(c @ p["a"] + p["b"].sum()), {"a": c, "b": np.ones(2)}),
+        {"a": w, "b": np.ones(2)},
+        0.3,
+        names=["a"],
+    )
+    assert named.value == pytest.approx(two.value, rel=1e-12)
+    assert set(named.maximizer) == {"a"}
+
+
+def test_adaptive_sharpness_in_the_box_is_found_for_separable_losses():
+    """Σ cosh is convex and even: the maximum over a box is at a corner, ρ|w| away in the direction of w."""
+    w = np.array([0.5, -1.0, 2.0])
+    result = rg.adaptive_sharpness(lambda p: (float(np.cosh(p).sum()), np.sinh(p)), w, 0.2, norm=np.inf)
+    assert result.value == pytest.approx(np.cosh(1.2 * w).sum() - np.cosh(w).sum(), rel=1e-12)
+
+
+# Invariance -----------------------------------------------------------------------------------------------------
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(name, order, norm):
+    model, params, f = transformer(norm)
+    metric = model.metric(name)
+    here = rg.worst_case_sharpness(f, params, metric, 0.1, order=order, n_restarts=2)
+    adaptive = [rg.adaptive_sharpness(f, params, 0.1).value]
+    for seed, scale in enumerate((1e-2, 1.0, 1e2)):
+        there = moved(params, seed, scale)
+        result = rg.worst_case_sharpness(f, there, metric, 0.1, order=order, n_restarts=2)
+        assert result.value == pytest.approx(here.value, rel=1e-9)
+        adaptive.append(rg.adaptive_sharpness(f, there, 0.1).value)
+    assert max(adaptive) > 1.5 * min(adaptive)
+
+
+def test_average_sharpness_does_not_change_along_an_orbit():
+    model, params, f = transformer()
+    values = [
+        rg.average_case_sharpness(lambda p: f(p)[0], p, model.metric("inv"), 0.05, n_samples=20).value
+        for p in (params, moved(params, 1, 10.0))
+    ]
+    assert values[1] == pytest.approx(values[0], rel=1e-8)
+
+
+def test_riemannian_gradient_norm_is_constant_along_an_orbit_and_the_euclidean_one_is_not():
+    model = rg.networks.AttentionClassifier(width=6, heads=1)
+    params = model.init(0)
+    rng = np.random.default_rng(1)
+    batch = rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)
+    riemannian, euclidean = {"inv": [], "mix": []}, []
+    for p in (params, *(moved(params, seed, 1.0) for seed in range(5))):
+        e = model.value_and_grad(p, batch)[1]
+        for name, lengths in riemannian.items():
+            space = model.metric(name).at(p)
+            lengths.append(float(space.norm(space.riemannian_gradient(e))))
+        euclidean.append(
+            math.sqrt(
+                sum(float(np.sum(np.square(x))) for b in e.values() for x in (b if isinstance(b, rg.Pair) else [b]))
+            )
+        )
+    for lengths in riemannian.values():
+        assert np.ptp(lengths) < 1e-10 * lengths[0]
+    assert np.ptp(euclidean) > 0.3 * euclidean[0]
+
+
+# What any sharpness must satisfy --------------------------------------------------------------------------------
+
+
+@pair_metrics
+def test_sharpness_grows_with_rho_and_is_never_negative(name):
+    model, params, f = transformer()
+    values = [rg.worst_case_sharpness(f, params, model.metric(name), rho).value for rho in (1e-8, 1e-4, 1e-2, 0.1, 0.3)]
+    assert all(a < b for a, b in itertools.pairwise(values))
+    assert values[0] >= 0
+
+
+def test_at_a_maximum_sharpness_is_zero():
+    result = rg.worst_case_sharpness(lambda w: (-float(w @ w), -2 * w), np.zeros(4), rg.EuclideanMetric(), 0.5)
+    assert result.value == 0.0
+    assert not result.maximizer.any()
+    assert result.loss_max == result.loss == 0.0
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [1, 2])
+def test_maximizer_is_horizontal_within_the_ball_and_has_the_value(name, order):
+    model, params, f = transformer()
+    metric = model.metric(name, frozen=["tokens", "positions"])
+    space = metric.at(params)
+    result = rg.worst_case_sharpness(f, params, metric, 0.1, order=order)
+    assert set(result.maximizer) == set(params) - {"tokens", "positions"}
+    assert space.is_horizontal(result.maximizer, 1e-10)
+    assert space.norm(result.maximizer) == pytest.approx(0.1, rel=1e-9)
+    there = {**params, **space.geodesic(result.maximizer, 1.0, order)}
+    assert f(there)[0] - f(params)[0] == pytest.approx(result.value, rel=1e-8)
+    assert result.loss_max == pytest.approx(result.loss + result.value)
+    assert result.trace[-1] == result.value == np.max(result.values)
+    assert result.n_evaluations == 21
+    assert len(result.trace) == len(result.values) == len(result.steps) == 21
+
+
+def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
+    model, params, f = transformer()
+    values = {}
+    for gradient in ("exact", "paper"):
+        results = [
+            rg.worst_case_sharpness(f, params, model.metric("inv"), rho, gradient=gradient, memory=0, n_iter=60)
+            for rho in (0.5, 1.0)
+        ]
+        values[gradient] = [(r.value, r.residual) for r in results]
+    assert all(e[0] >= p[0] * (1 - 1e-6) for e, p in zip(values["exact"], values["paper"], strict=True))
+
+
+# Leaving the domain ---------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_leaves_the_domain_is_rejected_and_not_averaged_in():
+    """mix, GH = 1 and a loss that falls: the geodesic to GH = 0 ends at ‖ξ‖ = 1/√2."""
+
+    def loss(pair):
+        product = (pair.G @ pair.H.T).item()
+        return -product, rg.Pair(-pair.H, -pair.G)
+
+    point, metric = rg.Pair([[1.0]], [[1.0]]), rg.MixedMetric()
+    result = rg.worst_case_sharpness(loss, point, metric, 2.0, order="exact")
+    assert result.n_rejected > 0
+    assert 0.9 < result.value < 1.0  # GH falls from 1 towards the end of the manifold at 0
+    assert np.isneginf(result.values).sum() == result.n_rejected
+    average = rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 0.5, order="exact", n_samples=400)
+    assert 0 < average.n_rejected < 200
+    assert np.isnan(average.samples).sum() == average.n_rejected
+    assert abs(average.value) < 1e-12  # GH moves on a straight line: pairs ±ξ cancel
+    with pytest.raises(ValueError, match=r"rho: at 1000, fewer than two of 5 pairs stayed in the domain"):
+        rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 1000.0, order="exact", n_samples=10)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_loss_or_gradient_that_is_not_finite_is_rejected(bad):
+    for spoil_loss in (True, False):
+
+        def loss(w, spoil_loss=spoil_loss):
+            outside = w[0] > 1.5
+            return bad if outside and spoil_loss else float(w.sum()), np.array([bad if outside else 1.0, 1.0])
+
+        result = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 1.0, n_iter=60)
+        assert result.n_rejected > 0
+        assert 0.99 < result.value < 1.0  # the gradient leads straight to the wall at w_0 = 1.5
+        assert np.isfinite(result.trace).all()
+        with pytest.raises(ValueError, match="expected a finite loss and gradient at the parameters themselves"):
+            rg.worst_case_sharpness(loss, np.full(2, 2.0), rg.EuclideanMetric(), 1.0)
+    with pytest.raises(ValueError, match="expected a finite loss at the parameters themselves"):
+        rg.average_case_sharpness(lambda w: bad, np.ones(2), rg.EuclideanMetric(), 1.0)
+
+
+# Seeds, workers, batches, callbacks -----------------------------------------------------------------------------
+
+
+def batches_of(model, n):
+    rng = np.random.default_rng(7)
+    return [(rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)) for _ in range(n)]
+
+
+def test_same_seed_same_result_whatever_the_number_of_workers():
+    model, params, f = transformer()
+    metric, batches = model.metric("inv"), batches_of(model, 4)
+
+    def measure(workers, rng=3):
+        return (
+            rg.worst_case_sharpness(f, params, metric, 0.1, n_iter=6, n_restarts=4, rng=rng, workers=workers),
+            rg.worst_case_sharpness(
+                model.value_and_grad,
+                params,
+                metric,
+                0.1,
+                n_iter=6,
+                batches=batches,
+                rng=rng,
+                workers=workers,
+                n_restarts=2,
+            ),
+        )
+
+    one, three = measure(1), measure(3)
+    assert one == three
+    assert one == measure(1)
+    averages = [
+        rg.average_case_sharpness(model.loss, params, metric, 0.1, batches=batches, n_samples=6, workers=workers)
+        for workers in (1, 3)
+    ]
+    assert np.array_equal(averages[0].samples, averages[1].samples)
+    assert averages[0].value == averages[1].value
+    generators = [
+        rg.worst_case_sharpness(f, params, metric, 0.1, n_iter=3, n_restarts=3, rng=np.random.default_rng(5))
+        for _ in range(2)
+    ]
+    assert generators[0] == generators[1]
+
+
+def test_restarts_differ_and_the_best_is_kept():
+    def two_peaks(w):
+        # uphill along the gradient there is a small peak; the large one is on the other side
+        value = 0.1 * w[0] + np.where(w[0] < 0, w[0] ** 2, 0)
+        return float(value), np.array([0.1 + (2 * w[0] if w[0] < 0 else 0.0), 0.0])
+
+    metric = rg.EuclideanMetric()
+    single = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, memory=0)
+    several = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, n_restarts=6)
+    assert single.value == pytest.approx(0.1)
+    assert several.value == pytest.approx(0.9)
+    assert several.n_evaluations > 6 * 20
+
+
+def test_batches_have_maxima_of_their_own_and_are_averaged():
+    model, params, _ = transformer()
+    metric, batches = model.metric("mix"), batches_of(model, 3)
+    whole = rg.worst_case_sharpness(model.value_and_grad, params, metric, 0.1, batches=iter(batches))
+    apart = [
+        rg.worst_case_sharpness(lambda p, b=batch: model.value_and_grad(p, b), params, metric, 0.1) for batch in batches
+    ]
+    assert whole.value == pytest.approx(np.mean([r.value for r in apart]), rel=1e-14)
+    assert whole.loss == pytest.approx(np.mean([r.loss for r in apart]))
+    assert [r.value for r in whole.batches] == [r.value for r in apart]
+    assert len(whole.maximizer) == 3
+    assert whole.n_evaluations == sum(r.n_evaluations for r in apart)
+    assert np.allclose(whole.trace, np.mean([r.trace for r in apart], axis=0))
+    adaptive = rg.adaptive_sharpness(model.value_and_grad, params, 0.1, batches=batches)
+    assert len(adaptive.batches) == 3
+    average = rg.average_case_sharpness(model.loss, params, metric, 0.1, batches=batches, n_samples=8)
+    assert average.value == pytest.approx(np.mean(average.samples))
+    assert average.standard_error == pytest.approx(np.sqrt(np.sum(np.var(average.samples, axis=1, ddof=1) / 4)) / 3)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_callback_sees_every_evaluation_and_can_stop(workers):
+    model, params, _ = transformer()
+    batches, seen = batches_of(model, 3), []
+    arguments = {
+        "metric": model.metric("inv"),
+        "rho": 0.1,
+        "n_iter": 4,
+        "n_restarts": 2,
+        "batches": batches,
+        "workers": workers,
+    }
+    rg.worst_case_sharpness(model.value_and_grad, params, callback=seen.append, **arguments)
+    assert [p.done for p in seen] == list(range(1, 28))
+    assert {p.total for p in seen} == {27}
+    assert {(p.batch, p.start) for p in seen} == {(b, s) for b in range(3) for s in range(2)}
+    for p in seen:
+        assert p.best >= p.value or p.start == 1
+
+    def stop(progress):
+        if progress.done == 7:
+            raise StopIteration
+
+    stopped = rg.worst_case_sharpness(model.value_and_grad, params, callback=stop, **arguments)
+    assert stopped.n_evaluations < 27
+    assert stopped.value > 0
+
+
+# Results --------------------------------------------------------------------------------------------------------
+
+
+def result_with_batches():
+    model, params, _ = transformer()
+    return rg.worst_case_sharpness(
+        model.value_and_grad, params, model.metric("inv"), 0.1, n_iter=3, batches=batches_of(model, 2)
+    )
+
+
+def test_results_can_be_saved_and_loaded(tmp_path):
+    for result in (
+        result_with_batches(),
+        rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(3), rg.EuclideanMetric(), 0.1),
+        rg.worst_case_sharpness(
+            lambda p: (float(np.sum(p.product)), rg.Pair(np.ones((2, 3)) @ p.H, np.ones((3, 2)) @ p.G)),
+            rg.Pair(np.eye(2, 2), np.eye(3, 2)),
+            rg.MixedMetric(),
+            0.1,
+        ),
+    ):
+        result.save(tmp_path / "result.npz")
+        again = rg.SharpnessResult.load(tmp_path / "result.npz")
+        assert again == result
+        assert again.settings == result.settings
+        assert type(again.maximizer) is type(result.maximizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["result.npz"]
+    changed = np.array(again.trace)
+    changed[-1] += 1
+    assert rg.SharpnessResult(**{**vars(again), "trace": changed}) != again
+
+
+def test_files_that_are_not_results_are_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    (tmp_path / "text.npz").write_text("no")
+    result_with_batches().save(tmp_path / "whole.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:500])
+    for name in ("other", "text", "cut"):
+        with pytest.raises(ValueError, match=r"expected a file written by SharpnessResult\.save"):
+            rg.SharpnessResult.load(tmp_path / f"{name}.npz")
+    with pytest.raises(FileNotFoundError):
+        rg.SharpnessResult.load(tmp_path / "none.npz")
+
+
+def test_results_can_be_plotted():
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    result = result_with_batches()
+    axes = result.plot()
+    lines = axes.get_lines()
+    assert len(lines) == 3
+    assert np.array_equal(lines[-1].get_ydata(), result.trace)
+    other = plt.subplots()[1]
+    assert result.batches[0].plot(other) is other
+    assert "sharpness" in other.get_title("left")
+    plt.close("all")
+
+
+# Wrong input ----------------------------------------------------------------------------------------------------
+
+
+def line(w):
+    return float(w.sum()), np.ones_like(w)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"rho": 0}, ValueError, "rho: expected a finite number > 0"),
+        ({"rho": np.inf}, ValueError, "rho: expected a finite number > 0"),
+        ({"rho": "1"}, ValueError, "rho: expected a finite number > 0"),
+        ({"order": 3}, ValueError, 'order: expected 1, 2 or "exact"'),
+        ({"gradient": "autodiff"}, ValueError, 'gradient: expected "exact" or "paper"'),
+        ({"n_iter": 0}, ValueError, "n_iter: expected an integer >= 1, got 0"),
+        ({"n_restarts": 1.5}, ValueError, "n_restarts: expected an integer >= 1"),
+        ({"memory": -1}, ValueError, "memory: expected an integer >= 0"),
+        ({"workers": 0}, ValueError, "workers: expected an integer >= 1"),
+        ({"rng": "seed"}, TypeError, "rng: expected a seed"),
+        (
+            {"metric": rg.EuclideanMetric},
+            TypeError,
+            r"got type \(the class; call it\)|got ABCMeta \(the class; call it\)",
+        ),
+        ({"metric": "inv"}, TypeError, "metric: expected a metric such as"),
+        ({"params": {"w": np.ones(3)}}, TypeError, "expected a refgeo.ProductMetric that names its blocks"),
+        ({"value_and_grad": lambda w: 1.0}, TypeError, r"expected it to return \(loss, gradients\), got float"),
+        ({"value_and_grad": lambda w: (w, w)}, TypeError, "expected the loss to be one real number"),
+        (
+            {"value_and_grad": lambda w: (1.0, np.ones(2))},
+            ValueError,
+            r"the gradient: expected real numbers of shape \(3,\)",
+        ),
+        ({"value_and_grad": lambda w: (1.0, 1j * np.ones(3))}, ValueError, "got complex128"),
+        ({"batches": []}, ValueError, "batches: expected at least one batch"),
+        ({"batches": 5}, TypeError, "batches: expected an iterable"),
+        ({"batches": "data"}, TypeError, "batches: expected an iterable"),
+    ],
+)
+def test_bad_arguments_are_named(change, error, message):
+    arguments = {"value_and_grad": line, "params": np.ones(3), "metric": rg.EuclideanMetric(), "rho": 0.1} | change
+    with pytest.raises(error, match=message):
+        rg.worst_case_sharpness(**arguments)
+
+
+def test_bad_gradients_of_a_dict_are_named():
+    model, params, f = transformer()
+    metric = model.metric("inv")
+
+    def without(name):
+        return lambda p: (1.0, {k: v for k, v in f(p)[1].items() if k != name})
+
+    with pytest.raises(ValueError, match="gradient of 'tokens' is missing"):
+        rg.worst_case_sharpness(without("tokens"), params, metric, 0.1)
+    with pytest.raises(ValueError, match="gradient of 'tokens' is missing"):
+        rg.adaptive_sharpness(without("tokens"), params, 0.1)
+    with pytest.raises(TypeError, match=r"gradient of 'layer0\.query_key': expected a Pair"):
+        rg.worst_case_sharpness(lambda p: (1.0, {**f(p)[1], "layer0.query_key": 3.0}), params, metric, 0.1)
+    with pytest.raises(ValueError, match=r"gradient of 'layer0\.query_key', G: expected real numbers of shape"):
+        rg.worst_case_sharpness(
+            lambda p: (1.0, {**f(p)[1], "layer0.query_key": (np.ones(3), np.ones(3))}), params, metric, 0.1
+        )
+    with pytest.raises(TypeError, match="expected a dict of gradients, got ndarray"):
+        rg.worst_case_sharpness(lambda p: (1.0, np.ones(3)), params, metric, 0.1)
+    with pytest.raises(ValueError, match="names: expected blocks of params"):
+        rg.adaptive_sharpness(f, params, 0.1, names=["tokenz"])
+    with pytest.raises(ValueError, match="norm: expected 2 or inf, got 1"):
+        rg.adaptive_sharpness(f, params, 0.1, norm=1)
+    with pytest.raises(ValueError, match="n_samples: expected an even number >= 4"):
+        rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 0.1, n_samples=5)
+
+
+def test_an_error_of_the_loss_is_not_swallowed():
+    def loss(w):
+        raise RankDeficient
+
+    RankDeficient = rg.RankDeficientError("the user's own", (), 0.0)
+    with pytest.raises(rg.RankDeficientError, match="the user's own"):
+        rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 0.1)
+
+
+def test_parameters_are_not_modified_and_frozen_ones_are_passed_on():
+    model, params, f = transformer()
+    before = {name: [np.array(x) for x in (b if isinstance(b, rg.Pair) else [b])] for name, b in params.items()}
+
+    def loss(p):
+        assert p["tokens"] is params["tokens"]
+        return f(p)
+
+    rg.worst_case_sharpness(loss, params, model.metric("mix", frozen="tokens"), 0.1, n_iter=3)
+    for name, block in params.items():
+        for now, then in zip(block if isinstance(block, rg.Pair) else [block], before[name], strict=True):
+            assert np.array_equal(now, then)
+
+
+def test_float32_losses_and_gradients_are_accepted():
+    def loss(w):
+        w = w.astype(np.float32)
+        return np.float32(w @ w), 2 * w
+
+    result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert result.value == pytest.approx(2 * 0.1 * math.sqrt(3) + 0.01, rel=1e-5)
+
+
+# The ball's steps -----------------------------------------------------------------------------------------------
+
+
+def test_a_step_from_dot_products_is_the_step_from_vectors():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        x, previous, g = rng.standard_normal((3, 7))
+        rho, size = rng.uniform(0.5, 5.0), rng.uniform(0.1, 10.0)
+        x, previous = (y * min(1, rho / np.linalg.norm(y)) for y in (x, previous))
+
+        def project(y, rho=rho):
+            return y * min(1.0, rho / np.linalg.norm(y))
+
+        z = project(x + size * g / np.linalg.norm(g))
+        ball = RoundBall(rho)
+        assert np.allclose(ball.step(x, None, g, size), z, rtol=1e-12)
+        expected = project(x + 0.75 * (z - x) + 0.25 * (x - previous))
+        assert np.allclose(ball.step(x, previous, g, size), expected, rtol=1e-12)
+        assert ball.residual(x, g) == pytest.approx(np.linalg.norm(project(x + rho * g / np.linalg.norm(g)) - x) / rho)
+    assert RoundBall(1.0).residual(np.array([0.6, 0.8]), np.array([6.0, 8.0])) < 1e-7
+    assert Box(1.0).residual(np.array([1.0, -1.0]), np.array([3.0, -1.0])) == 0.0
+    assert Box(1.0).residual(np.array([1.0, 1.0]), np.array([3.0, -1.0])) > 0.5
+
+
+def test_long_vectors_give_the_same_sums_as_short_ones():
+    from refgeo.sharpness.vectors import combination, gram
+
+    vectors = np.random.default_rng(0).standard_normal((3, 100_001))
+    assert np.allclose(gram(list(vectors)), vectors @ vectors.T, rtol=1e-12, atol=1e-9)
+    assert np.allclose(combination([1.0, -2.0, 0.5], list(vectors)), np.array([1.0, -2.0, 0.5]) @ vectors, rtol=1e-12)
+
+
+def test_threads_overlap():
+    """Two workers are two threads at the same time."""
+    active, most, lock = [0], [0], threading.Lock()
+
+    def loss(w):
+        with lock:
+            active[0] += 1
+            most[0] = max(most[0], active[0])
+        time.sleep(0.002)
+        with lock:
+            active[0] -= 1
+        return float(w @ w), 2 * w
+
+    rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=4, workers=2)
+    assert most[0] == 2
