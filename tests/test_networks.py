@@ -92,3 +92,351 @@ def test_what_does_not_fit_is_named(tmp_path):
     (tmp_path / "foreign.safetensors").write_bytes(b"not a safetensors file")
     with pytest.raises(LayoutError, match="expected a safetensors file"):
         rg.networks.read(tmp_path / "foreign.safetensors", "bert", heads=2)
+
+
+# Every layout ---------------------------------------------------------------------------------------------------
+
+D, HEADS, H = 6, 4, 2  # width of the stream; query heads; width of a head (so heads · h ≠ d)
+
+
+def attention_weights(rng, key_heads=HEADS, bias=True):
+    """Weights of one layer as maps (in, out), with one row for the bias."""
+    rows = D + bool(bias)
+    return {
+        "query": rng.standard_normal((rows, HEADS * H)),
+        "key": rng.standard_normal((rows, key_heads * H)),
+        "value": rng.standard_normal((rows, key_heads * H)),
+        "out": rng.standard_normal((HEADS * H, D)),
+    }
+
+
+def separate(prefix, names, out):
+    def store(maps, bias):
+        state = {}
+        for role, name in zip(("query", "key", "value"), names, strict=True):
+            state[f"{prefix}{name}.weight"] = maps[role][:D].T
+            if bias:
+                state[f"{prefix}{name}.bias"] = maps[role][D]
+        state[f"{prefix}{out}.weight"] = maps["out"].T
+        if bias:
+            state[f"{prefix}{out}.bias"] = np.arange(D, dtype=float)
+        return state
+
+    return store
+
+
+def fused(weight, bias_name, out, transposed):
+    def store(maps, bias):
+        whole = np.concatenate([maps[role] for role in ("query", "key", "value")], axis=1)
+        state = {
+            weight: whole[:D] if transposed else whole[:D].T,
+            f"{out}.weight": maps["out"] if transposed else maps["out"].T,
+        }
+        if bias:
+            state |= {bias_name: whole[D], f"{out}.bias": np.arange(D, dtype=float)}
+        return state
+
+    return store
+
+
+SELF = "model.layers.3.self_attn."
+LAYOUTS = {
+    # layout: (how a layer is stored, prefix of its blocks, key heads, biases)
+    "bert": (
+        separate("bert.encoder.layer.0.attention.", ("self.query", "self.key", "self.value"), "output.dense"),
+        "bert.encoder.layer.0.attention.",
+        HEADS,
+        True,
+    ),
+    "vit": (
+        separate(
+            "vit.encoder.layer.7.attention.", ("attention.query", "attention.key", "attention.value"), "output.dense"
+        ),
+        "vit.encoder.layer.7.attention.",
+        HEADS,
+        True,
+    ),
+    "gpt2": (
+        fused(
+            "transformer.h.0.attn.c_attn.weight",
+            "transformer.h.0.attn.c_attn.bias",
+            "transformer.h.0.attn.c_proj",
+            True,
+        ),
+        "transformer.h.0.attn.",
+        HEADS,
+        True,
+    ),
+    "clip": (
+        fused(
+            "visual.transformer.resblocks.0.attn.in_proj_weight",
+            "visual.transformer.resblocks.0.attn.in_proj_bias",
+            "visual.transformer.resblocks.0.attn.out_proj",
+            False,
+        ),
+        "visual.transformer.resblocks.0.attn.",
+        HEADS,
+        True,
+    ),
+    "clip_hf": (
+        separate("text_model.encoder.layers.1.self_attn.", ("q_proj", "k_proj", "v_proj"), "out_proj"),
+        "text_model.encoder.layers.1.self_attn.",
+        HEADS,
+        True,
+    ),
+    "timm": (
+        fused("blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.bias", "blocks.0.attn.proj", False),
+        "blocks.0.attn.",
+        HEADS,
+        True,
+    ),
+    "timm without biases": (
+        fused("blocks.0.attn.qkv.weight", None, "blocks.0.attn.proj", False),
+        "blocks.0.attn.",
+        HEADS,
+        False,
+    ),
+    "llama": (separate(SELF, ("q_proj", "k_proj", "v_proj"), "o_proj"), SELF, 2, False),
+    "llama with biases": (separate(SELF, ("q_proj", "k_proj", "v_proj"), "o_proj"), SELF, 1, True),
+    "llama_nope": (separate(SELF, ("q_proj", "k_proj", "v_proj"), "o_proj"), SELF, 2, False),
+    "llama_nope with one key": (separate(SELF, ("q_proj", "k_proj", "v_proj"), "o_proj"), SELF, 1, True),
+}
+every_layout = pytest.mark.parametrize("name", LAYOUTS)
+
+
+def read_layer(name, seed=0):
+    store, prefix, key_heads, bias = LAYOUTS[name]
+    maps = attention_weights(np.random.default_rng(seed), key_heads, bias)
+    state = {"embedding.weight": np.ones((5, D)), **store(maps, bias), "mlp.weight": np.ones((D, D))}
+    network = rg.networks.read(state, name.split()[0], heads=HEADS, key_value_heads=key_heads)
+    return state, network, prefix, maps, key_heads
+
+
+def head_functions(maps, key_heads):
+    """Scores and outputs of every query head, straight from the maps."""
+    x = np.random.default_rng(9).standard_normal((5, D))
+    x = np.hstack([x, np.ones((5, 1))])[:, : maps["query"].shape[0]]
+    q, k, v = (x @ maps[role] for role in ("query", "key", "value"))
+    scores, outputs = [], []
+    for head in range(HEADS):
+        own, shared = slice(head * H, (head + 1) * H), head // (HEADS // key_heads)
+        theirs = slice(shared * H, (shared + 1) * H)
+        scores.append(q[:, own] @ k[:, theirs].T)
+        outputs.append(v[:, theirs] @ maps["out"][own])
+    return x, np.array(scores), np.array(outputs)
+
+
+@every_layout
+def test_pairs_of_every_layout_compute_its_attention(name):
+    _, network, prefix, maps, key_heads = read_layer(name)
+    x, scores, outputs = head_functions(maps, key_heads)
+    group, rows = HEADS // key_heads, x.shape[1]
+    value_out = network.blocks[prefix + "value_out"]
+    assert value_out.G.shape == (key_heads, rows, H)
+    assert value_out.H.shape == (key_heads, group * D, H)
+    for head in range(HEADS):
+        shared, place = divmod(head, group)
+        product = value_out.product[shared][:, place * D : (place + 1) * D]
+        assert np.allclose(x @ product, outputs[head], rtol=1e-12)
+    if name.startswith("llama") and "nope" not in name:
+        assert prefix + "query_key" not in network.blocks
+        assert isinstance(network.blocks[prefix + "q_proj.weight"], np.ndarray)
+        return
+    query_key = network.blocks[prefix + "query_key"]
+    assert query_key.G.shape == (key_heads, group * rows, H)
+    for head in range(HEADS):
+        shared, place = divmod(head, group)
+        product = query_key.product[shared][place * rows : (place + 1) * rows]
+        assert np.allclose(x @ product @ x.T, scores[head], rtol=1e-12)
+
+
+@every_layout
+def test_every_layout_comes_back_bit_by_bit(name):
+    state, network, _, _, _ = read_layer(name)
+    back = network.state_dict()
+    assert list(back) == list(state)
+    for tensor, values in state.items():
+        assert np.array_equal(back[tensor], values), tensor
+
+
+@every_layout
+def test_an_orbit_changes_the_weights_and_no_head(name):
+    state, network, _prefix, _maps, key_heads = read_layer(name)
+    rng = np.random.default_rng(4)
+    blocks = {
+        block: value.transform(rng.standard_normal((key_heads, H, H))) if isinstance(value, rg.Pair) else value
+        for block, value in network.blocks.items()
+    }
+    back = network.state_dict(blocks)
+    again = rg.networks.read(back, name.split()[0], heads=HEADS, key_value_heads=key_heads)
+    changed = {tensor for tensor in state if not np.allclose(back[tensor], state[tensor])}
+    assert changed
+    assert not changed & {"embedding.weight", "mlp.weight"}
+    for block, value in again.blocks.items():
+        if isinstance(value, rg.Pair):
+            assert np.allclose(value.product, network.blocks[block].product, rtol=1e-9)
+
+
+def test_lora_adapters_are_pairs():
+    rng = np.random.default_rng(0)
+    base = "base_model.model.model.layers.0.self_attn."
+    state = {}
+    for name in ("q_proj", "v_proj.default"):
+        module, _, adapter = name.partition(".")
+        dot = f".{adapter}" if adapter else ""
+        state[f"{base}{module}.lora_A{dot}.weight"] = rng.standard_normal((2, 8)).astype(np.float32)
+        state[f"{base}{module}.lora_B{dot}.weight"] = rng.standard_normal((6, 2)).astype(np.float32)
+    network = rg.networks.read(state, "lora")
+    assert set(network.blocks) == {f"{base}q_proj.lora", f"{base}v_proj.lora.default"}
+    pair = network.blocks[f"{base}q_proj.lora"]
+    change = state[f"{base}q_proj.lora_B.weight"].astype(float) @ state[f"{base}q_proj.lora_A.weight"].astype(float)
+    assert np.array_equal(pair.product, change)
+    assert all(np.array_equal(network.state_dict()[name], tensor) for name, tensor in state.items())
+    with pytest.raises(LayoutError, match=r"layout lora: 1 tensors are missing: .*v_proj\.lora_B\.default\.weight"):
+        rg.networks.read({n: t for n, t in state.items() if "v_proj.lora_B" not in n}, "lora")
+    with pytest.raises(LayoutError, match=r"layout lora: 1 tensors are missing: .*q_proj\.lora_A\.weight"):
+        rg.networks.read({n: t for n, t in state.items() if "q_proj.lora_A" not in n}, "lora")
+    with pytest.raises(LayoutError, match="found none"):
+        rg.networks.read({"w": np.ones((2, 2))}, "lora")
+
+
+def test_what_is_left_over_in_an_attention_layer_is_named():
+    state, *_ = read_layer("timm")
+    with pytest.raises(LayoutError, match=r"1 tensors .* left over.*blocks\.0\.attn\.q_norm\.weight"):
+        rg.networks.read({**state, "blocks.0.attn.q_norm.weight": np.ones(H)}, "timm", heads=HEADS)
+    state, *_ = read_layer("llama_nope")
+    with pytest.raises(LayoutError, match="found none"):
+        rg.networks.read(state, "bert", heads=HEADS)
+    with pytest.raises(LayoutError, match=r"1 tensors are missing: .*out_proj\.weight|4 tensors are missing"):
+        rg.networks.read(state, "clip_hf", heads=HEADS)
+    with pytest.raises(LayoutError, match="key_value_heads: expected a divisor"):
+        rg.networks.read(state, "llama_nope", heads=HEADS, key_value_heads=3)
+
+
+def test_masks_and_rotary_frequencies_are_no_parameters():
+    state, *_ = read_layer("gpt2")
+    mask = np.tril(np.ones((1, 1, 5, 5), dtype=np.float32))
+    network = rg.networks.read({**state, "transformer.h.0.attn.bias": mask}, "gpt2", heads=HEADS)
+    assert "transformer.h.0.attn.bias" not in network.blocks
+    assert np.array_equal(network.state_dict()["transformer.h.0.attn.bias"], mask)
+    state, *_ = read_layer("llama")
+    network = rg.networks.read(
+        {**state, SELF + "rotary_emb.inv_freq": np.ones(1)}, "llama", heads=HEADS, key_value_heads=2
+    )
+    assert SELF + "rotary_emb.inv_freq" in network.constants
+
+
+def test_configuration_gives_the_heads(tmp_path):
+    state, *_ = read_layer("llama_nope")
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in state.items()}, tmp_path / "model.safetensors")
+    for text, message in (
+        ('{"num_attention_heads": 4.5}', "expected a whole number for num_attention_heads, got 4.5"),
+        ("[4]", "expected a JSON object, got list"),
+        ("{", "expected JSON"),
+        ("{}", "heads: the number of attention heads is not in the tensors"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(LayoutError, match=message):
+            rg.networks.read(tmp_path / "model.safetensors", "llama_nope")
+    (tmp_path / "config.json").write_text(json.dumps({"n_head": HEADS, "num_key_value_heads": 2}))
+    network = rg.networks.read(tmp_path / "model.safetensors", "llama_nope")
+    assert network.blocks[SELF + "query_key"].G.shape == (2, 2 * D, H)
+
+
+def test_metric_of_a_network():
+    _, network, prefix, _, _ = read_layer("bert")
+    metric = network.metric("mix", frozen=["embedding*"])
+    assert isinstance(metric.metrics[prefix + "query_key"], rg.MixedMetric)
+    assert isinstance(metric.metrics["mlp.weight"], rg.ConstantMetric)
+    assert "embedding.weight" not in metric.metrics
+    own = network.metric(rg.InvariantMetric(0.1), arrays=rg.EuclideanMetric())
+    assert isinstance(own.metrics["mlp.weight"], rg.EuclideanMetric)
+    with pytest.raises(ValueError, match="frozen: 'embeddingz' fits none of the blocks"):
+        network.metric(frozen=["embeddingz"])
+    with pytest.raises(ValueError, match="expected to leave at least one block"):
+        network.metric(frozen="*")
+    with pytest.raises(ValueError, match='pairs: expected "inv", "mix" or a metric'):
+        network.metric("euclid")
+
+
+# Small models ---------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "pre": rg.networks.AttentionClassifier(norm="pre"),
+    "post": rg.networks.AttentionClassifier(norm="post", depth=2),
+    "linear": rg.networks.DeepLinear((5, 3, 4)),
+    "deep linear": rg.networks.DeepLinear((5, 3, 4, 2, 3, 3)),
+    "lora": rg.networks.LowRankAdapter(),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def model_batch(model, rng):
+    if isinstance(model, rg.networks.AttentionClassifier):
+        return rng.integers(0, model.vocabulary, (7, model.length)), rng.integers(0, model.classes, 7)
+    if isinstance(model, rg.networks.DeepLinear):
+        return rng.standard_normal((7, model.widths[0])), rng.standard_normal((7, model.widths[-1]))
+    return rng.standard_normal((7, model.inputs)), rng.integers(0, model.classes, 7)
+
+
+@every_model
+def test_models_are_invariant_and_their_gradients_are_derivatives(name):
+    model, rng = MODELS[name], np.random.default_rng(0)
+    params, batch = model.init(1), model_batch(model, rng)
+    loss, grads = model.value_and_grad(params, batch)
+    assert loss == pytest.approx(float(model.loss(params, batch)))
+    moved = {
+        block: value.transform(rng.standard_normal((*value.block_shape, value.sizes[2], value.sizes[2])))
+        if isinstance(value, rg.Pair)
+        else value
+        for block, value in params.items()
+    }
+    assert float(model.loss(moved, batch)) == pytest.approx(loss, rel=1e-10)
+    space = model.metric("inv", arrays=rg.EuclideanMetric()).at(params)
+    v = space.random_tangent_vector(rng)
+    forward, back = (float(model.loss(space.geodesic(v, t, 1), batch)) for t in (1e-5, -1e-5))
+    slope = (forward - back) / 2e-5
+    assert float(space.inner_product(space.riemannian_gradient(grads), v)) == pytest.approx(slope, rel=1e-6, abs=1e-9)
+    assert all(
+        np.all(part != 0) for value in params.values() for part in (value if isinstance(value, rg.Pair) else [value])
+    )
+
+
+def test_attention_classifier_is_what_torch_computes():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    model = rg.networks.AttentionClassifier(norm="pre", depth=1, width=8, heads=2)
+    params, (tokens, labels) = model.init(1), model_batch(model, np.random.default_rng(0))
+
+    def tensor(x):
+        return torch.tensor(np.array(x))
+
+    p = "layer0."
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    (W_q, W_k), (W_v, W_o) = params[p + "query_key"], params[p + "value_out"]
+    merged = [np.concatenate(list(W), axis=1).T for W in (W_q, W_k, W_v)]
+    with torch.no_grad():
+        attention.in_proj_weight.copy_(tensor(np.concatenate([W[:, :8] for W in merged])))
+        attention.in_proj_bias.copy_(tensor(np.concatenate([W[:, 8] for W in merged])))
+        attention.out_proj.weight.copy_(tensor(np.concatenate(list(W_o), axis=1)))
+        attention.out_proj.bias.copy_(tensor(params[p + "out.bias"]))
+        x = tensor(params["tokens"])[torch.tensor(tokens)] + tensor(params["positions"])
+        norm1, norm2 = (
+            lambda z, n=n: torch.nn.functional.layer_norm(
+                z, (8,), tensor(params[f"{p}{n}.weight"]), tensor(params[f"{p}{n}.bias"]), eps=1e-12
+            )
+            for n in ("norm1", "norm2")
+        )
+        y = norm1(x)
+        x = x + attention(y, y, y)[0]
+        up = norm2(x) @ tensor(params[p + "up.weight"]) + tensor(params[p + "up.bias"])
+        x = x + torch.nn.functional.gelu(up) @ tensor(params[p + "down.weight"]) + tensor(params[p + "down.bias"])
+        logits = x.mean(1) @ tensor(params["classes.weight"]) + tensor(params["classes.bias"])
+        expected = torch.nn.functional.cross_entropy(logits, torch.tensor(labels)).item()
+    assert float(model.loss(params, (tokens, labels))) == pytest.approx(expected, rel=1e-12)
+
+
+def test_models_refuse_impossible_sizes():
+    with pytest.raises(ValueError, match="heads: expected a divisor of the width 8, got 3"):
+        rg.networks.AttentionClassifier(heads=3)
+    with pytest.raises(ValueError, match='norm: expected "pre" or "post"'):
+        rg.networks.AttentionClassifier(norm="none")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.networks import bert
+from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.errors import LayoutError
+from refgeo.networks.geometry import block_metric
+from refgeo.networks.layouts import LAYOUTS
 from refgeo.pair import Array, Pair
 
 Block = Pair | Array
-
-LAYOUTS = {"bert": bert}
-"""Layout name to the module with its ``split`` (tensors to pairs) and ``join`` (pairs to tensors)."""
 
 __all__ = ["LAYOUTS", "Block", "LayoutError", "Network", "read"]
 
@@ -33,16 +34,28 @@ class Network:
     blocks : dict
         ``Pair`` blocks with the heads as leading dimension, named after their layer, and every other floating-point
         parameter as an array under its own name.
+    heads : int
+        Attention heads, or query heads if they are grouped.
     dtypes : dict
         The dtype of every tensor of the checkpoint, for the way back.
+    shapes : dict
+        The shape of every tensor that is a parameter.
     constants : dict
-        Integer tensors (position ids, ...), kept as they are.
+        Tensors that are no parameters (position ids, causal masks, ...), kept as they are.
     """
 
     layout: str
     blocks: dict[str, Block]
+    heads: int
     dtypes: dict[str, np.dtype[Any]] = field(repr=False)
+    shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
+
+    def metric(
+        self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
+    ) -> ProductMetric:
+        """The product geometry of the blocks, see `refgeo.networks.block_metric`."""
+        return block_metric(self.blocks, pairs, arrays, frozen)
 
     def state_dict(self, blocks: Mapping[str, Block] | None = None) -> dict[str, npt.NDArray[Any]]:
         """The checkpoint's tensors again, with their names, shapes and dtypes.
@@ -68,12 +81,17 @@ class Network:
             raise KeyError(f"blocks: expected the names of Network.blocks; differing: {', '.join(difference[:5])}")
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         arrays = {name: block for name, block in blocks.items() if not isinstance(block, Pair)}
-        tensors = {**LAYOUTS[self.layout].join(pairs), **arrays}
+        tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
         state = {name: np.asarray(tensor).astype(self.dtypes[name]) for name, tensor in tensors.items()}
         return {name: (state | self.constants)[name] for name in self.dtypes}
 
 
-def read(source: str | Path | Mapping[str, npt.ArrayLike], layout: str, heads: int | None = None) -> Network:
+def read(
+    source: str | Path | Mapping[str, npt.ArrayLike],
+    layout: str,
+    heads: int | None = None,
+    key_value_heads: int | None = None,
+) -> Network:
     """Read a checkpoint into blocks: pairs where the network has a GL(h) symmetry, arrays elsewhere.
 
     Parameters
@@ -81,10 +99,14 @@ def read(source: str | Path | Mapping[str, npt.ArrayLike], layout: str, heads: i
     source : path or mapping
         A ``.safetensors`` file (never a pickle), or a state dict of arrays.
     layout : str
-        ``"bert"``: Hugging Face BERT and relatives.
+        One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
+        ``"llama"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each looks like.
     heads : int, optional
-        Number of attention heads, which the tensors do not show. Default: ``num_attention_heads`` in the
-        ``config.json`` beside the file.
+        Number of attention heads, which the tensors do not show. Default: ``num_attention_heads`` or ``n_head`` in the
+        ``config.json`` beside the file. Not needed for ``"lora"``.
+    key_value_heads : int, optional
+        Number of key and value heads, if several query heads share one. Default: ``num_key_value_heads`` in the
+        ``config.json``, or the number of heads.
 
     Returns
     -------
@@ -115,19 +137,33 @@ def read(source: str | Path | Mapping[str, npt.ArrayLike], layout: str, heads: i
     if layout not in LAYOUTS:
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     state = _load(Path(source)) if isinstance(source, (str, Path)) else dict(source)
-    tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
-    if heads is None and isinstance(source, (str, Path)):
-        heads = _configured_heads(Path(source))
+    if isinstance(source, (str, Path)):
+        config = _configuration(Path(source))
+        heads = _configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
+        key_value_heads = _configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
+    if heads is None and layout == "lora":
+        heads = 1
     if heads is None:
         raise LayoutError(
             "heads: the number of attention heads is not in the tensors; put the model's config.json beside the file, "
             "or give heads"
         )
-    numeric = {name: tensor for name, tensor in tensors.items() if tensor.dtype.kind == "f"}
-    constants = {name: tensor for name, tensor in tensors.items() if tensor.dtype.kind != "f"}
+    constant = re.compile(LAYOUTS[layout].constants)
+    tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
+    numeric = {n: t for n, t in tensors.items() if t.dtype.kind == "f" and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
-    pairs, rest = LAYOUTS[layout].split(exact, heads)
-    return Network(layout, {**pairs, **rest}, {name: tensor.dtype for name, tensor in tensors.items()}, constants)
+    try:
+        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads or heads)
+    except LayoutError as error:
+        raise LayoutError(f"layout {layout}: {error}") from error
+    return Network(
+        layout,
+        {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
+        heads,
+        {name: tensor.dtype for name, tensor in tensors.items()},
+        {name: tensor.shape for name, tensor in numeric.items()},
+        {name: tensor for name, tensor in tensors.items() if name not in numeric},
+    )
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -142,16 +178,27 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}") from error
 
 
-def _configured_heads(path: Path) -> int | None:
-    config = path.with_name("config.json")
-    if not config.is_file():
-        return None
+def _configuration(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The config.json beside a file, if there is one."""
+    file = path.with_name("config.json")
+    if not file.is_file():
+        return file, {}
     try:
-        heads = json.loads(config.read_text(encoding="utf-8"))["num_attention_heads"]
-        if isinstance(heads, bool) or int(heads) != float(heads):
-            raise ValueError(f"num_attention_heads is {heads!r}")
-        return int(heads)
-    except (ValueError, TypeError, LookupError) as error:
-        raise LayoutError(
-            f"{config}: expected JSON with a number num_attention_heads, got {error}; or give heads"
-        ) from error
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LayoutError(f"{file}: expected JSON, got {error}; or give heads") from error
+    if not isinstance(config, dict):
+        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; or give heads")
+    return file, config
+
+
+def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> int | None:
+    """The first of the keys that the configuration has, a whole number."""
+    file, config = configuration
+    for key in keys:
+        if key in config:
+            value = config[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
+                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
+            return int(value)
+    return None

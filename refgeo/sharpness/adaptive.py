@@ -166,7 +166,7 @@ class _Adaptive:
         return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
-        return rng.standard_normal(len(self.origin)) * (self._theta != 0.0)
+        return np.asarray(rng.standard_normal(len(self.origin)) * (self._theta != 0.0))
 
     def tangent_vector(self, x: Array) -> Any:
         return self._arrays.structured(self._theta * x)

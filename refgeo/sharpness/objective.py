@@ -74,6 +74,10 @@ class Geometry:
             return None
 
 
+def _factors(block: Any) -> tuple[Array, ...]:
+    return tuple(block) if isinstance(block, Pair) else (block,)
+
+
 def _checked_gradient(name: str, grads: Mapping[str, Any], point: Any) -> Any:
     what = "value_and_grad: the gradient" + ("" if name == _ONLY else f" of {name!r}")
     if name not in grads:
@@ -129,8 +133,10 @@ class Objective:
         loss, grads = checked_evaluation(self._value_and_grad(point))
         if not math.isfinite(loss):
             return -math.inf, self.origin
-        gradient = self.geometry.space.gradient_at(x, self.geometry.gradients(grads), self._gradient_order)
-        return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
+        blocks = self.geometry.gradients(grads)
+        if not all(math.isfinite(np.sum(factor)) for block in blocks.values() for factor in _factors(block)):
+            return -math.inf, self.origin
+        return loss, self.geometry.space.gradient_at(x, blocks, self._gradient_order)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""

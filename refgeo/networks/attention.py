@@ -1,0 +1,130 @@
+r"""Attention layers as pairs, whatever the checkpoint calls and stores them (App. A.1).
+
+With one appended to the input, a head's query and key use :math:`G = [W_q^\top; b_q^\top]` and
+:math:`H = [W_k^\top; b_k^\top]`, (d+1)×h, only through GHᵀ; value and output use :math:`G = [W_v^\top; b_v^\top]` and H
+= the head's columns of W_o, d×h. The output bias has no part in the symmetry. Without biases the last row is missing.
+
+With grouped queries one key and one value serve several query heads: the group is GL(h) per *key* head, the query
+factor stacks its query heads and the output factor their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.networks.errors import LayoutError
+from refgeo.pair import Array, Pair
+
+Tensors = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Where a linear map is stored: its weight, (out, in) or transposed, a part of the outputs of a fused one."""
+
+    weight: str
+    bias: str | None = None
+    transposed: bool = False
+    part: int = 0
+    parts: int = 1
+
+    def names(self, tensors: Tensors) -> list[str]:
+        """The tensors it needs; a bias only if there is one."""
+        return [self.weight] + ([self.bias] if self.bias is not None and self.bias in tensors else [])
+
+    def matrix(self, tensors: Tensors) -> Array:
+        """(in, out), or (in + 1, out) with the bias as last row."""
+        weight = tensors[self.weight] if self.transposed else tensors[self.weight].T
+        names = self.names(tensors)
+        whole = weight if len(names) == 1 else np.concatenate([weight, tensors[names[1]][None, :]])
+        if whole.shape[1] % self.parts:
+            raise LayoutError(f"{self.weight}: expected {self.parts} equal parts, got {whole.shape[1]} outputs")
+        return np.asarray(np.split(whole, self.parts, axis=1)[self.part])
+
+    def store(self, matrix: Array, tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]]) -> None:
+        """Write the part back; the tensors of a fused map are begun by its first part."""
+        names = [self.weight] + ([self.bias] if self.bias is not None and self.bias in like else [])
+        rows = matrix if len(names) == 1 else matrix[:-1]
+        for name, values in zip(names, (rows if self.transposed else rows.T, matrix[-1]), strict=False):
+            axis = 0 if values.ndim == 1 or not self.transposed else 1
+            size = values.shape[axis]
+            where = [slice(None)] * values.ndim
+            where[axis] = slice(self.part * size, (self.part + 1) * size)
+            tensors.setdefault(name, np.empty(like[name]))[tuple(where)] = values
+
+
+@dataclass(frozen=True)
+class AttentionLayer:
+    """One layer: where its maps are and what its pairs are called.
+
+    ``rotary``: queries and keys are rotated by position, which leaves no GL(h); they stay arrays.
+    """
+
+    prefix: str
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    rotary: bool = False
+
+    def pairs(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Pair]:
+        """The layer's blocks, key heads leading."""
+        query, key, value = (linear.matrix(tensors) for linear in (self.query, self.key, self.value))
+        out = self.out.matrix(tensors).T  # (d, heads·h)
+        for name, matrix, count in (
+            ("heads", query, heads),
+            ("heads", out, heads),
+            ("key_value_heads", key, key_heads),
+        ):
+            if count < 1 or matrix.shape[1] % count:
+                width, where = matrix.shape[1], self.prefix.rstrip(".")
+                raise LayoutError(f"{name}: expected a divisor of the width {width} of {where}, got {count}")
+        if heads % key_heads:
+            raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
+        try:
+            pairs = (
+                {} if self.rotary else {"query_key": Pair(_stacked(query, heads, key_heads), _stacked(key, key_heads))}
+            )
+            pairs["value_out"] = Pair(_stacked(value, key_heads), _stacked(out, heads, key_heads))
+        except ValueError as error:
+            raise LayoutError(f"{self.prefix.rstrip('.')}: {error}") from error
+        return {self.prefix + name: pair for name, pair in pairs.items()}
+
+    def store(
+        self, pairs: Mapping[str, Pair], tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]], heads: int
+    ) -> None:
+        """The way back."""
+        maps = {"value_out": (self.value, self.out)} | ({} if self.rotary else {"query_key": (self.query, self.key)})
+        for name, (first, second) in maps.items():
+            G, H = pairs[self.prefix + name]
+            grouped = heads // G.shape[0]
+            first.store(_unstacked(G, grouped if name == "query_key" else 1), tensors, like)
+            matrix = _unstacked(H, grouped if name == "value_out" else 1)
+            second.store(matrix.T if name == "value_out" else matrix, tensors, like)
+
+    def used(self, tensors: Tensors) -> list[str]:
+        """The tensors that the pairs are made of."""
+        linears = (self.value, self.out) if self.rotary else (self.query, self.key, self.value, self.out)
+        return [name for linear in linears for name in linear.names(tensors)]
+
+    def needed(self) -> list[str]:
+        """The tensors without which it is no attention layer."""
+        return [linear.weight for linear in (self.query, self.key, self.value, self.out)]
+
+
+def _stacked(matrix: Array, heads: int, groups: int | None = None) -> Array:
+    """(rows, heads·h) to (groups, (heads/groups)·rows, h)."""
+    groups = heads if groups is None else groups
+    rows = matrix.shape[0]
+    by_head = np.moveaxis(matrix.reshape(rows, groups, heads // groups, -1), 0, 2)
+    return np.ascontiguousarray(by_head.reshape(groups, (heads // groups) * rows, -1))
+
+
+def _unstacked(factor: Array, grouped: int) -> Array:
+    """The inverse of `_stacked`: (groups, grouped·rows, h) to (rows, groups·grouped·h)."""
+    groups, stacked, h = factor.shape
+    by_head = factor.reshape(groups, grouped, stacked // grouped, h)
+    return np.ascontiguousarray(np.moveaxis(by_head, 2, 0).reshape(stacked // grouped, groups * grouped * h))

@@ -1,0 +1,223 @@
+r"""What the checkpoints of the common architectures look like: where each layer's query, key, value and output are.
+
+=============  ====================================================================================================
+``bert``       Hugging Face BERT, RoBERTa, MiniLM, ...: ``encoder.layer.N.attention.self.query``
+``vit``        Hugging Face ViT, DeiT: ``encoder.layer.N.attention.attention.query``
+``gpt2``       Hugging Face GPT-2: ``h.N.attn.c_attn``, fused and stored transposed (Conv1D)
+``clip``       OpenAI and OpenCLIP, ``torch.nn.MultiheadAttention``: ``resblocks.N.attn.in_proj_weight``, fused
+``clip_hf``    Hugging Face CLIP: ``self_attn.q_proj`` with ``out_proj``
+``timm``       timm's ViT: ``blocks.N.attn.qkv``, fused
+``llama``      Llama, Mistral, Qwen2, ...: ``self_attn.q_proj`` with ``o_proj``, grouped queries, rotary positions
+``llama_nope`` the same names in a network without rotary positions
+``lora``       PEFT adapters: every ``lora_A``, ``lora_B``
+=============  ====================================================================================================
+
+Rotary positions. Query and key at positions s and t meet as :math:`q^\top R_{t-s} k`, with R a rotation in each of h/2
+planes of different frequency. A change of weights (A⁻¹, Aᵀ) leaves that alone only if A commutes with all R: of GL(h)
+there remain the scaled rotations of each plane, :math:`(\mathbb{C}^*)^{h/2}`. Quotienting by GL(h) would identify
+networks that are different functions, so query and key stay arrays there, with the elementwise metric by default: it
+does not notice the scalings, but it does notice the rotations of that smaller group. Value and output have their GL(h)
+as ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.networks.attention import AttentionLayer, Linear
+from refgeo.networks.errors import LayoutError
+from refgeo.pair import Array, Pair
+
+
+@dataclass(frozen=True)
+class AttentionLayout:
+    """A layout whose pairs are those of attention layers.
+
+    Attributes
+    ----------
+    anchor : pattern
+        Of the tensor that gives a layer away; its first group is the prefix of the attention module.
+    example : str
+        Such a name, for messages.
+    layer : callable
+        From the prefix to where everything is.
+    known : pattern
+        What else a module may have, beyond its prefix: tensors with no part in the symmetry.
+    constants : pattern
+        Tensors that are no parameters although they hold floating-point numbers.
+    biases : bool
+        Whether query, key and value must have one; otherwise, all layers or none.
+    """
+
+    anchor: str
+    example: str
+    layer: Callable[[str], AttentionLayer]
+    known: str
+    constants: str = r"(?!)"
+    biases: bool = True
+
+    def layers(self, tensors: Mapping[str, Array]) -> list[AttentionLayer]:
+        """The attention layers of a checkpoint; complete, and with nothing unknown."""
+        prefixes = [match[1] for match in map(re.compile(self.anchor).match, tensors) if match]
+        if not prefixes:
+            listed = ", ".join(list(tensors)[:3]) or "no floating-point tensors"
+            raise LayoutError(f"expected tensors named {self.example}, found none; the file has {listed}, ...")
+        layers = [self.layer(prefix) for prefix in prefixes]
+        missing = [name for layer in layers for name in layer.needed() if name not in tensors]
+        for role in ("query", "key", "value"):
+            biases = [bias for layer in layers if (bias := getattr(layer, role).bias) is not None]
+            absent = [bias for bias in biases if bias not in tensors and bias not in missing]
+            missing += absent if self.biases or len(absent) < len(biases) else []
+        if missing:
+            raise LayoutError(f"{len(missing)} tensors are missing: {_listed(missing)}")
+        left_over = []
+        for layer in layers:
+            linears = (layer.query, layer.key, layer.value, layer.out)
+            used = {name for linear in linears for name in linear.names(tensors)}
+            inside = (name for name in tensors if name.startswith(layer.prefix) and name not in used)
+            left_over += [name for name in inside if not re.fullmatch(self.known, name[len(layer.prefix) :])]
+        if left_over:
+            raise LayoutError(
+                f"{len(left_over)} tensors of the attention layers are left over, and may change their symmetry: "
+                f"{_listed(left_over)}"
+            )
+        return layers
+
+    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> tuple[dict[str, Pair], set[str]]:
+        """The pairs, and the names of the tensors they are made of."""
+        layers = self.layers(tensors)
+        pairs = {name: pair for layer in layers for name, pair in layer.pairs(tensors, heads, key_heads).items()}
+        return pairs, {name for layer in layers for name in layer.used(tensors)}
+
+    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
+        """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
+        tensors: dict[str, Array] = {}
+        for layer in self.layers({name: np.empty(0) for name in like}):
+            layer.store(pairs, tensors, like, heads)
+        return tensors
+
+
+@dataclass(frozen=True)
+class LowRankLayout:
+    """PEFT's adapters: ΔW = B A with ``lora_B`` (out, r) and ``lora_A`` (r, in); G = B, H = Aᵀ (App. A.3)."""
+
+    constants: str = r"(?!)"
+
+    def _adapters(self, names: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+        """Block name to the names of B and A."""
+        found = {}
+        for name in names:
+            match = re.match(r"^(.*\.)?lora_A(\..+)?\.weight$", name)
+            if match:
+                start, adapter = match[1] or "", match[2] or ""
+                found[f"{start}lora{adapter}"] = (f"{start}lora_B{adapter}.weight", name)
+        missing = [B for B, _ in found.values() if B not in names]
+        others = [name for name in names if re.search(r"(^|\.)lora_B(\..+)?\.weight$", name)]
+        missing += [A for B in others if (A := B.replace("lora_B", "lora_A")) not in names]
+        if missing:
+            raise LayoutError(f"{len(missing)} tensors are missing: {_listed(missing)}")
+        if not found:
+            listed = ", ".join(list(names)[:3]) or "no floating-point tensors"
+            raise LayoutError(f"expected tensors named ...q_proj.lora_A.weight, found none; the file has {listed}, ...")
+        return found
+
+    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> tuple[dict[str, Pair], set[str]]:
+        """The adapters as pairs, and the names of the tensors they are made of."""
+        adapters = self._adapters(tensors)
+        pairs = {}
+        for block, (B, A) in adapters.items():
+            try:
+                pairs[block] = Pair(tensors[B], tensors[A].T)
+            except ValueError as error:
+                raise LayoutError(f"{block}: {error}") from error
+        return pairs, {name for names in adapters.values() for name in names}
+
+    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
+        """The way back."""
+        tensors = {}
+        for block, (B, A) in self._adapters(like).items():
+            tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)
+        return tensors
+
+
+def _separate(prefix: str, query: str, key: str, value: str, out: str, rotary: bool = False) -> AttentionLayer:
+    def linear(name: str) -> Linear:
+        return Linear(f"{prefix}{name}.weight", f"{prefix}{name}.bias")
+
+    return AttentionLayer(prefix, linear(query), linear(key), linear(value), Linear(f"{prefix}{out}.weight"), rotary)
+
+
+def _fused(prefix: str, weight: str, bias: str, out: str, transposed: bool = False) -> AttentionLayer:
+    query, key, value = (Linear(prefix + weight, prefix + bias, transposed, part, 3) for part in range(3))
+    return AttentionLayer(prefix, query, key, value, Linear(prefix + out, transposed=transposed))
+
+
+def _llama(prefix: str, rotary: bool) -> AttentionLayer:
+    return _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj", rotary)
+
+
+LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
+    "bert": AttentionLayout(
+        r"^(.*encoder\.layer\.\d+\.attention\.)self\.query\.weight$",
+        "encoder.layer.N.attention.self.query.weight",
+        lambda prefix: _separate(prefix, "self.query", "self.key", "self.value", "output.dense"),
+        r"output\.dense\.bias|output\.LayerNorm\.(weight|bias|gamma|beta)",
+    ),
+    "vit": AttentionLayout(
+        r"^(.*encoder\.layer\.\d+\.attention\.)attention\.query\.weight$",
+        "encoder.layer.N.attention.attention.query.weight",
+        lambda prefix: _separate(prefix, "attention.query", "attention.key", "attention.value", "output.dense"),
+        r"output\.dense\.bias",
+    ),
+    "gpt2": AttentionLayout(
+        r"^((?:.*\.)?h\.\d+\.attn\.)c_attn\.weight$",
+        "h.N.attn.c_attn.weight",
+        lambda prefix: _fused(prefix, "c_attn.weight", "c_attn.bias", "c_proj.weight", transposed=True),
+        r"c_proj\.bias",
+        constants=r".*\battn\.(masked_)?bias",  # the causal mask, in older files as numbers
+    ),
+    "clip": AttentionLayout(
+        r"^(.*\battn\.)in_proj_weight$",
+        "transformer.resblocks.N.attn.in_proj_weight",
+        lambda prefix: _fused(prefix, "in_proj_weight", "in_proj_bias", "out_proj.weight"),
+        r"out_proj\.bias",
+    ),
+    "clip_hf": AttentionLayout(
+        r"^(.*\bself_attn\.)q_proj\.weight$",
+        "encoder.layers.N.self_attn.q_proj.weight",
+        lambda prefix: _separate(prefix, "q_proj", "k_proj", "v_proj", "out_proj"),
+        r"out_proj\.bias",
+    ),
+    "timm": AttentionLayout(
+        r"^(.*\battn\.)qkv\.weight$",
+        "blocks.N.attn.qkv.weight",
+        lambda prefix: _fused(prefix, "qkv.weight", "qkv.bias", "proj.weight"),
+        r"proj\.bias",
+        biases=False,
+    ),
+    "llama": AttentionLayout(
+        r"^(.*\bself_attn\.)q_proj\.weight$",
+        "model.layers.N.self_attn.q_proj.weight",
+        lambda prefix: _llama(prefix, rotary=True),
+        r"o_proj\.bias|rotary_emb\.inv_freq|[qk]_norm\.weight",
+        constants=r".*\brotary_emb\.inv_freq",
+        biases=False,
+    ),
+    "llama_nope": AttentionLayout(
+        r"^(.*\bself_attn\.)q_proj\.weight$",
+        "model.layers.N.self_attn.q_proj.weight",
+        lambda prefix: _llama(prefix, rotary=False),
+        r"o_proj\.bias",
+        biases=False,
+    ),
+    "lora": LowRankLayout(),
+}
+"""Layout name to its description."""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

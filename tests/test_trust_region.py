@@ -1,0 +1,64 @@
+"""The trust-region subproblem against its dual bound, random points, and cases with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+
+
+def instance(i):
+    """Random signature and scale; every fourth in the hard case, every eighth close to it, some with c = 0."""
+    rng = np.random.default_rng([i, 11])
+    n = int(rng.integers(1, 40))
+    w = rng.standard_normal(n) * 10 ** rng.uniform(-3, 3)
+    w = (np.abs(w), -np.abs(w), w)[i % 3]
+    if i % 7 == 0:
+        w[rng.integers(n)] = w.max()
+    c = rng.standard_normal(n) * 10 ** rng.uniform(-6, 6)
+    if i % 8 == 0:
+        c[w == w.max()] = 1e-14 * np.abs(c).max()
+    elif i % 4 == 0:
+        c[w == w.max()] = 0.0
+    if i % 11 == 0:
+        c[:] = 0.0
+    return c, w, 10 ** rng.uniform(-8, 3), rng
+
+
+def test_value_and_dual_bound_meet():
+    for i in range(2000):
+        c, w, rho, _ = instance(i)
+        found = maximise_diagonal_quadratic(c, w, rho)
+        assert np.linalg.norm(found.x) <= rho * (1 + 1e-14)
+        assert found.lower == pytest.approx(c @ found.x + 0.5 * w @ found.x**2, rel=1e-12, abs=1e-300)
+        assert 0 <= found.upper - found.lower <= 1e-13 * abs(found.upper)
+
+
+def test_no_random_point_beats_the_bound():
+    for i in range(200):
+        c, w, rho, rng = instance(i)
+        found = maximise_diagonal_quadratic(c, w, rho)
+        x = rng.standard_normal((2000, len(c)))
+        x *= rho * (rng.random((2000, 1)) ** (1 / len(c))) / np.linalg.norm(x, axis=1, keepdims=True)
+        assert np.all(x @ c + 0.5 * x**2 @ w <= found.upper * (1 + 1e-12))
+
+
+def test_rotated_and_batched():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((5, 4, 4))
+    B, c, rho = A + np.swapaxes(A, -1, -2), rng.standard_normal((5, 4)), rng.uniform(0.1, 3.0, 5)
+    together = maximise_quadratic(c, B, rho)
+    for i in range(5):
+        alone = maximise_quadratic(c[i], B[i], rho[i])
+        assert np.allclose(together.x[i], alone.x, rtol=1e-12)
+        # Moré & Sorensen's conditions, with the whole matrix
+        stationary = (alone.multiplier * np.eye(4) - B[i]) @ alone.x
+        assert np.allclose(stationary, c[i], rtol=1e-10)
+        assert alone.multiplier >= np.linalg.eigvalsh(B[i])[-1] - 1e-12
+    assert np.allclose(together.upper, together.lower, rtol=1e-13)
+
+
+def test_zero_objective():
+    found = maximise_diagonal_quadratic(np.zeros(3), np.zeros(3), 2.0)
+    assert found.lower == found.upper == 0.0
