@@ -79,10 +79,10 @@ class ConstantTangentSpace(_WrappedTangentSpace):
         checked_order(order)
         return self._space.point_at(x, order=1)
 
-    def gradient_at(self, x: Array, e: Any, order: Order = 2) -> Array:
+    def gradient_at(self, x: Array, e: Any, order: Order = 2, out: Array | None = None) -> Array:
         """The raised and projected gradient, in coordinates."""
         checked_order(order)
-        return self._space.gradient_at(x, e, order=1)
+        return self._space.gradient_at(x, e, 1, out)
 
     def _zero(self) -> Any:
         return self.from_coordinates(np.zeros((*self.block_shape, self.n_coordinates)))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric, Order, checked_order
 from refgeo.pair import Array, real_array
+from refgeo.recycling import empty
 
 
 class ElementwiseTangentSpace(ArrayTangentSpace):
@@ -111,12 +112,26 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
 
     def point_at(self, x: Array, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
-        return self._placed(_FACTORS[checked_order(order)](x)) * self.point
+        if self._free is not None:
+            return np.asarray(self._placed(_FACTORS[checked_order(order)](x)) * self.point)
+        moved = empty(self.point.shape)
+        if order == 1:
+            np.multiply(x.reshape(moved.shape), self.point, out=moved)
+            moved += self.point
+        else:
+            np.multiply(_FACTORS[checked_order(order)](x.reshape(moved.shape)), self.point, out=moved)
+        return moved
 
-    def gradient_at(self, x: Array, e: Array, order: Order = 2) -> Array:
+    def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
-        gradient = self._free_part(self.point * e)
-        return gradient if order == 1 else gradient * _DERIVATIVES[checked_order(order)](x)
+        gradient = empty((self.n_coordinates,)) if out is None else out
+        if self._free is None:
+            np.multiply(self.point, e, out=gradient.reshape(self.point.shape))
+        else:
+            gradient[...] = (self.point * e)[self._free]
+        if order != 1:
+            gradient *= _DERIVATIVES[checked_order(order)](x)
+        return gradient
 
     def _free_part(self, array: Array) -> Array:
         return np.asarray(array.ravel() if self._free is None else array[self._free])

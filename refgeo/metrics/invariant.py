@@ -6,6 +6,10 @@ columns), and the paper's formulas hold with S = T = I.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from refgeo.balanced import BalancedGauge
 from refgeo.geodesics import invariant_geodesic
 from refgeo.metrics.pair_space import Frame, PairMetric, PairTangentSpace, symmetric_sum
@@ -42,6 +46,23 @@ class InvariantTangentSpace(PairTangentSpace):
             )
 
         return self._per_factor(formula, x, e, self._p)
+
+    def _bent(
+        self, along: Sequence[Array], squares: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        identity = np.eye(self.point.sizes[2])
+        A_G, A_H = (identity + 0.5 * symmetric_sum(qx) for qx in along)
+        B_G, B_H = (-0.5 * xx for xx in squares)
+        return (A_G, A_H), (B_G, B_H)
+
+    def _bent_adjoint(
+        self, along: Sequence[Array], falling: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        identity = np.eye(self.point.sizes[2])
+        A_G, A_H = (identity + 0.5 * symmetric_sum(qx) for qx in along)
+        B_G, B_H = (0.5 * symmetric_sum(ex) for ex in mixed)
+        C_G, C_H = (-0.5 * symmetric_sum(qe) for qe in falling)
+        return (A_G, A_H), (B_G, B_H), (C_G, C_H)
 
     def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
         # grad = E S, and the derivative of S along ξ is ξᵀG + Gᵀξ.

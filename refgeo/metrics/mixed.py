@@ -6,6 +6,8 @@ Substituting ξ = xΣ^{-½} into (12) puts one Σ⁻¹ on either side of every h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from refgeo.balanced import BalancedGauge
@@ -59,6 +61,24 @@ class MixedTangentSpace(PairTangentSpace):
             return part
 
         return Pair._of(formula("G", "H"), formula("H", "G"))
+
+    def _bent(
+        self, along: Sequence[Array], squares: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        # p = QΣ, so Σ⁻¹(xᵀp + pᵀx)Σ⁻¹ = QᵀxΣ⁻¹ + its transpose
+        identity, sigma = np.eye(self.point.sizes[2]), self.gauge.sigma[..., None, :]
+        A_H, A_G = (identity - 0.5 * symmetric_sum(qx / sigma) for qx in along)
+        B_H, B_G = (0.5 * xx / sigma for xx in squares)
+        return (A_G, A_H), (B_G, B_H)
+
+    def _bent_adjoint(
+        self, along: Sequence[Array], falling: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        identity, sigma = np.eye(self.point.sizes[2]), self.gauge.sigma[..., None, :]
+        A_H, A_G = (identity - 0.5 * symmetric_sum(qx / sigma) for qx in along)
+        B_H, B_G = (-0.5 * symmetric_sum(ex) / sigma for ex in mixed)
+        C_H, C_G = (0.5 * symmetric_sum(qe / sigma) for qe in falling)
+        return (A_G, A_H), (B_G, B_H), (C_G, C_H)
 
     def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
         # grad_G = E_G T⁻¹, and the derivative of T⁻¹ along ξ is −T⁻¹(ξ_HᵀH + Hᵀξ_H)T⁻¹.

@@ -22,7 +22,7 @@ columns Q are no longer orthonormal, and the eigenvectors of the two coefficient
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,7 @@ from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import integrate
 from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
 from refgeo.pair import Array, Pair, real_array, transpose
+from refgeo.recycling import empty
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -146,6 +147,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.block_shape = point.block_shape
         self._frame_G, self._frame_H = self._frames(gauge)
         point_weights, vertical_weights = self._weights(gauge)
+        self._columns = (gauge.orthonormal_G, gauge.orthonormal_H)
+        self._grams = tuple(transpose(q) @ q if metric.relaxation > 0.0 else None for q in self._columns)
+        self._vertical_weights = np.ones_like(gauge.sigma) if vertical_weights is None else vertical_weights
         self._p = _scaled_columns(gauge, point_weights)
         self._vertical_bases = _vertical_bases(gauge, vertical_weights, relaxed=metric.relaxation > 0.0)
 
@@ -168,6 +172,18 @@ class PairTangentSpace(TangentSpace[Pair]):
     @abstractmethod
     def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
         """Γ(x, ·)* in coordinates."""
+
+    @abstractmethod
+    def _bent(
+        self, along: Sequence[Array], squares: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """A and B of both factors with x − ½Γ(x, x) = xA + QB, from Qᵀx and xᵀx."""
+
+    @abstractmethod
+    def _bent_adjoint(
+        self, along: Sequence[Array], falling: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        """A, B and C of both factors with e − Γ(x, ·)* e = eA + QB + xC, from Qᵀx, Qᵀe and eᵀx."""
 
     @abstractmethod
     def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
@@ -528,46 +544,77 @@ class PairTangentSpace(TangentSpace[Pair]):
         """
         return self._back(self._pair_of(real_array("x", x)))
 
+    # The fast way for optimisers: with Q the columns of p and P before they are scaled, a second-order step is xA + QB
+    # and its gradient eA + QB + xC, with h×h matrices that swallow every change of coordinates.
+
     def point_at(self, x: Array, order: Order = 2) -> Pair:
-        """``geodesic(from_coordinates(x), 1, order)`` without leaving the coordinates before the end."""
+        """``geodesic(from_coordinates(x), 1, order)`` with four tall products a factor."""
         order = checked_order(order)
         if order == "exact":
             return super().point_at(x, order)
-        step = self._pair_of(x)
-        if order == 2:
-            step = step - 0.5 * self._christoffel(step, step)
-        return self.point + self._back(step)
+        step, frames = self._split(x), (self._frame_G, self._frame_H)
+        if order == 1:
+            moved = [np.matmul(part, f.back, out=empty(part.shape)) for part, f in zip(step, frames, strict=True)]
+        else:
+            along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
+            squares = [transpose(part) @ part for part in step]
+            moved = []
+            for part, q, frame, A, B in zip(step, self._columns, frames, *self._bent(along, squares), strict=True):
+                factor = np.matmul(part, A @ frame.back, out=empty(part.shape))
+                factor += q @ (B @ frame.back)
+                moved.append(factor)
+        for factor, base in zip(moved, self.point, strict=True):
+            factor += base
+        return Pair._of(*moved)
 
-    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
-        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space."""
+    def gradient_at(self, x: Array, e: Pair, order: Order = 2, out: Array | None = None) -> Array:
+        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
+
+        With six tall products a factor.
+        """
         order = checked_order(order)
         if order == "exact":
-            return super().gradient_at(x, e, order)
-        gradient = self._gradient_to(e)
-        if order == 2:
-            gradient = gradient - self._christoffel_adjoint(self._pair_of(x), gradient)
-        return self._flat(self._horizontal(gradient))
-
-    def _horizontal(self, x: Pair) -> Pair:
-        """The projection in coordinates: x + (P_G Y, −P_H Yᵀ)."""
-        basis_G, basis_H = self._vertical_bases
-        right_side = transpose(x.H) @ basis_H.P - transpose(basis_G.P) @ x.G
-        Y = self._solved(right_side)
-        return Pair._of(x.G + basis_G.P @ Y, x.H - basis_H.P @ transpose(Y))
+            return super().gradient_at(x, e, order, out)
+        step, gradients = self._split(x), tuple(e)
+        changes = [transpose(frame.back) for frame in (self._frame_G, self._frame_H)]
+        falling = [(transpose(q) @ part) @ C for q, part, C in zip(self._columns, gradients, changes, strict=True)]
+        identity: Array = np.broadcast_to(np.eye(self.point.sizes[2]), falling[0].shape)
+        if order == 1:
+            nothing: Array = np.zeros(falling[0].shape)
+            As, Bs, Cs = (identity, identity), (nothing, nothing), None
+        else:
+            along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
+            mixed = [transpose(C) @ (transpose(part) @ y) for C, part, y in zip(changes, gradients, step, strict=True)]
+            As, Bs, Cs = self._bent_adjoint(along, falling, mixed)
+            falling = [q @ A + y @ C for q, A, y, C in zip(falling, As, along, Cs, strict=True)]
+            falling = [
+                q + (B if gram is None else gram @ B) for q, B, gram in zip(falling, Bs, self._grams, strict=True)
+            ]
+        weights = self._vertical_weights[..., None, :]
+        Y = self._solved(transpose(falling[1]) * weights - transpose(weights) * falling[0])
+        Bs = (Bs[0] + transpose(weights) * Y, Bs[1] - transpose(weights) * transpose(Y))
+        flat = empty((*self.block_shape, self.n_coordinates)) if out is None else out
+        for i, result in enumerate(self._split(flat)):
+            np.matmul(gradients[i], changes[i] @ As[i], out=result)
+            result += self._columns[i] @ Bs[i]
+            if Cs is not None:
+                result += step[i] @ Cs[i]
+        return flat
 
     def _flat(self, x: Pair) -> Array:
         parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
         return np.concatenate(parts, axis=-1)
 
     def _pair_of(self, x: Array) -> Pair:
+        return Pair._of(*self._split(x))
+
+    def _split(self, x: Array) -> tuple[Array, Array]:
+        """Both factors of flat coordinates, as views."""
         n, m, h = self.point.sizes
         expected = (*self.point.block_shape, (n + m) * h)
         if x.shape != expected:
             raise ValueError(f"x: expected shape {expected}, got {x.shape}")
-        return Pair._of(
-            x[..., : n * h].reshape(self.point.G.shape),
-            x[..., n * h :].reshape(self.point.H.shape),
-        )
+        return x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape)
 
     def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Pair:
         """A random tangent vector of unit length in every block, uniform in direction in the metric.

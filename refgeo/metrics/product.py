@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from refgeo.metrics.tangent_space import Metric, Order, TangentSpace
 from refgeo.pair import Array, real_array
+from refgeo.recycling import empty
 
 Blocks = Mapping[str, Any]
 
@@ -124,9 +125,13 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         """Block by block."""
         return self._scattered(lambda space, part: space.point_at(part, order), x)
 
-    def gradient_at(self, x: Array, e: Blocks, order: Order = 2) -> Array:
+    def gradient_at(self, x: Array, e: Blocks, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
-        return self._gathered(lambda space, name, part: space.gradient_at(part, e[name], order), x)
+        gradient = empty((self.n_coordinates,)) if out is None else out
+        places = (part for _, _, _, part in self._parts(gradient))
+        for (name, space, _, part), place in zip(self._parts(x), places, strict=True):
+            space.gradient_at(part, e[name], order, place)
+        return gradient
 
     def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], slice, Array]]:
         if x.shape != (self.n_coordinates,):

@@ -162,7 +162,7 @@ class TangentSpace(ABC, Generic[Point]):
         """
         return self.geodesic(self.from_coordinates(x), 1.0, order)
 
-    def gradient_at(self, x: Array, e: Point, order: Order = 2) -> Array:
+    def gradient_at(self, x: Array, e: Point, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
 
         Where a geodesic can be followed to its end but not differentiated there, as beside a loss of rank ("exact"
@@ -173,6 +173,8 @@ class TangentSpace(ABC, Generic[Point]):
         x : ndarray, coordinates
         e : Euclidean gradient of ℓ at ``point_at(x, order)``
         order : 1, 2 or "exact"
+        out : ndarray, optional
+            Where to put the result.
 
         Returns
         -------
@@ -191,7 +193,11 @@ class TangentSpace(ABC, Generic[Point]):
             if order != "exact":
                 raise
             gradient = self.geodesic_gradient(v, e, 2)
-        return self.to_coordinates(self.horizontal_projection(gradient))
+        coordinates = self.to_coordinates(self.horizontal_projection(gradient))
+        if out is None:
+            return coordinates
+        out[...] = coordinates
+        return out
 
     def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Point:
         """A tangent vector of unit length, uniform in direction in the metric.

@@ -20,8 +20,8 @@ import numpy as np
 from refgeo.pair import Array
 from refgeo.trust_region import maximise_quadratic
 
-_NUMBERS = 1 << 27
-"""What a memory may hold, 1 GiB of float64."""
+_NUMBERS = 1 << 25
+"""What a memory may hold, 256 MiB of float64."""
 _FEWEST = 6
 """With fewer points, gradient steps do better."""
 _REGULAR = 1e-5

@@ -74,6 +74,14 @@ class Geometry:
             return None
 
 
+def _is_finite(array: Array) -> bool:
+    """One pass; a dot product overflows for finite numbers beyond 1e154, and a sum does not."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else None
+    if flat is not None and math.isfinite(np.dot(flat, flat)):
+        return True
+    return bool(np.isfinite(array).all())
+
+
 def _factors(block: Any) -> tuple[Array, ...]:
     return tuple(block) if isinstance(block, Pair) else (block,)
 
@@ -134,7 +142,7 @@ class Objective:
         if not math.isfinite(loss):
             return -math.inf, self.origin
         blocks = self.geometry.gradients(grads)
-        if not all(math.isfinite(np.sum(factor)) for block in blocks.values() for factor in _factors(block)):
+        if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
             return -math.inf, self.origin
         return loss, self.geometry.space.gradient_at(x, blocks, self._gradient_order)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from refgeo.pair import Array
+from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
 from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.result import Progress, SharpnessResult
@@ -216,6 +217,10 @@ def _one_batch(
     at_origin = (0.0, objective.gradient_at_origin)
 
     def run(start: int) -> Run:
+        with recycling():
+            return started(start)
+
+    def started(start: int) -> Run:
         def watch(iteration: int, value: float, best: float, step: float) -> bool:
             return watcher.tell(batch, start, iteration, value, best, step)
 

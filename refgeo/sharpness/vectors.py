@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from scipy.linalg.blas import daxpy
 
 from refgeo.pair import Array
+from refgeo.recycling import empty
 
 _CHUNK = 1 << 15  # three vectors of this length stay in a core's cache
 
@@ -40,9 +42,9 @@ def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array])
     >>> combination([1.0, -2.0], [np.array([1.0, 2.0]), np.array([0.0, 3.0])])
     array([ 1., -4.])
     """
-    total = np.empty_like(vectors[0])
+    total = empty(vectors[0].shape)
     for part in _chunks(len(total)):
         np.multiply(vectors[0][part], coefficients[0], out=total[part])
         for factor, vector in zip(coefficients[1:], vectors[1:], strict=True):
-            total[part] += factor * vector[part]
+            daxpy(vector[part], total[part], a=factor)
     return total

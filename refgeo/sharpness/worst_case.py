@@ -59,7 +59,7 @@ def worst_case_sharpness(
         Number of starts; the best is returned.
     memory : int
         Every fourth iteration, and the last, goes to the maximum of a quadratic model made of this many of the latest
-        points, if they fit into 1 GiB. 0: Alg. 1 literally.
+        points, if they fit into 256 MiB. 0: Alg. 1 literally.
     rng : int, numpy Generator or None
         Seed. The same seed gives the same result, whatever the number of workers.
     gradient : "exact" or "paper"
