@@ -7,11 +7,12 @@ from typing import Any
 
 import autograd
 import numpy as np
+import numpy.typing as npt
 
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 
-def value_and_grad(loss: Callable[..., Any]) -> Callable[..., tuple[float, Any]]:
+def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float64) -> Callable[..., tuple[float, Any]]:
     """A function that returns a loss and its gradient, by autograd.
 
     Parameters
@@ -19,6 +20,8 @@ def value_and_grad(loss: Callable[..., Any]) -> Callable[..., tuple[float, Any]]
     loss : callable
         ``loss(params, *rest) -> number``, written with ``autograd.numpy``. In it, a `Pair` of the parameters is an
         object with the factors ``G`` and ``H`` that unpacks like one.
+    dtype : dtype
+        Parameters are handed to the loss in this precision, to see what a float32 loss does to a result.
 
     Returns
     -------
@@ -43,7 +46,7 @@ def value_and_grad(loss: Callable[..., Any]) -> Callable[..., tuple[float, Any]]
 
     def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
         kinds = _kinds(params)
-        value, gradient = differentiate(_without_pairs(params), kinds, rest)
+        value, gradient = differentiate(_without_pairs(params, np.dtype(dtype)), kinds, rest)
         return float(value), _with_pairs(gradient, kinds)
 
     return evaluate
@@ -65,13 +68,12 @@ def _kinds(params: Any) -> Any:
     return Pair if isinstance(params, Pair) else np.ndarray
 
 
-def _without_pairs(params: Any) -> Any:
+def _without_pairs(params: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(params, Mapping):
-        return {name: _without_pairs(part) for name, part in params.items()}
+        return {name: _without_pairs(part, dtype) for name, part in params.items()}
     if isinstance(params, Pair):
-        return (params.G, params.H)
-    array: Array = np.asarray(params)
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+        return tuple(factor.astype(dtype, copy=False) for factor in params)
+    return np.asarray(params).astype(dtype, copy=False)
 
 
 def _with_factors(tree: Any, kinds: Any) -> Any:

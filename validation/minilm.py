@@ -55,41 +55,11 @@ def sentence_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     return [(str(first), found[str(first)]) for first in chosen]
 
 
-_MODULES = (
-    "argparse",
-    "asyncio",
-    "collections",
-    "concurrent",
-    "configparser",
-    "csv",
-    "datetime",
-    "decimal",
-    "difflib",
-    "email",
-    "fractions",
-    "functools",
-    "heapq",
-    "inspect",
-    "ipaddress",
-    "json",
-    "locale",
-    "logging",
-    "pathlib",
-    "random",
-    "shutil",
-    "statistics",
-    "string",
-    "subprocess",
-    "tarfile",
-    "tempfile",
-    "textwrap",
-    "threading",
-    "traceback",
-    "types",
-    "typing",
-    "urllib",
-    "uuid",
-    "zipfile",
+_MODULES = re.findall(
+    r"\w+",
+    """argparse asyncio collections concurrent configparser csv datetime decimal difflib email fractions functools heapq
+    inspect ipaddress json locale logging pathlib random shutil statistics string subprocess tarfile tempfile textwrap
+    threading traceback types typing urllib uuid zipfile""",
 )
 
 

@@ -19,6 +19,7 @@ from refgeo.networks.errors import LayoutError
 from refgeo.pair import Array, Pair
 
 Tensors = Mapping[str, Array]
+Factors = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Linear:
     part: int = 0
     parts: int = 1
 
-    def names(self, tensors: Tensors) -> list[str]:
+    def names(self, tensors: Mapping[str, object]) -> list[str]:
         """The tensors it needs; a bias only if there is one."""
         return [self.weight] + ([self.bias] if self.bias is not None and self.bias in tensors else [])
 
@@ -70,7 +71,7 @@ class AttentionLayer:
     out: Linear
     rotary: bool = False
 
-    def pairs(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Pair]:
+    def factors(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Factors]:
         """The layer's blocks, key heads leading."""
         query, key, value = (linear.matrix(tensors) for linear in (self.query, self.key, self.value))
         out = self.out.matrix(tensors).T  # (d, heads·h)
@@ -84,14 +85,10 @@ class AttentionLayer:
                 raise LayoutError(f"{name}: expected a divisor of the width {width} of {where}, got {count}")
         if heads % key_heads:
             raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
-        try:
-            pairs = (
-                {} if self.rotary else {"query_key": Pair(_stacked(query, heads, key_heads), _stacked(key, key_heads))}
-            )
-            pairs["value_out"] = Pair(_stacked(value, key_heads), _stacked(out, heads, key_heads))
-        except ValueError as error:
-            raise LayoutError(f"{self.prefix.rstrip('.')}: {error}") from error
-        return {self.prefix + name: pair for name, pair in pairs.items()}
+        factors = {"value_out": (_stacked(value, key_heads), _stacked(out, heads, key_heads))}
+        if not self.rotary:
+            factors["query_key"] = (_stacked(query, heads, key_heads), _stacked(key, key_heads))
+        return {self.prefix + name: factors[name] for name in sorted(factors)}
 
     def store(
         self, pairs: Mapping[str, Pair], tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]], heads: int
@@ -105,7 +102,7 @@ class AttentionLayer:
             matrix = _unstacked(H, grouped if name == "value_out" else 1)
             second.store(matrix.T if name == "value_out" else matrix, tensors, like)
 
-    def used(self, tensors: Tensors) -> list[str]:
+    def used(self, tensors: Mapping[str, object]) -> list[str]:
         """The tensors that the pairs are made of."""
         linears = (self.value, self.out) if self.rotary else (self.query, self.key, self.value, self.out)
         return [name for linear in linears for name in linear.names(tensors)]

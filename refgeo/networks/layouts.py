@@ -4,7 +4,7 @@ r"""What the checkpoints of the common architectures look like: where each layer
 ``bert``       Hugging Face BERT, RoBERTa, MiniLM, ...: ``encoder.layer.N.attention.self.query``
 ``vit``        Hugging Face ViT, DeiT: ``encoder.layer.N.attention.attention.query``
 ``gpt2``       Hugging Face GPT-2: ``h.N.attn.c_attn``, fused and stored transposed (Conv1D)
-``clip``       OpenAI and OpenCLIP, ``torch.nn.MultiheadAttention``: ``resblocks.N.attn.in_proj_weight``, fused
+``clip``       OpenAI and OpenCLIP, ``torch.nn.TransformerEncoder``: ``attn.`` or ``self_attn.in_proj_weight``, fused
 ``clip_hf``    Hugging Face CLIP: ``self_attn.q_proj`` with ``out_proj``
 ``timm``       timm's ViT: ``blocks.N.attn.qkv``, fused
 ``llama``      Llama, Mistral, Qwen2, ...: ``self_attn.q_proj`` with ``o_proj``, grouped queries, rotary positions
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refgeo.networks.attention import AttentionLayer, Linear
+from refgeo.networks.attention import AttentionLayer, Factors, Linear
 from refgeo.networks.errors import LayoutError
 from refgeo.pair import Array, Pair
 
@@ -60,7 +60,7 @@ class AttentionLayout:
     constants: str = r"(?!)"
     biases: bool = True
 
-    def layers(self, tensors: Mapping[str, Array]) -> list[AttentionLayer]:
+    def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
         """The attention layers of a checkpoint; complete, and with nothing unknown."""
         prefixes = [match[1] for match in map(re.compile(self.anchor).match, tensors) if match]
         if not prefixes:
@@ -87,16 +87,23 @@ class AttentionLayout:
             )
         return layers
 
-    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> tuple[dict[str, Pair], set[str]]:
-        """The pairs, and the names of the tensors they are made of."""
+    def factors(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Factors]:
+        """The factors of every pair, of parameters or of gradients."""
         layers = self.layers(tensors)
-        pairs = {name: pair for layer in layers for name, pair in layer.pairs(tensors, heads, key_heads).items()}
-        return pairs, {name for layer in layers for name in layer.used(tensors)}
+        return {name: pair for layer in layers for name, pair in layer.factors(tensors, heads, key_heads).items()}
+
+    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Pair]:
+        """The pairs."""
+        return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
+
+    def used(self, names: Mapping[str, object]) -> set[str]:
+        """The tensors that the pairs are made of."""
+        return {name for layer in self.layers(names) for name in layer.used(names)}
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
-        for layer in self.layers({name: np.empty(0) for name in like}):
+        for layer in self.layers(like):
             layer.store(pairs, tensors, like, heads)
         return tensors
 
@@ -125,16 +132,17 @@ class LowRankLayout:
             raise LayoutError(f"expected tensors named ...q_proj.lora_A.weight, found none; the file has {listed}, ...")
         return found
 
-    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> tuple[dict[str, Pair], set[str]]:
-        """The adapters as pairs, and the names of the tensors they are made of."""
-        adapters = self._adapters(tensors)
-        pairs = {}
-        for block, (B, A) in adapters.items():
-            try:
-                pairs[block] = Pair(tensors[B], tensors[A].T)
-            except ValueError as error:
-                raise LayoutError(f"{block}: {error}") from error
-        return pairs, {name for names in adapters.values() for name in names}
+    def factors(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Factors]:
+        """B and Aᵀ of every adapter, of parameters or of gradients."""
+        return {block: (tensors[B], tensors[A].T) for block, (B, A) in self._adapters(tensors).items()}
+
+    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Pair]:
+        """The pairs."""
+        return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
+
+    def used(self, names: Mapping[str, object]) -> set[str]:
+        """The tensors that the pairs are made of."""
+        return {name for pair in self._adapters(names).values() for name in pair}
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
         """The way back."""
@@ -142,6 +150,13 @@ class LowRankLayout:
         for block, (B, A) in self._adapters(like).items():
             tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)
         return tensors
+
+
+def _pair(name: str, factors: Factors) -> Pair:
+    try:
+        return Pair(*factors)
+    except ValueError as error:
+        raise LayoutError(f"{name}: {error}") from error
 
 
 def _separate(prefix: str, query: str, key: str, value: str, out: str, rotary: bool = False) -> AttentionLayer:
@@ -181,7 +196,7 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         constants=r".*\battn\.(masked_)?bias",  # the causal mask, in older files as numbers
     ),
     "clip": AttentionLayout(
-        r"^(.*\battn\.)in_proj_weight$",
+        r"^((?:.*\b)?(?:self_)?attn\.)in_proj_weight$",
         "transformer.resblocks.N.attn.in_proj_weight",
         lambda prefix: _fused(prefix, "in_proj_weight", "in_proj_bias", "out_proj.weight"),
         r"out_proj\.bias",

@@ -6,6 +6,7 @@ A model is an immutable description; parameters are a dict of named blocks, `ini
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -147,11 +148,11 @@ class AttentionClassifier(Model):
         return _cross_entropy(self.logits(params, tokens), labels)
 
     def _attention(self, params: Any, prefix: str, x: Any) -> Any:
-        ones = np.ones((*x.shape[:-1], 1))
+        ones = np.ones((*x.shape[:-1], 1), dtype=anp.result_type(x))
         extended = anp.concatenate([x, ones], axis=-1)[:, None]  # (inputs, 1, length, width + 1)
         W_q, W_k = params[f"{prefix}query_key"]
         W_v, W_o = params[f"{prefix}value_out"]
-        scores = (extended @ W_q) @ anp.swapaxes(extended @ W_k, -1, -2) / np.sqrt(W_q.shape[-1])
+        scores = (extended @ W_q) @ anp.swapaxes(extended @ W_k, -1, -2) / math.sqrt(W_q.shape[-1])
         weights = anp.exp(scores - anp.max(scores, axis=-1, keepdims=True))
         weights = weights / anp.sum(weights, axis=-1, keepdims=True)
         heads = weights @ (extended @ W_v) @ anp.swapaxes(W_o, -1, -2)
@@ -254,7 +255,7 @@ def _normalised(x: Any) -> Any:
 def _gelu(x: Any) -> Any:
     from autograd.scipy.special import erf
 
-    return 0.5 * x * (1.0 + erf(x / np.sqrt(2.0)))
+    return 0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:

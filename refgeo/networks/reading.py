@@ -34,8 +34,8 @@ class Network:
     blocks : dict
         ``Pair`` blocks with the heads as leading dimension, named after their layer, and every other floating-point
         parameter as an array under its own name.
-    heads : int
-        Attention heads, or query heads if they are grouped.
+    heads, key_value_heads : int
+        Attention heads; query heads and key heads, if they are grouped.
     dtypes : dict
         The dtype of every tensor of the checkpoint, for the way back.
     shapes : dict
@@ -47,6 +47,7 @@ class Network:
     layout: str
     blocks: dict[str, Block]
     heads: int
+    key_value_heads: int
     dtypes: dict[str, np.dtype[Any]] = field(repr=False)
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -57,7 +58,9 @@ class Network:
         """The product geometry of the blocks, see `refgeo.networks.block_metric`."""
         return block_metric(self.blocks, pairs, arrays, frozen)
 
-    def state_dict(self, blocks: Mapping[str, Block] | None = None) -> dict[str, npt.NDArray[Any]]:
+    def state_dict(
+        self, blocks: Mapping[str, Block] | None = None, dtype: npt.DTypeLike | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
         """The checkpoint's tensors again, with their names, shapes and dtypes.
 
         Parameters
@@ -65,6 +68,8 @@ class Network:
         blocks : mapping, optional
             Changed blocks under the names of `Network.blocks`; default: the blocks as read, which gives back the
             checkpoint bit by bit.
+        dtype : dtype, optional
+            Of the parameters, for a network that computes in another precision than the checkpoint's.
 
         Returns
         -------
@@ -82,8 +87,38 @@ class Network:
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         arrays = {name: block for name, block in blocks.items() if not isinstance(block, Pair)}
         tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
-        state = {name: np.asarray(tensor).astype(self.dtypes[name]) for name, tensor in tensors.items()}
+        state = {name: np.asarray(tensor).astype(dtype or self.dtypes[name]) for name, tensor in tensors.items()}
         return {name: (state | self.constants)[name] for name in self.dtypes}
+
+    def blocks_of(self, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, Any]:
+        """Tensors under the checkpoint's names as blocks: gradients on their way back.
+
+        Blocks are rearrangements of tensors, so a gradient with respect to tensors, rearranged the same way, is the
+        gradient with respect to blocks.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array_like
+            A gradient for each tensor of the pairs; of the others, those that are left out are left out of the result.
+
+        Returns
+        -------
+        dict
+            (G, H) for each pair, and arrays.
+
+        Raises
+        ------
+        KeyError
+            A tensor of a pair is missing.
+        """
+        layout = LAYOUTS[self.layout]
+        arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+        missing = sorted(layout.used(self.shapes) - arrays.keys())
+        if missing:
+            raise KeyError(f"tensors: expected one for each tensor of the pairs; missing: {', '.join(missing[:5])}")
+        given = {n: arrays[n] if n in arrays else np.zeros(shape) for n, shape in self.shapes.items()}
+        factors = layout.factors(given, self.heads, self.key_value_heads)
+        return {**factors, **{name: arrays[name] for name in self.blocks if name in arrays}}
 
 
 def read(
@@ -153,13 +188,14 @@ def read(
     numeric = {n: t for n, t in tensors.items() if t.dtype.kind == "f" and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     try:
-        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads or heads)
+        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads or heads), LAYOUTS[layout].used(exact)
     except LayoutError as error:
         raise LayoutError(f"layout {layout}: {error}") from error
     return Network(
         layout,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
         heads,
+        key_value_heads or heads,
         {name: tensor.dtype for name, tensor in tensors.items()},
         {name: tensor.shape for name, tensor in numeric.items()},
         {name: tensor for name, tensor in tensors.items() if name not in numeric},

@@ -1,0 +1,26 @@
+"""The paper's experiments, again: ``python -m validation NAME [--quick] [--out DIR] [--workers N]``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+EXPERIMENTS = {
+    "orbit": "Figure 7: sharpness of a network whose heads are moved along their orbit",
+    "gradient_norm": "beside Figure 1: gradient norms of one attention block along an orbit",
+}
+
+
+def main() -> int:
+    """Run the experiment that the first argument names."""
+    if len(sys.argv) < 2 or sys.argv[1] not in EXPERIMENTS:
+        lines = [__doc__ or "", *(f"  {name:15}{what}" for name, what in EXPERIMENTS.items())]
+        print("\n".join(lines), file=sys.stdout if sys.argv[1:] in (["-h"], ["--help"]) else sys.stderr)
+        return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
+    name = sys.argv.pop(1)
+    importlib.import_module(f"validation.{name}").main()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

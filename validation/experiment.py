@@ -1,0 +1,88 @@
+"""What the experiments share: settings, results that survive an interruption, pictures, one line of findings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+console = Console()
+
+
+class Results:
+    """Numbers by name in one JSON file, written whole after each, so that a run goes on where it was interrupted.
+
+    A file made with other settings is not continued.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, settings
+        self.values: dict[str, Any] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            try:
+                document = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                document = {}
+            if document.get("settings") == json.loads(json.dumps(settings)):
+                self.values = document["values"]
+                console.print(f"{path}: continuing with {len(self.values)} values")
+
+    def measure(self, name: str, function: Callable[[], Any]) -> Any:
+        """The value of this name; computed and saved if it is not there yet."""
+        if name not in self.values:
+            self.values[name] = function()
+            self.save()
+        return self.values[name]
+
+    def save(self) -> None:
+        """Write the file, whole or not at all."""
+        unfinished = self.path.with_name(self.path.name + ".part")
+        unfinished.write_text(
+            json.dumps({"settings": self.settings, "values": self.values}, indent=1), encoding="utf-8"
+        )
+        os.replace(unfinished, self.path)
+
+
+def progress() -> Progress:
+    """A progress bar with what it is at."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every experiment has."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")
+    made.add_argument("--out", type=Path, default=Path("results"), help="folder for the pictures and numbers (results)")
+    made.add_argument("--workers", type=int, default=1, help="threads (1)")
+    return made
+
+
+def style() -> Any:
+    """matplotlib.pyplot without a screen, in the look of these figures."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "figure.dpi": 150,
+            "font.size": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "legend.frameon": False,
+        }
+    )
+    return plt
+
+
+COLOURS = {"inv": "#1f4e79", "mix": "#2a9d8f", "adaptive": "#c0392b", "Euclidean": "#c0392b", "loss": "#444444"}
