@@ -104,7 +104,7 @@ class MiniLM:
     def __init__(self, quick: bool) -> None:
         self.network = minilm.network()
         self.params = self.network.blocks
-        self.tokens = minilm.tokens(minilm.sentence_pairs(4 if quick else 8), 32)
+        self.tokens = minilm.tokens(minilm.sentence_pairs(4), 32)
         self.n_iter = 5 if quick else 20
 
     def loss(self, dtype: Any) -> Callable[[Any], tuple[float, Any]]:
@@ -172,7 +172,7 @@ def main() -> None:
     parser = experiment.parser(__doc__)
     parser.add_argument("--only", choices=("small", "minilm"), help="one of the two networks")
     options = parser.parse_args()
-    scales = [float(a) for a in np.logspace(-2, 2, 3 if options.quick else 9)]
+    scales = [float(a) for a in np.logspace(-2, 2, 3 if options.quick else 5)]
     tables = {}
     for key, kind in (("small", Small), ("minilm", MiniLM)):
         if options.only not in (None, key):
