@@ -132,8 +132,11 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers:
     if workers == 1:
         yield from map(function, items)
     else:
-        with ThreadPoolExecutor(workers) as pool:
+        pool = ThreadPoolExecutor(workers)
+        try:
             yield from pool.map(function, items)
+        finally:  # after an error or an interruption, what has not begun does not begin
+            pool.shutdown(cancel_futures=True)
 
 
 class Watcher:
