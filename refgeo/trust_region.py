@@ -85,6 +85,24 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
     """
     c, w = np.broadcast_arrays(np.asarray(c, dtype=np.float64), np.asarray(w, dtype=np.float64))
     rho = np.broadcast_to(np.asarray(radius, dtype=np.float64), c.shape[:-1])
+    if c.ndim == 0 or c.shape[-1] == 0:
+        raise ValueError(f"c: expected at least one coefficient, got shape {c.shape}")
+    for name, array in (("c", c), ("w", w), ("radius", rho)):
+        if not np.isfinite(array).all() or (name == "radius" and not np.all(array > 0.0)):
+            raise ValueError(f"{name}: expected finite numbers{' > 0' if name == 'radius' else ''}")
+    # in units in which c and wρ are at most 1, squares neither overflow nor matter where they underflow
+    size = np.maximum(np.max(np.abs(c), axis=-1), np.max(np.abs(w), axis=-1) * rho)
+    size = np.where(size > 0.0, size, 1.0)
+    found = _maximised(c / size[..., None], w / (size / rho)[..., None])
+    return QuadraticMaximum(
+        found.x * rho[..., None], found.lower * size * rho, found.upper * size * rho, found.multiplier * size / rho
+    )
+
+
+def _maximised(c: Array, w: Array) -> QuadraticMaximum:
+    """The same on the unit ball, for coefficients of the order of 1."""
+    c = np.where(np.abs(c) < 1e-150, 0.0, c)
+    rho = np.ones(c.shape[:-1])
     top = np.max(w, axis=-1)
     gaps = top[..., None] - w
     least = np.maximum(0.0, -top)  # of μ, so that λ ≥ 0

@@ -440,3 +440,66 @@ def test_models_refuse_impossible_sizes():
         rg.networks.AttentionClassifier(heads=3)
     with pytest.raises(ValueError, match='norm: expected "pre" or "post"'):
         rg.networks.AttentionClassifier(norm="none")
+
+
+# Found by reviewers ---------------------------------------------------------------------------------------------
+
+
+def test_towers_with_different_heads_are_told_apart(tmp_path):
+    rng = np.random.default_rng(0)
+    state = {}
+    for tower, d in (("text_model", 4), ("vision_model", 6)):
+        for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            prefix = f"{tower}.encoder.layers.0.self_attn.{name}"
+            state |= {f"{prefix}.weight": rng.standard_normal((d, d)), f"{prefix}.bias": rng.standard_normal(d)}
+    with pytest.raises(LayoutError, match=r"2 different widths, \[4, 6\]; give the heads of each by a pattern"):
+        rg.networks.read(state, "clip_hf", heads=2)
+    with pytest.raises(LayoutError, match=r"no pattern of text\* fits vision_model"):
+        rg.networks.read(state, "clip_hf", heads={"text*": 2})
+    network = rg.networks.read(state, "clip_hf", heads={"text*": 2, "vision*": 3})
+    assert network.blocks["vision_model.encoder.layers.0.self_attn.query_key"].G.shape == (3, 7, 2)
+    assert all(np.array_equal(network.state_dict()[name], tensor) for name, tensor in state.items())
+    save_file(state, tmp_path / "model.safetensors")
+    config = {"text_config": {"num_attention_heads": 2}, "vision_config": {"num_attention_heads": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = rg.networks.read(tmp_path / "model.safetensors", "clip_hf")
+    assert again.blocks["text_model.encoder.layers.0.self_attn.query_key"].G.shape == (2, 5, 2)
+
+
+def test_a_layer_without_its_query_is_incomplete_and_not_overlooked():
+    state = bert_state(np.random.default_rng(0))
+    del state["encoder.layer.1.attention.self.query.weight"]
+    with pytest.raises(LayoutError, match=r"1 tensors are missing: encoder\.layer\.1\.attention\.self\.query\.weight"):
+        rg.networks.read(state, "bert", heads=2)
+
+
+def test_bfloat16_is_read_and_written():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    state, *_ = read_layer("llama")
+    state = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in state.items()}
+    network = rg.networks.read(state, "llama", heads=HEADS, key_value_heads=2)
+    back = network.state_dict()
+    assert all(back[n].dtype == t.dtype and np.array_equal(back[n], t) for n, t in state.items())
+
+
+def test_shapes_are_checked_on_the_way_in_and_back():
+    state, network, prefix, _, _ = read_layer("gpt2")
+    wrong = {**state, "transformer.h.0.attn.c_attn.bias": np.ones(5)}
+    with pytest.raises(
+        LayoutError, match=r"a bias as long as its outputs, got .*c_attn\.weight \(6, 24\), .*bias \(5,\)"
+    ):
+        rg.networks.read(wrong, "gpt2", heads=HEADS)
+    for heads in (3.0, "3", 0, True):
+        with pytest.raises(LayoutError, match="heads: expected an integer >= 1"):
+            rg.networks.read(state, "gpt2", heads=heads)
+    with pytest.raises(LayoutError, match="key_value_heads: expected an integer >= 1"):
+        rg.networks.read(state, "gpt2", heads=HEADS, key_value_heads=0)
+    with pytest.raises(ValueError, match=r"blocks\['mlp.weight'\]: expected the shape \(6, 6\), got \(3,\)"):
+        network.state_dict({**network.blocks, "mlp.weight": np.ones(3)})
+    tuples = {n: tuple(b) if isinstance(b, rg.Pair) else b for n, b in network.blocks.items()}
+    assert all(np.array_equal(network.state_dict(tuples)[n], t) for n, t in state.items())
+    with pytest.raises(ValueError, match=r"tensors\['mlp.weight'\]: expected the shape \(6, 6\)"):
+        network.blocks_of({**state, "mlp.weight": np.ones(3)})
+    with pytest.raises(KeyError, match="expected names of the checkpoint's parameters, got 'other'"):
+        network.blocks_of({**state, "other": np.ones(3)})
+    assert prefix + "query_key" in network.blocks

@@ -536,8 +536,9 @@ def test_callback_sees_every_evaluation_and_can_stop(workers):
         "workers": workers,
     }
     rg.worst_case_sharpness(model.value_and_grad, params, callback=seen.append, **arguments)
-    assert [p.done for p in seen] == list(range(1, 28))
-    assert {p.total for p in seen} == {27}
+    # per batch: θ, one random start, 2 · 4 iterations
+    assert [p.done for p in seen] == list(range(1, 31))
+    assert {p.total for p in seen} == {30}
     assert {(p.batch, p.start) for p in seen} == {(b, s) for b in range(3) for s in range(2)}
     for p in seen:
         assert p.best >= p.value or p.start == 1
@@ -547,7 +548,7 @@ def test_callback_sees_every_evaluation_and_can_stop(workers):
             raise StopIteration
 
     stopped = rg.worst_case_sharpness(model.value_and_grad, params, callback=stop, **arguments)
-    assert stopped.n_evaluations < 27
+    assert stopped.n_evaluations < 30
     assert stopped.value > 0
 
 
@@ -764,3 +765,181 @@ def test_threads_overlap():
 
     rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=4, workers=2)
     assert most[0] == 2
+
+
+# Found by reviewers ---------------------------------------------------------------------------------------------
+
+
+def product_loss(target):
+    """½‖GHᵀ − target‖²."""
+
+    def loss(pair):
+        residual = pair.G @ np.swapaxes(pair.H, -1, -2) - target
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, np.swapaxes(residual, -1, -2) @ pair.G)
+
+    return loss
+
+
+@pair_metrics
+@pytest.mark.parametrize("equal_singular_values", [False, True])
+@pytest.mark.parametrize("n_restarts", [1, 3])
+def test_at_a_minimum_sharpness_does_not_follow_the_rounding_of_the_gradient(name, equal_singular_values, n_restarts):
+    """There, the gradient is about 1e-15 and points anywhere; the search starts in a direction of the orbit instead."""
+    rng = np.random.default_rng(0)
+    G, H = rng.standard_normal((6, 3)), rng.standard_normal((5, 3))
+    if equal_singular_values:
+        G, H = np.linalg.qr(G)[0], np.linalg.qr(H)[0]
+    point = rg.Pair(G, H)
+    loss, metric = product_loss(point.product), PAIR_METRICS[name]
+    values = []
+    for scale in (None, 0.1, 1.0, 10.0):
+        at = point if scale is None else point.transform(scale * rng.standard_normal((3, 3)))
+        values.append(rg.worst_case_sharpness(loss, at, metric, 0.3, n_restarts=n_restarts).value)
+    assert values[0] > 0
+    assert np.allclose(values, values[0], rtol=1e-9)
+
+
+@pair_metrics
+def test_average_sharpness_is_the_same_on_an_orbit_with_equal_singular_values(name):
+    rng = np.random.default_rng(0)
+    point = rg.Pair(np.linalg.qr(rng.standard_normal((6, 3)))[0], np.linalg.qr(rng.standard_normal((5, 3)))[0])
+    loss = product_loss(point.product + 0.1)
+    values = [
+        rg.average_case_sharpness(lambda p: loss(p)[0], at, PAIR_METRICS[name], 0.3, n_samples=20).value
+        for at in (point, point.transform(rng.standard_normal((3, 3))))
+    ]
+    assert values[1] == pytest.approx(values[0], rel=1e-9)
+
+
+def test_parameters_in_other_precisions_are_taken_as_the_numbers_they_are():
+    w = np.random.default_rng(0).standard_normal(10000).astype(np.float32)
+
+    def loss(p):
+        return float(np.sum(p * p)), 2 * p
+
+    results = [rg.worst_case_sharpness(loss, p, rg.EuclideanMetric(), 1e-6).value for p in (w, w.astype(np.float64))]
+    assert results[0] == results[1]
+    listed = rg.worst_case_sharpness(loss, [1.0, 2.0], rg.EuclideanMetric(), 0.1)
+    assert listed.value == pytest.approx(0.2 * math.sqrt(5) + 0.01)
+    averages = [
+        rg.average_case_sharpness(lambda p: loss(p)[0], p, rg.EuclideanMetric(), 1e-5, n_samples=4).value
+        for p in (w, w.astype(np.float64))
+    ]
+    assert averages[0] == averages[1]
+
+
+def test_a_stop_iteration_of_the_loss_is_an_error():
+    def loss(w, batch):
+        return (next(iter([])), w) if batch == 4 else (batch * float(w.sum()), batch * np.ones_like(w))
+
+    for workers in (1, 2):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 0.1, batches=[1, 4, 2, 3], workers=workers)
+
+
+def test_a_stopped_run_does_not_drain_its_batches():
+    taken = []
+
+    def batches():
+        for i in range(1000):
+            taken.append(i)
+            yield i + 1.0
+
+    def stop(progress):
+        raise StopIteration
+
+    result = rg.worst_case_sharpness(
+        lambda w, b: (b * float(w.sum()), b * np.ones_like(w)),
+        np.ones(2),
+        rg.EuclideanMetric(),
+        0.1,
+        batches=batches(),
+        callback=stop,
+    )
+    assert len(taken) == 1
+    assert len(result.batches) == 1
+
+
+def test_a_stopped_average_is_that_of_the_pairs_that_were_done():
+    def stop_at(n):
+        def stop(progress):
+            if progress.done == n:
+                raise StopIteration
+
+        return stop
+
+    def average(n, batches):
+        return rg.average_case_sharpness(
+            lambda w, b: b * float(w @ w), np.ones(3), rg.EuclideanMetric(), 0.1, batches=batches, callback=stop_at(n)
+        )
+
+    stopped = average(5, [1.0, 2.0])
+    assert stopped.samples.shape == (1, 50)
+    assert np.isfinite(stopped.samples).sum() == 5
+    assert stopped.n_rejected == 0
+    with pytest.raises(ValueError, match="stopped before two pairs"):
+        average(1, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-300, 1e140])
+def test_gradients_of_any_size_are_followed(scale):
+    result = rg.worst_case_sharpness(
+        lambda w: (scale * float(w.sum()), scale * np.ones(2)), np.zeros(2), rg.EuclideanMetric(), 0.5
+    )
+    assert result.value == pytest.approx(scale * 0.5 * math.sqrt(2))
+
+
+def test_spaces_without_a_direction_have_no_sharpness():
+    def loss(w):
+        return float(np.sum(w)), np.ones_like(w)
+
+    for metric, point in (
+        (rg.TranslationMetric(), np.ones(1)),
+        (rg.ScalingMetric(), np.ones(1)),
+        (rg.ElementwiseMetric(), np.zeros(3)),
+    ):
+        result = rg.worst_case_sharpness(loss, point, metric, 0.1, n_restarts=3)
+        assert result.value == 0.0
+        assert np.array_equal(result.maximizer, np.zeros_like(point))
+    assert rg.adaptive_sharpness(loss, np.zeros(3), 0.1, n_restarts=2).value == 0.0
+
+
+def test_a_run_of_which_every_step_was_rejected_has_not_converged(tmp_path):
+    def loss(w):
+        return (0.0 if not w.any() else math.nan), np.zeros(2) if w.any() else np.ones(2)
+
+    result = rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), 1.0)
+    assert result.value == 0.0
+    assert not result.converged
+    result.save(tmp_path / "r.npz")
+    assert rg.SharpnessResult.load(tmp_path / "r.npz") == result
+
+
+def test_block_names_cannot_collide_in_a_file(tmp_path):
+    names = ["a", "a.npy", "array0", "document", "x/y:G", "ü\0"]
+    params = {name: np.full(2, i + 1.0) for i, name in enumerate(names)}
+    metric = rg.ProductMetric({name: rg.EuclideanMetric() for name in names})
+    result = rg.worst_case_sharpness(
+        lambda p: (float(sum(x @ x for x in p.values())), {n: 2 * x for n, x in p.items()}), params, metric, 0.1
+    )
+    result.save(tmp_path / "r.npz")
+    assert rg.SharpnessResult.load(tmp_path / "r.npz") == result
+    strange = rg.worst_case_sharpness(
+        lambda p: (float(p[1] @ p[1]), {1: 2 * p[1]}), {1: np.ones(2)}, rg.ProductMetric({1: rg.EuclideanMetric()}), 0.1
+    )
+    with pytest.raises(TypeError, match="expected names that are strings"):
+        strange.save(tmp_path / "s.npz")
+
+
+def test_adaptive_arguments_are_checked():
+    def loss(p):
+        return float(p["w"] @ p["w"]), {"w": 2 * p["w"]}
+
+    params = {"w": np.ones(2)}
+    assert rg.adaptive_sharpness(loss, params, 0.1, names="w").value > 0
+    with pytest.raises(ValueError, match="expected each block once"):
+        rg.adaptive_sharpness(loss, params, 0.1, names=["w", "w"])
+    with pytest.raises(TypeError, match="expected real parameters and gradients, got complex128"):
+        rg.adaptive_sharpness(loss, {"w": 1j * np.ones(2)}, 0.1)
+    with pytest.raises(TypeError, match="batches: expected an iterable"):
+        rg.average_case_sharpness(lambda p, b: 1.0, np.ones(2), rg.EuclideanMetric(), 0.1, batches=3)

@@ -62,3 +62,24 @@ def test_rotated_and_batched():
 def test_zero_objective():
     found = maximise_diagonal_quadratic(np.zeros(3), np.zeros(3), 2.0)
     assert found.lower == found.upper == 0.0
+
+
+@pytest.mark.parametrize("c", [[1e-170, 1.0], [1e200, 1.0], [1e-310, 1e-300], [0.0, 1e-320]])
+def test_extreme_sizes_have_certificates_too(c):
+    found = maximise_diagonal_quadratic(c, [1.0, 0.5], 10.0)
+    assert np.isfinite(found.x).all()
+    assert found.upper - found.lower <= 1e-13 * abs(found.upper)
+
+
+@pytest.mark.parametrize(
+    ("c", "w", "radius", "message"),
+    [
+        ([np.nan], [1.0], 1.0, "c: expected finite numbers"),
+        ([1.0], [np.inf], 1.0, "w: expected finite numbers"),
+        ([1.0], [1.0], -1.0, "radius: expected finite numbers > 0"),
+        ([], [], 1.0, "c: expected at least one coefficient"),
+    ],
+)
+def test_impossible_problems_are_named(c, w, radius, message):
+    with pytest.raises(ValueError, match=message):
+        maximise_diagonal_quadratic(c, w, radius)

@@ -21,7 +21,7 @@ import numpy as np
 import refgeo as rg
 from validation import experiment, minilm
 
-RHO = 0.05
+RHO = 0.2
 KINDS = ("inv", "mix", "adaptive")
 
 

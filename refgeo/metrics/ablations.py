@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.linalg import solve_sylvester
 
+from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
 from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
-from refgeo.pair import Array, Pair
+from refgeo.pair import Array, Pair, transpose
 
 
 class _WrappedTangentSpace(TangentSpace[Any]):
@@ -47,6 +49,9 @@ class _WrappedTangentSpace(TangentSpace[Any]):
 
     def from_coordinates(self, x: Array) -> Any:
         return self._space.from_coordinates(x)
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        return self._space.normal_coordinates(rng)
 
 
 class ConstantTangentSpace(_WrappedTangentSpace):
@@ -118,16 +123,36 @@ class ConstantMetric(Metric[Any]):
 
 
 class EuclideanNormTangentSpace(_WrappedTangentSpace):
-    """Tangent space of `EuclideanNormMetric`; coordinates are the entries themselves."""
+    r"""Tangent space of `EuclideanNormMetric`; coordinates are the entries themselves.
 
-    def __init__(self, metric: Metric[Any], space: TangentSpace[Any]) -> None:
+    With the other metric tensor, ⟨ξ, ζ⟩ = tr(M_G ξ_Gᵀζ_G) + tr(M_H ξ_Hᵀζ_H), horizontal vectors
+    are those with no Euclidean product with any :math:`N(Λ) = (GΛM_G, -HΛ^\top M_H)`. The orthogonal projection takes
+    N(Λ) away, and the normal equations are a Sylvester equation,
+
+    .. math:: M_H^{-2} S Λ + Λ T M_G^{-2} = M_H^{-2} (G^\top ξ_G M_G - M_H ξ_H^\top H) M_G^{-2}.
+    """
+
+    def __init__(self, metric: Metric[Any], space: PairTangentSpace) -> None:
         super().__init__(metric, space)
-        point = space.point
-        self.n_coordinates = sum(point.sizes[:2]) * point.sizes[2] if isinstance(point, Pair) else point.size
+        self._tensor_G, self._tensor_H = space.metric_tensor()
 
     def inner_product(self, a: Any, b: Any) -> Array:
         """Σ a_i b_i, one number per block."""
         return np.asarray(np.sum(self.to_coordinates(a) * self.to_coordinates(b), axis=-1))
+
+    def horizontal_projection(self, v: Any) -> Any:
+        """The nearest horizontal vector in the Euclidean norm."""
+        (G, H), (M_G, M_H) = self.point, (self._tensor_G, self._tensor_H)
+        inverse_G, inverse_H = np.linalg.inv(M_G), np.linalg.inv(M_H)
+        left = inverse_H @ inverse_H @ (transpose(G) @ G)
+        right = (transpose(H) @ H) @ inverse_G @ inverse_G
+        falling = transpose(G) @ v.G @ M_G - M_H @ transpose(v.H) @ H
+        K = _sylvester(left, right, inverse_H @ inverse_H @ falling @ inverse_G @ inverse_G)
+        return Pair(v.G - G @ K @ M_G, v.H + H @ transpose(K) @ M_H)
+
+    def vertical_projection(self, v: Any) -> Any:
+        """What `horizontal_projection` removes."""
+        return v - self.horizontal_projection(v)
 
     def riemannian_gradient(self, egrad: Any) -> Any:
         """The Euclidean gradient itself."""
@@ -137,31 +162,37 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
         """Not defined: the norm and the curvature are not of one metric."""
         raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use either of them")
 
+    def geodesic_gradient(self, v: Any, e: Any, order: Order = 2) -> Any:
+        """The Euclidean gradient of ξ ↦ ℓ(γ_ξ(1))."""
+        if order != "exact":
+            return super().geodesic_gradient(v, e, order)
+        G, H = self._space.geodesic_gradient(v, e, order)
+        return Pair(G @ self._tensor_G, H @ self._tensor_H)
+
     def to_coordinates(self, v: Any) -> Array:
         """The entries, factor G first; one flat vector per block."""
-        if not isinstance(self.point, Pair):
-            return np.asarray(v).ravel()
         return np.concatenate([np.reshape(factor, (*self.block_shape, -1)) for factor in v], axis=-1)
 
     def from_coordinates(self, x: Array) -> Any:
         """The inverse of `to_coordinates`."""
-        if not isinstance(self.point, Pair):
-            return x.reshape(self.point.shape)
         n, _, h = self.point.sizes
         return Pair(x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape))
 
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Standard normal entries."""
+        return rng.standard_normal((*self.block_shape, self.n_coordinates))
+
 
 class EuclideanNormMetric(Metric[Any]):
-    """Another geometry's horizontal space and geodesics, with lengths measured in the Euclidean norm.
+    """A pair metric's horizontal space and geodesics, with lengths measured in the Euclidean norm.
 
-    What the paper's App. G calls "Euclidean norm instead of the metric norm". It is no Riemannian geometry: lengths
-    change along an orbit, and `horizontal_projection` is not orthogonal in this norm. For an invariant loss the
-    projected Euclidean gradient is still a direction of ascent.
+    What the paper's App. G calls "Euclidean norm instead of the metric norm". It is no Riemannian geometry of the
+    quotient: lengths change along an orbit. Without curvature too, ``ConstantMetric(EuclideanNormMetric(metric))``.
 
     Parameters
     ----------
-    metric : Metric
-        For pairs or arrays; a network's blocks are wrapped one by one.
+    metric : InvariantMetric or MixedMetric
+        A network's blocks are wrapped one by one; on arrays, `EuclideanMetric` is what this would be.
 
     Examples
     --------
@@ -171,19 +202,29 @@ class EuclideanNormMetric(Metric[Any]):
     20.0
     """
 
-    def __init__(self, metric: Metric[Any]) -> None:
-        self.base = _a_metric(metric)
+    def __init__(self, metric: PairMetric) -> None:
+        if not isinstance(metric, PairMetric):
+            raise TypeError(
+                f"metric: expected InvariantMetric or MixedMetric, got {type(metric).__name__}; wrap the blocks of a "
+                "product singly, and use EuclideanMetric on arrays"
+            )
+        self.base = metric
         self.name = f"Euclidean norm, {metric.name}"
 
     def at(self, point: Any) -> EuclideanNormTangentSpace:
         """The tangent space at `point`, which the other metric must accept."""
-        space = self.base.at(point)
-        if isinstance(space.point, dict):
-            raise TypeError("EuclideanNormMetric: expected a metric on pairs or arrays; wrap a product's blocks singly")
-        return EuclideanNormTangentSpace(self, space)
+        return EuclideanNormTangentSpace(self, self.base.at(point))
 
     def __repr__(self) -> str:
         return f"EuclideanNormMetric({self.base!r})"
+
+
+def _sylvester(left: Array, right: Array, sides: Array) -> Array:
+    """X of left X + X right = side, block by block."""
+    solutions = np.empty(sides.shape)
+    for block in np.ndindex(sides.shape[:-2]):
+        solutions[block] = solve_sylvester(left[block], right[block], sides[block])
+    return solutions
 
 
 def _a_metric(metric: object) -> Metric[Any]:

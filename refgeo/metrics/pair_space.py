@@ -274,6 +274,19 @@ class PairTangentSpace(TangentSpace[Pair]):
         x = self._to(self._vector("a", a))
         return _frobenius(x)
 
+    def metric_tensor(self) -> tuple[Array, Array]:
+        r"""The matrices :math:`M_G, M_H` with ⟨a, b⟩ = tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H): S⁻¹ and T⁻¹, or T and S.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> M_G, M_H = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]])).metric_tensor()
+        >>> round(M_G.item(), 12), round(M_H.item(), 12)
+        (9.0, 4.0)
+        """
+        to_G, to_H = self._frame_G.to, self._frame_H.to
+        return to_G @ transpose(to_G), to_H @ transpose(to_H)
+
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
         r"""The velocity :math:`(G K, -H K^\top)` of the group orbit in direction −K of the Lie algebra (Sec. 5.2).
 
@@ -600,6 +613,18 @@ class PairTangentSpace(TangentSpace[Pair]):
             if Cs is not None:
                 result += step[i] @ Cs[i]
         return flat
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Standard normal coordinates, the same vector along an orbit even where singular values of G Hᵀ coincide.
+
+        There the gauge is free to rotate, Q to QR; noise of the product space, Z Q_H and Zᵀ Q_G, rotates with it.
+        """
+        n, m, _ = self.point.sizes
+        first, second = rng.standard_normal((2, *self.block_shape, n, m))
+        Q_G, Q_H = self._columns
+        if self.metric.relaxation > 0.0:  # only O(h) is left, and Q has no orthonormal columns
+            return super().normal_coordinates(rng)
+        return self._flat(Pair._of(first @ Q_H, transpose(second) @ Q_G))
 
     def _flat(self, x: Pair) -> Array:
         parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]

@@ -133,6 +133,10 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
             space.gradient_at(part, e[name], order, place)
         return gradient
 
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Block by block."""
+        return np.concatenate([space.normal_coordinates(rng).ravel() for space in self.spaces.values()])
+
     def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], slice, Array]]:
         if x.shape != (self.n_coordinates,):
             raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")

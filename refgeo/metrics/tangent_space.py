@@ -199,6 +199,17 @@ class TangentSpace(ABC, Generic[Point]):
         out[...] = coordinates
         return out
 
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Standard normal coordinates; for the same generator they stand for the same vector along an orbit.
+
+        Examples
+        --------
+        >>> import numpy as np, refgeo as rg
+        >>> rg.EuclideanMetric().at(np.ones(5)).normal_coordinates(np.random.default_rng(0)).shape
+        (5,)
+        """
+        return rng.standard_normal((*self.block_shape, self.n_coordinates))
+
     def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Point:
         """A tangent vector of unit length, uniform in direction in the metric.
 

@@ -40,6 +40,11 @@ class Linear:
         """(in, out), or (in + 1, out) with the bias as last row."""
         weight = tensors[self.weight] if self.transposed else tensors[self.weight].T
         names = self.names(tensors)
+        if weight.ndim != 2 or any(tensors[name].shape != weight.shape[1:] for name in names[1:]):
+            shapes = ", ".join(f"{name} {tensors[name].shape}" for name in names)
+            raise LayoutError(
+                f"expected a matrix{' and a bias as long as its outputs' if names[1:] else ''}, got {shapes}"
+            )
         whole = weight if len(names) == 1 else np.concatenate([weight, tensors[names[1]][None, :]])
         if whole.shape[1] % self.parts:
             raise LayoutError(f"{self.weight}: expected {self.parts} equal parts, got {whole.shape[1]} outputs")

@@ -25,12 +25,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from refgeo.networks.attention import AttentionLayer, Factors, Linear
 from refgeo.networks.errors import LayoutError
 from refgeo.pair import Array, Pair
+
+Heads = int | Mapping[str, int]
+"""A number of heads, or one for each pattern of layer names."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class AttentionLayout:
     Attributes
     ----------
     anchor : pattern
-        Of the tensor that gives a layer away; its first group is the prefix of the attention module.
+        Of the tensors that give a layer away; its first group is the prefix of the attention module.
     example : str
         Such a name, for messages.
     layer : callable
@@ -62,7 +66,7 @@ class AttentionLayout:
 
     def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
         """The attention layers of a checkpoint; complete, and with nothing unknown."""
-        prefixes = [match[1] for match in map(re.compile(self.anchor).match, tensors) if match]
+        prefixes = list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, tensors) if match))
         if not prefixes:
             listed = ", ".join(list(tensors)[:3]) or "no floating-point tensors"
             raise LayoutError(f"expected tensors named {self.example}, found none; the file has {listed}, ...")
@@ -87,12 +91,21 @@ class AttentionLayout:
             )
         return layers
 
-    def factors(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Factors]:
+    def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
         """The factors of every pair, of parameters or of gradients."""
         layers = self.layers(tensors)
-        return {name: pair for layer in layers for name, pair in layer.factors(tensors, heads, key_heads).items()}
+        widths = {layer.query.matrix(tensors).shape[1] for layer in layers}
+        if isinstance(heads, int) and len(widths) > 1:
+            raise LayoutError(
+                f"heads: the attention layers have {len(widths)} different widths, {sorted(widths)}; give the heads of "
+                'each by a pattern of the names, such as heads={"text_model.*": 8, "vision_model.*": 12}'
+            )
+        found: dict[str, Factors] = {}
+        for layer in layers:
+            found |= layer.factors(tensors, _heads_of(layer, heads), _heads_of(layer, key_heads))
+        return found
 
-    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Pair]:
+    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
@@ -100,11 +113,11 @@ class AttentionLayout:
         """The tensors that the pairs are made of."""
         return {name for layer in self.layers(names) for name in layer.used(names)}
 
-    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
+    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
         for layer in self.layers(like):
-            layer.store(pairs, tensors, like, heads)
+            layer.store(pairs, tensors, like, _heads_of(layer, heads))
         return tensors
 
 
@@ -132,11 +145,11 @@ class LowRankLayout:
             raise LayoutError(f"expected tensors named ...q_proj.lora_A.weight, found none; the file has {listed}, ...")
         return found
 
-    def factors(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Factors]:
+    def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
         """B and Aᵀ of every adapter, of parameters or of gradients."""
         return {block: (tensors[B], tensors[A].T) for block, (B, A) in self._adapters(tensors).items()}
 
-    def split(self, tensors: Mapping[str, Array], heads: int, key_heads: int) -> dict[str, Pair]:
+    def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""
         return {name: _pair(name, factors) for name, factors in self.factors(tensors, heads, key_heads).items()}
 
@@ -144,12 +157,21 @@ class LowRankLayout:
         """The tensors that the pairs are made of."""
         return {name for pair in self._adapters(names).values() for name in pair}
 
-    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: int) -> dict[str, Array]:
+    def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The way back."""
         tensors = {}
         for block, (B, A) in self._adapters(like).items():
             tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)
         return tensors
+
+
+def _heads_of(layer: AttentionLayer, heads: Heads) -> int:
+    if isinstance(heads, int):
+        return heads
+    found = [count for pattern, count in heads.items() if fnmatchcase(layer.prefix, pattern)]
+    if not found:
+        raise LayoutError(f"heads: no pattern of {', '.join(heads)} fits {layer.prefix.rstrip('.')}")
+    return found[0]
 
 
 def _pair(name: str, factors: Factors) -> Pair:
@@ -177,45 +199,45 @@ def _llama(prefix: str, rotary: bool) -> AttentionLayer:
 
 LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
     "bert": AttentionLayout(
-        r"^(.*encoder\.layer\.\d+\.attention\.)self\.query\.weight$",
+        r"^(.*encoder\.layer\.\d+\.attention\.)(?:self\.(?:query|key|value)|output\.dense)\.weight$",
         "encoder.layer.N.attention.self.query.weight",
         lambda prefix: _separate(prefix, "self.query", "self.key", "self.value", "output.dense"),
         r"output\.dense\.bias|output\.LayerNorm\.(weight|bias|gamma|beta)",
     ),
     "vit": AttentionLayout(
-        r"^(.*encoder\.layer\.\d+\.attention\.)attention\.query\.weight$",
+        r"^(.*encoder\.layer\.\d+\.attention\.)(?:attention\.(?:query|key|value)|output\.dense)\.weight$",
         "encoder.layer.N.attention.attention.query.weight",
         lambda prefix: _separate(prefix, "attention.query", "attention.key", "attention.value", "output.dense"),
         r"output\.dense\.bias",
     ),
     "gpt2": AttentionLayout(
-        r"^((?:.*\.)?h\.\d+\.attn\.)c_attn\.weight$",
+        r"^((?:.*\.)?h\.\d+\.attn\.)c_(?:attn|proj)\.weight$",
         "h.N.attn.c_attn.weight",
         lambda prefix: _fused(prefix, "c_attn.weight", "c_attn.bias", "c_proj.weight", transposed=True),
         r"c_proj\.bias",
         constants=r".*\battn\.(masked_)?bias",  # the causal mask, in older files as numbers
     ),
     "clip": AttentionLayout(
-        r"^((?:.*\b)?(?:self_)?attn\.)in_proj_weight$",
+        r"^((?:.*\b)?(?:self_)?attn\.)(?:in_proj_weight|out_proj\.weight)$",
         "transformer.resblocks.N.attn.in_proj_weight",
         lambda prefix: _fused(prefix, "in_proj_weight", "in_proj_bias", "out_proj.weight"),
         r"out_proj\.bias",
     ),
     "clip_hf": AttentionLayout(
-        r"^(.*\bself_attn\.)q_proj\.weight$",
+        r"^(.*\bself_attn\.)(?:[qkv]_proj|out_proj)\.weight$",
         "encoder.layers.N.self_attn.q_proj.weight",
         lambda prefix: _separate(prefix, "q_proj", "k_proj", "v_proj", "out_proj"),
         r"out_proj\.bias",
     ),
     "timm": AttentionLayout(
-        r"^(.*\battn\.)qkv\.weight$",
+        r"^(.*\battn\.)(?:qkv|proj)\.weight$",
         "blocks.N.attn.qkv.weight",
         lambda prefix: _fused(prefix, "qkv.weight", "qkv.bias", "proj.weight"),
         r"proj\.bias",
         biases=False,
     ),
     "llama": AttentionLayout(
-        r"^(.*\bself_attn\.)q_proj\.weight$",
+        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
         "model.layers.N.self_attn.q_proj.weight",
         lambda prefix: _llama(prefix, rotary=True),
         r"o_proj\.bias|rotary_emb\.inv_freq|[qk]_norm\.weight",
@@ -223,7 +245,7 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         biases=False,
     ),
     "llama_nope": AttentionLayout(
-        r"^(.*\bself_attn\.)q_proj\.weight$",
+        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
         "model.layers.N.self_attn.q_proj.weight",
         lambda prefix: _llama(prefix, rotary=False),
         r"o_proj\.bias",

@@ -16,7 +16,7 @@ from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.errors import LayoutError
 from refgeo.networks.geometry import block_metric
-from refgeo.networks.layouts import LAYOUTS
+from refgeo.networks.layouts import LAYOUTS, Heads
 from refgeo.pair import Array, Pair
 
 Block = Pair | Array
@@ -34,7 +34,7 @@ class Network:
     blocks : dict
         ``Pair`` blocks with the heads as leading dimension, named after their layer, and every other floating-point
         parameter as an array under its own name.
-    heads, key_value_heads : int
+    heads, key_value_heads : int or mapping of patterns to int
         Attention heads; query heads and key heads, if they are grouped.
     dtypes : dict
         The dtype of every tensor of the checkpoint, for the way back.
@@ -46,8 +46,8 @@ class Network:
 
     layout: str
     blocks: dict[str, Block]
-    heads: int
-    key_value_heads: int
+    heads: Heads
+    key_value_heads: Heads
     dtypes: dict[str, np.dtype[Any]] = field(repr=False)
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
@@ -84,8 +84,14 @@ class Network:
         if set(blocks) != set(self.blocks):
             difference = sorted(set(blocks) ^ set(self.blocks))
             raise KeyError(f"blocks: expected the names of Network.blocks; differing: {', '.join(difference[:5])}")
-        pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
-        arrays = {name: block for name, block in blocks.items() if not isinstance(block, Pair)}
+        for name, block in self.blocks.items():
+            given: Any = blocks[name]
+            shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
+            expected = [part.shape for part in (block if isinstance(block, Pair) else [block])]
+            if shapes != expected:
+                raise ValueError(f"blocks[{name!r}]: expected the shape {_shown(expected)}, got {_shown(shapes)}")
+        pairs = {name: Pair(*blocks[name]) for name, block in self.blocks.items() if isinstance(block, Pair)}
+        arrays = {name: blocks[name] for name, block in self.blocks.items() if not isinstance(block, Pair)}
         tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
         state = {name: np.asarray(tensor).astype(dtype or self.dtypes[name]) for name, tensor in tensors.items()}
         return {name: (state | self.constants)[name] for name in self.dtypes}
@@ -113,6 +119,11 @@ class Network:
         """
         layout = LAYOUTS[self.layout]
         arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+        for name, array in arrays.items():
+            if name not in self.shapes:
+                raise KeyError(f"tensors: expected names of the checkpoint's parameters, got {name!r}")
+            if array.shape != self.shapes[name]:
+                raise ValueError(f"tensors[{name!r}]: expected the shape {self.shapes[name]}, got {array.shape}")
         missing = sorted(layout.used(self.shapes) - arrays.keys())
         if missing:
             raise KeyError(f"tensors: expected one for each tensor of the pairs; missing: {', '.join(missing[:5])}")
@@ -124,8 +135,8 @@ class Network:
 def read(
     source: str | Path | Mapping[str, npt.ArrayLike],
     layout: str,
-    heads: int | None = None,
-    key_value_heads: int | None = None,
+    heads: Heads | None = None,
+    key_value_heads: Heads | None = None,
 ) -> Network:
     """Read a checkpoint into blocks: pairs where the network has a GL(h) symmetry, arrays elsewhere.
 
@@ -136,10 +147,11 @@ def read(
     layout : str
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each looks like.
-    heads : int, optional
-        Number of attention heads, which the tensors do not show. Default: ``num_attention_heads`` or ``n_head`` in the
-        ``config.json`` beside the file. Not needed for ``"lora"``.
-    key_value_heads : int, optional
+    heads : int or mapping of str to int, optional
+        Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
+        ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
+        ``config.json`` beside the file, also in its ``text_config`` and ``vision_config``. Not needed for ``"lora"``.
+    key_value_heads : int or mapping of str to int, optional
         Number of key and value heads, if several query heads share one. Default: ``num_key_value_heads`` in the
         ``config.json``, or the number of heads.
 
@@ -178,6 +190,7 @@ def read(
         key_value_heads = _configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
     if heads is None and layout == "lora":
         heads = 1
+    heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
     if heads is None:
         raise LayoutError(
             "heads: the number of attention heads is not in the tensors; put the model's config.json beside the file, "
@@ -185,21 +198,33 @@ def read(
         )
     constant = re.compile(LAYOUTS[layout].constants)
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
-    numeric = {n: t for n, t in tensors.items() if t.dtype.kind == "f" and not constant.fullmatch(n)}
+    numeric = {n: t for n, t in tensors.items() if _holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     try:
-        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads or heads), LAYOUTS[layout].used(exact)
+        pairs, used = (
+            LAYOUTS[layout].split(exact, heads, heads if key_value_heads is None else key_value_heads),
+            LAYOUTS[layout].used(exact),
+        )
     except LayoutError as error:
         raise LayoutError(f"layout {layout}: {error}") from error
     return Network(
         layout,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
         heads,
-        key_value_heads or heads,
+        heads if key_value_heads is None else key_value_heads,
         {name: tensor.dtype for name, tensor in tensors.items()},
         {name: tensor.shape for name, tensor in numeric.items()},
         {name: tensor for name, tensor in tensors.items() if name not in numeric},
     )
+
+
+def _shown(shapes: list[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes))
+
+
+def _holds_numbers(dtype: np.dtype[Any]) -> bool:
+    """Floating point, with the machine-learning types (bfloat16, float8) that NumPy knows from other packages."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
 def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -228,8 +253,8 @@ def _configuration(path: Path) -> tuple[Path, dict[str, Any]]:
     return file, config
 
 
-def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> int | None:
-    """The first of the keys that the configuration has, a whole number."""
+def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> Heads | None:
+    """The first of the keys that the configuration has, a whole number, or one for each tower."""
     file, config = configuration
     for key in keys:
         if key in config:
@@ -237,4 +262,17 @@ def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...
             if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
                 raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
             return int(value)
-    return None
+    towers = {
+        f"{tower}_model.*": found
+        for tower in ("text", "vision")
+        if isinstance(config.get(f"{tower}_config"), dict)
+        and (found := _configured((file, config[f"{tower}_config"]), keys)) is not None
+    }
+    return {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None
+
+
+def _checked_heads(name: str, heads: Heads | None) -> Heads | None:
+    for value in heads.values() if isinstance(heads, Mapping) else [heads]:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+            raise LayoutError(f"{name}: expected an integer >= 1 (or a mapping of patterns to such), got {value!r}")
+    return heads

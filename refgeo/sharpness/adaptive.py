@@ -67,7 +67,7 @@ def adaptive_sharpness(
     0.7
     """
     effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback)
-    if norm not in _NORMS:
+    if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
     ball = _NORMS[norm](checked_radius(rho))
     arrays = _Arrays(params, names)
@@ -92,7 +92,9 @@ class _Arrays:
     def __init__(self, params: Any, names: Iterable[str] | None) -> None:
         self._params = params
         if isinstance(params, Mapping):
-            self.names = list(params if names is None else names)
+            self.names = [names] if isinstance(names, str) else list(params if names is None else names)
+            if len(set(self.names)) < len(self.names):
+                raise ValueError(f"names: expected each block once, got {self.names}")
             unknown = [name for name in self.names if name not in params]
             if unknown or not self.names:
                 raise ValueError(f"names: expected blocks of params, got {unknown or self.names}")
@@ -123,7 +125,10 @@ class _Arrays:
                     f"{self._shapes[name]}, got {[part.shape for part in parts]}"
                 )
             vectors += [np.ravel(part) for part in parts]
-        return np.concatenate(vectors).astype(np.float64, copy=False)
+        whole = np.concatenate(vectors)
+        if whole.dtype.kind not in "fiu":
+            raise TypeError(f"value_and_grad: expected real parameters and gradients, got {whole.dtype}")
+        return whole.astype(np.float64, copy=False)
 
     def structured(self, vector: Array) -> Any:
         """Blocks of the type of the parameters from one vector; blocks that are not named are left out."""

@@ -27,6 +27,9 @@ Watch = Callable[[int, float, float, float], bool]
 MOMENTUM = 0.75
 IMPROVING = 0.75
 MODEL_STEP_EVERY = 4
+NEGLIGIBLE = 1e-6
+"""Share of the first step's value below which the gradient is rounding, and its direction means nothing."""
+_SMALL = 1 << 20
 STATIONARY = 0.03
 """Residual at which a run counts as converged; the value's relative error is of the order of its square."""
 
@@ -44,8 +47,17 @@ class Ball(Protocol):
     def residual(self, x: Array, gradient: Array) -> float:
         """How far from stationary x is: 0 where no direction within the ball goes up."""
 
+    def linear_gain(self, gradient: Array) -> float:
+        """The largest value of gᵀx."""
+
     def random(self, direction: Array) -> Array:
-        """The boundary point in a random direction."""
+        """The boundary point in a random direction; 0 if there is none."""
+
+
+def _of_usual_size(gradient: Array) -> Array:
+    """The gradient, or a multiple of it whose square neither underflows nor overflows; only its direction counts."""
+    largest = float(np.max(np.abs(gradient), initial=0.0)) if gradient.size < _SMALL else 1.0
+    return gradient if largest == 0.0 or 1e-100 < largest < 1e100 else gradient / largest
 
 
 def _with_momentum(z: Array, x: Array, previous: Array) -> Array:
@@ -60,6 +72,7 @@ class RoundBall:
 
     def step(self, x: Array, previous: Array | None, gradient: Array, size: float) -> Array:
         """P(x + ¾(z − x) + ¼(x − x⁻)) with z = P(x + size · g/‖g‖)."""
+        gradient = _of_usual_size(gradient)
         vectors = (gradient, x) if previous is None else (gradient, x, previous)
         products = gram(vectors)
         direction, here, *earlier = np.eye(len(vectors))
@@ -74,16 +87,23 @@ class RoundBall:
 
     def residual(self, x: Array, gradient: Array) -> float:
         """‖P(x + ρ g/‖g‖) − x‖ / ρ."""
-        products = gram((x, gradient))
+        products = gram((x, _of_usual_size(gradient)))
         length = math.sqrt(products[1, 1])
         if length == 0.0:
             return 0.0
         there = self._scaled(np.array([1.0, self.radius / length]), products) - np.array([1.0, 0.0])
         return math.sqrt(max(float(there @ products @ there), 0.0)) / self.radius
 
+    def linear_gain(self, gradient: Array) -> float:
+        """ρ‖g‖₂."""
+        return self.radius * float(np.linalg.norm(gradient))
+
     def random(self, direction: Array) -> Array:
-        """The direction, scaled to the radius."""
-        return np.asarray(direction * (self.radius / np.linalg.norm(direction)))
+        """The direction, scaled to the radius; 0 if it is nothing but rounding."""
+        length = float(np.linalg.norm(direction))
+        if length <= 1e-12 * math.sqrt(len(direction)):
+            return np.zeros_like(direction)
+        return np.asarray(direction * (self.radius / length))
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,10 @@ class Box:
         """How much of the linear gain over the box is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁), square root."""
         total = float(np.abs(gradient).sum()) * self.radius
         return math.sqrt(max(1.0 - float(gradient @ x) / total, 0.0)) if total > 0.0 else 0.0
+
+    def linear_gain(self, gradient: Array) -> float:
+        """ρ‖g‖₁."""
+        return self.radius * float(np.abs(gradient).sum())
 
     def random(self, direction: Array) -> Array:
         """The corner in the direction of the signs."""
@@ -155,11 +179,15 @@ def maximise(
     n_iter: int,
     watch: Watch,
     memory: Memory,
-) -> Run:
+    from_gradient: bool = False,
+) -> Run | None:
     """Maximise over the ball from `start`, whose value and gradient are `at_start`.
 
     `evaluate` gives −inf where there is no value; such a step is undone and the next one is half as long. `watch` is
     told of every evaluation (iteration, value, best value, step size), and says whether to stop there.
+
+    With `from_gradient`, the result is None if the gradient at the start turns out to be negligible beside the
+    curvature: it is rounding then, and another start is better.
     """
     search = _Search(evaluate, ball, start, at_start, memory)
     halvings = set(checkpoints(n_iter))
@@ -174,7 +202,14 @@ def maximise(
             search.check()
         if watch(iteration, values[-1], search.best_value, search.tried):
             break
-    residual = ball.residual(search.best, search.best_gradient)
+        is_first = iteration == 1 and from_gradient and math.isfinite(values[1])
+        if is_first and ball.linear_gain(at_start[1]) <= NEGLIGIBLE * abs(values[1]):
+            return None
+    residual = (
+        ball.residual(search.best, search.best_gradient)
+        if np.isfinite(values[1:]).any() or len(values) == 1
+        else math.inf
+    )
     return Run(search.best_value, search.best, np.array(values), np.array(steps), residual)
 
 

@@ -44,7 +44,8 @@ def average_case_sharpness(
     n_samples : int
         Evaluations of the loss per batch, an even number >= 4.
     callback : callable, optional
-        Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value).
+        Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value). Raise
+        ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
 
     Returns
     -------
@@ -71,11 +72,13 @@ def average_case_sharpness(
     if n_samples < 4 or n_samples % 2:
         raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
     geometry = Geometry(params, metric)
+    if batches is not None and (isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable)):
+        raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
     data = [None] if batches is None else list(batches)
     if not data:
         raise ValueError("batches: expected at least one batch, got none")
     losses = [value if batches is None else on_batch(value, batch) for batch in data]
-    at_origin = [checked_loss("value", loss(params)) for loss in losses]
+    at_origin = [checked_loss("value", loss(geometry.assembled(geometry.space.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a finite loss at the parameters themselves")
     watcher = Watcher(callback, len(data) * n_samples // 2)
@@ -85,20 +88,28 @@ def average_case_sharpness(
         loss = math.nan if point is None else checked_loss("value", losses[batch](point))
         return loss if math.isfinite(loss) else math.nan
 
-    def pair(index: tuple[int, int]) -> float:
+    def pair(index: tuple[int, int]) -> float | None:
         batch, sample = index
         if watcher.stopped:
-            return math.nan
-        normal = np.random.default_rng([seed, batch, sample]).standard_normal(geometry.space.n_coordinates)
-        x = rho * geometry.horizontal(normal)
+            return None
+        rng = np.random.default_rng([seed, batch, sample])
+        x = rho * geometry.horizontal(geometry.space.normal_coordinates(rng))
         increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
         watcher.tell(batch, sample, 0, increase, increase, rho)
         return increase
 
     indices = [(batch, sample) for batch in range(len(data)) for sample in range(n_samples // 2)]
-    samples = np.array(list(in_order(pair, indices, workers))).reshape(len(data), n_samples // 2)
+    drawn = list(in_order(pair, indices, workers))
+    samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(data), -1)
+    begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
     kept = np.isfinite(samples)
-    if (kept.sum(axis=1) < 2).any():
+    enough = kept.sum(axis=1) >= 2
+    if watcher.stopped and enough.any():
+        samples, begun, kept = samples[enough], begun[enough], kept[enough]
+        at_origin = [loss for loss, used in zip(at_origin, enough, strict=True) if used]
+    elif watcher.stopped:
+        raise ValueError("callback: stopped before two pairs of any batch were done, which is no average yet")
+    elif not enough.all():
         raise ValueError(
             f"rho: at {rho:g}, fewer than two of {n_samples // 2} pairs stayed in the domain; try a smaller one"
         )
@@ -109,6 +120,6 @@ def average_case_sharpness(
         standard_error=math.hypot(*errors) / len(errors),
         loss=math.fsum(at_origin) / len(at_origin),
         samples=samples,
-        n_rejected=int((~kept).sum()),
+        n_rejected=int((begun & ~kept).sum()),
         rho=rho,
     )

@@ -64,9 +64,9 @@ class Geometry:
         return self.space.to_coordinates(self.space.horizontal_projection(self.space.from_coordinates(x)))
 
     def point(self, x: Array, order: Order) -> Any | None:
-        """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, without rounding."""
+        """γ_ξ(1), or None where the geodesic does not get there; θ without rounding for ξ = 0."""
         if not np.any(x):
-            return self.params
+            return self.assembled(self.space.point)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 return self.assembled(self.space.point_at(x, order))
@@ -144,11 +144,13 @@ class Objective:
         blocks = self.geometry.gradients(grads)
         if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
             return -math.inf, self.origin
-        return loss, self.geometry.space.gradient_at(x, blocks, self._gradient_order)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
+        return (loss, gradient) if math.isfinite(np.sum(gradient)) else (-math.inf, self.origin)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.geometry.horizontal(rng.standard_normal(len(self.origin)))
+        return self.geometry.horizontal(self.geometry.space.normal_coordinates(rng))
 
     def tangent_vector(self, x: Array) -> Any:
         """ξ of coordinates x, of the type of the parameters."""

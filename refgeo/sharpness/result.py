@@ -100,12 +100,13 @@ class SharpnessResult:
         ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
         True
         """
-        arrays: dict[str, Array] = {}
-        document = {"format": FORMAT, "result": self._document("", arrays)}
+        arrays: list[Array] = []
+        document = {"format": FORMAT, "result": self._document(arrays)}
         path = Path(path)
         unfinished = path.with_name(path.name + ".part")
         with open(unfinished, "wb") as file:
-            np.savez(file, __document__=np.array(json.dumps(document)), **arrays)  # type: ignore[arg-type]
+            members = {f"array{i}": array for i, array in enumerate(arrays)}
+            np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
         os.replace(unfinished, path)
 
     @classmethod
@@ -119,11 +120,11 @@ class SharpnessResult:
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
-                arrays = dict(contents)
-            document = json.loads(str(arrays.pop("__document__")))
-            if document["format"] != FORMAT:
-                raise ValueError(f"its format is {document['format']!r}")
-            return cls._from_document("", document["result"], arrays)
+                document = json.loads(str(contents["document"]))
+                if document["format"] != FORMAT:
+                    raise ValueError(f"its format is {document['format']!r}")
+                arrays = [contents[f"array{i}"] for i in range(len(contents.files) - 1)]
+            return cls._from_document(document["result"], arrays)
         except FileNotFoundError:
             raise
         except Exception as error:
@@ -161,58 +162,55 @@ class SharpnessResult:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SharpnessResult):
             return NotImplemented
-        mine: dict[str, Array] = {}
-        theirs: dict[str, Array] = {}
-        return (
-            self._document("", mine) == other._document("", theirs)
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(array, theirs[name]) for name, array in mine.items())
+        mine: list[Array] = []
+        theirs: list[Array] = []
+        documents = [json.dumps(self._document(mine)), json.dumps(other._document(theirs))]
+        return documents[0] == documents[1] and all(
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _document(self, prefix: str, arrays: dict[str, Array]) -> dict[str, Any]:
-        """The numbers as JSON, and the arrays under flat names."""
-        for name in _ARRAYS:
-            arrays[prefix + name] = getattr(self, name)
+    def _document(self, arrays: list[Array]) -> dict[str, Any]:
+        """Everything as JSON; arrays go to the list, and only their numbers into the document."""
         return {
             **{name: getattr(self, name) for name in _NUMBERS},
-            "maximizer": None if self.batches else _flattened(self.maximizer, f"{prefix}maximizer", arrays),
-            "batches": [batch._document(f"{prefix}{i}/", arrays) for i, batch in enumerate(self.batches)],
+            **{name: _flattened(getattr(self, name), arrays) for name in _ARRAYS},
+            "maximizer": None if self.batches else _flattened(self.maximizer, arrays),
+            "batches": [batch._document(arrays) for batch in self.batches],
         }
 
     @classmethod
-    def _from_document(cls, prefix: str, document: dict[str, Any], arrays: Mapping[str, Array]) -> SharpnessResult:
-        batches = tuple(cls._from_document(f"{prefix}{i}/", part, arrays) for i, part in enumerate(document["batches"]))
-        maximizer = (
-            [batch.maximizer for batch in batches]
-            if batches
-            else _unflattened(document["maximizer"], f"{prefix}maximizer", arrays)
-        )
+    def _from_document(cls, document: dict[str, Any], arrays: list[Array]) -> SharpnessResult:
+        batches = tuple(cls._from_document(part, arrays) for part in document["batches"])
+        maximizers = [batch.maximizer for batch in batches]
         fields: dict[str, Any] = {name: document[name] for name in _NUMBERS}
-        fields |= {name: arrays[prefix + name] for name in _ARRAYS}
-        return cls(**fields, maximizer=maximizer, batches=batches)
+        fields |= {name: _unflattened(document[name], arrays) for name in _ARRAYS}
+        fields["maximizer"] = maximizers if batches else _unflattened(document["maximizer"], arrays)
+        return cls(**fields, batches=batches)
 
 
 _ARRAYS = ("trace", "values", "steps")
 _NUMBERS = ("value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "settings")
 
 
-def _flattened(vector: Any, name: str, arrays: dict[str, Array]) -> Any:
-    """The shape of a tangent vector ("array", "pair", or a dict of these); its arrays go to `arrays`."""
+def _flattened(vector: Any, arrays: list[Array]) -> Any:
+    """The shape of a tangent vector, an array's number, a list of two for a pair, or a dict of these."""
     if isinstance(vector, Mapping):
-        return {block: _flattened(part, f"{name}/{block}", arrays) for block, part in vector.items()}
+        strange = [block for block in vector if not isinstance(block, str)]
+        if strange:
+            raise TypeError(f"blocks: expected names that are strings, to save them, got {strange[0]!r}")
+        return {block: _flattened(part, arrays) for block, part in vector.items()}
     if isinstance(vector, Pair):
-        arrays[f"{name}:G"], arrays[f"{name}:H"] = vector
-        return "pair"
-    arrays[name] = vector
-    return "array"
+        return [_flattened(factor, arrays) for factor in vector]
+    arrays.append(vector)
+    return len(arrays) - 1
 
 
-def _unflattened(kind: Any, name: str, arrays: Mapping[str, Array]) -> Any:
-    if isinstance(kind, dict):
-        return {block: _unflattened(part, f"{name}/{block}", arrays) for block, part in kind.items()}
-    return Pair(arrays[f"{name}:G"], arrays[f"{name}:H"]) if kind == "pair" else arrays[name]
+def _unflattened(shape: Any, arrays: list[Array]) -> Any:
+    if isinstance(shape, dict):
+        return {block: _unflattened(part, arrays) for block, part in shape.items()}
+    return Pair(*(arrays[i] for i in shape)) if isinstance(shape, list) else arrays[shape]
 
 
 @dataclass(frozen=True)

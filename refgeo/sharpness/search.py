@@ -130,7 +130,8 @@ def seed_of(rng: np.random.Generator | int | None) -> int:
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     """The results in the order of the items, whatever the number of threads."""
     if workers == 1:
-        yield from map(function, items)
+        for item in items:  # not map: a StopIteration of the function would end it silently
+            yield function(item)
     else:
         pool = ThreadPoolExecutor(workers)
         try:
@@ -169,7 +170,7 @@ def search(
 ) -> SharpnessResult:
     """Maximise over the ball for every batch; average."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
-    per_batch = 1 + effort.n_restarts * effort.n_iter
+    per_batch = effort.n_restarts * (1 + effort.n_iter)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
 
     def one(item: tuple[int, Any]) -> SharpnessResult | None:
@@ -185,7 +186,14 @@ def search(
         return result
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
         raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
-    found = [result for result in in_order(one, enumerate(batches), effort.workers) if result is not None]
+
+    def until_stopped() -> Iterator[tuple[int, Any]]:
+        for item in enumerate(batches):
+            yield item
+            if watcher.stopped:
+                return
+
+    found = [result for result in in_order(one, until_stopped(), effort.workers) if result is not None]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
     return _mean(found, settings)
@@ -219,6 +227,10 @@ def _one_batch(
     counted = _Counted(objective)
     at_origin = (0.0, objective.gradient_at_origin)
 
+    def random_start(start: int) -> Array:
+        rng = np.random.default_rng([effort.seed, batch, start])
+        return ball.random(objective.random_direction(rng))
+
     def run(start: int) -> Run:
         with recycling():
             return started(start)
@@ -227,16 +239,24 @@ def _one_batch(
         def watch(iteration: int, value: float, best: float, step: float) -> bool:
             return watcher.tell(batch, start, iteration, value, best, step)
 
-        memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin)
+        def climbed(x: Array, evaluation: tuple[float, Array], from_gradient: bool = False) -> Run | None:
+            memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin)
+            return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory, from_gradient)
+
         if start == 0 and np.any(objective.gradient_at_origin):
-            return maximise(counted, ball, objective.origin, at_origin, effort.n_iter, watch, memory)
-        rng = np.random.default_rng([effort.seed, batch, start])
-        x = ball.random(objective.random_direction(rng))
-        evaluation = counted(x)
-        while evaluation[0] == -math.inf and np.max(np.abs(x)) > 0.0:
-            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else objective.origin
-            evaluation = counted(x) if np.any(x) else at_origin
-        return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory)
+            found = climbed(objective.origin, at_origin, from_gradient=True)
+            if found is not None:
+                return found
+        x, evaluation = random_start(start), at_origin
+        while np.any(x):
+            evaluation = counted(x)
+            watch(0, evaluation[0], evaluation[0], 0.0)
+            if evaluation[0] > -math.inf:
+                break
+            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
+        found = climbed(x, evaluation if np.any(x) else at_origin)
+        assert found is not None
+        return found
 
     runs = list(in_order(run, range(1 if watcher.stopped else effort.n_restarts), workers))
     best = max(runs, key=lambda run: run.value)

@@ -36,7 +36,7 @@ def worst_case_sharpness(
 
     The search runs in orthonormal coordinates of the horizontal space, where the ball is round. The first start is
     along the Riemannian gradient, so that at another point of the orbit the same search takes place; further ones are
-    in directions drawn in coordinates.
+    in directions drawn in coordinates, and so is the first where the gradient is nothing but rounding.
 
     Parameters
     ----------
