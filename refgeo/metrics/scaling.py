@@ -49,10 +49,10 @@ class ScalingTangentSpace(ArrayTangentSpace):
         return np.asarray(self._radius**2 * self._vector("egrad", egrad))
 
     def riemannian_hessian(self, egrad: Array, ehess_v: Array, v: Array) -> Array:
-        """P(D grad f[v] + Γ(grad f, v)), with D grad f[v] = ‖θ‖² Hess v + 2(θ·v) e."""
-        e, v = self._vector("egrad", egrad), self._vector("v", v)
-        derivative = self._radius**2 * self._vector("ehess_v", ehess_v) + 2.0 * np.vdot(self.point, v) * e
-        return self.horizontal_projection(derivative + self.christoffel(self.riemannian_gradient(e), v))
+        """P(‖θ‖² Hess v + Γ(grad f, v)) for a horizontal v, along which ‖θ‖ does not change."""
+        gradient = self.riemannian_gradient(egrad)
+        derivative = self._radius**2 * self._vector("ehess_v", ehess_v)
+        return self.horizontal_projection(derivative + self.christoffel(gradient, v))
 
     def christoffel(self, a: Array, b: Array | None = None) -> Array:
         """Γ(a, b) = −[(θ·a) b + (θ·b) a − (a·b) θ] / ‖θ‖²."""
