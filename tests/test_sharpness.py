@@ -18,12 +18,11 @@ from refgeo.trust_region import maximise_quadratic
 
 PAIR_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
 pair_metrics = pytest.mark.parametrize("name", PAIR_METRICS)
-MODEL = rg.networks.AttentionClassifier(width=8, heads=2, depth=2)
 
 
 @functools.cache
 def transformer(norm="pre"):
-    model = rg.networks.AttentionClassifier(width=8, heads=2, depth=2, norm=norm)
+    model = rg.networks.AttentionClassifier(width=8, heads=2, norm=norm)
     rng = np.random.default_rng(0)
     batch = rng.integers(0, model.vocabulary, (16, model.length)), rng.integers(0, model.classes, 16)
     params = model.init(1)

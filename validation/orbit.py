@@ -21,7 +21,6 @@ import numpy as np
 import refgeo as rg
 from validation import experiment, minilm
 
-RHO = 0.2
 KINDS = ("inv", "mix", "adaptive")
 
 
@@ -76,6 +75,7 @@ class Small:
 
     name = "small transformer"
     frozen = ()
+    rho = 0.05
 
     def __init__(self, quick: bool) -> None:
         self.model, self.params, self.batch = trained_transformer(100 if quick else 300)
@@ -100,6 +100,7 @@ class MiniLM:
 
     name = "MiniLM"
     frozen = minilm.FROZEN
+    rho = 0.2  # in float32 the loss itself changes by some 1e-5 along the orbit, which a larger ball makes less of
 
     def __init__(self, quick: bool) -> None:
         self.network = minilm.network()
@@ -124,8 +125,8 @@ def measure(network: Any, results: experiment.Results, scales: list[float], work
         loss = network.loss(np.dtype(dtype))
         options = {"n_iter": network.n_iter, "workers": workers}
         if kind == "adaptive":
-            return rg.adaptive_sharpness(loss, params, RHO, names=names, **options).value
-        return rg.worst_case_sharpness(loss, params, network.metric(kind), RHO, **options).value
+            return rg.adaptive_sharpness(loss, params, network.rho, names=names, **options).value
+        return rg.worst_case_sharpness(loss, params, network.metric(kind), network.rho, **options).value
 
     table: dict[str, Any] = {}
     with experiment.progress() as bar:
@@ -183,7 +184,7 @@ def main() -> None:
             )
             continue
         network = kind(options.quick)
-        settings = {"rho": RHO, "scales": scales, "n_iter": network.n_iter, "quick": options.quick}
+        settings = {"rho": network.rho, "scales": scales, "n_iter": network.n_iter, "quick": options.quick}
         results = experiment.Results(options.out / f"orbit_{key}.json", settings)
         table = tables[network.name] = measure(network, results, scales, options.workers)
         results.values["ratios"] = table
