@@ -19,7 +19,7 @@ import numpy as np
 
 from refgeo.pair import Array
 from refgeo.sharpness.model_step import Memory
-from refgeo.sharpness.vectors import combination, gram
+from refgeo.sharpness.vectors import combination, gram, is_zero
 
 Evaluation = tuple[float, Array]
 Watch = Callable[[int, float, float, float], bool]
@@ -193,7 +193,7 @@ def maximise(
     halvings = set(checkpoints(n_iter))
     values, steps = [at_start[0]], [0.0]
     for iteration in range(1, n_iter + 1):
-        if not np.any(search.gradient):
+        if is_zero(search.gradient):
             break  # nothing to follow: a stationary point, or a function that is constant
         proposal = search.proposal() if iteration % MODEL_STEP_EVERY == 0 or iteration == n_iter else None
         values.append(search.advance() if proposal is None else search.go_to(proposal))

@@ -12,6 +12,7 @@ from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDe
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric, Order
 from refgeo.pair import Array, Pair
+from refgeo.sharpness.vectors import is_zero
 
 LossAndGradient = Callable[..., tuple[float, Any]]
 
@@ -65,7 +66,7 @@ class Geometry:
 
     def point(self, x: Array, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ without rounding for ξ = 0."""
-        if not np.any(x):
+        if is_zero(x):
             return self.assembled(self.space.point)
         try:
             with np.errstate(over="ignore", invalid="ignore"):

@@ -16,6 +16,7 @@ from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
 from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.result import Progress, SharpnessResult
+from refgeo.sharpness.vectors import is_zero
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
@@ -243,18 +244,18 @@ def _one_batch(
             memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin)
             return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory, from_gradient)
 
-        if start == 0 and np.any(objective.gradient_at_origin):
+        if start == 0 and not is_zero(objective.gradient_at_origin):
             found = climbed(objective.origin, at_origin, from_gradient=True)
             if found is not None:
                 return found
         x, evaluation = random_start(start), at_origin
-        while np.any(x):
+        while not is_zero(x):
             evaluation = counted(x)
             watch(0, evaluation[0], evaluation[0], 0.0)
             if evaluation[0] > -math.inf:
                 break
             x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
-        found = climbed(x, evaluation if np.any(x) else at_origin)
+        found = climbed(x, at_origin if is_zero(x) else evaluation)
         assert found is not None
         return found
 

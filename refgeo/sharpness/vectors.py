@@ -17,6 +17,17 @@ def _chunks(length: int) -> Iterator[slice]:
     return (slice(start, start + _CHUNK) for start in range(0, length, _CHUNK))
 
 
+def is_zero(vector: Array) -> bool:
+    """Whether nothing but zeros is in it; a vector that is not zero tells by its first entries, as a rule.
+
+    Examples
+    --------
+    >>> is_zero(np.zeros(3)), is_zero(np.array([0.0, 1e-300]))
+    (True, False)
+    """
+    return not (vector[:_CHUNK].any() or vector.any())
+
+
 def gram(vectors: Sequence[Array]) -> Array:
     """The matrix of their dot products.
 
