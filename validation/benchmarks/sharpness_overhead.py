@@ -2,8 +2,8 @@
 
 Loss and gradient of MiniLM (6 layers, 10.6 million parameters that move) on 8 sequences of 64 tokens in plain NumPy,
 float64, against everything else in an iteration: coordinates, geodesics, gradients, projections, steps. All of that is
-some fifteen passes over vectors of 85 MB, too long for a cache, and ten products with the heads' matrices; what one pass
-costs is printed too.
+some fifteen passes over vectors of 85 MB, too long for a cache, and ten products with the heads' matrices; what one
+pass costs is printed too.
 
     python -m validation.benchmarks.sharpness_overhead [--rounds 10]
 """
