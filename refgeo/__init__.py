@@ -28,7 +28,7 @@ from refgeo.sharpness import (
 )
 
 if TYPE_CHECKING:
-    from refgeo import conformance, formulas, networks, strategies, testing
+    from refgeo import conformance, diagonal, formulas, networks, strategies, testing
     from refgeo.conformance import Report, check
     from refgeo.gradients import value_and_grad
 
@@ -57,6 +57,7 @@ __all__ = [
     "average_case_sharpness",
     "check",
     "conformance",
+    "diagonal",
     "formulas",
     "networks",
     "strategies",
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
-_DEFERRED_MODULES = ("conformance", "formulas", "networks", "strategies", "testing")
+_DEFERRED_MODULES = ("conformance", "diagonal", "formulas", "networks", "strategies", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -83,10 +83,11 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
     >>> found.x.tolist(), float(found.lower), float(found.multiplier)
     ([0.25], 0.125, 0.0)
     """
-    c, w = np.broadcast_arrays(np.asarray(c, dtype=np.float64), np.asarray(w, dtype=np.float64))
-    rho = np.broadcast_to(np.asarray(radius, dtype=np.float64), c.shape[:-1])
+    c, w, rho = (np.asarray(array, dtype=np.float64) for array in (c, w, radius))
     if c.ndim == 0 or c.shape[-1] == 0:
         raise ValueError(f"c: expected at least one coefficient, got shape {c.shape}")
+    c, w, rho = np.broadcast_arrays(c, w, rho[..., None])
+    rho = rho[..., 0]
     for name, array in (("c", c), ("w", w), ("radius", rho)):
         if not np.isfinite(array).all() or (name == "radius" and not np.all(array > 0.0)):
             raise ValueError(f"{name}: expected finite numbers{' > 0' if name == 'radius' else ''}")

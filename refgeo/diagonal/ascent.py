@@ -1,0 +1,124 @@
+r"""Lower bounds: points of the ball that are local maxima.
+
+F(W(t)) + ½μ‖t‖² is convex near t if μ ≥ −min_i (∂F/∂w_i) W″_i, because F is convex in w. A convex function lies above
+its tangent plane, so the maximiser of the tangent plane over the ball is an ascent: t⁺ ∝ ∇ + μt, cut off where the
+manifold ends (a power iteration, where F is quadratic in t). Newton's method on the sphere finishes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from refgeo.diagonal.geometry import Geometry
+from refgeo.diagonal.problem import Problem
+from refgeo.pair import Array
+
+_STEPS = 400
+_NEWTON_STEPS = 12
+
+
+def value_at(problem: Problem, geometry: Geometry, t: Array) -> Array:
+    """F(W(t))."""
+    return problem.increase(geometry.shift(problem.beta, t))
+
+
+def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> tuple[Array, Array]:
+    """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
+    lowest = geometry.lowest(problem.beta)
+    value, gradient, shift = _slopes(problem, geometry, t)
+    caution = np.zeros_like(value)
+    for _ in range(_STEPS):
+        direction = gradient + (shift + caution)[..., None] * t
+        candidate = farthest(direction, lowest, rho)
+        new_value, new_gradient, new_shift = _slopes(problem, geometry, candidate)
+        better = new_value > value
+        settled = (np.abs(new_value - value) <= 1e-15 * np.abs(value)) & (caution == 0.0)
+        keep = better[..., None]
+        t, gradient = np.where(keep, candidate, t), np.where(keep, new_gradient, gradient)
+        value, shift = np.where(better, new_value, value), np.where(better, new_shift, shift)
+        size = np.linalg.norm(gradient, axis=-1) / rho
+        caution = np.where(better | settled, 0.0, 4.0 * caution + 0.25 * size)
+        if np.all(settled | (caution > 1e6 * size)):
+            break
+    return t, value
+
+
+def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: Array) -> tuple[Array, Array]:
+    """Newton's method for stationary points on the sphere ‖t‖ = ρ; a step that loses is not taken.
+
+    With λ = tᵀ∇/ρ², (∇² − λ) s + κt = −(∇ − λt) and tᵀs = 0.
+    """
+    beta = problem.beta
+    d = t.shape[-1]
+    for _ in range(_NEWTON_STEPS):
+        w, slope = geometry.shift(beta, t), geometry.slope(beta, t)
+        _, down = problem.increase_and_gradient(w)
+        gradient = down * slope
+        multiplier = np.sum(t * gradient, axis=-1) / rho**2
+        H = 2.0 * slope[..., :, None] * problem.gram * slope[..., None, :]
+        H[..., range(d), range(d)] += down * geometry.curvature(beta, t) - multiplier[..., None]
+        system = np.zeros((*H.shape[:-2], d + 1, d + 1))
+        scale = np.abs(multiplier) + np.max(np.abs(H), axis=(-2, -1))
+        scale = np.where(scale > 0.0, scale, 1.0)
+        system[..., :d, :d] = H / scale[..., None, None]
+        system[..., :d, d] = system[..., d, :d] = t / rho[..., None]
+        right_side = np.zeros((*t.shape[:-1], d + 1))
+        right_side[..., :d] = -(gradient - multiplier[..., None] * t) / scale[..., None]
+        try:
+            step = np.linalg.solve(system, right_side[..., None])[..., :d, 0]
+        except np.linalg.LinAlgError:  # one of the batch is singular: a direction without curvature
+            break
+        candidate = t + step
+        length = np.linalg.norm(candidate, axis=-1)
+        candidate = candidate * (rho / np.where(length > 0.0, length, 1.0))[..., None]
+        new_value = value_at(problem, geometry, candidate)
+        better = np.isfinite(new_value) & (new_value > value)
+        if not better.any():
+            break
+        t, value = np.where(better[..., None], candidate, t), np.where(better, new_value, value)
+    return t, value
+
+
+def _slopes(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array, Array]:
+    """F, its gradient in t, and the μ that makes it convex near t."""
+    beta = problem.beta
+    value, down = problem.increase_and_gradient(geometry.shift(beta, t))
+    bending = down * geometry.curvature(beta, t)
+    return value, down * geometry.slope(beta, t), np.maximum(0.0, -np.min(bending, axis=-1))
+
+
+def farthest(p: Array, lowest: Array, rho: Array) -> Array:
+    """The t with the largest pᵀt, ‖t‖ ≤ ρ and t ≥ lowest (which is negative).
+
+    t_i = max(θp_i, lowest_i), with the θ that puts it on the sphere. Sorted by the θ_i at which they reach their end,
+    the first j coordinates are there, and ‖t‖² = θ² Σ_rest p² + Σ_j lowest².
+
+    Examples
+    --------
+    >>> farthest(np.array([3.0, -4.0]), np.array([-np.inf, -1.0]), np.asarray(5.0)).round(6)
+    array([ 4.898979, -1.      ])
+    """
+    p = p / np.maximum(np.max(np.abs(p), axis=-1, keepdims=True), 1e-300)
+    if np.all(lowest == -np.inf):
+        length = np.linalg.norm(p, axis=-1)
+        return np.asarray(p * (rho / np.where(length > 0.0, length, 1.0))[..., None])
+    p, lowest = np.broadcast_arrays(p, lowest)
+    ends = np.divide(lowest, p, out=np.full(p.shape, np.inf), where=p < 0.0)
+    order = np.argsort(ends, axis=-1)
+    ends = np.take_along_axis(ends, order, axis=-1)
+    squares = np.take_along_axis(p, order, axis=-1) ** 2
+    stuck = np.where(np.isfinite(ends), np.take_along_axis(lowest, order, axis=-1), 0.0) ** 2
+    zero = np.zeros((*p.shape[:-1], 1))
+    # with the first j at their end: Σ lowest², and Σ p² of the rest (summed from the back, so that nothing cancels)
+    reached = np.concatenate([zero, np.cumsum(stuck, axis=-1)], axis=-1)
+    rest = np.concatenate([np.cumsum(squares[..., ::-1], axis=-1)[..., ::-1], zero], axis=-1)
+    room = rho[..., None] ** 2 - reached
+    with np.errstate(divide="ignore", invalid="ignore"):
+        theta = np.sqrt(np.maximum(room, 0.0) / rest)
+    # the j whose θ lies between the ends before and after it: the first for which θ is at most the next end
+    following = np.concatenate([ends, np.full((*p.shape[:-1], 1), np.inf)], axis=-1)
+    fits = (theta <= following) & (rest > 0.0)
+    j = np.argmax(fits, axis=-1)
+    chosen = np.take_along_axis(theta, j[..., None], axis=-1)
+    t = np.maximum(chosen * p, lowest)
+    return np.where(np.any(fits, axis=-1)[..., None], t, np.where(p < 0.0, np.maximum(lowest, -rho[..., None]), 0.0))

@@ -1,0 +1,161 @@
+r"""Geodesics of diagonal networks and their domain (5.1): horizontal velocities are η_u/u = η_v/v = b.
+
+The metrics on a pair of numbers are (5/6) inv :math:`η_u^2/u^2 + η_v^2/v^2` and (6/7) mix
+:math:`η_u^2v^2 + η_v^2u^2`. In a = log|u|, c = log|v| inv is da² + dc², flat: geodesics are straight in (a, c), so
+u e^{tη_u/u} for any velocity. mix is e^{2(a+c)}(da² + dc²); along horizontal curves, da = dc, it is
+½e^{2(a+c)}(d(a + c))² = ½dβ², so β = uv moves on a straight line, β₀(1 + 2bt), and a and c gain the same:
+(u√(1+2bt), v√(1+2bt)).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.diagonal.geometry import Adaptive, Mixed, geometry_of
+from refgeo.errors import GeodesicIncompleteError
+from refgeo.pair import Array, real_array
+
+_HORIZONTAL = 1e-8
+
+
+def geodesic(
+    metric: Any,
+    u: npt.ArrayLike,
+    v: npt.ArrayLike,
+    eta_u: npt.ArrayLike,
+    eta_v: npt.ArrayLike,
+    t: float = 1.0,
+) -> tuple[Array, Array]:
+    r"""The geodesic from (u, v) with initial velocity (η_u, η_v) at time t, in closed form.
+
+    inv :math:`(u e^{tη_u/u}, v e^{tη_v/v})`; mix :math:`(u\sqrt{1+2bt}, v\sqrt{1+2bt})` for a horizontal velocity;
+    adaptive, which knows no curvature, (u + tη_u, v + tη_v). Coordinates with u_i v_i = 0 do not move.
+
+    Parameters
+    ----------
+    metric : "inv", "mix", "adaptive", or InvariantMetric() or MixedMetric()
+    u, v, eta_u, eta_v : array_like, shape ``(..., d)``
+    t : float
+
+    Returns
+    -------
+    tuple of ndarray
+        The weights (u, v) at time t.
+
+    Raises
+    ------
+    GeodesicIncompleteError
+        mix: a weight reaches zero at or before t.
+    ValueError
+        mix: the velocity is not horizontal.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.diagonal.geodesic("mix", [2.0], [3.0], [2.0], [3.0], t=1.5)
+    (array([4.]), array([6.]))
+    """
+    geometry = geometry_of(metric)
+    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
+    time = float(t)
+    if not math.isfinite(time):
+        raise ValueError(f"t: expected a finite number, got {t!r}")
+    if isinstance(geometry, Adaptive):
+        free = u * v != 0.0
+        return u + np.where(free, time * eta_u, 0.0), v + np.where(free, time * eta_v, 0.0)
+    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
+    if not isinstance(geometry, Mixed):
+        return u * np.exp(time * rate_u), v * np.exp(time * rate_v)
+    ends = np.abs(end_time(geometry.name, u, v, math.copysign(1.0, time) * eta_u, math.copysign(1.0, time) * eta_v))
+    if np.any(abs(time) >= ends):
+        block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
+        first = math.copysign(float(ends[block]), time)
+        raise GeodesicIncompleteError(
+            f"t: the mix geodesic{f' of network {block}' if block else ''} reaches a zero of u ⊙ v at t = {first:.6g}, "
+            f"got t = {time:.6g}; take a shorter time or a shorter velocity",
+            first,
+            block,
+        )
+    factor = np.sqrt(1.0 + 2.0 * time * rate_u)
+    return u * factor, v * factor
+
+
+def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
+    r"""The length of a velocity, a number per network: inv and adaptive :math:`\sqrt{Σ η_u^2/u^2 + η_v^2/v^2}`, mix
+    :math:`\sqrt{Σ η_u^2v^2 + η_v^2u^2}`. Coordinates with u_i v_i = 0 do not count.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.diagonal.norm("mix", [2.0, 0.0], [3.0, 1.0], [1.0, 0.0], [2.0, 5.0])
+    array(5.)
+    """
+    geometry = geometry_of(metric)
+    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
+    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
+    weight = np.abs(u * v) if isinstance(geometry, Mixed) else 1.0
+    return np.asarray(np.linalg.norm(np.hypot(rate_u, rate_v) * weight, axis=-1))
+
+
+def horizontal_projection(
+    u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike
+) -> tuple[Array, Array]:
+    """The horizontal part (ub, vb), b = ½(η_u/u + η_v/v), the same for both metrics.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.diagonal.horizontal_projection([2.0], [3.0], [2.0], [0.0])
+    (array([1.]), array([1.5]))
+    """
+    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
+    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
+    b = 0.5 * (rate_u + rate_v)
+    return u * b, v * b
+
+
+def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
+    """When a geodesic leaves the manifold: mix at the first 1 + 2b_i t = 0 with t > 0, inv and adaptive never.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.diagonal.end_time("mix", [2.0, 1.0], [3.0, 1.0], [-2.0, 1.0], [-3.0, 1.0])
+    array(0.5)
+    """
+    geometry = geometry_of(metric)
+    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
+    if not isinstance(geometry, Mixed):
+        return np.full(u.shape[:-1], np.inf)
+    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
+    if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
+        raise ValueError(
+            "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form of mix; "
+            "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() follows any"
+        )
+    lowest = np.min(rate_u, axis=-1)
+    return np.asarray(np.divide(-0.5, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
+
+
+def _arguments(*arrays: npt.ArrayLike) -> list[Array]:
+    checked = [real_array(name, array) for name, array in zip(("u", "v", "eta_u", "eta_v"), arrays, strict=True)]
+    try:
+        checked = [np.asarray(array) for array in np.broadcast_arrays(*checked)]
+    except ValueError:
+        raise ValueError(
+            f"eta_u, eta_v: expected shapes that broadcast with u and v, got {[array.shape for array in checked]}"
+        ) from None
+    if checked[0].ndim == 0:
+        raise ValueError("u: expected at least one dimension, got a number")
+    return checked
+
+
+def _rates(u: Array, v: Array, eta_u: Array, eta_v: Array) -> tuple[Array, Array]:
+    """η_u/u and η_v/v, 0 where u v is."""
+    free = u * v != 0.0
+    zero = np.zeros(u.shape)
+    return np.divide(eta_u, u, out=zero.copy(), where=free), np.divide(eta_v, v, out=zero, where=free)

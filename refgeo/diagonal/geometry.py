@@ -1,0 +1,189 @@
+r"""The three geometries of a diagonal network in one form: what a coordinate of length t does to β = u ⊙ v.
+
+A loss that depends on (u, v) through β only cares about how far β can move for its price. With e = β/β₀ − 1:
+
+* inv: a horizontal velocity η_u/u = η_v/v = b has ‖η‖² = 2b² and moves β as β₀e^{2b}, so with t = √2 b
+  :math:`β = β_0 e^{\sqrt2 t}`.
+* mix: ‖η‖² = 2(β₀b)² and the geodesic (u√(1+2b), v√(1+2b)) moves β as β₀(1 + 2b), so with t = √2|β₀|b
+  :math:`β = β_0 + \sqrt2\,\mathrm{sgn}(β_0)\, t`, as long as 1 + 2b > 0, that is t > −|β₀|/√2: there β reaches zero and
+  the manifold ends.
+* adaptive: weights u(1 + a), v(1 + c) at the price a² + c² give 1 + e = (1 + a)(1 + c). The cheapest way to a product
+  P = xy is the point of the hyperbola nearest to (1, 1): with s = x + y the price is s² − 2P − 2s + 2. Where x = y,
+  that is 2(√P − 1)²; the stationary s = 1 is real for P ≤ ¼ and then costs less, 1 − 2P. So with t² = a² + c²,
+  :math:`β = β_0(1 + t/\sqrt2)^2` for t ≥ −1/√2, and :math:`β_0(1 - t^2)/2` below, which passes zero at t = −1.
+
+In all three the ball of radius ρ is {‖t‖₂ ≤ ρ}, and the sharpness is the maximum over it of a convex quadratic in β.
+Coordinates with β₀ = 0 do not move.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.mixed import MixedMetric
+from refgeo.pair import Array
+
+SQRT2 = float(np.sqrt(2.0))
+_TURN = -1.0 / SQRT2
+"""Where the cheapest way to a product ceases to treat both weights alike."""
+
+
+class Geometry(ABC):
+    """How β moves with t; every function works entry by entry."""
+
+    name: str
+
+    @abstractmethod
+    def shift(self, beta: Array, t: Array) -> Array:
+        """W(t) = β − β₀."""
+
+    @abstractmethod
+    def slope(self, beta: Array, t: Array) -> Array:
+        """W′(t)."""
+
+    @abstractmethod
+    def curvature(self, beta: Array, t: Array) -> Array:
+        """W″(t)."""
+
+    @abstractmethod
+    def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """The t below which (on the main branch) 2gW + DW² − λt² is concave; beyond, it is convex. D ≥ 0, λ > 0."""
+
+    @abstractmethod
+    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
+        """The tangent vector (η_u, η_v) of coordinates t."""
+
+    def lowest(self, beta: Array) -> Array:
+        """Where the manifold ends."""
+        return np.full_like(beta, -np.inf)
+
+    def branch(self, beta: Array) -> Array:
+        """Where the main branch begins; below it, 2gW + DW² − λt² is monotone or convex in t²."""
+        return self.lowest(beta)
+
+
+class Invariant(Geometry):
+    """β₀e^{√2t}."""
+
+    name = "inv"
+
+    def shift(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return np.asarray(beta * np.expm1(SQRT2 * t))
+
+    def slope(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return np.asarray(SQRT2 * beta * np.exp(SQRT2 * t))
+
+    def curvature(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return np.asarray(2.0 * beta * np.exp(SQRT2 * t))
+
+    def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """With z = e^{√2t}, h = gβ₀ and k = Dβ₀², half the second derivative is 4kz² + 2(h − k)z − λ."""
+        h, k = g * beta, D * beta**2
+        root = np.hypot(k - h, 2.0 * np.sqrt(k * multiplier))
+        with np.errstate(divide="ignore"):
+            # the same root of the quadratic twice; neither subtracts equal numbers
+            z = np.where(k > h, (k - h + root) / (4.0 * k), multiplier / np.maximum(h - k + root, 0.0))
+            return np.asarray(np.log(z) / SQRT2)
+
+    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
+        """See `Geometry`."""
+        return u * (t / SQRT2), v * (t / SQRT2)
+
+
+class Mixed(Geometry):
+    """β₀ + √2 sgn(β₀) t, while it keeps its sign."""
+
+    name = "mix"
+
+    def shift(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return SQRT2 * np.sign(beta) * t
+
+    def slope(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return SQRT2 * np.sign(beta) * np.ones_like(t)
+
+    def curvature(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return np.zeros(np.broadcast_shapes(beta.shape, t.shape))
+
+    def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """2gW + 2Dt² − λt² is concave everywhere or nowhere."""
+        return np.where(multiplier > 2.0 * D, np.inf, -np.inf)
+
+    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
+        """See `Geometry`."""
+        size = SQRT2 * np.abs(u * v)
+        b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
+        return u * b, v * b
+
+    def lowest(self, beta: Array) -> Array:
+        """A hair above −|β₀|/√2, where the geodesic still exists."""
+        return np.abs(beta) * (-(1.0 - 2.0**-40) / SQRT2)
+
+
+class Adaptive(Geometry):
+    """β₀(1 + t/√2)², and β₀(1 − t²)/2 below t = −1/√2."""
+
+    name = "adaptive"
+
+    def shift(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return beta * np.where(t >= _TURN, t * (SQRT2 + 0.5 * t), -0.5 * (1.0 + t * t))
+
+    def slope(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return beta * np.where(t >= _TURN, SQRT2 + t, -t)
+
+    def curvature(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        return beta * np.where(t >= _TURN, 1.0, -1.0)
+
+    def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """With x = 1 + t/√2, h = gβ₀, k = Dβ₀² it is k(x² − 1)² + 2h(x² − 1) − 2λ(x − 1)²: x² < (k − h + λ)/(3k)."""
+        h, k = g * beta, D * beta**2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            square = np.where(k > 0.0, (k - h + multiplier) / (3.0 * k), np.where(h < multiplier, np.inf, 0.0))
+        return np.asarray(SQRT2 * (np.sqrt(np.maximum(square, 0.0)) - 1.0))
+
+    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
+        """Both weights alike on the main branch; beyond, x + y = 1 and u takes the larger part."""
+        half_difference = 0.5 * np.sqrt(np.maximum(2.0 * t * t - 1.0, 0.0))
+        alike = t >= _TURN
+        return (
+            u * np.where(alike, t / SQRT2, half_difference - 0.5),
+            v * np.where(alike, t / SQRT2, -half_difference - 0.5),
+        )
+
+    def branch(self, beta: Array) -> Array:
+        """Below t = −1/√2, W falls linearly in t², and the term is a convex function of t²."""
+        return np.full_like(beta, _TURN)
+
+
+GEOMETRIES: dict[str, Geometry] = {geometry.name: geometry for geometry in (Invariant(), Mixed(), Adaptive())}
+
+
+def geometry_of(metric: Any) -> Geometry:
+    """The geometry that a metric or its name stands for.
+
+    Examples
+    --------
+    >>> geometry_of("mix").name, geometry_of(InvariantMetric()).name
+    ('mix', 'inv')
+    """
+    if isinstance(metric, (InvariantMetric, MixedMetric)):
+        if metric.relaxation != 0.0:
+            raise ValueError(f"metric: expected no relaxation, got {metric}; use refgeo.worst_case_sharpness for it")
+        return GEOMETRIES[metric.name]
+    if isinstance(metric, str) and metric in GEOMETRIES:
+        return GEOMETRIES[metric]
+    raise ValueError(
+        f'metric: expected "inv", "mix" or "adaptive" (or an InvariantMetric or MixedMetric), got {metric!r}'
+    )

@@ -1,0 +1,93 @@
+r"""Upper bounds by quadratic sets around the ball, for any X; inv and adaptive.
+
+In e = β/β₀ − 1 the objective 2(β₀ ⊙ g)ᵀe + eᵀMe, M = diag(β₀)XᵀX diag(β₀), is exactly quadratic, and the ball is
+{Σ φ(e_i) ≤ ρ²} with φ(e) = t², the price of e. Its maximum over any larger set {Σ q_i(e_i) ≤ ρ²} with quadratics
+q_i ≤ φ is a trust-region problem, solved exactly. Two choices:
+
+* *ball*: |e| ≤ E(ρ) t/ρ, because E(t)/t grows with t and E(−t) is smaller. So ‖e‖ ≤ E(ρ); the bound exceeds the
+  maximum by a factor of at most (E(ρ)/(√2ρ))², which is 1 + O(ρ).
+* *ellipsoid*: q_i touches φ at the best point known, ê_i, and bends as much as it can and stay below. If that point is
+  the maximum over the ellipsoid too, the bound equals its value: a certificate. That happens when the gradient is large
+  beside ρ times the curvature. At zero residual a gap of relative size O(ρ) remains.
+
+For inv φ = ½ log²(1 + e), for adaptive φ = 2(√(1 + e) − 1)². Where φ‴ < 0, the quotient
+(φ(e) − φ(ê) − φ′(ê)(e − ê)) / (e − ê)² falls with e, so its least value over the range is at the upper end, and at
+least ½φ″ there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant
+from refgeo.diagonal.problem import Problem
+from refgeo.pair import Array, transpose
+from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+
+
+@dataclass(frozen=True)
+class _Price:
+    """φ, φ′ and φ″ on the main branch, and the largest ρ for which that is all of {|t| ≤ ρ} and φ‴ < 0 there."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    bend: Callable[[Array], Array]
+    longest: float
+
+
+_PRICES = {
+    Invariant.name: _Price(
+        lambda e: 0.5 * np.log1p(e) ** 2,
+        lambda e: np.log1p(e) / (1.0 + e),
+        lambda e: (1.0 - np.log1p(e)) / (1.0 + e) ** 2,
+        1.5 / SQRT2,  # φ‴ = (2 log(1 + e) − 3) / (1 + e)³
+    ),
+    Adaptive.name: _Price(
+        lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
+        lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
+        lambda e: (1.0 + e) ** -1.5,
+        1.0 / SQRT2,
+    ),
+}
+
+
+def ball(problem: Problem, geometry: Geometry, rho: Array) -> Array:
+    """The maximum over ‖e‖ ≤ E(ρ)."""
+    w, V = np.linalg.eigh(problem.log_gram)
+    c = 2.0 * problem.moving_g * problem.beta
+    radius = geometry.shift(np.ones_like(rho), rho)
+    return maximise_diagonal_quadratic((transpose(V) @ c[..., None])[..., 0], 2.0 * w, radius).upper
+
+
+def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
+    """The maximum over the ellipsoid that touches the ball at t; inf where there is none."""
+    price = _PRICES[geometry.name]
+    possible = rho <= price.longest
+    safe = np.where(possible, rho, price.longest)[..., None]
+    ones = np.ones_like(t)
+    touch, end = geometry.shift(ones, np.clip(t, -safe, safe)), geometry.shift(ones, safe * ones)
+    value, slope = price.value(touch), price.slope(touch)
+    distance = end - touch
+    parts = (price.value(end), -value, -slope * distance)
+    rounding = 8.0 * np.finfo(np.float64).eps * sum(np.abs(part) for part in parts)
+    quotient = np.divide(sum(parts) - rounding, distance**2, out=np.full_like(t, -np.inf), where=distance > 0.0)
+    bend = np.maximum(quotient, 0.5 * price.bend(end))
+    usable = possible & np.all(bend > 0.0, axis=-1)
+    bend = np.where(usable[..., None], bend, 1.0)
+    root = np.sqrt(bend)
+    middle = touch - slope / (2.0 * bend)
+    square = rho**2 - np.sum(value, axis=-1) + np.sum(slope**2 / (4.0 * bend), axis=-1)
+    usable &= square > 0.0
+    radius = np.sqrt(np.where(usable, square, 1.0))
+    M = problem.log_gram
+    from_middle = problem.beta * middle
+    at_middle, down = problem.increase_and_gradient(from_middle)
+    found = maximise_quadratic(
+        np.where(problem.beta != 0.0, down * problem.beta, 0.0) / root,
+        2.0 * M / (root[..., :, None] * root[..., None, :]),
+        radius,
+    )
+    return np.where(usable, at_middle + found.upper, np.inf)

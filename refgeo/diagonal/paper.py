@@ -1,0 +1,67 @@
+r"""The paper's printed formulas, for comparison with the paper and never as the answer.
+
+They measure the ball as ‖b‖ ≤ ρ, although ‖η‖² = 2‖b‖², and hold for XᵀX = I, where β* = Xᵀy. For other X the text
+takes the least-norm solution for β*, which is X⁺y when d > n.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.diagonal.certified import Certified, checked_radii, worst_case
+from refgeo.diagonal.geometry import SQRT2
+from refgeo.diagonal.problem import Problem, applied
+from refgeo.pair import Array, real_array
+from refgeo.trust_region import maximise_diagonal_quadratic
+
+
+def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:
+    """The inv sharpness with the printed ball, ‖b‖ ≤ ρ: that of a radius √2 times as large.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> arguments = [1.0, 2.0], [1.0, 1.0], np.eye(2), [1.0, 1.0]
+    >>> printed = rg.diagonal.paper_8(*arguments, 0.1)
+    >>> bool(printed.lower == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
+    True
+    """
+    return worst_case("inv", u, v, X, y, real_array("rho", rho) * SQRT2)
+
+
+def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:
+    r"""The second-order inv sharpness as printed: max of :math:`4b^\top r' + 4b^\top D b` over ‖b‖ ≤ ρ.
+
+    With r′ = β₀ ⊙ (β₀ − β*) and D = diag(β₀(2β₀ − β*)), both for XᵀX = I.
+
+    Examples
+    --------
+    At the minimum 4ρ² max β₀², where the metric's ball gives half of it (and the text of E.1 a quarter):
+
+    >>> import refgeo as rg
+    >>> rg.diagonal.paper_26([1.0, 3.0], [1.0, 1.0], np.eye(2), [1.0, 3.0], 0.1).round(12)
+    np.float64(0.36)
+    """
+    problem = Problem.of(u, v, X, y)
+    beta, optimum = problem.beta, _least_norm(X, y)
+    radii = checked_radii(rho, problem.batch)
+    return maximise_diagonal_quadratic(4.0 * beta * (beta - optimum), 8.0 * beta * (2.0 * beta - optimum), radii).lower
+
+
+def paper_35(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:
+    """The mix sharpness as printed: ρ‖β₀ − β*‖, for 2√2ρ‖β₀ − β*‖ + 2ρ².
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.diagonal.paper_35([1.0, 3.0], [1.0, 1.0], np.eye(2), [4.0, 7.0], 0.1).round(12)
+    np.float64(0.5)
+    """
+    problem = Problem.of(u, v, X, y)
+    return np.asarray(checked_radii(rho, problem.batch) * np.linalg.norm(problem.beta - _least_norm(X, y), axis=-1))
+
+
+def _least_norm(X: npt.ArrayLike, y: npt.ArrayLike) -> Array:
+    """X⁺y."""
+    return applied(np.linalg.pinv(real_array("X", X)), real_array("y", y))

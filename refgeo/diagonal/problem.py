@@ -1,0 +1,105 @@
+"""The loss ‖X(u ⊙ v) − y‖² about a network: F(w) = L(β₀ + w) − L(β₀) = 2gᵀw + ‖Xw‖² with g = Xᵀ(Xβ₀ − y)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.pair import Array, real_array, transpose
+
+
+def applied(matrix: Array, vectors: Array) -> Array:
+    """Matrices times vectors, ``(..., n, d)`` and ``(..., d)``; one matrix for all vectors is one product.
+
+    Examples
+    --------
+    >>> applied(np.array([[1.0, 2.0]]), np.array([[1.0, 1.0], [0.0, 3.0]]))
+    array([[3.],
+           [6.]])
+    """
+    if matrix.ndim == 2:
+        return np.asarray(vectors @ matrix.T)
+    return np.asarray((matrix @ vectors[..., None])[..., 0])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of networks with their data; leading dimensions broadcast.
+
+    Attributes
+    ----------
+    u, v : ndarray, shape ``(..., d)``
+    X : ndarray, shape ``(..., n, d)``
+    g : ndarray, shape ``(..., d)``
+        The gradient with respect to β, halved.
+    """
+
+    u: Array
+    v: Array
+    X: Array
+    g: Array
+
+    @staticmethod
+    def of(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Problem:
+        """Checked arguments."""
+        u, v, X, y = real_array("u", u), real_array("v", v), real_array("X", X), real_array("y", y)
+        if u.ndim == 0 or u.shape != v.shape:
+            raise ValueError(f"v: expected the shape of u, {u.shape}, with at least one dimension, got {v.shape}")
+        d = u.shape[-1]
+        if X.ndim < 2 or X.shape[-1] != d:
+            raise ValueError(f"X: expected shape (..., n, {d}) for u of shape {u.shape}, got {X.shape}")
+        if y.ndim == 0 or y.shape[-1] != X.shape[-2]:
+            raise ValueError(f"y: expected shape (..., {X.shape[-2]}) for X of shape {X.shape}, got {y.shape}")
+        try:
+            np.broadcast_shapes(u.shape[:-1], X.shape[:-2], y.shape[:-1])
+        except ValueError:
+            raise ValueError(
+                "u, X, y: expected leading dimensions that broadcast, "
+                f"got {u.shape[:-1]}, {X.shape[:-2]} and {y.shape[:-1]}"
+            ) from None
+        residual = applied(X, u * v) - y
+        return Problem(u, v, X, applied(transpose(X), residual))
+
+    @property
+    def beta(self) -> Array:
+        """β₀ = u ⊙ v."""
+        return self.u * self.v
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The leading dimensions."""
+        return np.broadcast_shapes(self.u.shape[:-1], self.g.shape[:-1])
+
+    def moving(self, matrix: Array) -> Array:
+        """The matrix without the rows and columns of coordinates that cannot move."""
+        free = self.beta != 0.0
+        return matrix if free.all() else matrix * free[..., :, None] * free[..., None, :]
+
+    @cached_property
+    def gram(self) -> Array:
+        """XᵀX."""
+        return transpose(self.X) @ self.X
+
+    @cached_property
+    def log_gram(self) -> Array:
+        """diag(β₀) XᵀX diag(β₀), the Gram matrix in log β."""
+        beta = self.beta
+        return beta[..., :, None] * self.gram * beta[..., None, :]
+
+    @cached_property
+    def moving_g(self) -> Array:
+        """The gradient, zero where nothing moves."""
+        return np.where(self.beta != 0.0, self.g, 0.0)
+
+    def increase(self, w: Array) -> Array:
+        """F(w)."""
+        return np.asarray(2.0 * np.sum(self.g * w, axis=-1) + np.sum(applied(self.X, w) ** 2, axis=-1))
+
+    def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
+        """F(w) and its gradient."""
+        Xw = applied(self.X, w)
+        value = 2.0 * np.sum(self.g * w, axis=-1) + np.sum(Xw * Xw, axis=-1)
+        return value, 2.0 * (self.g + applied(transpose(self.X), Xw))
