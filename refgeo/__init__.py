@@ -28,7 +28,7 @@ from refgeo.sharpness import (
 )
 
 if TYPE_CHECKING:
-    from refgeo import conformance, diagonal, formulas, networks, strategies, testing
+    from refgeo import conformance, diagonal, formulas, networks, strategies, testing, toy
     from refgeo.conformance import Report, check
     from refgeo.gradients import value_and_grad
 
@@ -62,12 +62,13 @@ __all__ = [
     "networks",
     "strategies",
     "testing",
+    "toy",
     "value_and_grad",
     "worst_case_sharpness",
 ]
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
-_DEFERRED_MODULES = ("conformance", "diagonal", "formulas", "networks", "strategies", "testing")
+_DEFERRED_MODULES = ("conformance", "diagonal", "formulas", "networks", "strategies", "testing", "toy")
 
 
 def __getattr__(name: str) -> Any:

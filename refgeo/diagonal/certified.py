@@ -220,7 +220,7 @@ def _worst_case(problem: Problem, geometry: Geometry, rho: Array, n_starts: int,
     D = separable.dominating_diagonal(problem.moving(problem.gram), beta)
     bound = separable.dual(geometry, beta, problem.moving_g, D, rho)
     uppers.append(bound.upper)
-    starts += _fillings(bound, rho)
+    starts += [*_fillings(bound, rho), _alone(problem, geometry, rho)]
     if not _is_diagonal(problem.gram):
         starts += _guesses(problem, geometry, rho, n_starts, rng)
     together = np.stack([np.broadcast_to(start, shape) for start in starts])
@@ -242,6 +242,7 @@ def _certified(
     lower = np.maximum(ascent.value_at(problem, geometry, t), 0.0)
     lower = np.where(np.isnan(lower), math.inf, lower)
     upper = np.minimum.reduce([np.where(np.isnan(bound), math.inf, bound) for bound in uppers])
+    upper = np.where(np.any(problem.beta != 0.0, axis=-1), upper, 0.0)
     return Certified(
         lower,
         np.maximum(upper, lower),
@@ -277,23 +278,26 @@ def _fillings(bound: separable.Dual, rho: Array) -> list[Array]:
     return [*filled, inside, outside]
 
 
-def _guesses(problem: Problem, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator) -> list[Array]:
-    """Starts where no route is exact."""
+def _alone(problem: Problem, geometry: Geometry, rho: Array) -> Array:
+    """Everything on one coordinate, the best: the answer where ρ is large."""
     beta = problem.beta
-    zero = np.zeros_like(beta)
-    guesses = []
+    shape = (*rho.shape, beta.shape[-1])
+    w = geometry.shift(beta, rho[..., None] * np.ones_like(beta))
+    gain = 2.0 * problem.g * w + np.einsum("...ii->...i", problem.gram) * w * w
+    start = np.zeros(shape)
+    best = np.argmax(np.broadcast_to(gain, shape), axis=-1)[..., None]
+    np.put_along_axis(start, best, rho[..., None], axis=-1)
+    return start
+
+
+def _guesses(problem: Problem, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator) -> list[Array]:
+    """Starts where no route is exact: the gradient, the Taylor polynomial's maximum, random ones."""
+    beta = problem.beta
+    guesses: list[Array] = [rho[..., None] * problem.g * geometry.slope(beta, np.zeros_like(beta))]
     if not isinstance(geometry, Mixed):
         x = _taylor_maximum(problem, geometry, rho).x
         guesses += [x, -x]
-    slope = geometry.slope(beta, zero)
-    diagonal = np.einsum("...ii->...i", problem.gram)
-    # all on one coordinate, the best
-    alone = geometry.shift(beta, rho[..., None] * np.ones_like(beta))
-    gain = 2.0 * problem.g * alone + diagonal * alone**2
     shape = (*rho.shape, beta.shape[-1])
-    single = np.zeros(shape)
-    np.put_along_axis(single, np.argmax(np.broadcast_to(gain, shape), axis=-1)[..., None], rho[..., None], axis=-1)
-    guesses += [single, rho[..., None] * problem.g * slope]
     for _ in range(n_starts):
         direction = rng.standard_normal(shape) * (beta != 0.0)
         length = np.maximum(np.linalg.norm(direction, axis=-1, keepdims=True), 1e-300)

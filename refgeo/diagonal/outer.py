@@ -27,6 +27,9 @@ from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array, transpose
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
+_LARGEST = 1e150
+"""The square of a longer one overflows."""
+
 
 @dataclass(frozen=True)
 class _Price:
@@ -59,7 +62,10 @@ def ball(problem: Problem, geometry: Geometry, rho: Array) -> Array:
     w, V = np.linalg.eigh(problem.log_gram)
     c = 2.0 * problem.moving_g * problem.beta
     radius = geometry.shift(np.ones_like(rho), rho)
-    return maximise_diagonal_quadratic((transpose(V) @ c[..., None])[..., 0], 2.0 * w, radius).upper
+    finite = radius < _LARGEST
+    along = (transpose(V) @ c[..., None])[..., 0]
+    found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
+    return np.where(finite, found.upper, np.inf)
 
 
 def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
@@ -68,7 +74,10 @@ def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Arr
     possible = rho <= price.longest
     safe = np.where(possible, rho, price.longest)[..., None]
     ones = np.ones_like(t)
-    touch, end = geometry.shift(ones, np.clip(t, -safe, safe)), geometry.shift(ones, safe * ones)
+    touch, end = (
+        geometry.shift(ones, np.clip(np.where(possible[..., None], t, 0.0), -safe, safe)),
+        geometry.shift(ones, safe * ones),
+    )
     value, slope = price.value(touch), price.slope(touch)
     distance = end - touch
     parts = (price.value(end), -value, -slope * distance)

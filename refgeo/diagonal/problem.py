@@ -1,4 +1,4 @@
-"""The loss ‖X(u ⊙ v) − y‖² about a network: F(w) = L(β₀ + w) − L(β₀) = 2gᵀw + ‖Xw‖² with g = Xᵀ(Xβ₀ − y)."""
+"""The loss ‖X(u ⊙ v) − y‖² about a network: F(w) = L(β₀ + w) − L(β₀) = 2gᵀw + ‖Xw‖², g = Xᵀr and r = Xβ₀ − y."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Problem:
     ----------
     u, v : ndarray, shape ``(..., d)``
     X : ndarray, shape ``(..., n, d)``
-    g : ndarray, shape ``(..., d)``
-        The gradient with respect to β, halved.
+    residual : ndarray, shape ``(..., n)``
+        r.
     """
 
     u: Array
     v: Array
     X: Array
-    g: Array
+    residual: Array
 
     @staticmethod
     def of(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Problem:
@@ -60,8 +60,7 @@ class Problem:
                 "u, X, y: expected leading dimensions that broadcast, "
                 f"got {u.shape[:-1]}, {X.shape[:-2]} and {y.shape[:-1]}"
             ) from None
-        residual = applied(X, u * v) - y
-        return Problem(u, v, X, applied(transpose(X), residual))
+        return Problem(u, v, X, applied(X, u * v) - y)
 
     @property
     def beta(self) -> Array:
@@ -71,12 +70,17 @@ class Problem:
     @property
     def batch(self) -> tuple[int, ...]:
         """The leading dimensions."""
-        return np.broadcast_shapes(self.u.shape[:-1], self.g.shape[:-1])
+        return np.broadcast_shapes(self.u.shape[:-1], self.residual.shape[:-1])
 
     def moving(self, matrix: Array) -> Array:
         """The matrix without the rows and columns of coordinates that cannot move."""
         free = self.beta != 0.0
         return matrix if free.all() else matrix * free[..., :, None] * free[..., None, :]
+
+    @cached_property
+    def g(self) -> Array:
+        """Half the gradient with respect to β."""
+        return applied(transpose(self.X), self.residual)
 
     @cached_property
     def gram(self) -> Array:
@@ -95,11 +99,12 @@ class Problem:
         return np.where(self.beta != 0.0, self.g, 0.0)
 
     def increase(self, w: Array) -> Array:
-        """F(w)."""
-        return np.asarray(2.0 * np.sum(self.g * w, axis=-1) + np.sum(applied(self.X, w) ** 2, axis=-1))
+        """F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""
+        z = applied(self.X, w)
+        return np.asarray(np.sum(z * (z + 2.0 * self.residual), axis=-1))
 
     def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
         """F(w) and its gradient."""
-        Xw = applied(self.X, w)
-        value = 2.0 * np.sum(self.g * w, axis=-1) + np.sum(Xw * Xw, axis=-1)
-        return value, 2.0 * (self.g + applied(transpose(self.X), Xw))
+        z = applied(self.X, w)
+        value = np.sum(z * (z + 2.0 * self.residual), axis=-1)
+        return value, 2.0 * applied(transpose(self.X), z + self.residual)
