@@ -13,7 +13,6 @@ from refgeo.diagonal.geometry import Geometry
 from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array
 
-_STEPS = 400
 _NEWTON_STEPS = 12
 
 
@@ -22,12 +21,12 @@ def value_at(problem: Problem, geometry: Geometry, t: Array) -> Array:
     return problem.increase(geometry.shift(problem.beta, t))
 
 
-def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> tuple[Array, Array]:
+def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
     """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
     lowest = geometry.lowest(problem.beta)
     value, gradient, shift = _slopes(problem, geometry, t)
     caution = np.zeros_like(value)
-    for _ in range(_STEPS):
+    for _ in range(steps):
         direction = gradient + (shift + caution)[..., None] * t
         candidate = farthest(direction, lowest, rho)
         new_value, new_gradient, new_shift = _slopes(problem, geometry, candidate)
@@ -90,8 +89,8 @@ def _slopes(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Arra
 def farthest(p: Array, lowest: Array, rho: Array) -> Array:
     """The t with the largest pᵀt, ‖t‖ ≤ ρ and t ≥ lowest (which is negative).
 
-    t_i = max(θp_i, lowest_i), with the θ that puts it on the sphere. Sorted by the θ_i at which they reach their end,
-    the first j coordinates are there, and ‖t‖² = θ² Σ_rest p² + Σ_j lowest².
+    t_i = max(θp_i, lowest_i), with the θ that puts it on the sphere: θ² Σ_free p² = ρ² − Σ_cut lowest². Cutting off
+    what is below its end leaves more for the others, so θ only grows, and at most d rounds find who is cut.
 
     Examples
     --------
@@ -99,26 +98,12 @@ def farthest(p: Array, lowest: Array, rho: Array) -> Array:
     array([ 4.898979, -1.      ])
     """
     p = p / np.maximum(np.max(np.abs(p), axis=-1, keepdims=True), 1e-300)
-    if np.all(lowest == -np.inf):
-        length = np.linalg.norm(p, axis=-1)
-        return np.asarray(p * (rho / np.where(length > 0.0, length, 1.0))[..., None])
-    p, lowest = np.broadcast_arrays(p, lowest)
-    ends = np.divide(lowest, p, out=np.full(p.shape, np.inf), where=p < 0.0)
-    order = np.argsort(ends, axis=-1)
-    ends = np.take_along_axis(ends, order, axis=-1)
-    squares = np.take_along_axis(p, order, axis=-1) ** 2
-    stuck = np.where(np.isfinite(ends), np.take_along_axis(lowest, order, axis=-1), 0.0) ** 2
-    zero = np.zeros((*p.shape[:-1], 1))
-    # with the first j at their end: Σ lowest², and Σ p² of the rest (summed from the back, so that nothing cancels)
-    reached = np.concatenate([zero, np.cumsum(stuck, axis=-1)], axis=-1)
-    rest = np.concatenate([np.cumsum(squares[..., ::-1], axis=-1)[..., ::-1], zero], axis=-1)
-    room = rho[..., None] ** 2 - reached
-    with np.errstate(divide="ignore", invalid="ignore"):
-        theta = np.sqrt(np.maximum(room, 0.0) / rest)
-    # the j whose θ lies between the ends before and after it: the first for which θ is at most the next end
-    following = np.concatenate([ends, np.full((*p.shape[:-1], 1), np.inf)], axis=-1)
-    fits = (theta <= following) & (rest > 0.0)
-    j = np.argmax(fits, axis=-1)
-    chosen = np.take_along_axis(theta, j[..., None], axis=-1)
-    t = np.maximum(chosen * p, lowest)
-    return np.where(np.any(fits, axis=-1)[..., None], t, np.where(p < 0.0, np.maximum(lowest, -rho[..., None]), 0.0))
+    cut = np.zeros(p.shape, dtype=bool)
+    while True:
+        room = rho**2 - np.sum(np.where(cut, lowest, 0.0) ** 2, axis=-1)
+        free = np.sum(np.where(cut, 0.0, p) ** 2, axis=-1)
+        theta = np.sqrt(np.maximum(room, 0.0) / np.where(free > 0.0, free, 1.0))[..., None]
+        beyond = (theta * p < lowest) & ~cut
+        if not beyond.any():
+            return np.where(cut, lowest, theta * p)
+        cut |= beyond

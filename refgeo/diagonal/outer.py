@@ -57,15 +57,17 @@ _PRICES = {
 }
 
 
-def ball(problem: Problem, geometry: Geometry, rho: Array) -> Array:
-    """The maximum over ‖e‖ ≤ E(ρ)."""
+def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
+    """The maximum over ‖e‖ ≤ E(ρ), and the point of the sphere ‖t‖ = ρ in the direction of its maximiser."""
     w, V = np.linalg.eigh(problem.log_gram)
     c = 2.0 * problem.moving_g * problem.beta
     radius = geometry.shift(np.ones_like(rho), rho)
     finite = radius < _LARGEST
     along = (transpose(V) @ c[..., None])[..., 0]
     found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
-    return np.where(finite, found.upper, np.inf)
+    x = (V @ found.x[..., None])[..., 0]
+    length = np.linalg.norm(x, axis=-1)
+    return np.where(finite, found.upper, np.inf), x * (rho / np.where(length > 0.0, length, 1.0))[..., None]
 
 
 def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
