@@ -66,6 +66,11 @@ class Geometry(ABC):
         return self.lowest(beta)
 
 
+def _exponent(t: Array) -> Array:
+    """√2t, but no more than makes the square of its exponential infinite: infinity times zero is no number."""
+    return np.asarray(np.minimum(SQRT2 * t, 500.0))
+
+
 class Invariant(Geometry):
     """β₀e^{√2t}."""
 
@@ -73,15 +78,15 @@ class Invariant(Geometry):
 
     def shift(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(beta * np.expm1(SQRT2 * t))
+        return np.asarray(beta * np.expm1(_exponent(t)))
 
     def slope(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(SQRT2 * beta * np.exp(SQRT2 * t))
+        return np.asarray(SQRT2 * beta * np.exp(_exponent(t)))
 
     def curvature(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(2.0 * beta * np.exp(SQRT2 * t))
+        return np.asarray(2.0 * beta * np.exp(_exponent(t)))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """With z = e^{√2t}, h = gβ₀ and k = Dβ₀², half the second derivative is 4kz² + 2(h − k)z − λ."""

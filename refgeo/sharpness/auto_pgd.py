@@ -5,7 +5,8 @@ that become more frequent, η is halved and the search goes back to the best poi
 the last one improved on the step before, or if neither η nor the best value has changed since.
 
 Every fourth evaluation, and the last, is spent on the maximum of a quadratic model instead
-(`refgeo.sharpness.model_step`); with an empty memory it is Alg. 1 literally.
+(`refgeo.sharpness.model_step`), and one, in the middle, on the point opposite the best, if curvature rather than slope
+made that one large: then both are local maxima of nearly the same height. With an empty memory it is Alg. 1 literally.
 """
 
 from __future__ import annotations
@@ -195,7 +196,10 @@ def maximise(
     for iteration in range(1, n_iter + 1):
         if is_zero(search.gradient):
             break  # nothing to follow: a stationary point, or a function that is constant
-        proposal = search.proposal() if iteration % MODEL_STEP_EVERY == 0 or iteration == n_iter else None
+        if iteration == n_iter // 2 + 1:
+            proposal = search.opposite()
+        else:
+            proposal = search.proposal() if iteration % MODEL_STEP_EVERY == 0 or iteration == n_iter else None
         values.append(search.advance() if proposal is None else search.go_to(proposal))
         steps.append(search.tried)
         if iteration in halvings:
@@ -249,6 +253,12 @@ class _Search:
     def proposal(self) -> Array | None:
         """Where the model's maximum is."""
         return self.memory.model_maximiser(self.best, self.best_gradient, self.ball.radius)
+
+    def opposite(self) -> Array | None:
+        """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
+        if not self.memory.remembers:
+            return None
+        return -self.best if 4.0 * self.memory.slope_towards(self.best) <= self.best_value else None
 
     def go_to(self, candidate: Array) -> float:
         """Evaluate a proposal; if it is not the best point, the search goes on from where it was."""

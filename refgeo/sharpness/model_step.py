@@ -51,6 +51,15 @@ class Memory:
         self._origin = _Evaluated(origin, gradient)
         self._points: deque[_Evaluated] = deque(maxlen=room if room >= _FEWEST else 0)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there is room for points at all."""
+        return self._points.maxlen != 0
+
+    def slope_towards(self, x: Array) -> float:
+        """The linear part of the function at x."""
+        return float(np.dot(self._origin.gradient, x - self._origin.x))
+
     def add(self, x: Array, gradient: Array) -> None:
         """Remember a point."""
         self._points.append(_Evaluated(x, gradient))

@@ -1,0 +1,129 @@
+"""Training of diagonal networks, many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from refgeo import diagonal
+
+
+def data(seed, n, d):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, X @ (rng.standard_normal(d) * (rng.random(d) < 0.2)), rng
+
+
+def test_full_batch_training_is_plain_gradient_descent():
+    X, y, rng = data(0, 12, 20)
+    u, v = rng.standard_normal((2, 4, 20))
+    steps = np.array([0.01, 0.02, 0.03, 0.04])
+    found = diagonal.train(X, y, u, v, steps, target=1e-4, max_steps=4000)
+    assert found.converged.all()
+    for k in range(4):
+        a, b = u[k].copy(), v[k].copy()
+        count = 0
+        while np.mean((X @ (a * b) - y) ** 2) > 1e-4:
+            e = 2 * X.T @ (X @ (a * b) - y) / 12
+            a, b = a - steps[k] * e * b, b - steps[k] * e * a
+            count += 1
+        assert found.steps[k] == count
+        assert np.allclose(found.u[k], a, rtol=1e-9)
+        assert np.allclose(found.v[k], b, rtol=1e-9)
+        assert found.loss[k] == pytest.approx(np.mean((X @ (a * b) - y) ** 2), rel=1e-9)
+
+
+def test_gradient_flow_conserves_what_rescaling_invariance_says():
+    """For small steps u² − v² stays (Noether), so that a start with |u| = |v| cannot change β's signs."""
+    X, y, rng = data(1, 10, 16)
+    u, v = rng.standard_normal((2, 3, 16))
+    found = diagonal.train(X, y, u, v, 1e-3, target=1e-3, max_steps=20_000)
+    assert np.allclose(found.u**2 - found.v**2, u**2 - v**2, atol=0.02)
+    balanced = diagonal.train(X, y, u, np.abs(u), 1e-3, target=0.0, max_steps=5_000)
+    assert np.all(np.sign(balanced.u * balanced.v) == np.sign(u))
+
+
+def test_every_network_can_have_its_own_data():
+    together_X, together_y = zip(*(data(seed, 8, 12)[:2] for seed in (2, 3)), strict=True)
+    u = np.ones(12)
+    found = diagonal.train(np.stack(together_X), np.stack(together_y), u, 0.1 * u, 0.02, max_steps=20_000)
+    for k in range(2):
+        alone = diagonal.train(together_X[k], together_y[k], u, 0.1 * u, 0.02, max_steps=20_000)
+        assert found.steps[k] == alone.steps
+        assert np.allclose(found.u[k], alone.u, rtol=1e-9)
+
+
+def test_batches_are_seeded_and_reach_the_target():
+    X, y, rng = data(4, 30, 20)
+    u, v = 0.5 * rng.standard_normal((2, 5, 20))
+    runs = [diagonal.train(X, y, u, v, 0.02, batch_size=5, rng=seed, max_steps=50_000) for seed in (0, 0, 1)]
+    assert all(run.converged.all() for run in runs)
+    assert np.array_equal(runs[0].u, runs[1].u)
+    assert not np.array_equal(runs[0].u, runs[2].u)
+    assert np.all(runs[0].steps % 6 == 0)  # the loss is looked at once an epoch
+    assert np.max(np.mean((X @ (runs[0].u * runs[0].v).T - y[:, None]) ** 2, axis=0)) <= 1e-5
+    own = diagonal.train(np.stack([X] * 5), np.stack([y] * 5), u, v, 0.02, batch_size=5, max_steps=50_000)
+    assert np.allclose(own.u, runs[0].u, rtol=1e-9)
+
+
+def test_divergence_is_reported_and_does_not_touch_the_others():
+    X, y, rng = data(5, 12, 20)
+    u, v = rng.standard_normal((2, 2, 20))
+    found = diagonal.train(X, y, u, v, [0.02, 5.0], max_steps=20_000)
+    assert found.converged.tolist() == [True, False]
+    assert found.diverged.tolist() == [False, True]
+    assert found.loss[1] == np.inf
+    assert np.isfinite(found.u).all()
+    alone = diagonal.train(X, y, u[0], v[0], 0.02, max_steps=20_000)
+    assert np.allclose(found.u[0], alone.u, rtol=1e-9)
+    assert repr(found) == "Trained(2 networks: 1 converged, 1 diverged, 0 unfinished)"
+
+
+def test_running_out_of_steps_is_neither():
+    X, y, rng = data(6, 12, 20)
+    u, v = rng.standard_normal((2, 20))
+    found = diagonal.train(X, y, u, v, 1e-4, max_steps=10)
+    assert not found.converged
+    assert not found.diverged
+    assert found.steps == 10
+    assert found.loss == pytest.approx(np.mean((X @ (found.u * found.v) - y) ** 2), rel=1e-12)
+
+
+def test_the_callback_hears_of_progress_and_can_stop():
+    X, y, rng = data(7, 12, 20)
+    u, v = rng.standard_normal((2, 3, 20))
+    heard = []
+    diagonal.train(X, y, u, v, 0.02, max_steps=20_000, callback=heard.append)
+    assert [p.step for p in heard[:-1]] == list(range(0, 100 * (len(heard) - 1), 100))
+    assert (heard[-1].converged, heard[-1].running) == (3, 0)
+
+    def stop(progress):
+        if progress.step >= 200:
+            raise StopIteration
+
+    found = diagonal.train(X, y, u, v, 1e-4, max_steps=20_000, callback=stop)
+    assert found.steps.tolist() == [200, 200, 200]
+    assert np.allclose(found.loss, np.mean((X @ (found.u * found.v).T - y[:, None]) ** 2, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.eye(3)}, "X, u, v: expected"),
+        ({"y": np.ones(3)}, r"y: expected shape \(\.\.\., 2\)"),
+        ({"step_size": 0.0}, "step_size: expected numbers > 0"),
+        ({"step_size": np.ones((3, 1)), "u": np.ones((2, 2, 2))}, None),
+        ({"step_size": np.ones(3), "u": np.ones((2, 2))}, "expected leading dimensions that broadcast"),
+        ({"target": -1.0}, "target: expected a number >= 0"),
+        ({"max_steps": 0}, "max_steps: expected an integer >= 1"),
+        ({"batch_size": 0}, "batch_size: expected an integer >= 1"),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    arguments = {"X": np.eye(2), "y": np.ones(2), "u": np.ones(2), "v": np.ones(2), "step_size": 0.1} | change
+    if message is None:
+        arguments["step_size"] = np.full((3, 1, 2), 0.1)
+        assert diagonal.train(**arguments).loss.shape == (3, 2, 2)
+        return
+    with pytest.raises(ValueError, match=message):
+        diagonal.train(**arguments)
