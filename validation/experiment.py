@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,23 @@ class Results:
             self.save()
         return self.values[name]
 
+    def measure_all(
+        self, function: Callable[..., Any], tasks: dict[str, tuple[Any, ...]], workers: int, description: str
+    ) -> list[Any]:
+        """The values of ``function(*arguments)`` by name, in so many processes; each is saved when it is there."""
+        missing = {name: arguments for name, arguments in tasks.items() if name not in self.values}
+        with progress() as bar:
+            task = bar.add_task(description, total=len(tasks), completed=len(tasks) - len(missing))
+            if workers == 1:
+                for name, arguments in missing.items():
+                    self.measure(name, lambda arguments=arguments: function(*arguments))  # type: ignore[misc]
+                    bar.advance(task)
+            elif missing:
+                for name, value in _in_processes(function, missing, workers):
+                    self.measure(name, lambda value=value: value)  # type: ignore[misc]
+                    bar.advance(task)
+        return [self.values[name] for name in tasks]
+
     def save(self) -> None:
         """Write the file, whole or not at all."""
         unfinished = self.path.with_name(self.path.name + ".part")
@@ -48,6 +67,26 @@ class Results:
             json.dumps({"settings": self.settings, "values": self.values}, indent=1), encoding="utf-8"
         )
         os.replace(unfinished, self.path)
+
+
+def _in_processes(
+    function: Callable[..., Any], tasks: dict[str, tuple[Any, ...]], workers: int
+) -> Iterator[tuple[str, Any]]:
+    """Names and values, as they are done; every process has one thread of its own for linear algebra."""
+    threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(threads, "1"))
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        names = {pool.submit(function, *arguments): name for name, arguments in tasks.items()}
+        for future in as_completed(names):
+            yield names[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        for name, value in threads.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def progress() -> Progress:
@@ -61,7 +100,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")
     made.add_argument("--out", type=Path, default=Path("results"), help="folder for the pictures and numbers (results)")
-    made.add_argument("--workers", type=int, default=1, help="threads (1)")
+    made.add_argument("--workers", type=int, default=1, help="threads, or processes (1)")
     return made
 
 
