@@ -213,7 +213,7 @@ def plot_portrait(found: dict[str, Any], path: Path) -> None:
             ax.plot(test, searched, "x", color="#222222", markersize=4, label="Auto-PGD")
         else:
             text = f"Auto-PGD: × {np.median(searched / lower):.0e}\n(second-order geodesics\npass the manifold's end)"
-            ax.text(0.03, 0.03, text, transform=ax.transAxes, fontsize=8)
+            ax.text(0.35, 0.03, text, transform=ax.transAxes, fontsize=8)
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_title(f"{name}: τ = {tau:.2f} (paper {paper})")
@@ -294,10 +294,12 @@ def say(table: dict[str, Any], radii: Sequence[float], first: dict[str, Any]) ->
         line = f"  {name}: τ = {described(reference['tau'][name][where])} (the paper: {paper})"
         if name in PRINTED:
             line += f"; with the formula as {PRINTED[name]}: {described(reference['tau'][PRINTED[name]][where])}"
-        short = np.mean(
-            [p >= 0.999 * low for p, low in zip(first[name]["Auto-PGD"], first[name]["lower"], strict=True)]
+        ratio = float(np.median(np.divide(first[name]["Auto-PGD"], first[name]["lower"])))
+        say_line(line)
+        say_line(
+            f"    the bounds prove the order of {reference['decided'][name][where]:.0%} of the pairs; "
+            f"Auto-PGD (second order) finds {ratio:.4g} times the certified value"
         )
-        say_line(line + f"; order of pairs proved {reference['decided'][name][where]:.0%}; Auto-PGD there {short:.0%}")
     differences = [
         abs(a[0] - b[0])
         for row in table.values()
