@@ -52,11 +52,11 @@ class Results:
             task = bar.add_task(description, total=len(tasks), completed=len(tasks) - len(missing))
             if workers == 1:
                 for name, arguments in missing.items():
-                    self.measure(name, lambda arguments=arguments: function(*arguments))  # type: ignore[misc]
+                    self.measure(name, lambda arguments=arguments: function(*arguments))
                     bar.advance(task)
             elif missing:
                 for name, value in _in_processes(function, missing, workers):
-                    self.measure(name, lambda value=value: value)  # type: ignore[misc]
+                    self.measure(name, lambda value=value: value)
                     bar.advance(task)
         return [self.values[name] for name in tasks]
 

@@ -1,0 +1,75 @@
+"""What the experiments share: results that survive an interruption, and the statistics of Figure 3."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from refgeo import diagonal
+from validation import diagonal as figure3
+from validation import experiment
+
+
+def squared_or_broken(number):
+    if number == 3:
+        raise ArithmeticError("three")
+    return number * number
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_are_continued_where_they_were_interrupted(tmp_path, workers):
+    path = tmp_path / "results.json"
+    tasks = {str(i): (i,) for i in (1, 2, 3)}
+    results = experiment.Results(path, {"a": 1})
+    with pytest.raises(ArithmeticError, match="three"):
+        results.measure_all(squared_or_broken, tasks, workers, "squares")
+    saved = json.loads(path.read_text(encoding="utf-8"))["values"]
+    assert set(saved) <= {"1", "2"}
+    assert workers == 2 or saved == {"1": 1, "2": 4}
+    again = experiment.Results(path, {"a": 1})
+    assert again.values == saved
+    assert again.measure_all(squared_or_broken, {"1": (1,), "2": (2,), "5": (5,)}, workers, "squares") == [1, 4, 25]
+
+
+def test_half_written_and_foreign_files_are_not_taken_for_results(tmp_path):
+    path = tmp_path / "results.json"
+    whole = experiment.Results(path, {"a": 1})
+    whole.measure("x", lambda: 2.0)
+    path.with_name("results.json.part").write_text('{"settings": {"a": 1}, "values": {"x": 3', encoding="utf-8")
+    assert experiment.Results(path, {"a": 1}).values == {"x": 2.0}
+    assert experiment.Results(path, {"a": 2}).values == {}
+    path.write_text(path.read_text(encoding="utf-8")[:-10], encoding="utf-8")
+    assert experiment.Results(path, {"a": 1}).values == {}
+
+
+def test_an_order_is_proved_where_intervals_do_not_meet():
+    lower = np.array([[1.0, 2.0, 4.0]])
+    upper = np.array([[1.5, 3.0, 4.5]])
+    nothing = np.zeros_like(lower)
+    certified = diagonal.Certified(lower, upper, (nothing, nothing), nothing, nothing.astype(bool))
+    assert figure3.decided(certified) == [1.0]
+    wider = diagonal.Certified(lower, upper + 1.0, (nothing, nothing), nothing, nothing.astype(bool))
+    assert figure3.decided(wider) == pytest.approx([1 / 3])
+
+
+def test_medians_have_intervals_and_nothing_has_none():
+    low, high = figure3.median(list(np.random.default_rng(0).standard_normal(400)))[1:]
+    assert -0.25 < low < 0.0 < high < 0.25
+    assert figure3.median([0.5, 0.5]) == (0.5, 0.5, 0.5)
+    assert figure3.median([]) is None
+
+
+def test_a_set_that_does_not_train_is_counted_and_has_no_tau():
+    found = figure3.cell(figure3.REFERENCE, 0, [0.1], max_steps=3)
+    assert found == {"converged": 0, "diverged": 0}
+    table = figure3.summarised([figure3.REFERENCE], [found, found], [0.1])
+    row = table[str(figure3.REFERENCE)]
+    assert (row["sets"], row["tau"]["inv"]) == (0, [None])
+    assert figure3.reached(table, "inv", -0.83, [0.1]) == []
+
+
+def test_places_where_the_papers_number_is_reached():
+    row = {"tau": {"inv": [(-0.5, -0.6, -0.4), (-0.82, -0.825, -0.815), None]}}
+    assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2, 0.3]) == ["here, ρ 0.2"]
