@@ -106,6 +106,16 @@ def test_the_callback_hears_of_progress_and_can_stop():
     assert np.allclose(found.loss, np.mean((X @ (found.u * found.v).T - y[:, None]) ** 2, axis=0))
 
 
+def test_a_progress_bar_counts_networks(capsys):
+    X, y, rng = data(8, 12, 20)
+    u, v = rng.standard_normal((2, 3, 20))
+    heard = []
+    found = diagonal.train(X, y, u, v, 0.02, max_steps=20_000, callback=heard.append, progress=True)
+    assert "3 of 3 converged, 0 diverged" in capsys.readouterr().out
+    assert heard[-1].converged == 3
+    assert np.array_equal(found.u, diagonal.train(X, y, u, v, 0.02, max_steps=20_000).u)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -8,6 +8,19 @@ In the coordinates t of `refgeo.diagonal.geometry` it is max F(W(t)) over ‖t�
 * otherwise, a local maximum from many starts, and the least of the upper bounds that apply: the dual with a diagonal
   that dominates XᵀX, the trust region over a ball or an ellipsoid around the feasible set (`refgeo.diagonal.outer`),
   or, for mix, the trust region that does not know where the manifold ends.
+
+How wide the last ones are: for inv and adaptive the ball is too large by a factor of at most (E(ρ)/√2ρ)², that is
+1 + √2ρ + O(ρ²) and 1 + ρ/√2 + O(ρ²), and the ellipsoid closes the gap where the residual is not small; for mix beyond
+the domain, typically a tenth to a quarter. `Certified.gap` says it for each network.
+
+The formulas of the paper follow. For XᵀX = I, with β* = Xᵀy, it is g = β₀ − β*, and
+
+* mix: the maximum of 2gᵀw + ‖w‖² over ‖w‖ ≤ √2ρ is along g, 2√2ρ‖β₀ − β*‖ + 2ρ² (35);
+* inv: w = β₀(e^{2b} − 1) gives Σ β₀²(e^{2b} − 1)² + 2(β₀ − β*)β₀(e^{2b} − 1) = Σ β₀²(e^{4b} − 1) − 2β₀β*(e^{2b} − 1)
+  (25), over ‖b‖ ≤ ρ/√2, because ‖η‖² = 2‖b‖²;
+* inv to second order in b: e^{4b} − 1 = 4b + 8b², e^{2b} − 1 = 2b + 2b² leave 4bᵀr′ + 4bᵀDb with r′ = β₀ ⊙ (β₀ − β*)
+  and D = diag(β₀(2β₀ − β*)) (26). For small ρ the first term decides, 2√2ρ‖r′‖; at the minimum r′ = 0, D = diag(β₀²)
+  and the value is 4(ρ²/2) max β₀² = 2ρ² max β₀².
 """
 
 from __future__ import annotations

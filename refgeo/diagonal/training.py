@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,9 @@ class TrainingProgress:
     converged: int
     diverged: int
     running: int
+
+
+Callback = Callable[[TrainingProgress], object]
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def train(
     max_steps: int = 100_000,
     batch_size: int | None = None,
     rng: np.random.Generator | int | None = 0,
-    callback: Callable[[TrainingProgress], object] | None = None,
+    callback: Callback | None = None,
+    progress: bool = False,
 ) -> Trained:
     """Gradient descent on ‖X(u ⊙ v) − y‖² / n until the loss is at most `target`.
 
@@ -91,6 +96,8 @@ def train(
         Only for batches.
     callback : callable, optional
         Hears a `TrainingProgress` every 100 steps and at the end. Raising StopIteration ends training.
+    progress : bool
+        Show a progress bar.
 
     Returns
     -------
@@ -124,9 +131,30 @@ def train(
         ) from None
     run = _Training(X, y, u, v, step_size, shape, float(target))
     generator = None if batch_size is None else np.random.default_rng(rng)
-    with np.errstate(over="ignore", invalid="ignore"):
-        run.go(max_steps, rows, generator, callback)
+    with np.errstate(over="ignore", invalid="ignore"), _bar(progress, callback) as watched:
+        run.go(max_steps, rows, generator, watched)
     return run.result(shape)
+
+
+@contextmanager
+def _bar(wanted: bool, callback: Callback | None) -> Iterator[Callback | None]:
+    """The callback, with a bar before it."""
+    if not wanted:
+        yield callback
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("training")
+
+        def watched(at: TrainingProgress) -> None:
+            total = at.converged + at.diverged + at.running
+            text = f"training: {at.converged} of {total} converged, {at.diverged} diverged, step {at.step}"
+            bar.update(task, description=text, completed=total - at.running, total=total)
+            if callback is not None:
+                callback(at)
+
+        yield watched
 
 
 class _Training:
@@ -162,7 +190,7 @@ class _Training:
         max_steps: int,
         rows: int,
         generator: np.random.Generator | None,
-        callback: Callable[[TrainingProgress], object] | None,
+        callback: Callback | None,
     ) -> None:
         """Steps until all are done."""
         every = -(-self.n // rows)
@@ -216,7 +244,7 @@ class _Training:
         self.live = self.live[~(converged | diverged)]
         return True
 
-    def _tell(self, callback: Callable[[TrainingProgress], object] | None, step: int, max_steps: int) -> None:
+    def _tell(self, callback: Callback | None, step: int, max_steps: int) -> None:
         if callback is not None:
             done, lost = int(self.converged.sum()), int(self.diverged.sum())
             callback(TrainingProgress(step, max_steps, done, lost, len(self.live)))
