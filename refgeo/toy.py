@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.diagonal.certified import checked_radii
-from refgeo.diagonal.geometry import GEOMETRIES, SQRT2, geometry_of
+from refgeo.diagonal.geometry import SQRT2, geometry_of
 from refgeo.pair import Array, real_array
 
 
@@ -67,6 +67,8 @@ def riemannian_gradient(
 ) -> tuple[Array, Array]:
     """Of the Euclidean gradient e: inv (G²e_G, H²e_H), mix (e_G/H², e_H/G²); horizontal, g_G/G = g_H/H.
 
+    For mix it is 0 where G or H is, which is not on the manifold.
+
     Examples
     --------
     >>> [float(g) for g in riemannian_gradient("inv", 2.0, 3.0, 1.0, 5.0)]
@@ -76,7 +78,12 @@ def riemannian_gradient(
     e_G, e_H = euclidean_gradient(G, H, x, y)
     if _name(metric) == "inv":
         return G * G * e_G, H * H * e_H
-    return e_G / (H * H), e_H / (G * G)
+    free = (G * H) != 0.0
+    zero = np.zeros(G.shape)
+    return (
+        np.divide(e_G, H * H, out=zero.copy(), where=free),
+        np.divide(e_H, G * G, out=zero, where=free),
+    )
 
 
 def gradient_norm(metric: Any, G: npt.ArrayLike, H: npt.ArrayLike, x: npt.ArrayLike, y: npt.ArrayLike) -> Array:
@@ -132,6 +139,7 @@ def euclidean_hessian(G: float, H: float, x: npt.ArrayLike, y: npt.ArrayLike) ->
     >>> euclidean_hessian(2.0, 3.0, 1.0, 6.0).tolist()
     [[18.0, 12.0], [12.0, 8.0]]
     """
+    G, H = (float(w) for w in _weights(G, H))
     a, b, _ = _coefficients(x, y)
     mixed = 2.0 * (2.0 * a * G * H - b)
     return np.array([[2.0 * a * H * H, mixed], [mixed, 2.0 * a * G * G]])
@@ -171,9 +179,10 @@ def worst_case(
     P = np.asarray(G * H)
     radius = checked_radii(rho, P.shape)
     start = np.broadcast_to(P, radius.shape)
-    low = np.maximum(-radius, -np.abs(start) / SQRT2) if geometry is GEOMETRIES["mix"] else -radius
-    ends = [geometry.shift(start, t) for t in (low, radius)]
-    increases = [w * (a * (2.0 * start + w) - 2.0 * b) for w in ends]
+    low = np.maximum(-radius, geometry.end(start))
+    with np.errstate(over="ignore"):
+        ends = [np.where(start != 0.0, geometry.shift(start, t), 0.0) for t in (low, radius)]
+        increases = [w * (a * (2.0 * start + w) - 2.0 * b) for w in ends]
     return np.asarray(np.maximum(np.maximum(*increases), 0.0))
 
 

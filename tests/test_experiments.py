@@ -39,9 +39,14 @@ def test_half_written_and_foreign_files_are_not_taken_for_results(tmp_path):
     whole.measure("x", lambda: 2.0)
     path.with_name("results.json.part").write_text('{"settings": {"a": 1}, "values": {"x": 3', encoding="utf-8")
     assert experiment.Results(path, {"a": 1}).values == {"x": 2.0}
-    assert experiment.Results(path, {"a": 2}).values == {}
-    path.write_text(path.read_text(encoding="utf-8")[:-10], encoding="utf-8")
-    assert experiment.Results(path, {"a": 1}).values == {}
+    other = experiment.Results(path, {"a": 2})
+    assert other.values == {}
+    other.measure("x", lambda: 4.0)
+    aside = path.with_name("results.1.json")  # nothing is lost
+    assert json.loads(aside.read_text(encoding="utf-8"))["values"] == {"x": 2.0}
+    for damaged in (path.read_text(encoding="utf-8")[:-10], "[]", "{}"):
+        path.write_text(damaged, encoding="utf-8")
+        assert experiment.Results(path, {"a": 2}).values == {}
 
 
 def test_an_order_is_proved_where_intervals_do_not_meet():
@@ -58,7 +63,8 @@ def test_medians_have_intervals_and_nothing_has_none():
     low, high = figure3.median(list(np.random.default_rng(0).standard_normal(400)))[1:]
     assert -0.25 < low < 0.0 < high < 0.25
     assert figure3.median([0.5, 0.5]) == (0.5, 0.5, 0.5)
-    assert figure3.median([]) is None
+    assert figure3.median([]) is figure3.median([None]) is None
+    assert figure3.median([0.1, None, 0.3]) == (0.2, 0.2, 0.2)
 
 
 def test_a_set_that_does_not_train_is_counted_and_has_no_tau():

@@ -400,6 +400,30 @@ def test_maximizer_is_horizontal_within_the_ball_and_has_the_value(name, order):
     assert len(result.trace) == len(result.values) == len(result.steps) == 21
 
 
+@pytest.mark.parametrize("n_iter", [1, 2, 3])
+def test_few_iterations_take_steps(n_iter):
+    def f(w):
+        return float(w @ w), 2 * w
+
+    found = rg.worst_case_sharpness(f, np.array([1.0, 2.0]), rg.EuclideanMetric(), 0.5, n_iter=n_iter)
+    assert found.value == pytest.approx((5**0.5 + 0.5) ** 2 - 5, rel=1e-12)
+
+
+def test_the_point_opposite_the_best_is_tried():
+    """A cubic near a minimum: the gradient leads to the lower of two maxima, and the quadratic model knows no other."""
+    c = np.array([0.0, 0.0, 0.3])
+
+    def f(w):
+        return float(0.5 * w @ (w * [1.0, 1.0, 3.0]) - c @ w**3 + 0.001 * w[2]), (
+            w * [1.0, 1.0, 3.0] - 3 * c * w**2 + np.array([0.0, 0.0, 0.001])
+        )
+
+    found = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5)
+    assert found.value == pytest.approx(f(np.array([0.0, 0.0, -0.5]))[0], rel=1e-6)
+    literal = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5, memory=0)
+    assert literal.value < 0.9 * found.value
+
+
 def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
     model, params, f = transformer()
     values = {}

@@ -79,6 +79,38 @@ def test_divergence_is_reported_and_does_not_touch_the_others():
     assert repr(found) == "Trained(2 networks: 1 converged, 1 diverged, 0 unfinished)"
 
 
+def test_batches_are_drawn_and_stepped_as_written_out():
+    X, y, rng = data(9, 15, 8)
+    u, v = rng.standard_normal((2, 2, 8))
+    found = diagonal.train(X, y, u, v, 0.01, target=0.0, max_steps=50, batch_size=4, rng=3)
+    draws = np.random.default_rng(3)
+    a, b = u.copy(), v.copy()
+    for _ in range(50):
+        rows = draws.integers(15, size=(2, 4))
+        for k in range(2):
+            e = 2 * X[rows[k]].T @ (X[rows[k]] @ (a[k] * b[k]) - y[rows[k]]) / 4
+            a[k], b[k] = a[k] - 0.01 * e * b[k], b[k] - 0.01 * e * a[k]
+    assert np.allclose(found.u, a, rtol=1e-10)
+    assert np.allclose(found.v, b, rtol=1e-10)
+
+
+def test_stopped_batches_have_the_loss_of_their_weights_and_diverged_ones_have_moved():
+    X, y, rng = data(10, 40, 20)
+    u, v = rng.standard_normal((2, 3, 20))
+
+    def stop(progress):
+        if progress.step:
+            raise StopIteration
+
+    found = diagonal.train(X, y, u, v, 1e-4, target=0.0, max_steps=1000, batch_size=6, callback=stop)
+    assert found.steps.tolist() == [100, 100, 100]
+    assert np.allclose(found.loss, np.mean((X @ (found.u * found.v).T - y[:, None]) ** 2, axis=0), rtol=1e-12)
+    lost = diagonal.train(X, y, 0.3 * u, 0.3 * v, [1.0, 0.3, 1e-4], max_steps=400, batch_size=20)
+    assert lost.diverged.tolist() == [True, True, False]
+    assert np.isfinite(lost.u).all()
+    assert np.all(np.any(lost.u[:2] != 0.3 * u[:2], axis=-1) | (lost.steps[:2] <= 2))
+
+
 def test_running_out_of_steps_is_neither():
     X, y, rng = data(6, 12, 20)
     u, v = rng.standard_normal((2, 20))
@@ -125,6 +157,8 @@ def test_a_progress_bar_counts_networks(capsys):
         ({"step_size": np.ones((3, 1)), "u": np.ones((2, 2, 2))}, None),
         ({"step_size": np.ones(3), "u": np.ones((2, 2))}, "expected leading dimensions that broadcast"),
         ({"target": -1.0}, "target: expected a number >= 0"),
+        ({"target": "x"}, "target: expected a number >= 0"),
+        ({"X": np.ones((0, 2)), "y": np.ones(0)}, "X: expected at least one row"),
         ({"max_steps": 0}, "max_steps: expected an integer >= 1"),
         ({"batch_size": 0}, "batch_size: expected an integer >= 1"),
     ],

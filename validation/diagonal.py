@@ -36,6 +36,8 @@ PRINTED = {"inv": "printed (26)", "mix": "printed (35)"}
 DIMENSION, NETWORKS, SPARSITY, TARGET = 200, 50, 0.9, 1e-5
 FEWEST = 10
 """Trained networks below which there is no τ."""
+FEWEST_SETS = 5
+"""Sets below which a median has no interval."""
 
 
 class Setting(NamedTuple):
@@ -99,8 +101,9 @@ def cell(setting: Setting, seed: int, radii: Sequence[float], max_steps: int) ->
     test = np.sum((u * v - truth) ** 2, axis=-1)
     rho = np.array(radii)[:, None]
 
-    def tau(values: Any) -> list[float]:
-        return [float(kendalltau(row, test).statistic) for row in values]
+    def tau(values: Any) -> list[float | None]:
+        found = [float(kendalltau(row, test).statistic) for row in values]
+        return [value if np.isfinite(value) else None for value in found]
 
     result: dict[str, Any] = {**counts, "test loss": [float(test.min()), float(test.max())], "tau": {}, "bounds": {}}
     for name in PAPER:
@@ -153,12 +156,16 @@ def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int)
     return rg.worst_case_sharpness(on_pairs, point, metric, rho, n_iter=n_iter).value
 
 
-def median(values: Sequence[float]) -> tuple[float, float, float] | None:
-    """The median with its 95% bootstrap interval; None without values."""
-    if len(values) < 2 or np.ptp(values) == 0.0:
-        return (float(values[0]),) * 3 if len(values) else None
-    interval = bootstrap((values,), np.median, method="percentile", rng=np.random.default_rng(0)).confidence_interval
-    return float(np.median(values)), float(interval.low), float(interval.high)
+def median(values: Sequence[float | None]) -> tuple[float, float, float] | None:
+    """The median of what is there with its 95% bootstrap interval, no wider than itself for fewer than five values."""
+    there = [value for value in values if value is not None]
+    if not there:
+        return None
+    middle = float(np.median(there))
+    if len(there) < FEWEST_SETS or np.ptp(there) == 0.0:
+        return middle, middle, middle
+    interval = bootstrap((there,), np.median, method="percentile", rng=np.random.default_rng(0)).confidence_interval
+    return middle, float(interval.low), float(interval.high)
 
 
 def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: Sequence[float]) -> dict[str, Any]:
@@ -250,8 +257,10 @@ def plot_map(table: dict[str, Any], radii: Sequence[float], path: Path) -> None:
 
 
 def described(value: tuple[float, float, float] | None) -> str:
-    """A median with its interval, in words."""
-    return "no set trained" if value is None else f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
+    """A median with its interval, if it has one."""
+    if value is None:
+        return "no set trained"
+    return f"{value[0]:.2f}" + (f" [{value[1]:.2f}, {value[2]:.2f}]" if value[1] < value[2] else "")
 
 
 def main() -> None:
@@ -263,7 +272,13 @@ def main() -> None:
     chosen = [setting for setting in MAP if not options.quick or (setting.n == 100 and setting.size == (0.01, 0.3))]
     if options.quick:
         chosen = [setting for setting in chosen if setting.step == REFERENCE.step and setting.start != "balanced"]
-    settings = {"radii": radii, "seeds": seeds, "max_steps": max_steps, "map": [str(setting) for setting in chosen]}
+    settings = {
+        "networks": [NETWORKS, DIMENSION, SPARSITY, TARGET, FEWEST],
+        "radii": radii,
+        "seeds": seeds,
+        "max_steps": max_steps,
+        "map": [str(setting) for setting in chosen],
+    }
     results = experiment.Results(options.out / "diagonal.json", settings)
     middle = radii[len(radii) // 2]
     tasks: dict[str, tuple[Any, ...]] = {
@@ -287,9 +302,7 @@ def say(table: dict[str, Any], radii: Sequence[float], first: dict[str, Any]) ->
     say_line = experiment.console.print
     reference = table[str(REFERENCE)]
     where = radii.index(first["rho"])
-    say_line(
-        f"reference ({REFERENCE}), ρ = {first['rho']:g}, medians over {reference['sets']} sets with 95% intervals:"
-    )
+    say_line(f"reference ({REFERENCE}), ρ = {first['rho']:g}, medians over {reference['sets']} sets:")
     for name, paper in PAPER.items():
         line = f"  {name}: τ = {described(reference['tau'][name][where])} (the paper: {paper})"
         if name in PRINTED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ console = Console()
 class Results:
     """Numbers by name in one JSON file, written whole after each, so that a run goes on where it was interrupted.
 
-    A file made with other settings is not continued.
+    A file made with other settings is not continued; it is moved aside.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -30,11 +31,17 @@ class Results:
         if path.is_file():
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                document = {}
-            if document.get("settings") == json.loads(json.dumps(settings)):
-                self.values = document["values"]
+                same = document["settings"] == json.loads(json.dumps(settings))
+                values = dict(document["values"])
+            except (ValueError, KeyError, TypeError):
+                same, values = False, {}
+            if same:
+                self.values = values
                 console.print(f"{path}: continuing with {len(self.values)} values")
+            else:
+                aside = next(p for i in itertools.count(1) if not (p := path.with_suffix(f".{i}.json")).exists())
+                os.replace(path, aside)
+                console.print(f"{path}: made with other settings, or damaged; it is now {aside.name}")
 
     def measure(self, name: str, function: Callable[[], Any]) -> Any:
         """The value of this name; computed and saved if it is not there yet."""
@@ -95,12 +102,18 @@ def progress() -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")
+    return int(text)
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every experiment has."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")
     made.add_argument("--out", type=Path, default=Path("results"), help="folder for the pictures and numbers (results)")
-    made.add_argument("--workers", type=int, default=1, help="threads, or processes (1)")
+    made.add_argument("--workers", type=_positive, default=1, help="threads, or processes (1)")
     return made
 
 

@@ -26,6 +26,7 @@ The formulas of the paper follow. For XᵀX = I, with β* = Xᵀy, it is g = β�
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,12 @@ from refgeo.diagonal import ascent, outer, separable
 from refgeo.diagonal.geometry import SQRT2, Geometry, Mixed, geometry_of
 from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array, real_array
+from refgeo.sharpness.search import seed_of
 from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 
 EXACT = 1e-10
 """Relative gap up to which a value counts as exact."""
+_ROUNDING = 1e-11
 _STEPS, _FEWER_STEPS = 400, 60
 _SEPARABLE_FROM = 0.5
 """For smaller radii the ball around the feasible set is the better bound, unless XᵀX is diagonal."""
@@ -60,8 +63,9 @@ class Certified:
     coordinates : ndarray
         Its orthonormal coordinates t.
     leaves_domain : ndarray of bool
-        Only mix: the trust region's solution would pass a zero of β, where the manifold ends. The maximum is then at
-        the end of the manifold; `lower` is as close to it as geodesics exist.
+        Only mix: the trust region's solution would pass a zero of β, where the manifold ends, and nothing within
+        reaches its value. Where the maximum is at the end of the manifold, `lower` is as close to it as geodesics
+        exist.
     """
 
     lower: Array
@@ -144,8 +148,8 @@ def worst_case(
     rho = checked_radii(rho, problem.batch)
     if not isinstance(n_starts, (int, np.integer)) or isinstance(n_starts, bool) or n_starts < 0:
         raise ValueError(f"n_starts: expected an integer >= 0, got {n_starts!r}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _worst_case(problem, geometry, rho, int(n_starts), np.random.default_rng(rng), bool(tight))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        return _worst_case(problem, geometry, rho, int(n_starts), np.random.default_rng(seed_of(rng)), bool(tight))
 
 
 def second_order(
@@ -183,10 +187,10 @@ def second_order(
     rho = checked_radii(rho, problem.batch)
     if isinstance(geometry, Mixed):
         found, t = _mixed_trust_region(problem, rho)
+        t, leaves = _within(problem, geometry, t)
     else:
         found = _taylor_maximum(problem, geometry, rho)
-        t = np.where(problem.beta != 0.0, found.x, 0.0)
-    leaves = np.any((t < geometry.lowest(problem.beta)) & (problem.beta != 0.0), axis=-1)
+        t, leaves = np.where(problem.beta != 0.0, found.x, 0.0), np.zeros(rho.shape, dtype=bool)
     return Certified(found.lower, found.upper, geometry.velocity(problem.u, problem.v, t), t, leaves)
 
 
@@ -233,7 +237,7 @@ def _worst_case(
     starts = [_alone(problem, geometry, rho)]
     if isinstance(geometry, Mixed):
         found, t = _mixed_trust_region(problem, rho)
-        leaves = np.any(t < geometry.lowest(beta), axis=-1)
+        t, leaves = _within(problem, geometry, t)
         uppers = [found.upper]
         if not leaves.any():
             return _certified(problem, geometry, rho, t, uppers, leaves)
@@ -260,21 +264,40 @@ def _worst_case(
     return _certified(problem, geometry, rho, t, uppers, leaves)
 
 
+def _within(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """t, or −t where only that is in the domain and as good, as at zero residual; and who leaves it either way."""
+    lowest = geometry.lowest(problem.beta)
+    leaves = np.any(t < lowest, axis=-1)
+    there, opposite = (problem.increase(geometry.shift(problem.beta, sign * t)) for sign in (1.0, -1.0))
+    turn = leaves & ~np.any(-t < lowest, axis=-1) & (opposite >= there * (1.0 - 1e-14))
+    return np.where(turn[..., None], -t, t), leaves & ~turn
+
+
 def _certified(
     problem: Problem, geometry: Geometry, rho: Array, t: Array, uppers: list[Array], leaves: npt.NDArray[np.bool_]
 ) -> Certified:
     t = np.where(problem.beta != 0.0, _into_ball(t, rho), 0.0)
     lower = np.maximum(ascent.value_at(problem, geometry, t), 0.0)
     lower = np.where(np.isnan(lower), math.inf, lower)
-    upper = np.minimum.reduce([np.where(np.isnan(bound), math.inf, bound) for bound in uppers])
+    rounding = problem.rounding(geometry.shift(problem.beta, t)) + _ROUNDING * lower
+    upper = np.min([_checked(bound, lower, rounding) for bound in uppers], axis=0)
     upper = np.where(np.any(problem.beta != 0.0, axis=-1), upper, 0.0)
-    return Certified(
-        lower,
-        np.maximum(upper, lower),
-        geometry.velocity(problem.u, problem.v, t),
-        t,
-        np.broadcast_to(leaves, rho.shape),
-    )
+    short = leaves & (uppers[0] - lower > EXACT * uppers[0])  # for mix, the first bound does not know the domain
+    return Certified(lower, upper, geometry.velocity(problem.u, problem.v, t), t, short)
+
+
+def _checked(bound: Array, lower: Array, rounding: Array) -> Array:
+    """A bound, at least what is reached; one that is beaten by more than rounding is a mistake, and does not count."""
+    bound = np.where(np.isnan(bound), math.inf, bound)
+    beaten = bound < lower - rounding
+    if np.any(beaten):
+        warnings.warn(
+            f"refgeo.diagonal: an upper bound of {np.count_nonzero(beaten)} networks is below a value that is reached; "
+            "it is left out. Please report this with the data",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return np.where(beaten, math.inf, np.maximum(bound, lower))
 
 
 def _into_ball(t: Array, rho: Array) -> Array:

@@ -39,6 +39,7 @@ def geodesic(
     ----------
     metric : "inv", "mix", "adaptive", or InvariantMetric() or MixedMetric()
     u, v, eta_u, eta_v : array_like, shape ``(..., d)``
+        They broadcast.
     t : float
 
     Returns
@@ -61,9 +62,9 @@ def geodesic(
     """
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
+    if np.ndim(t) != 0 or not math.isfinite(t):
+        raise ValueError(f"t: expected one finite number, got {t!r}")
     time = float(t)
-    if not math.isfinite(time):
-        raise ValueError(f"t: expected a finite number, got {t!r}")
     if isinstance(geometry, Adaptive):
         free = u * v != 0.0
         return u + np.where(free, time * eta_u, 0.0), v + np.where(free, time * eta_v, 0.0)

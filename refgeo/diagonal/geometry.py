@@ -57,18 +57,26 @@ class Geometry(ABC):
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
         """The tangent vector (η_u, η_v) of coordinates t."""
 
-    def lowest(self, beta: Array) -> Array:
+    def end(self, beta: Array) -> Array:
         """Where the manifold ends."""
         return np.full_like(beta, -np.inf)
 
+    def lowest(self, beta: Array) -> Array:
+        """A hair above the end, where geodesics still exist."""
+        return self.end(beta) * (1.0 - 2.0**-40)
+
     def branch(self, beta: Array) -> Array:
         """Where the main branch begins; below it, 2gW + DW² − λt² is monotone or convex in t²."""
-        return self.lowest(beta)
+        return self.end(beta)
 
 
-def _exponent(t: Array) -> Array:
-    """√2t, but no more than makes the square of its exponential infinite: infinity times zero is no number."""
-    return np.asarray(np.minimum(SQRT2 * t, 500.0))
+def _grown(beta: Array, t: Array) -> Array:
+    """β₀e^{√2t}, at most 1e250 in size: where its square overflows anyway, it is still a number times zero."""
+    x = SQRT2 * t
+    grown = beta * np.exp(np.minimum(x, 500.0))
+    if np.any(x > 500.0):
+        grown = np.clip(grown * np.exp(np.clip(x - 500.0, 0.0, 700.0)), -1e250, 1e250)
+    return np.asarray(grown)
 
 
 class Invariant(Geometry):
@@ -78,15 +86,15 @@ class Invariant(Geometry):
 
     def shift(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(beta * np.expm1(_exponent(t)))
+        return np.where(t < 1.0, beta * np.expm1(SQRT2 * np.minimum(t, 1.0)), _grown(beta, t) - beta)
 
     def slope(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(SQRT2 * beta * np.exp(_exponent(t)))
+        return SQRT2 * _grown(beta, t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
-        return np.asarray(2.0 * beta * np.exp(_exponent(t)))
+        return 2.0 * _grown(beta, t)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """With z = e^{√2t}, h = gβ₀ and k = Dβ₀², half the second derivative is 4kz² + 2(h − k)z − λ."""
@@ -129,9 +137,9 @@ class Mixed(Geometry):
         b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
         return u * b, v * b
 
-    def lowest(self, beta: Array) -> Array:
-        """A hair above −|β₀|/√2, where the geodesic still exists."""
-        return np.abs(beta) * (-(1.0 - 2.0**-40) / SQRT2)
+    def end(self, beta: Array) -> Array:
+        """−|β₀|/√2."""
+        return np.abs(beta) / -SQRT2
 
 
 class Adaptive(Geometry):

@@ -29,6 +29,8 @@ from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 _LARGEST = 1e150
 """The square of a longer one overflows."""
+_LEAST_BEND = 0.01
+"""φ″/2 is 1/2 at the origin. What hardly bends has its middle far away, and differences lose digits there."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Arr
     rounding = 8.0 * np.finfo(np.float64).eps * sum(np.abs(part) for part in parts)
     quotient = np.divide(sum(parts) - rounding, distance**2, out=np.full_like(t, -np.inf), where=distance > 0.0)
     bend = np.maximum(quotient, 0.5 * price.bend(end))
-    usable = possible & np.all(bend > 0.0, axis=-1)
+    usable = possible & np.all(bend >= _LEAST_BEND, axis=-1)
     bend = np.where(usable[..., None], bend, 1.0)
     root = np.sqrt(bend)
     middle = touch - slope / (2.0 * bend)
@@ -101,4 +103,5 @@ def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Arr
         2.0 * M / (root[..., :, None] * root[..., None, :]),
         radius,
     )
-    return np.where(usable, at_middle + found.upper, np.inf)
+    cancelled = 16.0 * np.finfo(np.float64).eps * (np.abs(at_middle) + np.abs(found.upper))
+    return np.where(usable, at_middle + found.upper + cancelled, np.inf)

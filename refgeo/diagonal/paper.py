@@ -27,7 +27,8 @@ def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLi
     >>> bool(printed.lower == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
     True
     """
-    return worst_case("inv", u, v, X, y, real_array("rho", rho) * SQRT2)
+    problem = Problem.of(u, v, X, y)
+    return worst_case("inv", u, v, X, y, checked_radii(rho, problem.batch) * SQRT2)
 
 
 def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:

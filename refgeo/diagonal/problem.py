@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from refgeo.pair import Array, real_array, transpose
 
+_LARGEST = 1e140
+
 
 def applied(matrix: Array, vectors: Array) -> Array:
     """Matrices times vectors, ``(..., n, d)`` and ``(..., d)``; one matrix for all vectors is one product.
@@ -49,10 +51,14 @@ class Problem:
         if u.ndim == 0 or u.shape != v.shape:
             raise ValueError(f"v: expected the shape of u, {u.shape}, with at least one dimension, got {v.shape}")
         d = u.shape[-1]
+        if d == 0:
+            raise ValueError("u: expected at least one coordinate, got none")
         if X.ndim < 2 or X.shape[-1] != d:
             raise ValueError(f"X: expected shape (..., n, {d}) for u of shape {u.shape}, got {X.shape}")
         if y.ndim == 0 or y.shape[-1] != X.shape[-2]:
             raise ValueError(f"y: expected shape (..., {X.shape[-2]}) for X of shape {X.shape}, got {y.shape}")
+        if not np.all(np.abs(X) < _LARGEST):
+            raise ValueError(f"X: expected entries below {_LARGEST:g}, whose squares can be added; rescale X and y")
         try:
             np.broadcast_shapes(u.shape[:-1], X.shape[:-2], y.shape[:-1])
         except ValueError:
@@ -97,6 +103,11 @@ class Problem:
     def moving_g(self) -> Array:
         """The gradient, zero where nothing moves."""
         return np.where(self.beta != 0.0, self.g, 0.0)
+
+    def rounding(self, w: Array) -> Array:
+        """What F(w) may owe to the rounding of Xᵀr, which can be much smaller than ‖X‖‖r‖."""
+        size = np.linalg.norm(self.X, axis=(-2, -1)) * np.linalg.norm(self.residual, axis=-1)
+        return np.asarray(64.0 * np.finfo(np.float64).eps * size * np.linalg.norm(w, axis=-1))
 
     def increase(self, w: Array) -> Array:
         """F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""

@@ -82,7 +82,7 @@ class _Terms:
     def __init__(self, geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> None:
         self.geometry, self.beta, self.g, self.D = geometry, beta, g, D
         self.highest = np.broadcast_to(rho[..., None], np.broadcast_shapes(beta.shape, (*rho.shape, 1)))
-        self.lowest = np.maximum(-self.highest, geometry.lowest(beta))
+        self.lowest = np.maximum(-self.highest, geometry.end(beta))
         self.first = np.minimum(np.maximum(self.lowest, geometry.branch(beta)), self.highest)
 
     def _at(self, t: Array, multiplier: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from refgeo.diagonal.problem import applied
 from refgeo.pair import Array, real_array
-from refgeo.sharpness.search import positive_integer
+from refgeo.sharpness.search import positive_integer, seed_of
 
 _DIVERGED = 1e6
 """A loss this many times that of β = 0 or of the start, whichever is larger, does not come back."""
@@ -39,7 +39,7 @@ class Trained:
     Attributes
     ----------
     u, v : ndarray, shape ``(..., d)``
-        Of a diverged network, its last finite weights.
+        Of a diverged network, its last finite weights (with batches, the last ones whose loss was looked at).
     loss : ndarray
         ‖X(u ⊙ v) − y‖² / n; infinite where training diverged.
     steps : ndarray of int
@@ -118,8 +118,10 @@ def train(
         raise ValueError(f"y: expected shape (..., {X.shape[-2]}), got {y.shape}")
     if not np.all(step_size > 0.0):
         raise ValueError("step_size: expected numbers > 0")
-    if not target >= 0.0:
+    if np.ndim(target) != 0 or not isinstance(target, (int, float, np.number)) or not target >= 0.0:
         raise ValueError(f"target: expected a number >= 0, got {target!r}")
+    if X.shape[-2] == 0:
+        raise ValueError("X: expected at least one row, got none")
     positive_integer("max_steps", max_steps)
     rows = X.shape[-2] if batch_size is None else positive_integer("batch_size", batch_size)
     try:
@@ -130,7 +132,7 @@ def train(
             f"{X.shape[:-2]}, {y.shape[:-1]}, {u.shape[:-1]}, {v.shape[:-1]} and {step_size.shape}"
         ) from None
     run = _Training(X, y, u, v, step_size, shape, float(target))
-    generator = None if batch_size is None else np.random.default_rng(rng)
+    generator = None if batch_size is None else np.random.default_rng(seed_of(rng))
     with np.errstate(over="ignore", invalid="ignore"), _bar(progress, callback) as watched:
         run.go(max_steps, rows, generator, watched)
     return run.result(shape)
@@ -205,8 +207,8 @@ class _Training:
                 try:
                     self._tell(callback, step, max_steps)
                 except StopIteration:
-                    self._keep(u, v)
-                    return
+                    self._settle(applied(X, u * v) - y, u, v, step)
+                    break
             if not len(self.live) or step == max_steps:
                 break
             if generator is None:
@@ -219,14 +221,10 @@ class _Training:
                 gradient = applied(np.swapaxes(chosen, -1, -2), error) / rows
             gradient *= eta
             u, v = u - gradient * v, v - gradient * u
-        self._keep(u, v)
 
     def _working(self) -> tuple[Array, Array, Array, Array, Array]:
         live = self.live
         return self._matrix(live), self.y[live], self.u[live], self.v[live], self.eta[live]
-
-    def _keep(self, u: Array, v: Array) -> None:
-        self.u[self.live], self.v[self.live] = u, v
 
     def _settle(self, residual: Array, u: Array, v: Array, step: int) -> bool:
         """Note the losses; take out what has converged or diverged."""
@@ -235,10 +233,10 @@ class _Training:
         diverged = ~(loss <= self.limit[self.live])
         self.steps[self.live] = step
         self.loss[self.live] = np.where(diverged, np.inf, loss)
-        if not (converged.any() or diverged.any()):
-            return False
         finite = np.isfinite(u).all(axis=-1) & np.isfinite(v).all(axis=-1)
         self.u[self.live[finite]], self.v[self.live[finite]] = u[finite], v[finite]
+        if not (converged.any() or diverged.any()):
+            return False
         self.converged[self.live[converged]] = True
         self.diverged[self.live[diverged]] = True
         self.live = self.live[~(converged | diverged)]

@@ -196,7 +196,7 @@ def maximise(
     for iteration in range(1, n_iter + 1):
         if is_zero(search.gradient):
             break  # nothing to follow: a stationary point, or a function that is constant
-        if iteration == n_iter // 2 + 1:
+        if iteration == n_iter // 2 + 1 and iteration < n_iter:
             proposal = search.opposite()
         else:
             proposal = search.proposal() if iteration % MODEL_STEP_EVERY == 0 or iteration == n_iter else None
@@ -256,7 +256,7 @@ class _Search:
 
     def opposite(self) -> Array | None:
         """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
-        if not self.memory.remembers:
+        if not self.memory.remembers or self.best_value <= 0.0:
             return None
         return -self.best if 4.0 * self.memory.slope_towards(self.best) <= self.best_value else None
 
