@@ -7,6 +7,7 @@ import numpy as np
 import refgeo as rg
 from refgeo import formulas
 from refgeo.conformance.backend import FUNCTIONS
+from refgeo.diagonal.geometry import geometry_of
 
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
 
@@ -110,3 +111,33 @@ def invariant_loss(rng, n, m):
         return rg.Pair(D_dot @ point.H + D @ v.H, D_dot.T @ point.G + D.T @ v.G)
 
     return value, gradient, hessian
+
+
+# Diagonal networks -----------------------------------------------------------------------------------------------
+
+
+def loss(u, v, X, y):
+    return np.sum(((X @ (u * v)[..., None])[..., 0] - y) ** 2, axis=-1)
+
+
+def one_by_one(u, v):
+    return rg.Pair(u[:, None, None], v[:, None, None])
+
+
+def orthonormal(rng, n, d):
+    return np.linalg.qr(rng.standard_normal((n, d)))[0]
+
+
+def ball_points(rng, count, d, rho):
+    """Points of the ball, most of them near its surface."""
+    t = rng.standard_normal((count, d))
+    return t * (rho * rng.random((count, 1)) ** (1 / d) / np.linalg.norm(t, axis=1, keepdims=True))
+
+
+def increase_at(name, u, v, X, y, t):
+    """The loss's increase at coordinates t, by way of the weights; None where the geodesic does not exist."""
+    eta_u, eta_v = geometry_of(name).velocity(u, v, t)
+    try:
+        return loss(*rg.diagonal.geodesic(name, u, v, eta_u, eta_v), X, y) - loss(u, v, X, y)
+    except rg.GeodesicIncompleteError:
+        return None

@@ -1,50 +1,17 @@
-"""Diagonal networks: closed forms against the general geometry, certified values against brute force."""
+"""Diagonal networks: closed forms against the general geometry, and what the general search finds."""
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
+from helpers import one_by_one
 
 import refgeo as rg
 from refgeo import diagonal
-from refgeo.diagonal import outer
-from refgeo.diagonal.ascent import farthest
 from refgeo.diagonal.geometry import GEOMETRIES, geometry_of
-from refgeo.diagonal.problem import Problem
-from refgeo.diagonal.separable import dominating_diagonal, dual
 
 METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
 NAMES = ("inv", "mix", "adaptive")
-
-
-def loss(u, v, X, y):
-    return np.sum(((X @ (u * v)[..., None])[..., 0] - y) ** 2, axis=-1)
-
-
-def pairs(u, v):
-    return rg.Pair(u[:, None, None], v[:, None, None])
-
-
-def orthonormal(rng, n, d):
-    return np.linalg.qr(rng.standard_normal((n, d)))[0]
-
-
-def ball_points(rng, count, d, rho):
-    """Points of the ball, most of them near its surface."""
-    t = rng.standard_normal((count, d))
-    return t * (rho * rng.random((count, 1)) ** (1 / d) / np.linalg.norm(t, axis=1, keepdims=True))
-
-
-def increase_at(name, u, v, X, y, t):
-    """F at coordinates t, by way of the weights; None where the geodesic does not exist."""
-    eta_u, eta_v = geometry_of(name).velocity(u, v, t)
-    try:
-        return loss(*diagonal.geodesic(name, u, v, eta_u, eta_v), X, y) - loss(u, v, X, y)
-    except rg.GeodesicIncompleteError:
-        return None
 
 
 # Geodesics -------------------------------------------------------------------------------------------------------
@@ -55,16 +22,16 @@ def test_geodesics_norms_and_projections_are_those_of_the_pair_geometry(name):
     rng = np.random.default_rng(0)
     for _ in range(20):
         u, v, a, c = rng.standard_normal((4, 6))
-        space = METRICS[name].at(pairs(u, v))
+        space = METRICS[name].at(one_by_one(u, v))
         projected = diagonal.horizontal_projection(u, v, a, c)
-        expected = space.horizontal_projection(pairs(a, c))
+        expected = space.horizontal_projection(one_by_one(a, c))
         assert np.allclose(projected[0], expected.G[:, 0, 0], rtol=1e-12)
         assert np.allclose(projected[1], expected.H[:, 0, 0], rtol=1e-12)
         length = diagonal.norm(name, u, v, a, c)
-        assert length == pytest.approx(np.linalg.norm(space.norm(pairs(a, c))), rel=1e-12)
+        assert length == pytest.approx(np.linalg.norm(space.norm(one_by_one(a, c))), rel=1e-12)
         t = 0.4 * min(float(diagonal.end_time(name, u, v, *projected)), 1.0)
         moved = diagonal.geodesic(name, u, v, *projected, t=t)
-        exact = space.geodesic(pairs(*projected), t=t, order="exact")
+        exact = space.geodesic(one_by_one(*projected), t=t, order="exact")
         assert np.allclose(moved[0], exact.G[:, 0, 0], rtol=1e-10)
         assert np.allclose(moved[1], exact.H[:, 0, 0], rtol=1e-10)
 
@@ -76,7 +43,7 @@ def test_the_mix_geodesic_ends_where_the_pair_geometry_says():
     with pytest.raises(rg.GeodesicIncompleteError, match="reaches a zero of u ⊙ v at t = 2") as ours:
         diagonal.geodesic("mix", u, v, *velocity, t=2.5)
     with pytest.raises(rg.GeodesicIncompleteError) as theirs:
-        rg.MixedMetric().at(pairs(u, v)).geodesic(pairs(*velocity), t=2.5, order="exact")
+        rg.MixedMetric().at(one_by_one(u, v)).geodesic(one_by_one(*velocity), t=2.5, order="exact")
     assert ours.value.time == pytest.approx(theirs.value.time, rel=1e-12)
     with pytest.raises(rg.GeodesicIncompleteError, match="at t = -2"):
         diagonal.geodesic("mix", u, v, -velocity[0], -velocity[1], t=-3.0)
@@ -124,377 +91,6 @@ def test_no_pair_of_weights_reaches_a_product_more_cheaply_than_adaptive_coordin
         assert price.min() <= t * t * (1 + 1e-5)
 
 
-# The parts of a certificate --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_term_is_concave_up_to_the_stated_point_and_convex_beyond(name):
-    rng = np.random.default_rng(2)
-    geometry = geometry_of(name)
-    for _ in range(200):
-        beta, g = rng.standard_normal(2)
-        D, multiplier = 10.0 ** rng.uniform(-2, 2, 2)
-        turn = float(geometry.concave_until(*map(np.asarray, (beta, g, D, multiplier))))
-        t = np.linspace(max(-0.7, geometry.lowest(np.asarray(beta))), 2.0, 400)
-        w, slope = geometry.shift(beta, t), geometry.slope(beta, t)
-        bend = 2 * (g + D * w) * geometry.curvature(beta, t) + 2 * D * slope**2 - 2 * multiplier
-        assert np.all(bend[t < turn - 1e-9] <= 1e-9)
-        assert np.all(bend[t > turn + 1e-9] >= -1e-9)
-
-
-def test_the_dual_bound_of_one_coordinate_is_its_maximum():
-    """With one coordinate, the term in one variable is all there is; SciPy maximises it from many brackets."""
-    rng = np.random.default_rng(3)
-    for name in NAMES:
-        geometry = geometry_of(name)
-        for _ in range(60):
-            beta, g = rng.standard_normal(2)
-            D, rho = 10.0 ** rng.uniform(-1, 1, 2)
-            low = max(-rho, float(geometry.lowest(np.asarray(beta))))
-
-            def value(t, geometry=geometry, beta=beta, g=g, D=D):
-                w = geometry.shift(np.asarray(beta), np.asarray(t))
-                return float(2 * g * w + D * w * w)
-
-            ends = np.linspace(low, rho, 12)
-            best = max(
-                -minimize_scalar(lambda t: -value(t), bounds=pair, method="bounded", options={"xatol": 1e-12}).fun
-                for pair in itertools.pairwise(ends)
-            )
-            best = max(best, value(low), value(rho))
-            found = dual(geometry, *(np.array([number]) for number in (beta, g, D)), np.asarray(rho))
-            assert found.upper >= best * (1 - 1e-10)
-            assert found.upper <= best * (1 + 1e-9) + 1e-300
-
-
-def test_dominating_diagonals_dominate():
-    rng = np.random.default_rng(4)
-    for n in (1, 3, 8):
-        X = rng.standard_normal((n, 6))
-        D = dominating_diagonal(X.T @ X, rng.standard_normal(6))
-        assert np.linalg.eigvalsh(np.diag(D) - X.T @ X)[0] >= -1e-12
-
-
-def test_the_farthest_point_of_a_cut_ball():
-    rng = np.random.default_rng(5)
-    for _ in range(100):
-        d = int(rng.integers(1, 7))
-        p, lowest, rho = rng.standard_normal(d), -(10 ** rng.uniform(-3, 1, d)), np.asarray(10 ** rng.uniform(-2, 1))
-        t = farthest(p, lowest, rho)
-        assert np.all(t >= lowest)
-        assert np.linalg.norm(t) <= rho * (1 + 1e-12)
-        others = np.maximum(ball_points(rng, 2000, d, rho), lowest)
-        assert np.max(others @ p) <= t @ p * (1 + 1e-12)
-
-
-def raw_bounds(name, u, v, X, y, rho, t):
-    """Every upper bound, before anything is done with it."""
-    problem, geometry, radius = Problem.of(u, v, X, y), geometry_of(name), np.asarray(rho)
-    D = dominating_diagonal(problem.gram, problem.beta)
-    bounds = {"dual": dual(geometry, problem.beta, problem.g, D, radius).upper}
-    if name == "mix":
-        bounds["trust region"] = diagonal.second_order("mix", u, v, X, y, rho).upper
-    else:
-        bounds["ball"] = outer.ball(problem, geometry, radius)[0]
-        bounds["ellipsoid"] = outer.ellipsoid(problem, geometry, t, radius)
-    return {bound: float(value) for bound, value in bounds.items()}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_bound_alone_is_above_all_points(name):
-    """Also where another one is smaller, and around points that are not the maximum; each is tight somewhere."""
-    rng = np.random.default_rng(20)
-    geometry = geometry_of(name)
-    tightest = {}
-    for i in range(150):
-        d = int(rng.integers(1, 4))
-        u, v = rng.standard_normal((2, d)) * 10 ** rng.uniform(-1, 1)
-        X = rng.standard_normal((int(rng.integers(1, 5)), d))
-        y = X @ (u * v) - rng.standard_normal(len(X)) * 10 ** rng.uniform(-3, 1) * (i % 3 > 0)
-        rho = 10 ** rng.uniform(-3, 0.3) if i % 5 else (1 - 10 ** rng.uniform(-16, -3)) / 2**0.5
-        t = np.maximum(grid(d, rho, geometry.lowest(u * v)), -rho)
-        values = np.sum(((u * v + geometry.shift(u * v, t)) @ X.T - y) ** 2, axis=-1) - loss(u, v, X, y)
-        rounding = 1e-13 * (np.sum(y * y) + values.max())
-        for touch in (t[np.argmax(values)], t[i % len(t)]):
-            for bound, value in raw_bounds(name, u, v, X, y, rho, touch).items():
-                assert value >= values.max() - rounding, bound
-                tightest[bound] = min(tightest.get(bound, np.inf), value / (values.max() + rounding))
-    assert all(ratio < 1.01 for ratio in tightest.values()), tightest
-
-
-def test_a_bound_that_is_beaten_is_noticed_and_left_out(monkeypatch):
-    monkeypatch.setattr(outer, "ellipsoid", lambda *arguments: np.zeros(()))
-    X = np.array([[1.0, 2.0], [0.0, 1.0]])
-    with pytest.warns(RuntimeWarning, match="an upper bound of 1 networks is below a value that is reached"):
-        found = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], X, [1.0, 1.0], 0.1)
-    assert found.upper > found.lower
-
-
-# Certified values ------------------------------------------------------------------------------------------------
-
-
-def grid(d, rho, lowest):
-    """Points of the ball, its surface included, that the manifold has."""
-    angle = np.linspace(0, 2 * np.pi, 721)
-    if d == 1:
-        sphere = np.array([[1.0], [-1.0]])
-    elif d == 2:
-        sphere = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    else:
-        height = np.linspace(-1, 1, 181)[:, None, None]
-        around = np.stack([np.cos(angle[::3]), np.sin(angle[::3])], axis=-1)
-        ring = np.sqrt(1 - height**2) * around
-        sphere = np.concatenate([ring, np.broadcast_to(height, (*ring.shape[:2], 1))], axis=-1).reshape(-1, 3)
-    points = np.concatenate([rho * radius * sphere for radius in (0.25, 0.5, 0.75, 0.9, 1.0)])
-    return np.maximum(points, lowest)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("d", [1, 2, 3])
-def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
-    rng = np.random.default_rng([d, 6])
-    geometry = geometry_of(name)
-    for i in range(24):
-        u, v = rng.standard_normal((2, d))
-        X = orthonormal(rng, d + 1, d) if i % 2 else rng.standard_normal((max(d - 1, 1), d))
-        y = X @ (u * v) if i % 3 == 0 else rng.standard_normal(len(X))
-        rho = float((0.01, 0.1, 0.5, 2.0)[i % 4])
-        found = diagonal.worst_case(name, u, v, X, y, rho)
-        t = grid(d, rho, geometry.lowest(u * v))
-        beta = u * v + geometry.shift(u * v, t)
-        best = np.max(np.sum((beta @ X.T - y) ** 2, axis=-1) - loss(u, v, X, y))
-        rounding = 1e-13 * (np.sum(y * y) + float(found.upper))
-        assert best <= found.upper + rounding
-        assert best <= found.lower + rounding  # the search found the global maximum
-        assert best >= 0.98 * found.lower - rounding  # and the grid is fine enough to say so
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("rho", [1e-6, 1e-2, 0.3, 3.0])
-def test_no_random_point_beats_the_bounds_in_200_dimensions(name, rho):
-    rng = np.random.default_rng(7)
-    d, n = 200, 60
-    u, v = rng.standard_normal((2, d)) * 0.5
-    u[:3] = 0.0
-    X, y = rng.standard_normal((n, d)) / 10, rng.standard_normal(n)
-    geometry = geometry_of(name)
-    found = diagonal.worst_case(name, u, v, X, y, rho)
-    t = np.maximum(ball_points(rng, 10_000, d, rho), geometry.lowest(u * v))
-    near = np.maximum(found.coordinates + 0.1 * t, geometry.lowest(u * v))
-    near *= rho / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), rho)
-    at_start = loss(u, v, X, y)
-    rounding = 1e-13 * (at_start + found.upper)
-    for points in (t, near):
-        values = np.sum(((u * v + geometry.shift(u * v, points)) @ X.T - y) ** 2, axis=-1) - at_start
-        assert values.max() <= found.upper + rounding
-        assert values.max() <= found.lower + rounding
-    assert increase_at(name, u, v, X, y, found.coordinates) == pytest.approx(found.lower, abs=10 * rounding, rel=1e-12)
-    assert diagonal.norm(name, u, v, *found.maximizer) <= rho * (1 + 1e-12)
-
-
-def batch(i):
-    """Forty networks of one shape: XᵀX = I, general, rank one, diagonal, a zero column; all radii; hard cases."""
-    rng = np.random.default_rng([i, 8])
-    d, n, count = int(rng.integers(1, 9)), int(rng.integers(1, 9)), 40
-    u, v = rng.standard_normal((2, count, d)) * 10 ** rng.uniform(-2, 1, (count, 1))
-    kind = i % 5
-    if kind == 0:
-        X = np.stack([orthonormal(rng, d + 2, d) for _ in range(count)])
-    elif kind == 2:
-        X = rng.standard_normal((count, n, 1)) * rng.standard_normal((count, 1, d))
-    elif kind == 3:
-        X = 10 ** rng.uniform(-2, 2, (count, d))[..., None] * np.eye(d)
-    else:
-        X = rng.standard_normal((count, n, d))
-        X[::2, :, 0] *= kind == 1
-    u[::4, 0] = 0.0
-    v[1::20] = 0.0
-    at_start = (X @ (u * v)[..., None])[..., 0]
-    residual = rng.standard_normal(at_start.shape) * 10 ** rng.uniform(-2, 1, (count, 1))
-    residual[::3] = 0.0
-    for k in range(1, count, 6):  # the hard case: nothing along the top singular vector
-        top = np.linalg.svd(X[k])[0][:, 0]
-        residual[k] -= top * (top @ residual[k])
-    return u, v, X, at_start - residual, 10 ** rng.uniform(-8, 3, count)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_thousand_instances_are_certified(name):
-    exact = {True: [], False: []}  # with XᵀX diagonal, and not
-    for i in range(25):
-        u, v, X, y, rho = batch(i)
-        found = diagonal.worst_case(name, u, v, X, y, rho, n_starts=2)
-        finite = np.isfinite(found.upper)
-        assert np.all(finite | (rho > 100)), "an overflow where none is due"
-        if name == "mix":
-            within = ~found.leaves_domain
-            assert np.all(found.exact[within])
-        exact[i % 5 in (0, 3)].append(found.exact[rho < 0.1])
-        polynomial = diagonal.second_order(name, u, v, X, y, rho)
-        assert np.all(polynomial.upper - polynomial.lower <= 1e-10 * polynomial.upper)
-        assert np.all(diagonal.norm(name, u, v, *found.maximizer) <= rho * (1 + 1e-12))
-        for k in np.flatnonzero(finite & (found.upper < 1e100)):
-            reached = increase_at(name, u[k], v[k], X[k], y[k], found.coordinates[k])
-            size = loss(u[k], v[k], X[k], y[k]) + np.sum(y[k] ** 2) + found.lower[k]
-            assert abs(reached - found.lower[k]) <= 1e-11 * size
-    shares = {diagonal_gram: np.mean(np.concatenate(values)) for diagonal_gram, values in exact.items()}
-    assert shares[True] >= 0.98
-    assert shares[False] >= 0.7
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_second_order_values_are_the_maximum_of_the_taylor_polynomial(name):
-    """Differences of the loss along geodesics give the polynomial; random points, that nothing is larger."""
-    rng = np.random.default_rng(9)
-    d = 4
-    for _ in range(20):
-        u, v = rng.standard_normal((2, d)) + 2.0
-        X, y = rng.standard_normal((3, d)), rng.standard_normal(3)
-        found = diagonal.second_order(name, u, v, X, y, 0.5)
-
-        def polynomial(t, u=u, v=v, X=X, y=y, h=1e-3):
-            plus, minus = (increase_at(name, u, v, X, y, s * h * t) for s in (1.0, -1.0))
-            return (plus - minus) / (2 * h) + (plus + minus) / (2 * h**2)
-
-        assert polynomial(found.coordinates) == pytest.approx(float(found.lower), rel=1e-5)
-        others = [polynomial(t) for t in ball_points(rng, 200, d, 0.5)]
-        assert max(others) <= found.upper * (1 + 1e-5)
-
-
-def test_known_values_for_orthonormal_data():
-    rng = np.random.default_rng(10)
-    d, rho = 7, 0.05
-    u, v = rng.standard_normal((2, d)) + 3.0
-    X = orthonormal(rng, 9, d)
-    y = rng.standard_normal(9)
-    distance = np.linalg.norm(u * v - X.T @ y)
-    mix = diagonal.worst_case("mix", u, v, X, y, rho)
-    assert mix.exact
-    assert float(mix.lower) == pytest.approx(2 * 2**0.5 * rho * distance + 2 * rho**2, rel=1e-13)
-    at_minimum = X @ (u * v)
-    for name in ("inv", "adaptive"):
-        found = diagonal.second_order(name, u, v, X, at_minimum, rho)
-        assert float(found.lower) == pytest.approx(2 * rho**2 * np.max((u * v) ** 2), rel=1e-12)
-
-
-def test_at_zero_residual_adaptive_and_inv_coincide_to_second_order():
-    rng = np.random.default_rng(11)
-    u, v = rng.standard_normal((2, 6))
-    X = rng.standard_normal((4, 6))
-    values = {name: diagonal.second_order(name, u, v, X, X @ (u * v), 1e-3).lower for name in ("inv", "adaptive")}
-    assert values["inv"] == pytest.approx(values["adaptive"], rel=1e-12)
-    exact = [[diagonal.worst_case(n, u, v, X, X @ (u * v), rho).lower for n in values] for rho in (1e-2, 1e-3)]
-    differences = [abs(a / b - 1) for a, b in exact]
-    assert differences[1] == pytest.approx(differences[0] / 10, rel=0.1)  # a finite-ρ effect
-
-
-def test_the_printed_formulas_differ_by_what_the_table_of_misprints_says():
-    rng = np.random.default_rng(12)
-    d, rho = 5, 0.1
-    u, v = rng.standard_normal((2, d)) + 2.0
-    X, y = orthonormal(rng, 6, d), rng.standard_normal(6)
-    second = diagonal.second_order("inv", u, v, X, y, 2**0.5 * rho)
-    assert diagonal.paper_26(u, v, X, y, rho) == pytest.approx(float(second.lower), rel=1e-12)
-    exact = diagonal.worst_case("mix", u, v, X, y, rho)
-    expected = 2 * 2**0.5 * diagonal.paper_35(u, v, X, y, rho) + 2 * rho**2
-    assert float(exact.lower) == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_networks_radii_and_data_broadcast():
-    rng = np.random.default_rng(13)
-    u, v = rng.standard_normal((2, 3, 5))
-    u[1, 2] = 0.0
-    X, y = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 4))
-    rho = np.array([0.01, 0.6])[:, None]
-    for name in NAMES:
-        together = diagonal.worst_case(name, u, v, X, y, rho)
-        assert together.lower.shape == (2, 3)
-        for i, k in np.ndindex(2, 3):
-            alone = diagonal.worst_case(name, u[k], v[k], X[k], y[k], rho[i, 0])
-            assert together.lower[i, k] == pytest.approx(float(alone.lower), rel=1e-6)
-            # beside smaller radii, the bound of the dual is there for all
-            assert together.upper[i, k] <= alone.upper * (1 + 1e-6)
-        shared = diagonal.worst_case(name, u, v, X[0], y[0], 0.1)
-        assert shared.lower[2] == pytest.approx(
-            float(diagonal.worst_case(name, u[2], v[2], X[0], y[0], 0.1).lower), rel=1e-6
-        )
-
-
-def test_leaving_the_domain_is_said_and_the_maximiser_still_has_a_geodesic():
-    u, v = np.array([0.01, 1.0]), np.array([1.0, 1.0])
-    X, y = np.eye(2), np.array([3.0, 1.0])  # β₀ should grow from 0.01 to 3: the loss rises the other way
-    found = diagonal.worst_case("mix", u, v, X, y, 0.5)
-    assert found.leaves_domain
-    moved = diagonal.geodesic("mix", u, v, *found.maximizer)
-    assert np.all(moved[0] * moved[1] > 0)
-    inside = diagonal.worst_case("mix", u, v, X, y, 0.005)
-    assert not inside.leaves_domain
-    unconstrained = diagonal.second_order("mix", u, v, X, y, 0.5)
-    assert unconstrained.leaves_domain
-    assert unconstrained.lower > found.upper
-
-
-def test_at_zero_residual_the_maximiser_is_on_the_side_that_the_domain_has():
-    inside = [diagonal.worst_case("mix", [b, 1.0], [1.0, 1.0], np.eye(2), [b, 1.0], 0.5) for b in (0.01, -0.01)]
-    for found in inside:
-        assert not found.leaves_domain
-        assert found.exact
-        assert float(found.lower) == pytest.approx(0.5, rel=1e-12)
-
-
-def test_large_radii_and_small_weights_do_not_lose_digits():
-    s, rho = 1e-50, 520 / 2**0.5
-    found = diagonal.worst_case("inv", [s], [s], [[1.0]], [s * s], rho)
-    end = np.prod(diagonal.geodesic("inv", [s], [s], *found.maximizer))
-    assert float(found.lower) == pytest.approx(float(end) ** 2, rel=1e-9)
-    assert found.upper >= found.lower
-    assert float(rg.toy.worst_case("inv", s, s, 1.0, s * s, rho)) == pytest.approx(float(found.lower), rel=1e-9)
-
-
-def test_the_largest_radii_are_infinite_and_nothing_that_moves_is_zero():
-    found = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], np.eye(2), [0.0, 0.0], 1e3)
-    assert found.lower == found.upper == np.inf
-    assert not found.exact
-    assert np.isfinite(found.coordinates).all()
-    for name in NAMES:
-        still = diagonal.worst_case(name, [0.0], [1.0], np.eye(1), [1.0], 0.3)
-        assert still.lower == still.upper == 0.0
-        assert still.exact
-
-
-def test_repr_says_how_sure_it_is():
-    assert repr(diagonal.worst_case("mix", [1.0], [1.0], [[1.0]], [1.0], 0.1)) == "Certified(0.02, exact)"
-    rng = np.random.default_rng(14)
-    u, v = rng.standard_normal((2, 4, 3))
-    assert repr(diagonal.worst_case("mix", u, v, np.eye(3), np.ones(3), 1e-3)) == "Certified(4 values, 4 exact)"
-    open_gap = diagonal.worst_case("inv", u[0], v[0], rng.standard_normal((2, 3)), np.ones(2), 2.0)
-    assert " to " in repr(open_gap)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"metric": "euclidean"}, 'metric: expected "inv", "mix" or "adaptive"'),
-        ({"metric": rg.MixedMetric(0.1)}, "metric: expected no relaxation"),
-        ({"v": [1.0]}, r"v: expected the shape of u, \(2,\)"),
-        ({"X": np.eye(3)}, r"X: expected shape \(\.\.\., n, 2\)"),
-        ({"y": [1.0]}, r"y: expected shape \(\.\.\., 2\)"),
-        ({"rho": 0.0}, "rho: expected numbers > 0"),
-        ({"rho": [0.1, 0.2], "u": np.ones((3, 2)), "v": np.ones((3, 2))}, "rho: expected a shape that broadcasts"),
-        ({"u": [np.nan, 1.0]}, "u: expected finite numbers"),
-        ({"y": np.ones((4, 2)), "u": np.ones((3, 2)), "v": np.ones((3, 2))}, "u, X, y: expected leading dimensions"),
-        ({"n_starts": -1}, "n_starts: expected an integer >= 0"),
-        ({"X": 1e200 * np.eye(2)}, "X: expected entries below 1e.140"),
-        ({"u": np.ones(0), "v": np.ones(0), "X": np.ones((1, 0)), "y": np.ones(1)}, "u: expected at least one coord"),
-        ({"rng": "a"}, "rng: expected a seed"),
-    ],
-)
-def test_bad_arguments_are_named(change, message):
-    arguments = {"metric": "inv", "u": np.ones(2), "v": np.ones(2), "X": np.eye(2), "y": np.ones(2), "rho": 0.1}
-    with pytest.raises((ValueError, TypeError), match=message):
-        diagonal.worst_case(**(arguments | change))
-
-
 # The general machinery -------------------------------------------------------------------------------------------
 
 
@@ -503,7 +99,7 @@ def network_loss(X, y):
         u, v = pair.G[:, 0, 0], pair.H[:, 0, 0]
         residual = X @ (u * v) - y
         e = 2 * X.T @ residual
-        return float(residual @ residual), pairs(e * v, e * u)
+        return float(residual @ residual), one_by_one(e * v, e * u)
 
     return value_and_grad
 
@@ -512,18 +108,19 @@ def network_loss(X, y):
 def test_auto_pgd_reaches_the_certified_maximum(name):
     """Default settings, 200 networks: at least 99.9% of the certified value in 95% of them, and never more."""
     reached = []
-    for i in range(200):
-        rng = np.random.default_rng([i, 15])
-        d = int(rng.integers(2, 12))
-        u, v = rng.standard_normal((2, d))
+    for d in (2, 5, 8, 11):
+        rng = np.random.default_rng([d, 15])
+        u, v = rng.standard_normal((2, 50, d))
         u, v = u + np.sign(u), v + np.sign(v)
-        X = rng.standard_normal((d + 2, d))
-        y = X @ (u * v) + rng.standard_normal(d + 2) * 10 ** rng.uniform(-3, 0)
-        rho = 10 ** rng.uniform(-3, -1)
+        X = rng.standard_normal((50, d + 2, d))
+        noise = rng.standard_normal((50, d + 2)) * 10 ** rng.uniform(-3, 0, (50, 1))
+        y, rho = (X @ (u * v)[..., None])[..., 0] + noise, 10 ** rng.uniform(-3, -1, 50)
         found = diagonal.worst_case(name, u, v, X, y, rho)
-        result = rg.worst_case_sharpness(network_loss(X, y), pairs(u, v), METRICS[name], rho, order="exact")
-        assert result.value <= found.upper * (1 + 1e-9)
-        reached.append(result.value >= 0.999 * found.lower)
+        for k in range(50):
+            value_and_grad, start = network_loss(X[k], y[k]), one_by_one(u[k], v[k])
+            result = rg.worst_case_sharpness(value_and_grad, start, METRICS[name], rho[k], order="exact")
+            assert result.value <= found.upper[k] * (1 + 1e-9)
+            reached.append(result.value >= 0.999 * found.lower[k])
     assert np.mean(reached) >= 0.95
 
 
@@ -550,14 +147,14 @@ def test_the_second_order_value_is_that_of_the_riemannian_hessian(name):
     d = 5
     u, v = rng.standard_normal((2, d))
     X = rng.standard_normal((3, d))
-    space = METRICS[name].at(pairs(u, v))
-    zero = pairs(np.zeros(d), np.zeros(d))
+    space = METRICS[name].at(one_by_one(u, v))
+    zero = one_by_one(np.zeros(d), np.zeros(d))
     geometry = geometry_of(name)
     H = np.empty((d, d))
-    basis = [pairs(*geometry.velocity(u, v, row)) for row in np.eye(d)]
+    basis = [one_by_one(*geometry.velocity(u, v, row)) for row in np.eye(d)]
     for i, xi in enumerate(basis):
         along = X @ (xi.G[:, 0, 0] * v + u * xi.H[:, 0, 0])  # of the residual, which is zero
-        ehess = pairs(2 * X.T @ along * v, 2 * X.T @ along * u)
+        ehess = one_by_one(2 * X.T @ along * v, 2 * X.T @ along * u)
         applied = space.riemannian_hessian(zero, ehess, xi)
         for j, zeta in enumerate(basis):
             H[j, i] = np.sum(space.inner_product(zeta, applied))
