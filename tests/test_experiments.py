@@ -78,4 +78,8 @@ def test_a_set_that_does_not_train_is_counted_and_has_no_tau():
 
 def test_places_where_the_papers_number_is_reached():
     row = {"tau": {"inv": [(-0.5, -0.6, -0.4), (-0.82, -0.825, -0.815), None]}}
+    near = {"tau": {name: [(value + 0.01,) * 3] for name, value in figure3.PAPER.items()}}
+    far = {"tau": {name: [(value + 0.5,) * 3] for name, value in figure3.PAPER.items()}}
+    found = figure3.closest({"far": far, "near": near}, list(figure3.PAPER), [0.1])
+    assert found == "-0.67, -0.82, -0.85 (near, ρ 0.1)"
     assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2, 0.3]) == ["here, ρ 0.2"]
