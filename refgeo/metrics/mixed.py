@@ -91,11 +91,15 @@ class MixedTangentSpace(PairTangentSpace):
     def _exact_geodesic(self, v: Pair, t: float) -> Pair:
         n, m, h = self.point.sizes
         closed_form = mixed_square_geodesic if n == m == h else mixed_cone_geodesic if h == 1 else None
-        # The closed forms are those of the quotient, lifted horizontally; beyond rounding, a vertical part counts.
-        rounding = 100.0 * np.finfo(np.float64).eps * float(np.max(self.gauge.condition, initial=1.0))
-        if closed_form is None or not self.is_horizontal(v, rounding).all():
+        if closed_form is None or self._counts_as_vertical(v):
             return integrate(self, v, t).point
         return closed_form(self.gauge, v, t)
+
+    def _counts_as_vertical(self, v: Pair) -> bool:
+        """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
+        rounding = np.finfo(np.float64).eps * float(np.max(self.gauge.condition, initial=1.0))
+        vertical = self.norm(self.vertical_projection(v))
+        return bool(np.any(vertical > rounding * np.maximum(100.0 * self.norm(v), 1000.0 * self.norm(self.point))))
 
 
 class MixedMetric(PairMetric):

@@ -136,6 +136,8 @@ class Objective:
         return loss - self.loss, gradient
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
+        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
+            x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
         point = self.geometry.point(x, self._order)
         if point is None:
             return -math.inf, self.origin
