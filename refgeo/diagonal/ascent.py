@@ -1,8 +1,8 @@
 r"""Lower bounds: points of the ball that are local maxima.
 
-F(W(t)) + ½μ‖t‖² is convex near t if μ ≥ −min_i (∂F/∂w_i) W″_i, because F is convex in w. A convex function lies above
-its tangent plane, so the maximiser of the tangent plane over the ball is an ascent: t⁺ ∝ ∇ + μt, cut off where the
-manifold ends (a power iteration, where F is quadratic in t). Newton's method on the sphere finishes.
+For μ large enough F(W(t)) + ½μ‖t‖² is convex near t. A convex function lies above its tangent plane, so the maximiser
+of the tangent plane over the ball is an ascent: t⁺ ∝ ∇ + μt, cut off where the manifold ends (a power iteration, where
+F is quadratic in t). μ is 0 until a step loses, and then grows until one gains. Newton's method on the sphere finishes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ def value_at(problem: Problem, geometry: Geometry, t: Array) -> Array:
 def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
     """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
     lowest = geometry.lowest(problem.beta)
-    value, gradient, shift = _slopes(problem, geometry, t)
+    value, gradient = _value_and_gradient(problem, geometry, t)
     caution = np.zeros_like(value)
     for _ in range(steps):
-        direction = gradient + (shift + caution)[..., None] * t
-        candidate = farthest(direction, lowest, rho)
-        new_value, new_gradient, new_shift = _slopes(problem, geometry, candidate)
+        candidate = farthest(gradient + caution[..., None] * t, lowest, rho)
+        new_value, new_gradient = _value_and_gradient(problem, geometry, candidate)
         better = new_value > value
         settled = (np.abs(new_value - value) <= 1e-15 * np.abs(value)) & (caution == 0.0)
         keep = better[..., None]
         t, gradient = np.where(keep, candidate, t), np.where(keep, new_gradient, gradient)
-        value, shift = np.where(better, new_value, value), np.where(better, new_shift, shift)
+        value = np.where(better, new_value, value)
         size = np.linalg.norm(gradient, axis=-1) / rho
         caution = np.where(better | settled, 0.0, 4.0 * caution + 0.25 * size)
         if np.all(settled | (caution > 1e6 * size)):
@@ -50,8 +49,8 @@ def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: 
     beta = problem.beta
     d = t.shape[-1]
     for _ in range(_NEWTON_STEPS):
-        w, slope = geometry.shift(beta, t), geometry.slope(beta, t)
-        _, down = problem.increase_and_gradient(w)
+        slope = geometry.slope(beta, t)
+        _, down = problem.increase_and_gradient(geometry.shift(beta, t))
         gradient = down * slope
         multiplier = np.sum(t * gradient, axis=-1) / rho**2
         H = 2.0 * slope[..., :, None] * problem.gram * slope[..., None, :]
@@ -78,12 +77,10 @@ def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: 
     return t, value
 
 
-def _slopes(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array, Array]:
-    """F, its gradient in t, and the μ that makes it convex near t."""
-    beta = problem.beta
-    value, down = problem.increase_and_gradient(geometry.shift(beta, t))
-    bending = down * geometry.curvature(beta, t)
-    return value, down * geometry.slope(beta, t), np.maximum(0.0, -np.min(bending, axis=-1))
+def _value_and_gradient(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array]:
+    """F and its gradient in t."""
+    value, down = problem.increase_and_gradient(geometry.shift(problem.beta, t))
+    return value, down * geometry.slope(problem.beta, t)
 
 
 def farthest(p: Array, lowest: Array, rho: Array) -> Array:
