@@ -282,7 +282,7 @@ def main() -> None:
     """Measure, draw, and say what was found."""
     options = experiment.parser(__doc__).parse_args()
     radii = [1e-3, 1e-1, 1.0] if options.quick else [1e-3, 1e-2, 1e-1, 0.3, 1.0]
-    seeds = 4 if options.quick else 20
+    seeds = 2 if options.quick else 20
     max_steps = 20_000
     chosen = [setting for setting in MAP if not options.quick or (setting.n == 100 and setting.size == (0.01, 0.3))]
     if options.quick:

@@ -21,6 +21,8 @@ from refgeo.pair import Array
 
 _BISECTIONS = 100
 _NEWTON_STEPS = 80
+_NEGLIGIBLE = 1e-9
+"""Of a Newton step, beside ρ: the next one would be of the order of its square, and so is the error of a maximum."""
 
 
 class Dual(NamedTuple):
@@ -71,7 +73,7 @@ def dual(geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> Dua
         short = np.sum(t * t, axis=-1) <= rho**2
         inside, outside = np.where(short[..., None], t, inside), np.where(short[..., None], outside, t)
         high, low = np.where(short, middle, high), np.where(short, low, middle)
-        if np.all(high - low <= 2.0 * np.finfo(np.float64).eps * high):
+        if np.all(high - low <= 1e-14 * high):
             break
     return Dual(upper, inside, outside)
 
@@ -84,6 +86,7 @@ class _Terms:
         self.highest = np.broadcast_to(rho[..., None], np.broadcast_shapes(beta.shape, (*rho.shape, 1)))
         self.lowest = np.maximum(-self.highest, geometry.end(beta))
         self.first = np.minimum(np.maximum(self.lowest, geometry.branch(beta)), self.highest)
+        self.last = np.zeros_like(self.first)  # where Newton's method ended for the λ before
 
     def _at(self, t: Array, multiplier: Array) -> Array:
         w = self.geometry.shift(self.beta, t)
@@ -109,7 +112,7 @@ class _Terms:
         """Where a decreasing slope changes sign between low and high, or the end where it does not."""
         at_low, at_high = self._slope(low, multiplier)[0] <= 0.0, self._slope(high, multiplier)[0] >= 0.0
         low, high = np.where(at_high & ~at_low, high, low), np.where(at_low, low, high)
-        t = np.clip(np.zeros_like(low), low, high)
+        t = np.clip(self.last, low, high)
         for _ in range(_NEWTON_STEPS):
             slope, bend = self._slope(t, multiplier)
             low, high = np.where(slope > 0.0, t, low), np.where(slope > 0.0, high, t)
@@ -117,8 +120,9 @@ class _Terms:
                 step = t - slope / bend
             inside = (step > low) & (step < high)
             moved = np.where(inside, step, 0.5 * (low + high))
-            done = np.abs(moved - t) <= 4.0 * np.finfo(np.float64).eps * np.abs(t)
+            done = np.abs(moved - t) <= _NEGLIGIBLE * self.highest
             t = moved
             if done.all():
                 break
+        self.last = t
         return t
