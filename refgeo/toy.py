@@ -18,11 +18,17 @@ from refgeo.diagonal.geometry import SQRT2, geometry_of
 from refgeo.pair import Array, real_array
 
 
-def _coefficients(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float, float]:
+def _data(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
     x, y = np.atleast_1d(real_array("x", x)), np.atleast_1d(real_array("y", y))
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(f"y: expected one number for each x, shape {x.shape}, got {y.shape}")
-    return float(x @ x), float(x @ y), float(y @ y)
+    return x, y
+
+
+def _coefficients(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[float, float]:
+    """The numbers a and b."""
+    x, y = _data(x, y)
+    return float(x @ x), float(x @ y)
 
 
 def _weights(G: npt.ArrayLike, H: npt.ArrayLike) -> tuple[Array, Array]:
@@ -43,8 +49,7 @@ def loss(G: npt.ArrayLike, H: npt.ArrayLike, x: npt.ArrayLike, y: npt.ArrayLike)
     5.0
     """
     G, H = _weights(G, H)
-    x, y = np.atleast_1d(real_array("x", x)), np.atleast_1d(real_array("y", y))
-    _coefficients(x, y)
+    x, y = _data(x, y)
     return np.asarray(np.sum(((G * H)[..., None] * x - y) ** 2, axis=-1))
 
 
@@ -57,7 +62,7 @@ def euclidean_gradient(G: npt.ArrayLike, H: npt.ArrayLike, x: npt.ArrayLike, y: 
     [6.0, 4.0]
     """
     G, H = _weights(G, H)
-    a, b, _ = _coefficients(x, y)
+    a, b = _coefficients(x, y)
     slope = 2.0 * (a * G * H - b)
     return slope * H, slope * G
 
@@ -103,7 +108,7 @@ def gradient_norm(metric: Any, G: npt.ArrayLike, H: npt.ArrayLike, x: npt.ArrayL
     [16.970562748477, 16.970562748477]
     """
     G, H = _weights(G, H)
-    a, b, _ = _coefficients(x, y)
+    a, b = _coefficients(x, y)
     slope = np.abs(a * G * H - b)
     name = _name(metric, euclidean=True)
     if name == "Euclidean":
@@ -123,7 +128,7 @@ def hessian_trace(metric: Any, G: npt.ArrayLike, H: npt.ArrayLike, x: npt.ArrayL
     [144.0, 144.0]
     """
     G, H = _weights(G, H)
-    a, b, _ = _coefficients(x, y)
+    a, b = _coefficients(x, y)
     name = _name(metric, euclidean=True)
     P = G * H
     if name == "Euclidean":
@@ -140,7 +145,7 @@ def euclidean_hessian(G: float, H: float, x: npt.ArrayLike, y: npt.ArrayLike) ->
     [[18.0, 12.0], [12.0, 8.0]]
     """
     G, H = (float(w) for w in _weights(G, H))
-    a, b, _ = _coefficients(x, y)
+    a, b = _coefficients(x, y)
     mixed = 2.0 * (2.0 * a * G * H - b)
     return np.array([[2.0 * a * H * H, mixed], [mixed, 2.0 * a * G * G]])
 
@@ -175,7 +180,7 @@ def worst_case(
     """
     geometry = geometry_of(metric)
     G, H = _weights(G, H)
-    a, b, _ = _coefficients(x, y)
+    a, b = _coefficients(x, y)
     P = np.asarray(G * H)
     radius = checked_radii(rho, P.shape)
     start = np.broadcast_to(P, radius.shape)

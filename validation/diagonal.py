@@ -34,6 +34,8 @@ from validation import experiment
 
 PAPER = {"adaptive": -0.68, "inv": -0.83, "mix": -0.86}
 PRINTED = {"inv": "printed (26)", "mix": "printed (35)"}
+MEASURES = PAPER | {printed: PAPER[name] for name, printed in PRINTED.items()}
+"""All that τ is taken of, with the paper's number."""
 DIMENSION, NETWORKS, SPARSITY, TARGET = 200, 50, 0.9, 1e-5
 FEWEST = 10
 """Trained networks below which there is no τ."""
@@ -177,7 +179,7 @@ def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: 
         with_tau = [found for found in row if "tau" in found]
         measures = {
             name: [median([found["tau"][name][i] for found in with_tau]) for i in range(len(radii))]
-            for name in (*PAPER, *PRINTED.values())
+            for name in MEASURES
         }
         table[str(setting)] = {
             "sets": len(with_tau),
@@ -247,18 +249,16 @@ def plot_portrait(found: dict[str, Any], path: Path) -> None:
 def plot_map(table: dict[str, Any], radii: Sequence[float], path: Path) -> None:
     """Median τ as colours: settings down, measures and radii across."""
     plt = experiment.style()
-    measures = [*PAPER, *PRINTED.values()]
     figure, axes = plt.subplots(
-        1, len(measures), figsize=(13.0, 1.6 + 0.24 * len(table)), layout="constrained", sharey=True
+        1, len(MEASURES), figsize=(13.0, 1.6 + 0.24 * len(table)), layout="constrained", sharey=True
     )
-    for ax, name in zip(axes, measures, strict=True):
+    for ax, (name, paper) in zip(axes, MEASURES.items(), strict=True):
         values = np.array([[np.nan if m is None else m[0] for m in row["tau"][name]] for row in table.values()])
         image = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
         for i, k in np.ndindex(values.shape):
             if np.isfinite(values[i, k]):
                 colour = "white" if abs(values[i, k]) > 0.6 else "black"
                 ax.text(k, i, f"{values[i, k]:.2f}".replace("0.", "."), ha="center", va="center", size=6, color=colour)
-        paper = PAPER.get(name, next((PAPER[key] for key, printed in PRINTED.items() if printed == name), None))
         for i in np.flatnonzero(np.isnan(values).all(axis=1)):
             ax.text(0.5 * (len(radii) - 1), i, "did not train", ha="center", va="center", size=6, color="#888888")
         ax.set_title(f"{name}\npaper {paper}", fontsize=9)
@@ -342,7 +342,7 @@ def say(table: dict[str, Any], radii: Sequence[float], first: dict[str, Any]) ->
     printed = ["adaptive", *PRINTED.values()]
     say_line(f"nearest with the printed formulas: {closest(table, printed, radii)}")
     say_line(f"adaptive and inv: medians differ by at most {max(differences):.2f} over all settings and radii")
-    for measure, value in [*PAPER.items(), *((PRINTED[name], PAPER[name]) for name in PRINTED)]:
+    for measure, value in MEASURES.items():
         places = reached(table, measure, value, radii)
         total = sum(found is not None for row in table.values() for found in row["tau"][measure])
         say_line(

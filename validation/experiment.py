@@ -55,16 +55,13 @@ class Results:
     ) -> list[Any]:
         """The values of ``function(*arguments)`` by name, in so many processes; each is saved when it is there."""
         missing = {name: arguments for name, arguments in tasks.items() if name not in self.values}
+        here = ((name, function(*arguments)) for name, arguments in missing.items())
         with progress() as bar:
             task = bar.add_task(description, total=len(tasks), completed=len(tasks) - len(missing))
-            if workers == 1:
-                for name, arguments in missing.items():
-                    self.measure(name, lambda arguments=arguments: function(*arguments))
-                    bar.advance(task)
-            elif missing:
-                for name, value in _in_processes(function, missing, workers):
-                    self.measure(name, lambda value=value: value)
-                    bar.advance(task)
+            for name, value in here if workers == 1 else _in_processes(function, missing, workers):
+                self.values[name] = value
+                self.save()
+                bar.advance(task)
         return [self.values[name] for name in tasks]
 
     def save(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from refgeo.diagonal.geometry import Geometry
+from refgeo.diagonal.geometry import Geometry, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array
 
@@ -41,7 +41,7 @@ def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: i
     return t, value
 
 
-def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: Array) -> tuple[Array, Array]:
+def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: Array) -> Array:
     """Newton's method for stationary points on the sphere ‖t‖ = ρ; a step that loses is not taken.
 
     With λ = tᵀ∇/ρ², (∇² − λ) s + κt = −(∇ − λt) and tᵀs = 0.
@@ -66,15 +66,13 @@ def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: 
             step = np.linalg.solve(system, right_side[..., None])[..., :d, 0]
         except np.linalg.LinAlgError:  # one of the batch is singular: a direction without curvature
             break
-        candidate = t + step
-        length = np.linalg.norm(candidate, axis=-1)
-        candidate = candidate * (rho / np.where(length > 0.0, length, 1.0))[..., None]
+        candidate = on_sphere(t + step, rho)
         new_value = value_at(problem, geometry, candidate)
         better = np.isfinite(new_value) & (new_value > value)
         if not better.any():
             break
         t, value = np.where(better[..., None], candidate, t), np.where(better, new_value, value)
-    return t, value
+    return t
 
 
 def _value_and_gradient(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array]:

@@ -34,10 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.diagonal import ascent, outer, separable
-from refgeo.diagonal.geometry import SQRT2, Geometry, Mixed, geometry_of
+from refgeo.diagonal.geometry import SQRT2, Geometry, Mixed, geometry_of, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array, real_array
-from refgeo.sharpness.search import seed_of
+from refgeo.sharpness.search import positive_integer, seed_of
 from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 
 EXACT = 1e-10
@@ -146,10 +146,9 @@ def worst_case(
     geometry = geometry_of(metric)
     problem = Problem.of(u, v, X, y)
     rho = checked_radii(rho, problem.batch)
-    if not isinstance(n_starts, (int, np.integer)) or isinstance(n_starts, bool) or n_starts < 0:
-        raise ValueError(f"n_starts: expected an integer >= 0, got {n_starts!r}")
+    n_starts = positive_integer("n_starts", n_starts, least=0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-        return _worst_case(problem, geometry, rho, int(n_starts), np.random.default_rng(seed_of(rng)), bool(tight))
+        return _worst_case(problem, geometry, rho, n_starts, np.random.default_rng(seed_of(rng)), bool(tight))
 
 
 def second_order(
@@ -259,7 +258,7 @@ def _worst_case(
     best = np.argmax(np.where(np.isnan(values), -math.inf, values), axis=0)[None]
     t, value = (np.take_along_axis(ends, best[..., None], 0)[0], np.take_along_axis(values, best, 0)[0])
     if tight and not isinstance(geometry, Mixed):
-        t, _ = ascent.polished(problem, geometry, t, value, rho)
+        t = ascent.polished(problem, geometry, t, value, rho)
         uppers.append(outer.ellipsoid(problem, geometry, t, rho))
     return _certified(problem, geometry, rho, t, uppers, leaves)
 
@@ -268,7 +267,7 @@ def _within(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, npt.
     """t, or −t where only that is in the domain and as good, as at zero residual; and who leaves it either way."""
     lowest = geometry.lowest(problem.beta)
     leaves = np.any(t < lowest, axis=-1)
-    there, opposite = (problem.increase(geometry.shift(problem.beta, sign * t)) for sign in (1.0, -1.0))
+    there, opposite = (ascent.value_at(problem, geometry, sign * t) for sign in (1.0, -1.0))
     turn = leaves & ~np.any(-t < lowest, axis=-1) & (opposite >= there * (1.0 - 1e-14))
     return np.where(turn[..., None], -t, t), leaves & ~turn
 
@@ -307,7 +306,7 @@ def _into_ball(t: Array, rho: Array) -> Array:
 
 def _is_diagonal(gram: Array) -> bool:
     """But for rounding."""
-    off = gram - np.einsum("...i,ij->...ij", np.einsum("...ii->...i", gram), np.eye(gram.shape[-1]))
+    off = np.where(np.eye(gram.shape[-1], dtype=bool), 0.0, gram)
     return bool(np.max(np.abs(off)) <= 1e-13 * np.max(np.abs(gram)))
 
 
@@ -344,7 +343,5 @@ def _guesses(problem: Problem, geometry: Geometry, rho: Array, n_starts: int, rn
     guesses: list[Array] = [rho[..., None] * problem.g * geometry.slope(beta, np.zeros_like(beta))]
     shape = (*rho.shape, beta.shape[-1])
     for _ in range(n_starts):
-        direction = rng.standard_normal(shape) * (beta != 0.0)
-        length = np.maximum(np.linalg.norm(direction, axis=-1, keepdims=True), 1e-300)
-        guesses.append(direction * (rho[..., None] / length))
+        guesses.append(on_sphere(rng.standard_normal(shape) * (beta != 0.0), rho))
     return guesses

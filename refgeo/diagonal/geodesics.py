@@ -71,7 +71,8 @@ def geodesic(
     rate_u, rate_v = _rates(u, v, eta_u, eta_v)
     if not isinstance(geometry, Mixed):
         return u * np.exp(time * rate_u), v * np.exp(time * rate_v)
-    ends = np.abs(end_time(geometry.name, u, v, math.copysign(1.0, time) * eta_u, math.copysign(1.0, time) * eta_v))
+    forward = math.copysign(1.0, time)
+    ends = _mixed_end(forward * rate_u, forward * rate_v)
     if np.any(abs(time) >= ends):
         block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
         first = math.copysign(float(ends[block]), time)
@@ -132,7 +133,11 @@ def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLi
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
     if not isinstance(geometry, Mixed):
         return np.full(u.shape[:-1], np.inf)
-    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
+    return _mixed_end(*_rates(u, v, eta_u, eta_v))
+
+
+def _mixed_end(rate_u: Array, rate_v: Array) -> Array:
+    """The first t > 0 with 1 + 2bt = 0."""
     if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
         raise ValueError(
             "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form of mix; "

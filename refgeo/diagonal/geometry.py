@@ -32,6 +32,18 @@ _TURN = -1.0 / SQRT2
 """Where the cheapest way to a product ceases to treat both weights alike."""
 
 
+def on_sphere(t: Array, rho: Array) -> Array:
+    """The point of the sphere ‖t‖ = ρ in the direction of t; 0 stays.
+
+    Examples
+    --------
+    >>> on_sphere(np.array([3.0, 4.0]), np.asarray(10.0))
+    array([6., 8.])
+    """
+    length = np.linalg.norm(t, axis=-1)
+    return np.asarray(t * (rho / np.where(length > 0.0, length, 1.0))[..., None])
+
+
 class Geometry(ABC):
     """How β moves with t; every function works entry by entry."""
 

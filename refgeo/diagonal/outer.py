@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant
+from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.pair import Array, transpose
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
@@ -67,9 +67,7 @@ def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array
     finite = radius < _LARGEST
     along = (transpose(V) @ c[..., None])[..., 0]
     found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
-    x = (V @ found.x[..., None])[..., 0]
-    length = np.linalg.norm(x, axis=-1)
-    return np.where(finite, found.upper, np.inf), x * (rho / np.where(length > 0.0, length, 1.0))[..., None]
+    return np.where(finite, found.upper, np.inf), on_sphere((V @ found.x[..., None])[..., 0], rho)
 
 
 def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:

@@ -68,7 +68,7 @@ class Problem:
             ) from None
         return Problem(u, v, X, applied(X, u * v) - y)
 
-    @property
+    @cached_property
     def beta(self) -> Array:
         """β₀ = u ⊙ v."""
         return self.u * self.v
@@ -111,11 +111,12 @@ class Problem:
 
     def increase(self, w: Array) -> Array:
         """F(w) = Σ z(z + 2r), z = Xw: no difference of infinities where z is large."""
-        z = applied(self.X, w)
-        return np.asarray(np.sum(z * (z + 2.0 * self.residual), axis=-1))
+        return self._increase(applied(self.X, w))
 
     def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
         """F(w) and its gradient."""
         z = applied(self.X, w)
-        value = np.sum(z * (z + 2.0 * self.residual), axis=-1)
-        return value, 2.0 * applied(transpose(self.X), z + self.residual)
+        return self._increase(z), 2.0 * applied(transpose(self.X), z + self.residual)
+
+    def _increase(self, z: Array) -> Array:
+        return np.asarray(np.sum(z * (z + 2.0 * self.residual), axis=-1))

@@ -52,17 +52,16 @@ def dual(geometry: Geometry, beta: Array, g: Array, D: Array, rho: Array) -> Dua
     beta, g, D = np.broadcast_arrays(beta, g, D)
     terms = _Terms(geometry, beta, g, D, rho)
     # λ in units of the slopes at the ball's rim: for the largest every t is small, for 0 the sphere is reached
-    size = np.max(np.abs(g * geometry.slope(beta, rho[..., None])), axis=-1) / rho
-    size = size + np.max(D * geometry.slope(beta, rho[..., None]) ** 2, axis=-1)
+    slope = geometry.slope(beta, rho[..., None])
+    size = np.max(np.abs(g * slope), axis=-1) / rho + np.max(D * slope**2, axis=-1)
     high = np.where(size > 0.0, size, 1.0)
     for _ in range(60):
-        _, t = terms.maximised(high)
-        short = np.sum(t * t, axis=-1) <= rho**2
+        best, inside = terms.maximised(high)
+        short = np.sum(inside * inside, axis=-1) <= rho**2
         if short.all():
             break
         high = np.where(short, high, 4.0 * high)
     low = np.zeros_like(high)
-    best, inside = terms.maximised(high)
     upper = best + high * rho**2
     outside = np.broadcast_to(rho[..., None], inside.shape)
     for _ in range(_BISECTIONS):

@@ -159,6 +159,10 @@ def _bar(wanted: bool, callback: Callback | None) -> Iterator[Callback | None]:
         yield watched
 
 
+def _residual(X: Array, y: Array, u: Array, v: Array) -> Array:
+    return applied(X, u * v) - y
+
+
 class _Training:
     """Networks in a flat list; those that are done leave it."""
 
@@ -168,7 +172,6 @@ class _Training:
         n, d = X.shape[-2:]
         self.n, self.target = n, target
         count = int(np.prod(shape))
-        self.shared = X if X.ndim == 2 else None
         self.X = X if X.ndim == 2 else np.broadcast_to(X, (*shape, n, d)).reshape(count, n, d)
         self.y = np.broadcast_to(y, (*shape, n)).reshape(count, n)
         self.u, self.v = (np.array(np.broadcast_to(w, (*shape, d))).reshape(count, d) for w in (u, v))
@@ -177,15 +180,8 @@ class _Training:
         self.steps = np.zeros(count, dtype=np.int64)
         self.converged, self.diverged = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
         self.live = np.arange(count)
-        self.limit = _DIVERGED * np.maximum(
-            np.mean(self.y**2, axis=-1), np.mean(self._residual(self.live) ** 2, axis=-1)
-        )
-
-    def _matrix(self, live: npt.NDArray[np.int64]) -> Array:
-        return self.X if self.shared is not None else self.X[live]
-
-    def _residual(self, live: npt.NDArray[np.int64]) -> Array:
-        return applied(self._matrix(live), self.u[live] * self.v[live]) - self.y[live]
+        at_start = np.mean(_residual(self.X, self.y, self.u, self.v) ** 2, axis=-1)
+        self.limit = _DIVERGED * np.maximum(np.mean(self.y**2, axis=-1), at_start)
 
     def go(
         self,
@@ -199,15 +195,15 @@ class _Training:
         X, y, u, v, eta = self._working()
         for step in range(max_steps + 1):
             looks = generator is None or step % every == 0 or step == max_steps
-            residual = applied(X, u * v) - y if looks else None
+            residual = _residual(X, y, u, v) if looks else None
             if residual is not None and self._settle(residual, u, v, step):
                 X, y, u, v, eta = self._working()
-                residual = applied(X, u * v) - y
+                residual = _residual(X, y, u, v)
             if step % _TELL_EVERY == 0 or step == max_steps or not len(self.live):
                 try:
                     self._tell(callback, step, max_steps)
                 except StopIteration:
-                    self._settle(applied(X, u * v) - y, u, v, step)
+                    self._settle(_residual(X, y, u, v), u, v, step)
                     break
             if not len(self.live) or step == max_steps:
                 break
@@ -217,14 +213,14 @@ class _Training:
             else:
                 drawn = generator.integers(self.n, size=(len(self.steps), rows))[self.live]
                 chosen = X[drawn] if X.ndim == 2 else np.take_along_axis(X, drawn[..., None], axis=-2)
-                error = applied(chosen, u * v) - np.take_along_axis(y, drawn, axis=-1)
+                error = _residual(chosen, np.take_along_axis(y, drawn, axis=-1), u, v)
                 gradient = applied(np.swapaxes(chosen, -1, -2), error) / rows
             gradient *= eta
             u, v = u - gradient * v, v - gradient * u
 
     def _working(self) -> tuple[Array, Array, Array, Array, Array]:
         live = self.live
-        return self._matrix(live), self.y[live], self.u[live], self.v[live], self.eta[live]
+        return self.X if self.X.ndim == 2 else self.X[live], self.y[live], self.u[live], self.v[live], self.eta[live]
 
     def _settle(self, residual: Array, u: Array, v: Array, step: int) -> bool:
         """Note the losses; take out what has converged or diverged."""

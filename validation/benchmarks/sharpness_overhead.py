@@ -70,7 +70,8 @@ def main() -> None:
         for order in (1, 2):
             loss, rest = measure(metric, order, rounds)
             print(f"{metric:6}  {order:5}   {loss:15.3f} s   {rest:13.4f} s   {rest / loss:5.1%}", flush=True)
-    length = minilm.network().metric("inv", frozen=minilm.FROZEN).at(minilm.network().blocks).n_coordinates
+    network = minilm.network()
+    length = network.metric("inv", frozen=minilm.FROZEN).at(network.blocks).n_coordinates
     print(f"one pass over three vectors of {length} numbers: {one_pass(length, rounds):.4f} s")
 
 
