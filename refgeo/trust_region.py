@@ -103,18 +103,17 @@ def maximise_diagonal_quadratic(c: npt.ArrayLike, w: npt.ArrayLike, radius: npt.
 def _maximised(c: Array, w: Array) -> QuadraticMaximum:
     """The same on the unit ball, for coefficients of the order of 1."""
     c = np.where(np.abs(c) < 1e-150, 0.0, c)
-    rho = np.ones(c.shape[:-1])
     top = np.max(w, axis=-1)
     gaps = top[..., None] - w
     least = np.maximum(0.0, -top)  # of μ, so that λ ≥ 0
-    mu = np.maximum(_secular_root(c, gaps, rho), least)
+    mu = np.maximum(_secular_root(c, gaps), least)
     x = _quotient(c, mu[..., None] + gaps)
-    x = x + _filled(x, gaps, np.where(mu > least, mu, 0.0) == 0.0, rho, top)
+    x = x + _filled(x, gaps, np.where(mu > least, mu, 0.0) == 0.0, top)
     length = np.linalg.norm(x, axis=-1)
-    x = x * np.where(length > rho, rho / np.where(length > 0, length, 1.0), 1.0)[..., None]  # rounding only
+    x = x / np.maximum(length, 1.0)[..., None]  # rounding only
     lower = np.sum(c * x + 0.5 * w * x * x, axis=-1)
     multiplier = np.maximum(mu + top, 0.0)
-    dual = 0.5 * (multiplier * rho**2 + np.sum(_quotient(c, mu[..., None] + gaps) * c, axis=-1))
+    dual = 0.5 * (multiplier + np.sum(_quotient(c, mu[..., None] + gaps) * c, axis=-1))
     return QuadraticMaximum(x, lower, np.maximum(dual, lower), multiplier)
 
 
@@ -123,14 +122,14 @@ def _quotient(c: Array, denominator: Array) -> Array:
     return np.divide(c, denominator, out=np.zeros_like(c), where=c != 0.0)
 
 
-def _secular_root(c: Array, gaps: Array, rho: Array) -> Array:
-    """The μ ≥ 0 with ‖c / (μ + gaps)‖ = ρ, and 0 in the hard case.
+def _secular_root(c: Array, gaps: Array) -> Array:
+    """The μ ≥ 0 with ‖c / (μ + gaps)‖ = 1, and 0 in the hard case.
 
-    Newton's method on 1/‖x(μ)‖ − 1/ρ, a concave increasing function: from below it never passes the root, and it is
-    exact where one component dominates. ‖c_top‖/ρ ≤ μ ≤ ‖c‖/ρ.
+    Newton's method on 1/‖x(μ)‖ − 1, a concave increasing function: from below it never passes the root, and it is
+    exact where one component dominates. ‖c_top‖ ≤ μ ≤ ‖c‖.
     """
     in_top = gaps == 0.0
-    lower = np.linalg.norm(np.where(in_top, c, 0.0), axis=-1) / rho
+    lower = np.linalg.norm(np.where(in_top, c, 0.0), axis=-1)
     mu: Array = np.asarray(lower, dtype=np.float64)
     for _ in range(200):
         denominator = mu[..., None] + gaps
@@ -138,7 +137,7 @@ def _secular_root(c: Array, gaps: Array, rho: Array) -> Array:
         length = np.linalg.norm(x, axis=-1)
         slope = np.sum(_quotient(x * x, denominator), axis=-1)
         # d/dμ (1/‖x‖) = Σ x²/(μ+δ) / ‖x‖³
-        step = np.divide(length**2 * (length - rho), rho * slope, out=np.zeros_like(mu), where=slope > 0.0)
+        step = np.divide(length**2 * (length - 1.0), slope, out=np.zeros_like(mu), where=slope > 0.0)
         moved: Array = np.maximum(mu + step, lower)
         settled = np.abs(moved - mu) <= 4.0 * np.finfo(np.float64).eps * moved
         mu = moved
@@ -147,9 +146,9 @@ def _secular_root(c: Array, gaps: Array, rho: Array) -> Array:
     return mu
 
 
-def _filled(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], rho: Array, top: Array) -> Array:
-    """What a top eigenvector adds in the hard case, where λ = λ_max > 0 and ‖x‖ < ρ."""
-    rest = np.sqrt(np.maximum(rho**2 - np.sum(x * x, axis=-1), 0.0))
+def _filled(x: Array, gaps: Array, on_edge: npt.NDArray[np.bool_], top: Array) -> Array:
+    """What a top eigenvector adds in the hard case, where λ = λ_max > 0 and ‖x‖ < 1."""
+    rest = np.sqrt(np.maximum(1.0 - np.sum(x * x, axis=-1), 0.0))
     fill = np.zeros_like(x)
     where = np.argmax(gaps == 0.0, axis=-1)[..., None]
     amount = np.where(on_edge & (top > 0.0), rest, 0.0)

@@ -80,7 +80,8 @@ def trained_networks(setting: Setting, seed: int, max_steps: int) -> tuple[diago
     else:
         u = size[:, None] * np.ones(shape)
         v = np.zeros(shape) if setting.start == "zero" else u * rng.choice([-1.0, 1.0], shape)
-    return diagonal.train(X, X @ truth, u, v, step, target=TARGET, max_steps=max_steps), X, X @ truth, truth
+    y = X @ truth
+    return diagonal.train(X, y, u, v, step, target=TARGET, max_steps=max_steps), X, y, truth
 
 
 def decided(found: diagonal.Certified) -> list[float]:
