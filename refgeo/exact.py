@@ -5,6 +5,9 @@ a working precision that doubles until the ball is far narrower than a double's 
 rounds the midpoint to double and widens the radius by that rounding. A ball that stays too wide raises
 `EnclosureError` and is never returned.
 
+The base point is first divided by powers of two, exactly, so that its entries are of order one: (αG, βH) is a homothety
+of both metrics, under which tangent vectors scale like the point, covectors by (α⁻¹, β⁻¹), and ε as α² and β².
+
 The formulas are the literal ones (Gram matrices included): with enough bits their loss of digits does not matter, and
 they share nothing with the factorised route of the rest of the package.
 
@@ -50,6 +53,8 @@ import flint
 import numpy as np
 from flint import arb, arb_mat
 
+from refgeo.exact_flow import NARROW as FLOW_NARROW
+from refgeo.exact_flow import FlowError, flow
 from refgeo.pair import Array, Pair, transpose
 
 INITIAL_BITS = 128
@@ -115,6 +120,7 @@ class ExactTangentSpace:
         if not (isinstance(relaxation, (int, float)) and 0.0 <= relaxation < np.inf):
             raise ValueError(f"relaxation: expected a finite number >= 0, got {relaxation!r}")
         self.metric, self.point, self.relaxation, self.max_bits = metric, point, float(relaxation), max_bits
+        self._exponents = tuple(int(np.frexp(np.abs(factor).max())[1]) for factor in point)
         self._ball_points: dict[int, _BallPoint] = {}
         self._converted: dict[int, tuple[Pair, list[arb_mat]]] = {}
 
@@ -129,14 +135,12 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            value = arb(0)
-            for weight, first, second in zip(point.weights, self._balls(a), self._balls(b), strict=True):
-                value += (weight * (first.transpose() * second)).trace()
-            return [arb_mat([[value]])]
+            return [arb_mat([[self._metric_scale() * _product(point, self._balls(a), self._balls(b))]])]
 
         def size(point: _BallPoint) -> list[float]:
             # Cancellation can make the value tiny; its natural size is that of the two lengths.
-            return [_approximate_length(point, a) * _approximate_length(point, b)]
+            squares = [_product(point, self._balls(vector), self._balls(vector)) for vector in (a, b)]
+            return [float((squares[0] * squares[1]).abs_upper().sqrt() * self._metric_scale())]
 
         enclosure = self._enclose(compute, size)[0]
         return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0])
@@ -154,7 +158,7 @@ class ExactTangentSpace:
         def compute(point: _BallPoint) -> list[arb_mat]:
             v_G, v_H = self._balls(v)
             L = point.vertical_coefficients(v_G, v_H)
-            return [v_G + point.G * L, v_H - point.H * L.transpose()]
+            return self._moved_back([v_G + point.G * L, v_H - point.H * L.transpose()])
 
         return self._enclose_pair(compute, v)
 
@@ -169,9 +173,9 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            e_G, e_H = self._balls(e)
+            e_G, e_H = self._covector_balls(e)
             inverse_G, inverse_H = point.inverse_weights
-            return [e_G * inverse_G, e_H * inverse_H]
+            return self._moved_back([e_G * inverse_G, e_H * inverse_H])
 
         return self._enclose_pair(compute, e)
 
@@ -192,12 +196,12 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            egrad, direction = self._balls(e), self._balls(v)
+            egrad, direction = self._covector_balls(e), self._balls(v)
             gradient = [x * inverse for x, inverse in zip(egrad, point.inverse_weights, strict=True)]
             covariant_G, covariant_H = (
                 w_part * inverse + x * change + bend
                 for w_part, inverse, x, change, bend in zip(
-                    self._balls(w),
+                    self._covector_balls(w),
                     point.inverse_weights,
                     egrad,
                     point.inverse_weights_derivative(direction),
@@ -206,7 +210,7 @@ class ExactTangentSpace:
                 )
             )
             L = point.vertical_coefficients(covariant_G, covariant_H)
-            return [covariant_G + point.G * L, covariant_H - point.H * L.transpose()]
+            return self._moved_back([covariant_G + point.G * L, covariant_H - point.H * L.transpose()])
 
         return self._enclose_pair(compute, tuple(0.0 * factor for factor in self.point))
 
@@ -220,7 +224,11 @@ class ExactTangentSpace:
         -0.5
         """
         other = a if b is None else b
-        return self._enclose_pair(lambda point: point.christoffel(self._balls(a), self._balls(other)), a)
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            return self._moved_back(point.christoffel(self._balls(a), self._balls(other)))
+
+        return self._enclose_pair(compute, a)
 
     def christoffel_adjoint(self, a: Vector, e: Vector) -> tuple[Enclosure, Enclosure]:
         """Γ(a, ·)* e in the Euclidean pairing.
@@ -231,14 +239,20 @@ class ExactTangentSpace:
         >>> ExactTangentSpace("inv", 2 * one, 3 * one).christoffel_adjoint((one, zero), (4 * one, zero))[0].mid.item()
         -2.0
         """
-        return self._enclose_pair(lambda point: point.christoffel_adjoint(self._balls(a), self._balls(e)), e)
+
+        def compute(point: _BallPoint) -> list[arb_mat]:
+            return self._covectors_back(point.christoffel_adjoint(self._balls(a), self._covector_balls(e)))
+
+        return self._enclose_pair(compute, e)
 
     def geodesic(self, v: Vector, t: float = 1.0, order: object = 2) -> tuple[Enclosure, Enclosure]:
-        r"""γ(t): order 1, 2, or "exact" for inv without relaxation.
+        r"""γ(t): order 1, 2, or "exact".
 
-        Exact: :math:`e^{tΩ}Ge^{tP^\top}` with :math:`Ω[G\,ξ] = [G\,ξ]K`,
+        Exact, inv: :math:`e^{tΩ}Ge^{tP^\top}` with :math:`Ω[G\,ξ] = [G\,ξ]K`,
         :math:`K = [[-S^{-1}ξ^\top G, -S^{-1}ξ^\top ξ], [I, S^{-1}G^\top ξ]]`, so that
         :math:`e^{tΩ}G = [G\,ξ]\,e^{tK}[I\,0]^\top`: no orthonormal basis, only a 2h×2h exponential.
+        Exact, mix with h = 1: a straight line in an unrolled cone (`_cone_geodesic`). Otherwise, a validated
+        integration, `refgeo.exact_flow`.
 
         Examples
         --------
@@ -248,35 +262,62 @@ class ExactTangentSpace:
         """
         if order not in (1, 2, "exact"):
             raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
-        if order == "exact" and (self.metric, self.relaxation) != ("inv", 0.0):
-            raise NotImplementedError("an exact geodesic has a closed form only for inv without relaxation")
 
         def compute(point: _BallPoint) -> list[arb_mat]:
             time, velocity = arb(float(t)), self._balls(v)
             if order == "exact":
-                return [
-                    _exact_geodesic(factor, inverse, velocity_factor, time)
-                    for factor, inverse, velocity_factor in zip(
-                        (point.G, point.H), point.weights, velocity, strict=True
-                    )
-                ]
+                return self._moved_back(self._exact(point, velocity, time))
             moved = [factor + time * step for factor, step in zip((point.G, point.H), velocity, strict=True)]
-            if order == 1:
-                return moved
-            curvature = point.christoffel(velocity, velocity)
-            return [place - (time * time / 2) * bend for place, bend in zip(moved, curvature, strict=True)]
+            if order == 2:
+                curvature = point.christoffel(velocity, velocity)
+                moved = [place - (time * time / 2) * bend for place, bend in zip(moved, curvature, strict=True)]
+            return self._moved_back(moved)
 
         # An exact geodesic can shrink by any factor; the other orders are sums beside the point.
-        beside = tuple(0.0 * factor for factor in self.point) if order == "exact" else self.point
-        return self._enclose_pair(compute, beside)
+        closed = order == "exact" and self._is_closed
+        beside = tuple(0.0 * factor for factor in self.point) if closed else self.point
+        return self._enclose_pair(compute, beside, FLOW_NARROW if order == "exact" and not closed else None)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether exact geodesics have a closed form that is known to hold for any velocity."""
+        return self.relaxation == 0.0 and (self.metric == "inv" or self.point.sizes[2] == 1)
+
+    def _exact(self, point: _BallPoint, velocity: list[arb_mat], time: arb) -> list[arb_mat]:
+        factors = (point.G, point.H)
+        if not self._is_closed:
+            return flow(self.metric, factors, velocity, point.epsilons, time)
+        if self.metric == "mix":
+            return _cone_geodesic(factors, velocity, time)
+        return [_exact_geodesic(F, W, x, time) for F, W, x in zip(factors, point.weights, velocity, strict=True)]
+
+    def _scaled(self, parts: Sequence[arb_mat], sign: int, shift: int = 0) -> list[arb_mat]:
+        """Parts multiplied by 2 to the ±exponents of the point, and 2 to the shift: exact."""
+        return [part * arb(2) ** (sign * p + shift) for part, p in zip(parts, self._exponents, strict=True)]
+
+    def _moved_back(self, parts: Sequence[arb_mat]) -> list[arb_mat]:
+        """Tangent vectors or points of the scaled geometry in the original one."""
+        return self._scaled(parts, 1)
+
+    def _metric_scale(self) -> arb:
+        """⟨a, b⟩ beside the inner product of the scaled vectors at the scaled point."""
+        return arb(1) if self.metric == "inv" else arb(2) ** (2 * sum(self._exponents))
+
+    def _covector_balls(self, e: Vector) -> list[arb_mat]:
+        shift = 0 if self.metric == "inv" else -2 * sum(self._exponents)
+        return self._scaled(_balls(self._checked(e)), 1, shift)
+
+    def _covectors_back(self, parts: Sequence[arb_mat]) -> list[arb_mat]:
+        return self._scaled(parts, -1, 0 if self.metric == "inv" else 2 * sum(self._exponents))
 
     def _balls(self, vector: Vector) -> list[arb_mat]:
-        """The vector in balls; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""
+        """The vector in balls, scaled like the point; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""
         if not isinstance(vector, Pair):
-            return _balls(self._checked(vector))
+            return self._scaled(_balls(self._checked(vector)), -1)
         self._checked(vector)
         if id(vector) not in self._converted:
-            self._converted[id(vector)] = vector, _balls(vector)  # keeping the vector keeps its id from being reused
+            scaled = self._scaled(_balls(vector), -1)
+            self._converted[id(vector)] = vector, scaled  # keeping the vector keeps its id from being reused
         return self._converted[id(vector)][1]
 
     def _checked(self, vector: Vector) -> Pair:
@@ -290,18 +331,21 @@ class ExactTangentSpace:
 
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:
-            self._ball_points[bits] = _BallPoint(self.metric, self.point, self.relaxation)
+            self._ball_points[bits] = _BallPoint(self.metric, self.point, self.relaxation, self._exponents)
         return self._ball_points[bits]
 
     def _enclose_pair(
-        self, compute: Callable[[_BallPoint], list[arb_mat]], beside: Vector
+        self, compute: Callable[[_BallPoint], list[arb_mat]], beside: Vector, narrow: float | None = None
     ) -> tuple[Enclosure, Enclosure]:
         sizes = [float(np.abs(factor).max()) for factor in beside]
-        first, second = self._enclose(compute, lambda point: sizes)
+        first, second = self._enclose(compute, lambda point: sizes, narrow)
         return first, second
 
     def _enclose(
-        self, compute: Callable[[_BallPoint], list[arb_mat]], sizes: Callable[[_BallPoint], list[float]]
+        self,
+        compute: Callable[[_BallPoint], list[arb_mat]],
+        sizes: Callable[[_BallPoint], list[float]],
+        narrow: float | None = None,
     ) -> list[Enclosure]:
         """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `sizes`."""
         bits, trouble = INITIAL_BITS, ""
@@ -311,11 +355,13 @@ class ExactTangentSpace:
                     point = self._ball_point(bits)
                     results = [_read(ball) for ball in compute(point)]
                     beside = sizes(point)
+                except FlowError as error:
+                    raise EnclosureError(str(error)) from error
                 except (ZeroDivisionError, EnclosureError) as error:
                     trouble = str(error) or type(error).__name__
                 else:
                     if all(
-                        np.isfinite(mid).all() and rad.max() <= NARROW * max(np.abs(mid).max(), size)
+                        np.isfinite(mid).all() and rad.max() <= (narrow or NARROW) * max(np.abs(mid).max(), size)
                         for (mid, rad), size in zip(results, beside, strict=True)
                     ):
                         return [_rounded(mid, rad) for mid, rad in results]
@@ -327,13 +373,15 @@ class ExactTangentSpace:
 class _BallPoint:
     """The base point in balls at the current working precision."""
 
-    def __init__(self, metric: str, point: Pair, relaxation: float) -> None:
-        self.metric, self.point, self.relaxation = metric, point, relaxation
-        self.G, self.H = _balls(point)
+    def __init__(self, metric: str, point: Pair, relaxation: float, exponents: Sequence[int]) -> None:
+        self.metric, self.relaxation = metric, relaxation
+        self.point = Pair(*(np.ldexp(factor, -p) for factor, p in zip(point, exponents, strict=True)))
+        self.G, self.H = (ball * arb(2) ** -p for ball, p in zip(_balls(point), exponents, strict=True))
         h = point.sizes[2]
-        shift = arb(relaxation) * _identity(h)
+        self.epsilons = tuple(arb(relaxation) * arb(2) ** (-2 * p) for p in exponents)
+        shifts = [epsilon * _identity(h) for epsilon in self.epsilons]
         self.S, self.T = self.G.transpose() * self.G, self.H.transpose() * self.H
-        self.S_eps, self.T_eps = self.S + shift, self.T + shift
+        self.S_eps, self.T_eps = self.S + shifts[0], self.T + shifts[1]
 
     @cached_property
     def inverses(self) -> tuple[arb_mat, arb_mat]:
@@ -428,7 +476,7 @@ class _BallPoint:
     @cached_property
     def _nearly_diagonal(self) -> tuple[list[arb_mat], arb_mat, arb_mat, Array, float]:
         """M̃₁..M̃₄ in the bases L and K, those bases, the diagonal N₀ (as doubles), and a bound δ on all ‖Eᵢ‖."""
-        left, right = _diagonalising_bases(self.metric, self.point, self.relaxation)
+        left, right = _diagonalising_bases(self.metric, self.point, [float(epsilon) for epsilon in self.epsilons])
         L, K = _ball(left), _ball(right)
         if self.metric == "inv":
             inverse_S, inverse_T = self.inverses
@@ -468,15 +516,17 @@ def _iterations(contraction: float) -> int:
     return int(np.ceil(-flint.ctx.prec / np.log2(max(contraction, 2.0**-52))))
 
 
-def _diagonalising_bases(metric: str, point: Pair, relaxation: float) -> tuple[Array, Array]:
+def _diagonalising_bases(metric: str, point: Pair, epsilons: Sequence[float]) -> tuple[Array, Array]:
     """Double matrices L, K that nearly diagonalise (M₁, M₃) and (M₂, M₄); accuracy affects speed, never correctness."""
     G, H = point
     if metric == "mix":
         # (S, S_ε) and (T_ε, T) are diagonal in the right singular vectors of G and H.
         return _right_singular_vectors(G), _right_singular_vectors(H)
-    shift = np.sqrt(relaxation) * np.eye(point.sizes[2])
+    shifts = [np.sqrt(epsilon) * np.eye(point.sizes[2]) for epsilon in epsilons]
     (_, R_G), (_, R_H) = np.linalg.qr(G), np.linalg.qr(H)
-    (_, relaxed_G), (_, relaxed_H) = (np.linalg.qr(np.vstack([factor, shift])) for factor in (G, H))
+    (_, relaxed_G), (_, relaxed_H) = (
+        np.linalg.qr(np.vstack([factor, shift])) for factor, shift in zip((G, H), shifts, strict=True)
+    )
     # With U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V: LᵀT_ε⁻¹L = I and LᵀSL = Σ². K alike, with the roles exchanged.
     left = relaxed_H.T @ _right_singular_vectors(R_G @ relaxed_H.T)
     right = relaxed_G.T @ _right_singular_vectors(R_H @ relaxed_G.T)
@@ -487,10 +537,49 @@ def _right_singular_vectors(matrix: Array) -> Array:
     return transpose(np.linalg.svd(matrix, full_matrices=False)[2])
 
 
-def _approximate_length(point: _BallPoint, a: Vector) -> float:
-    weights = [_read(weight)[0] for weight in point.weights]
-    squares = [float(np.sum((factor @ weight) * factor)) for factor, weight in zip(a, weights, strict=True)]
-    return float(np.sqrt(np.abs(squares).sum()))
+def _product(point: _BallPoint, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> arb:
+    total = arb(0)
+    for weight, first, second in zip(point.weights, a, b, strict=True):
+        total += (weight * (first.transpose() * second)).trace()
+    return total
+
+
+def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: arb) -> list[arb_mat]:
+    r"""Mix with h = 1, whatever the velocity.
+
+    With G = r g, H = s k (g, k unit vectors), x = rs and y = ln(r/s) the metric s²|Ġ|² + r²|Ḣ|² is
+    ½ẋ² + x²(½ẏ² + |ġ|² + |k̇|²): a cone of radius ρ = x/√2 over the flat line times two spheres, of which the angle
+    advances at φ̇ = (ẏ² + 2|ġ|² + 2|k̇|²)^½. Unrolled, a geodesic is the straight line (ρ₀ + ρ̇₀t, ρ₀φ̇₀t); with τ the
+    angle of it divided by φ̇₀, y, g and k have moved along their own geodesics for the time τ.
+    """
+    lengths = [_frobenius(factor) for factor in factors]
+    directions = [factor * (1 / length) for factor, length in zip(factors, lengths, strict=True)]
+    stretch = [(d.transpose() * v)[0, 0] / r for d, v, r in zip(directions, velocity, lengths, strict=True)]
+    turns = [(v * (1 / r)) - d * a for d, v, r, a in zip(directions, velocity, lengths, stretch, strict=True)]
+    speeds = [_frobenius(turn) for turn in turns]
+    y_dot = stretch[0] - stretch[1]
+    outward = 1 + (stretch[0] + stretch[1]) * t  # ρ/ρ₀ along the ray
+    turned = (y_dot * y_dot + 2 * speeds[0] * speeds[0] + 2 * speeds[1] * speeds[1]).sqrt()
+    if not (outward > 0 or turned > 0):
+        raise FlowError("the geodesic ends before this time: it runs into the cone's apex")
+    advance = turned * t
+    if turned > 0:
+        tau = arb.atan2(advance, outward) / turned
+    else:  # 1 − z²/3 ≤ atan(z)/z ≤ 1, z = φ̇t/outward
+        tau = t / outward * (1 + arb(0, ((advance / outward) ** 2).abs_upper() / 3))
+    growth = ((outward * outward + advance * advance).sqrt()).sqrt()  # of r and of s, √(x/x₀)
+    results = []
+    for sign, r, d, turn, speed in zip((1, -1), lengths, directions, turns, speeds, strict=True):
+        radius = r * growth * (sign * y_dot * tau / 2).exp()
+        results.append((d * (speed * tau).cos() + turn * (tau * (speed * tau).sinc())) * radius)
+    return results
+
+
+def _frobenius(matrix: arb_mat) -> arb:
+    total = arb(0)
+    for entry in matrix.entries():
+        total += entry * entry
+    return total.sqrt() if total > 0 else arb(0, total.abs_upper().sqrt())
 
 
 def _exact_geodesic(G: arb_mat, inverse: arb_mat, xi: arb_mat, t: arb) -> arb_mat:

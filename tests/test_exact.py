@@ -3,6 +3,7 @@
 import flint
 import numpy as np
 import pytest
+import scipy.integrate
 from flint import arb, arb_mat, fmpq, fmpq_mat
 from helpers import METRICS, conditioned_factor
 
@@ -304,9 +305,9 @@ def test_precision_of_the_process_is_left_alone():
             "order",
         ),
         (
-            lambda: ExactTangentSpace("mix", np.eye(2), np.eye(2)).geodesic((np.eye(2),) * 2, 1.0, "exact"),
-            NotImplementedError,
-            "only for inv",
+            lambda: ExactTangentSpace("mix", np.eye(2), np.eye(2)).geodesic((-2 * np.eye(2),) * 2, 1.0, "exact"),
+            EnclosureError,
+            "ends before this time",
         ),
     ],
 )
@@ -316,17 +317,94 @@ def test_bad_arguments_are_named(call, error, message):
 
 
 @everything
-@pytest.mark.parametrize("scale", [(1e80, 1e80), (1e150, 1e10), (1e-78, 1e-78), (1e-160, 1.0)])
-def test_scales_beyond_the_range_of_doubles_are_enclosed_or_refused_never_wrong(name, scale):
+@pytest.mark.parametrize("scale", [(1e80, 1e80), (1e150, 1e10), (1e-78, 1e-78), (1e-160, 1.0), (1e100, 1e-100)])
+def test_any_scale_is_enclosed(name, scale):
     """v = (1, 0) at two numbers projects to (½, ½H/G)."""
     one = np.ones((1, 1))
     space = ExactTangentSpace(name, scale[0] * one, scale[1] * one)
-    try:
-        G, H = space.horizontal_projection((one, 0 * one))
-    except EnclosureError:
-        return
+    G, H = space.horizontal_projection((one, 0 * one))
     assert abs(G.mid[0, 0] - 0.5) <= G.rad[0, 0] < 1e-15
     assert abs(H.mid[0, 0] / (0.5 * scale[1] / scale[0]) - 1) < 1e-15
+
+
+@everything
+@pytest.mark.parametrize("p", [(332, -332), (300, 40), (-200, -130)])
+def test_powers_of_two_change_nothing_but_exponents(name, p):
+    """The metric is homogeneous in each factor, so scaling by powers of two must scale every result exactly."""
+    G, H, (v, w, _) = setting()
+    here = ExactTangentSpace(name, G, H)
+    alpha, beta = 2.0 ** p[0], 2.0 ** p[1]
+    there = ExactTangentSpace(name, alpha * G, beta * H)
+    moved = [(alpha * x, beta * y) for x, y in (v, w)]
+    for one, other in (
+        (here.horizontal_projection(v), there.horizontal_projection(moved[0])),
+        (here.christoffel(v, w), there.christoffel(*moved)),
+        (here.geodesic(v, 0.25, 2), there.geodesic(moved[0], 0.25, 2)),
+    ):
+        for x, y, scale in zip(one, other, (alpha, beta), strict=True):
+            np.testing.assert_array_equal(scale * x.mid, y.mid)
+    constant = 1.0 if name == "inv" else alpha**2 * beta**2
+    e, moved_e = w, (w[0] / alpha, w[1] / beta)
+    for x, y, scale in zip(here.riemannian_gradient(e), there.riemannian_gradient(moved_e), (alpha, beta), strict=True):
+        np.testing.assert_array_equal(scale / constant * x.mid, y.mid)
+    np.testing.assert_array_equal(constant * here.inner_product(v, w).mid, there.inner_product(*moved).mid)
+
+
+def integrated(metric, G, H, v, t, relaxation=0.0):
+    """Geodesics by a route that shares nothing: SciPy's integrator on the literal formulas."""
+    from refgeo import formulas
+
+    size = G.size + H.size
+
+    def parts(x):
+        return x[: G.size].reshape(G.shape), x[G.size :].reshape(H.shape)
+
+    def derivative(_, state):
+        place, velocity = parts(state[:size]), parts(state[size:])
+        bend = formulas.christoffel(metric, *place, *velocity, *velocity, relaxation=relaxation)
+        return np.concatenate([state[size:], -bend[0].ravel(), -bend[1].ravel()])
+
+    start = np.concatenate([G.ravel(), H.ravel(), v[0].ravel(), v[1].ravel()])
+    end = scipy.integrate.solve_ivp(derivative, (0.0, t), start, method="DOP853", rtol=1e-12, atol=1e-13).y[:, -1]
+    return parts(end[:size])
+
+
+@everything
+@pytest.mark.parametrize("relaxation", [0.0, 0.1])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (4, 3, 1), (5, 4, 2), (3, 3, 3)])
+def test_exact_geodesics_of_any_velocity(name, relaxation, shape):
+    """Closed forms and validated integration against an integrator; the velocities are not horizontal."""
+    n, m, h = shape
+    rng = np.random.default_rng(5)
+    G, H = np.eye(n, h) + 0.2 * rng.standard_normal((n, h)), np.eye(m, h) + 0.2 * rng.standard_normal((m, h))
+    v = 0.3 * rng.standard_normal((n, h)), 0.3 * rng.standard_normal((m, h))
+    space = ExactTangentSpace(name, G, H, relaxation)
+    for enclosure, other in zip(
+        space.geodesic(v, -0.75, "exact"), integrated(name, G, H, v, -0.75, relaxation), strict=True
+    ):
+        np.testing.assert_allclose(enclosure.mid, other, rtol=0, atol=1e-10)
+        assert enclosure.rad.max() < 1e-15 * np.abs(enclosure.mid).max() + 1e-16
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_the_validated_integration_encloses_the_closed_forms(metric, monkeypatch):
+    rng = np.random.default_rng(3)
+    G, H = 1 + 0.1 * rng.standard_normal((3, 1)), 1 + 0.1 * rng.standard_normal((2, 1))
+    v = 0.4 * rng.standard_normal((3, 1)), 0.4 * rng.standard_normal((2, 1))
+    closed = ExactTangentSpace(metric, G, H).geodesic(v, 0.8, "exact")
+    monkeypatch.setattr(ExactTangentSpace, "_is_closed", False)
+    flowing = ExactTangentSpace(metric, G, H).geodesic(v, 0.8, "exact")
+    for one, other in zip(closed, flowing, strict=True):
+        assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
+
+
+def test_a_geodesic_that_ends_is_refused():
+    """mix: the product of two numbers moves on a line, which passes zero at t = ½."""
+    one = np.ones((1, 1))
+    space = ExactTangentSpace("mix", one, one)
+    assert abs(space.geodesic((-one, -one), 0.4375, "exact")[0].mid.item() - 0.125**0.5) < 1e-15
+    with pytest.raises(EnclosureError, match="ends before this time"):
+        space.geodesic((-one, -one), 0.75, "exact")
 
 
 def test_vectors_are_checked():
