@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PASSED, FAILED, USAGE = 0, 1, 2
 
+_DTYPES = ("float64", "float32", "float16", "bfloat16")
+
 _OUTPUTS = {
     "json": "JSON",
     "junit": "JUnit XML, for continuous integration",
@@ -69,8 +71,14 @@ def _parser() -> argparse.ArgumentParser:
         "christoffel.koszul (a law)",
     )  # fmt: skip
     _point_arguments(check, ["quick", "full", "fuzz"])
-    check.add_argument("--seconds", type=float, help="how long --profile fuzz searches (60)")
+    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
+    check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
+    check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
+    check.add_argument(
+        "--strict", action="store_true", help="findings count, too: inaccurate, partly provided, contract"
+    )
+    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
     _output_arguments(check)
 
     vectors = commands.add_parser(
@@ -83,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     write.set_defaults(run=_write_vectors)
     write.add_argument("directory", type=Path, metavar="DIR")
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
+    write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
+    write.add_argument("--quiet", action="store_true", help="no progress bar")
     _point_arguments(write, ["quick", "full"])
     grade = verbs.add_parser(
         "grade",
@@ -99,10 +109,11 @@ def _parser() -> argparse.ArgumentParser:
 def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str]) -> None:
     parser.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
     parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
-    parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
+    parser.add_argument("--dtype", default="float64", choices=_DTYPES)
     fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""
     parser.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
     parser.add_argument("--layout", help="how the checkpoint names its tensors: bert")
     parser.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
@@ -120,6 +131,7 @@ def _points(options: argparse.Namespace) -> dict[str, Any]:
         "dtype": options.dtype,
         "profile": options.profile,
         "seed": options.seed,
+        "relaxation": options.relaxation,
         "cases": options.case,
         "checkpoint": None if options.checkpoint is None else options.checkpoint.resolve(),
         "layout": options.layout,
@@ -153,13 +165,13 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
             raise ValueError(f"--{name}: {file} is a folder; expected the name of a file")
         chosen[name] = file.resolve()
     if "html" in chosen:
-        from refgeo.conformance.html import require
+        from refgeo.conformance.render.html import require
 
         require()
     return chosen
 
 
-def _deliver(report: Report, outputs: dict[str, Path]) -> int:
+def _deliver(report: Report, outputs: dict[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
     for name, file in outputs.items():
         text: str = getattr(report, f"to_{name}")()
@@ -167,7 +179,7 @@ def _deliver(report: Report, outputs: dict[str, Path]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
     report.print()
-    return PASSED if report.passed else FAILED
+    return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
 
 
 @contextlib.contextmanager
@@ -187,21 +199,49 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[int, int, str],
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
-    seconds = {} if options.seconds is None else {"seconds": options.seconds}
-    if seconds and options.profile != "fuzz":
-        raise ValueError("--seconds: goes with --profile fuzz")
+    if options.examples is not None and options.profile != "fuzz":
+        raise ValueError("--examples: goes with --profile fuzz")
     points, outputs = _points(options), _outputs(options)
+    if options.list:
+        return _list(points)
+    chosen = {name: getattr(options, name) for name in ("examples", "specification") if getattr(options, name) is not None}
     with _progress(options) as show:
         report = check(
-            options.backend, checks=options.checks, timeout=options.timeout, progress=show, **seconds, **points
+            options.backend,
+            checks=options.checks,
+            timeout=options.timeout,
+            laws_only=options.laws_only,
+            progress=show,
+            **chosen,
+            **points,
         )
-    return _deliver(report, outputs)
+    return _deliver(report, outputs, options.strict)
+
+
+def _list(options: dict[str, Any]) -> int:
+    """The names that --checks and --case take."""
+    from refgeo.conformance.points import Points
+    from refgeo.conformance.run import CHECKS
+    from refgeo.conformance.searches import SEARCH
+
+    for one in CHECKS.values():
+        print(f"{one.kind:9s} {one.name:50s} {one.statement}")
+    for name, statement in SEARCH.items():
+        print(f"search    {name:50s} {statement}")
+    if options["profile"] != "fuzz" and options["checkpoint"] is None:
+        points = Points("generated", options["profile"], options["dtype"], options["seed"])
+        for name, _ in points.cases("inv"):
+            print(f"case      {name}")
+    return PASSED
 
 
 def _write_vectors(options: argparse.Namespace) -> int:
     from refgeo.conformance import vectors
 
-    count = vectors.write(options.directory, options.format, **_points(options))
+    with _progress(options) as show:
+        count = vectors.write(
+            options.directory, options.format, with_results=options.with_results, progress=show, **_points(options)
+        )
     print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then:")
     print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
     return PASSED

@@ -45,7 +45,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -77,10 +77,32 @@ class Enclosure:
     Attributes
     ----------
     mid, rad : ndarray of float64, of the same shape
+    ball : arb_mat, optional
+        The narrower ball that they were rounded from.
     """
 
     mid: Array
     rad: Array
+    ball: arb_mat | None = field(default=None, repr=False, compare=False)
+
+    def decimals(self, digits: int = 30) -> tuple[Any, Any]:
+        """Midpoints and radii as nested lists of decimal numbers in text; they enclose the exact value, too.
+
+        Examples
+        --------
+        >>> third = ExactTangentSpace("inv", np.array([[3.0]]), np.array([[1.0]]))
+        >>> third.christoffel((np.ones((1, 1)), np.zeros((1, 1))))[0].decimals(25)[0]
+        [['-0.3333333333333333333333333']]
+        """
+        if self.ball is None:
+            raise ValueError("this enclosure has no ball to print")
+        texts = [entry.str(digits).strip("[]").split("+/-") for entry in self.ball.entries()]
+        mids, rads = (
+            np.array([parts[i].strip() or "0" if i < len(parts) else "0" for parts in texts], dtype=object)
+            for i in (0, 1)
+        )
+        shape = self.mid.shape
+        return mids.reshape(shape).tolist(), rads.reshape(shape).tolist()
 
 
 class ExactTangentSpace:
@@ -143,7 +165,7 @@ class ExactTangentSpace:
             return [float((squares[0] * squares[1]).abs_upper().sqrt() * self._metric_scale())]
 
         enclosure = self._enclose(compute, size)[0]
-        return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0])
+        return Enclosure(enclosure.mid[0, 0], enclosure.rad[0, 0], enclosure.ball)
 
     def horizontal_projection(self, v: Vector) -> tuple[Enclosure, Enclosure]:
         """(v_G + GΛ, v_H − HΛᵀ), Λ from the certified normal equations of the module's text.
@@ -353,7 +375,8 @@ class ExactTangentSpace:
             with _precision(bits), _threads(self.point.G.size):
                 try:
                     point = self._ball_point(bits)
-                    results = [_read(ball) for ball in compute(point)]
+                    balls = compute(point)
+                    results = [_read(ball) for ball in balls]
                     beside = sizes(point)
                 except FlowError as error:
                     raise EnclosureError(str(error)) from error
@@ -364,7 +387,7 @@ class ExactTangentSpace:
                         np.isfinite(mid).all() and rad.max() <= (narrow or NARROW) * max(np.abs(mid).max(), size)
                         for (mid, rad), size in zip(results, beside, strict=True)
                     ):
-                        return [_rounded(mid, rad) for mid, rad in results]
+                        return [_rounded(*result, ball) for result, ball in zip(results, balls, strict=True)]
                     trouble = "the balls are too wide"
             bits *= 2
         raise EnclosureError(f"no usable enclosure with up to {self.max_bits} bits: {trouble}")
@@ -648,8 +671,8 @@ def _read(matrix: arb_mat) -> tuple[Array, Array]:
     return mid, rad
 
 
-def _rounded(mid: Array, rad: Array) -> Enclosure:
+def _rounded(mid: Array, rad: Array, ball: arb_mat) -> Enclosure:
     # float() of a ball is its midpoint rounded to double: half a unit in the last place, bounded by eps·|mid| or,
     # below the normal range, by the smallest double.
     tiny = np.finfo(np.float64).smallest_subnormal
-    return Enclosure(mid, (rad + np.finfo(np.float64).eps * np.abs(mid)) * (1 + 1e-15) + tiny)
+    return Enclosure(mid, (rad + np.finfo(np.float64).eps * np.abs(mid)) * (1 + 1e-15) + tiny, ball)

@@ -1,58 +1,85 @@
-"""Backends: somebody's functions, found and called in one way."""
+"""Backends: somebody's functions, found and called in one way, in a process of their own where that is possible."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
-import io
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.worker import Overdue, Worker
-from refgeo.pair import Array, Pair
-
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "inner_product": ("a", "b"),
-    "horizontal_projection": ("v",),
-    "riemannian_gradient": ("e",),
-    "riemannian_hessian": ("e", "w", "v"),
-    "christoffel": ("a", "b"),
-    "geodesic": ("v",),
-}
-"""Every function of a backend and the vectors that it gets, each as two arrays, after the metric and the point."""
-
-FUNCTIONS = tuple(ARGUMENTS)
+from refgeo.conformance.host import Arrays, BackendError, Capture, Host, WireError, exactly, receive, send
+from refgeo.operations import FUNCTIONS
+from refgeo.pair import Array
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
-
-
-class BackendError(ValueError):
-    """A backend cannot be found, or provides nothing to check."""
+MEMORY = 8 << 30
+"""Bytes of data that a backend's process may hold."""
+_START = 300.0
+"""Seconds that importing a backend may take."""
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 class BackendFailure(Exception):
-    """A call of a backend that gave no result: it raised, or returned a wrong type or shape."""
+    """A call that gave no usable result: it raised, ended its process, or returned something else."""
+
+
+class Refused(Exception):
+    """The backend's ``asarray`` takes no arrays of this layout."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a call did besides returning.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        The dtypes of the parts; "number" for a Python number.
+    printed : str
+    changed : tuple of int
+        The arguments that it wrote to, counted from G.
+    aliases : str
+        Which memory its results share, in words; empty if none.
+    overwritten : bool
+        Whether it changed what the call before had returned.
+    """
+
+    kinds: tuple[str, ...] = ()
+    printed: str = ""
+    changed: tuple[int, ...] = ()
+    aliases: str = ""
+    overwritten: bool = False
 
 
 class Backend:
     """The functions of a module or object, with conversion of arrays both ways.
 
+    A backend that can be imported by name is served by a process of its own, with one thread for its linear algebra;
+    an object that cannot is called in this process, which `where` says.
+
     Parameters
     ----------
-    implementation : module or object
-        Anything with some of the functions ``inner_product(metric, G, H, a_G, a_H, b_G, b_H)``,
-        ``horizontal_projection(metric, G, H, v_G, v_H)``, ``riemannian_gradient(metric, G, H, e_G, e_H)``,
-        ``riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)`` (w: the Euclidean Hessian applied to v),
-        ``christoffel(metric, G, H, a_G, a_H, b_G, b_H)``, ``geodesic(metric, G, H, v_G, v_H, t, order)``; optionally
-        ``asarray`` (from NumPy, default: unchanged) and ``to_numpy`` (back, default: ``numpy.asarray``).
+    implementation : module, object or str
+        Anything with some of the functions of the protocol (`refgeo.operations.OPERATIONS`); optionally ``asarray``
+        (from NumPy, default: unchanged), ``to_numpy`` (back, default: ``numpy.asarray``) and ``thread_safe = False``.
+        Or where it is: ``"module"``, ``"module:object"``, ``"path/to/file.py"``, ``"file.py:object"``. A function
+        alone is a sharpness routine (`refgeo.conformance.searches`).
     name : str, optional
         How reports call it.
     timeout : float
@@ -61,58 +88,45 @@ class Backend:
     Attributes
     ----------
     spec : str or None
-        What to give to `load` to get it again; None for an object that has no name.
+        What it can be loaded by again; None for an object that has no name.
+    where : str
+        "a process of its own" or "this process".
 
     Raises
     ------
     BackendError
-        It has none of the functions.
+        It cannot be loaded, or has none of the functions.
 
     Examples
     --------
     >>> from refgeo import formulas
-    >>> Backend(formulas).name
-    'refgeo.formulas'
+    >>> Backend(formulas).where
+    'a process of its own'
     """
 
     def __init__(self, implementation: Any, name: str | None = None, timeout: float = TIMEOUT) -> None:
-        self.implementation = implementation
-        self.spec: str | None = None
+        if not timeout > 0.0:
+            raise ValueError(f"timeout: expected a number of seconds > 0, got {timeout!r}")
+        self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
+        self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
-        self._hanging: set[str] = set()
-        self._worker = Worker()
-        self.name = name or getattr(implementation, "__name__", None) or type(implementation).__name__
-        if self.name != "__main__" and sys.modules.get(self.name) is implementation:
-            self.spec = self.name
-        if not any(self.provides(function) for function in FUNCTIONS):
+        self._given_up: dict[str, str] = {}
+        self._server: _Process | _Thread
+        if self.spec is not None and os.name == "posix":
+            self._server = _Process(self.spec)
+            self.where = "a process of its own"
+        else:
+            self._server = _Thread(_with_functions(implementation))
+            self.where = "this process"
+        described = self._server.describe()
+        self._functions = frozenset(described["provides"])
+        self.converts: bool = described["converts"]
+        self.thread_safe: bool = described["thread_safe"]
+        if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
                 'the section "Check your implementation" of the README'
             )
-
-    @classmethod
-    def load(cls, spec: str, timeout: float = TIMEOUT) -> Backend:
-        """The backend named by ``module``, ``module:object`` or ``path/to/file.py`` (also ``file.py:object``).
-
-        Raises
-        ------
-        BackendError
-            It cannot be imported, or the object does not exist.
-
-        Examples
-        --------
-        >>> Backend.load("refgeo.formulas").provides("geodesic")
-        True
-        """
-        place, _, attribute = spec.partition(":")
-        implementation: Any = _import(place)
-        for part in filter(None, attribute.split(".")):
-            if not hasattr(implementation, part):
-                raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
-            implementation = getattr(implementation, part)
-        backend = cls(implementation, spec, timeout)
-        backend.spec = spec
-        return backend
 
     @classmethod
     def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
@@ -123,182 +137,267 @@ class Backend:
         >>> Backend.of("refgeo.formulas").spec
         'refgeo.formulas'
         """
-        if isinstance(given, Backend):
-            return given
-        return cls.load(given, timeout) if isinstance(given, str) else cls(given, timeout=timeout)
+        return given if isinstance(given, Backend) else cls(given, timeout=timeout)
 
     def provides(self, function: str) -> bool:
         """Whether the backend has `function`.
 
         Examples
         --------
-        >>> Backend.load("refgeo.formulas").provides("sharpness")
+        >>> Backend("refgeo.formulas").provides("sharpness")
         False
         """
-        try:
-            return callable(getattr(self.implementation, function, None))
-        except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
-            return True
+        return function in self._functions
 
     def call(
-        self, function: str, metric: str, arrays: list[npt.NDArray[Any]], extra: tuple[Any, ...], shapes: list[Any]
-    ) -> list[Array]:
-        """Call a function and return its results as float64 arrays of the expected `shapes`.
+        self,
+        function: str,
+        metric: str,
+        arrays: Sequence[npt.NDArray[Any]],
+        extra: tuple[Any, ...],
+        shapes: Sequence[tuple[int, ...]],
+        layout: str = "plain",
+        do: str = "call",
+        **options: Any,
+    ) -> tuple[list[Array], Observed]:
+        """Call a function: its results as float64 arrays of the expected `shapes`, and what else it did.
+
+        Arrays that are one and the same object here are so for the backend, too.
 
         Raises
         ------
         BackendFailure
-            The function raised (anything but NotImplementedError), or its result has the wrong type, number of parts,
-            dtype or shape.
+            No usable result, and why.
+        NotImplementedError
+            The backend says that it has no such thing.
+        Refused
+            It takes no arrays of this `layout`.
 
         Examples
         --------
         >>> one = np.ones((1, 1))
-        >>> Backend.load("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)
+        >>> Backend("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)[0]
         [array([[1.]]), array([[1.]])]
         """
-
-        def job() -> list[Array]:
-            parts = _parts(self._apply(function, metric, self._converted(arrays), extra), len(shapes))
-            return [_as_float64(self._back(part), shape) for part, shape in zip(parts, shapes, strict=True)]
-
-        result: list[Array] = self._run(function, job)
-        return result
-
-    def observe(
-        self, function: str, metric: str, arrays: list[npt.NDArray[Any]], extra: tuple[Any, ...]
-    ) -> Observation:
-        """Call a function and report what it did besides returning.
-
-        Raises
-        ------
-        BackendFailure
-            The function raised, or its result is no array.
-
-        Examples
-        --------
-        >>> one = np.ones((1, 1))
-        >>> Backend.load("refgeo.formulas").observe("riemannian_gradient", "inv", [one] * 4, ()).dtypes
-        ('float64', 'float64')
-        """
-        before = [array.copy() for array in arrays]
-        printed = io.StringIO()
-
-        def job() -> tuple[list[str], list[npt.NDArray[Any]]]:
-            converted = self._converted(arrays)
-            result = self._apply(function, metric, converted, extra)
-            parts = result if isinstance(result, (tuple, list, Pair)) else [result]
-            return [np.asarray(self._back(part)).dtype.name for part in parts], [self._back(x) for x in converted]
-
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            dtypes, after = self._run(function, job)
-        return Observation(
-            dtypes=tuple(dtypes),
-            changed_inputs=tuple(
-                i
-                for i, (old, array, new) in enumerate(zip(before, arrays, after, strict=True))
-                if not (np.array_equal(old, array) and np.array_equal(old, new))
-            ),
-            printed=printed.getvalue(),
-        )
-
-    def _converted(self, arrays: list[npt.NDArray[Any]]) -> list[Any]:
-        convert = getattr(self.implementation, "asarray", None)
-        return list(arrays) if convert is None else [convert(array) for array in arrays]
-
-    def _back(self, array: Any) -> npt.NDArray[Any]:
-        back = getattr(self.implementation, "to_numpy", None)
-        return np.asarray(array if back is None else back(array))
-
-    def _apply(self, function: str, metric: str, arrays: list[Any], extra: tuple[Any, ...]) -> Any:
-        return getattr(self.implementation, function)(metric, *arrays, *extra)
-
-    def _run(self, name: str, job: Callable[[], Any]) -> Any:
-        """Call somebody's code: within the time limit, and whatever it raises, sys.exit included, as BackendFailure."""
-        if name in self._hanging:
-            raise BackendFailure(f"{name} did not return within {self.timeout:g} s before; not called again")
+        if function in self._given_up:
+            raise BackendFailure(f"{self._given_up[function]}; not called again")
+        distinct = list({id(array): array for array in arrays}.values())
+        places = {id(array): i for i, array in enumerate(distinct)}
+        order = [places[id(array)] for array in arrays]
+        request = {"do": do, "function": function, "metric": metric, "order": order, "extra": list(extra)}
+        request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, **options}
+        room = 16 * sum(8 * int(np.prod(shape, dtype=np.int64)) for shape in shapes) + 4096
         try:
-            result, error = self._worker.run(job, (), self.timeout)
-        except Overdue:
-            self._hanging.add(name)
-            self._worker = Worker()
-            raise BackendFailure(f"{name} did not return within {self.timeout:g} s (--timeout)") from None
-        if isinstance(error, BackendFailure):
-            raise error
-        if isinstance(error, NotImplementedError):
-            raise NotImplementedError(_text_of(error)) from None
-        if error is not None:
-            raise BackendFailure(f"{type(error).__name__}: {_text_of(error)}") from error
-        return result
+            header, parts = self._server.ask(request, distinct, self.timeout, room)
+        except _Lost as lost:
+            self._given_up[function] = f"{function}: {lost}"
+            raise BackendFailure(f"{function}: {lost}") from None
+        status, text = header.get("status"), str(header.get("text", ""))
+        if status == "not provided":
+            raise NotImplementedError(text)
+        if status == "refused":
+            raise Refused(text)
+        if status != "done":
+            raise BackendFailure(text or "no usable result")
+        notes = header.get("notes", {})
+        self.notes = notes
+        observed = Observed(
+            tuple(notes.get("kinds", ())),
+            str(notes.get("printed", "")),
+            tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
+            str(notes.get("aliases", "")),
+            bool(notes.get("overwritten", False)),
+        )
+        repeats = len(parts) // max(len(shapes), 1)
+        if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
+            raise BackendFailure("its process answered with something else than its results")
+        return [np.asarray(part, dtype=np.float64) for part in parts], observed
+
+    def fresh(self) -> Backend:
+        """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
+        return Backend(self.spec, self.name, self.timeout) if isinstance(self._server, _Process) else self
+
+    def close(self) -> None:
+        """End its process."""
+        self._server.close()
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What a call did besides returning: dtypes of the results, indices of changed inputs, text printed."""
-
-    dtypes: tuple[str, ...]
-    changed_inputs: tuple[int, ...]
-    printed: str
-
-
-def _text_of(error: BaseException) -> str:
-    """What an exception says, in characters that a file can hold; somebody's ``__str__`` may itself raise."""
-    try:
-        return str(error).encode("utf-8", "replace").decode("utf-8")
-    except Exception:
-        return "(no message)"
+def _importable(implementation: Any) -> str | None:
+    """The name by which a module can be imported again, in another process."""
+    name = getattr(implementation, "__name__", None)
+    if not isinstance(name, str) or sys.modules.get(name) is not implementation or name == "__main__":
+        return None
+    spec = getattr(implementation, "__spec__", None)
+    file = getattr(implementation, "__file__", None)
+    if spec is not None and importlib.util.find_spec(name) is not None:
+        return name
+    return file if file and Path(file).suffix == ".py" else None
 
 
-def _parts(result: Any, count: int) -> list[Any]:
-    if isinstance(result, Pair):
-        result = tuple(result)
-    if count == 1:
-        return [result]
-    if not isinstance(result, (tuple, list)) or len(result) != count:
-        got = f"{len(result)} parts" if isinstance(result, (tuple, list)) else type(result).__name__
-        raise BackendFailure(f"expected a tuple of {count} arrays (G part, H part), got {got}")
-    return list(result)
+def _with_functions(implementation: Any) -> Any:
+    """A plain function is a sharpness routine."""
+    from types import SimpleNamespace
+
+    alone = callable(implementation) and not any(hasattr(implementation, name) for name in FUNCTIONS)
+    return SimpleNamespace(sharpness=implementation) if alone else implementation
 
 
-def _as_float64(value: Any, shape: tuple[int, ...]) -> Array:
-    array = np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise BackendFailure(f"expected real numbers, got dtype {array.dtype} (type {type(value).__name__})")
-    if array.shape != shape:
-        raise BackendFailure(f"expected shape {shape}, got {array.shape}")
-    return np.array(array, dtype=np.float64)
+class _Lost(Exception):
+    """The backend has no process any more, or it does not answer."""
 
 
-def _import(place: str) -> Any:
-    path = Path(place)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise BackendError(f"backend {place}: no such file")
-        spec = importlib.util.spec_from_file_location(f"refgeo_backend_{path.stem}", path)
-        if spec is None or spec.loader is None:
-            raise BackendError(f"backend {place}: not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        folder = str(path.resolve().parent)
-        if folder not in sys.path:
-            sys.path.append(folder)  # and it stays: functions may import their neighbours when called
-        _executed(place, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
-        return module
-    if "" not in sys.path:
-        sys.path.append("")
-    return _executed(place, lambda: importlib.import_module(place))
+@dataclass
+class _Process:
+    """A backend's process, started again when it is lost."""
+
+    spec: str
+    _process: subprocess.Popen[bytes] | None = None
+    _wire: socket.socket | None = None
+    _number: int = 0
+    _described: dict[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, Any]:
+        self._start()
+        return self._described
+
+    def ask(
+        self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int
+    ) -> tuple[dict[str, Any], Arrays]:
+        if self._process is None:
+            self._start()
+        assert self._wire is not None
+        self._number += 1
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+        try:
+            self._wire.settimeout(max(1.0, min(timeout, 1e6)))
+            send(self._wire, self._number, request, arrays)
+            number, header, parts = receive(_before(deadline, self._wire), room)
+            if number != self._number:
+                raise WireError("its answer is to another question")
+            return header, parts
+        except TimeoutError:
+            self.close()
+            raise _Lost(f"did not return within {timeout:g} s (--timeout)") from None
+        except (EOFError, OSError):
+            raise _Lost(self._end()) from None
+        except Exception as error:  # what came is no message: JSON, dtypes, sizes
+            self.close()
+            raise _Lost(f"its process wrote into the referee's line ({type(error).__name__}: {error})") from None
+        except BaseException:  # interrupted: an answer that is under way would be taken for the next one
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        # far from the descriptors that a program may close
+        descriptor = _high(theirs)
+        code = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a.pop(); sys.argv[:] = ['refgeo']"
+        code += "; from refgeo.conformance.host import main; main(*a)"
+        arguments = json.dumps([descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
+        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, arguments],
+            pass_fds=[descriptor],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(descriptor)
+        self._wire = ours
+        weakref.finalize(self, _kill, self._process)
+        try:
+            self._wire.settimeout(_START)
+            _, header, _ = receive(_before(time.monotonic() + _START, ours), 0)
+        except TimeoutError:
+            self.close()
+            raise BackendError(f"backend {self.spec}: importing it did not end within {_START:g} s") from None
+        except Exception:
+            raise BackendError(f"backend {self.spec}: importing it: {self._end()}") from None
+        if header["status"] != "done":
+            self.close()
+            raise BackendError(header["text"])
+        self._described = header
+
+    def _end(self) -> str:
+        """How the process ended, in words."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        status = self._process.poll()
+        self.close()
+        if status is None:
+            return "its process closed the referee's line"
+        if status < 0:
+            return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
+        return f"its process ended with status {status}"
+
+    def close(self) -> None:
+        if self._process is not None:
+            _kill(self._process)
+        if self._wire is not None:
+            self._wire.close()
+        self._process = self._wire = None
 
 
-def _executed(place: str, load: Callable[[], Any]) -> Any:
-    """Import somebody's code; whatever it raises, sys.exit included, is a `BackendError`."""
-    arguments, sys.argv = sys.argv, [place]
-    try:
-        return load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise BackendError(
-            f"backend {place}: importing it raised {type(error).__name__}: {error}; expected module, module:object or "
-            "the path of a .py file"
-        ) from error
-    finally:
-        sys.argv = arguments
+def _high(theirs: socket.socket) -> int:
+    import fcntl
+
+    descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, 200)
+    theirs.close()
+    return descriptor
+
+
+def _before(deadline: float, wire: socket.socket) -> Callable[[int], bytes]:
+    """Read so many bytes before the deadline; TimeoutError after it."""
+
+    def prepare() -> None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0.0:
+            raise TimeoutError
+        wire.settimeout(min(remaining, 1e6))
+
+    return exactly(wire, prepare)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5.0)
+
+
+class _Thread:
+    """A backend in this process: calls in a thread, so that one that does not return can be left behind."""
+
+    def __init__(self, implementation: Any) -> None:
+        self._host = Host(implementation, Capture())
+        self._queue: queue.SimpleQueue[Any] | None = None
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def describe(self) -> dict[str, Any]:
+        return self._host.describe(list(FUNCTIONS))
+
+    def ask(
+        self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int
+    ) -> tuple[dict[str, Any], Arrays]:
+        if self._queue is None:
+            self._queue, self._answers = queue.SimpleQueue(), queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(self._host, self._queue, self._answers), daemon=True).start()
+        self._queue.put((request, arrays))
+        try:
+            header, parts = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            self._queue = None
+            raise _Lost(f"did not return within {timeout:g} s (--timeout)") from None
+        return header, parts
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.put(None)
+        self._queue = None
+
+
+def _serve(host: Host, requests: queue.SimpleQueue[Any], answers: queue.SimpleQueue[Any]) -> None:
+    while (request := requests.get()) is not None:
+        answers.put(host.answer(*request))

@@ -1,30 +1,38 @@
-"""The result of a run: rows, verdicts, and how they are shown."""
+"""The result of a run: rows, verdicts, measurements. How they are shown is in `refgeo.conformance.render`."""
 
 from __future__ import annotations
 
-import json
 import shlex
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
+from refgeo.conformance.points import PRECISIONS, Points
 
-SCHEMA = "refgeo-report/1"
 ABSENT = "no function"
-_WIDTH = 160
 
 
 class Verdict(Enum):
     """What is said of one check of one metric."""
 
     PASS = "pass"
+    INACCURATE = "inaccurate"
+    PARTIAL = "partly provided"
+    CONTRACT = "contract"
     WRONG = "WRONG"
+    INHERITS = "inherits"
     UNDECIDED = "undecided"
     NOT_PROVIDED = "not provided"
     NOT_JUDGED = "not judged"
+
+
+FAILING = (Verdict.WRONG, Verdict.INHERITS, Verdict.UNDECIDED)
+"""Verdicts with which nothing passes."""
+FINDINGS = (Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT)
+"""Verdicts that pass, unless findings are to count, too (``--strict``)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,8 @@ class Measurement:
 
     def digits(self, dtype: str) -> float:
         """Decimal digits that are right, at most those of the dtype."""
-        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, -np.log10(np.finfo(dtype).eps / 2)))
+        most = -np.log10(PRECISIONS[dtype].roundoff)
+        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most))
 
     def __str__(self) -> str:
         return self.case + (f"[{','.join(map(str, self.block))}]" if self.block else "")
@@ -77,12 +86,13 @@ class Row:
 
     Attributes
     ----------
-    check, metric, statement : str
+    check, kind, function, metric, statement : str
+        `kind` is "value", "law", "contract" or "search".
     verdict : Verdict
     points, decisive_points : int
-        Blocks judged, and those well enough conditioned to count towards the verdict.
+        Blocks judged, and those on which the verdict rests.
     worst_ratio : float or None
-        Over the decisive points, against `threshold`.
+        Over the decisive points; above `threshold` it is a finding.
     digits_kept : float or None
         The fewest, over the decisive points.
     worst_case : Measurement or None
@@ -91,39 +101,39 @@ class Row:
     digits_lost : float
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
     lossy_case : Measurement or None
+    no_result : str
+        Where it gives none though the point is only ill-conditioned, and what it did instead.
     message : str
     measurements : tuple of Measurement
         Of a value: everything that was judged, for plots of digits against conditioning.
     diagnosis : str
-        For a wrong value: which common mistake gives the same numbers.
+        For a wrong value: which known mistake gives the same numbers, at every point tried.
     """
 
     check: str
+    kind: str
+    function: str
     metric: str
     statement: str
     verdict: Verdict
-    points: int
-    decisive_points: int
-    worst_ratio: float | None
-    threshold: float
-    digits_kept: float | None
-    worst_case: Measurement | None
-    example: Measurement | None
-    digits_lost: float
-    lossy_case: Measurement | None
-    message: str
+    points: int = 0
+    decisive_points: int = 0
+    worst_ratio: float | None = None
+    threshold: float = 0.0
+    digits_kept: float | None = None
+    worst_case: Measurement | None = None
+    example: Measurement | None = None
+    digits_lost: float = 0.0
+    lossy_case: Measurement | None = None
+    no_result: str = ""
+    message: str = ""
     measurements: tuple[Measurement, ...] = ()
     diagnosis: str = ""
 
     @property
     def is_law(self) -> bool:
-        """Whether the row is a law rather than a value."""
-        return "." in self.check
-
-    @property
-    def function(self) -> str:
-        """The backend's function."""
-        return self.check.split(".")[0].removesuffix("_1").removesuffix("_2")
+        """Whether the row is anything but a value."""
+        return self.kind != "value"
 
     @property
     def is_absent(self) -> bool:
@@ -137,15 +147,33 @@ class Row:
         Examples
         --------
         >>> import refgeo as rg
-        >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["tall"]).rows[0].outcome
-        'loses 9 digits at κ=1e+04'
+        >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["10x9x4"]).rows[0].outcome
+        'nothing left at κ=1e+06'
         """
-        if self.verdict is Verdict.PASS and self.lossy_case is not None:
-            return f"loses {_count(self.digits_lost)} at κ={self.lossy_case.condition:.0e}"
-        return self.verdict.value
+        if self.verdict is not Verdict.PASS:
+            return self.verdict.value
+        if self.no_result:
+            return f"no result at {self.no_result.split(':')[0]}"
+        if self.lossy_case is None:
+            return "pass"
+        where = f"κ={self.lossy_case.condition:.0e}"
+        if self.lossy_case.relative_error > 0.3:
+            return f"nothing left at {where}"
+        return f"loses {count_of_digits(self.digits_lost)} at {where}"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"
+
+
+def count_of_digits(digits: float) -> str:
+    """The number in words.
+
+    Examples
+    --------
+    >>> count_of_digits(1.2), count_of_digits(8.7)
+    ('1 digit', '9 digits')
+    """
+    return f"{digits:.0f} digit" + ("" if round(digits) == 1 else "s")
 
 
 @dataclass(frozen=True)
@@ -154,76 +182,113 @@ class Report:
 
     Attributes
     ----------
-    backend, dtype, profile, source : str
-    seed : int
+    backend : str
+    points : Points
+        Where the test points came from.
     rows : list of Row
     spec : str or None
         What `refgeo.check` loads the backend by; None for an object.
-    network : dict
-        The options that select the checkpoint, if any.
+    where : str
+        In which process the backend ran.
     timeout : float
         Seconds that a call could take.
-    given : bool
-        Whether the test points were the caller's own.
     failing_points : dict
         The arrays of points that a search has found, by name.
     files : (folder, file), optional
-        Of vectors and results, if they were graded.
+        The folder of vectors and the results that were graded.
 
     Examples
     --------
     >>> import refgeo as rg
-    >>> report = rg.check(metrics=["mix"], checks=["riemannian_gradient"], cases=["scalar"])
-    >>> [(row.check, row.verdict.value) for row in report.rows if not row.is_law]
+    >>> report = rg.check(metrics=["mix"], checks=["riemannian_gradient"], cases=["1x1x1"])
+    >>> [(row.check, row.verdict.value) for row in report.rows if row.kind == "value"]
     [('riemannian_gradient', 'pass')]
     """
 
     backend: str
-    dtype: str
-    profile: str
-    seed: int
-    source: str
+    points: Points
     rows: list[Row]
     spec: str | None = None
-    network: dict[str, Any] = field(default_factory=dict)
+    where: str = ""
     timeout: float = TIMEOUT
-    given: bool = False
     failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[str, str] | None = None
 
     @property
-    def passed(self) -> bool:
-        """Every provided check passes, and there is at least one."""
-        return bool(self.provided) and all(row.verdict is Verdict.PASS for row in self.provided)
+    def dtype(self) -> str:
+        """The precision that the backend was judged by."""
+        return self.points.dtype
 
     @property
-    def provided(self) -> list[Row]:
-        """The rows of what the backend has."""
-        return [row for row in self.rows if row.verdict is not Verdict.NOT_PROVIDED]
+    def seed(self) -> int:
+        """Of the test points."""
+        return self.points.seed
+
+    @property
+    def passed(self) -> bool:
+        """Nothing provided is wrong or undecided, and something has been judged. Findings pass."""
+        return bool(self.judged) and not any(row.verdict in FAILING for row in self.rows)
+
+    @property
+    def passed_strictly(self) -> bool:
+        """Passed, and without findings: inaccurate, partly provided, contract."""
+        return self.passed and not any(row.verdict in FINDINGS for row in self.rows)
+
+    @property
+    def judged(self) -> list[Row]:
+        """The rows that say something of what the backend has."""
+        return [row for row in self.rows if row.verdict not in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)]
 
     @property
     def failures(self) -> list[Row]:
-        """The rows that are WRONG, values and laws."""
+        """The rows that are WRONG."""
         return [row for row in self.rows if row.verdict is Verdict.WRONG]
+
+    @property
+    def findings(self) -> list[Row]:
+        """The rows that pass with a remark: inaccurate, partly provided, contract."""
+        return [row for row in self.rows if row.verdict in FINDINGS]
 
     @property
     def wrong(self) -> list[str]:
         """The wrong operations, as ``check[metric]``: values, and functions of which only a law is broken."""
-        values = [row for row in self.failures if not row.is_law]
-        named = {(row.function, row.metric) for row in values}
+        values = [row for row in self.failures if row.kind in ("value", "search")]
+        named = {(row.function, row.metric) for row in self.rows if row.kind == "value" and row.verdict in FAILING[:2]}
         laws = {
             f"{row.function}[{row.metric}]": None
             for row in self.failures
-            if row.is_law and (row.function, row.metric) not in named
+            if row.kind == "law" and (row.function, row.metric) not in named
         }
         return [*map(str, values), *laws]
 
+    def broken_laws(self, row: Row) -> list[Row]:
+        """The laws that fail with a value."""
+        return [law for law in self.failures if law.kind == "law" and _same_function(law, row)] if not row.is_law else []
+
+    def told(self) -> list[Row]:
+        """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
+        values = [row for row in self.rows if row.kind == "value" and row.verdict in FAILING[:2]]
+        return [
+            row
+            for row in self.failures
+            if row.kind != "law" or not any(_same_function(row, value) for value in values)
+        ]
+
     def reproduce(self, row: Row) -> str:
         """The command that runs the example of a row alone; empty if a command line cannot."""
-        if not self._has_command or row.example is None:
+        words = self.points.command()
+        if words is None or self.spec is None or row.example is None:
             return ""
-        words = ["refgeo check", *self._selection(), f"--metric {row.metric}", f"--checks {row.check}"]
-        return " ".join([*words, f"--case {shlex.quote(row.example.case)}", f"--seed {self.seed}"])
+        selection = [f"--metric {row.metric}", f"--checks {row.check}", f"--case {shlex.quote(row.example.case)}"]
+        return " ".join(["refgeo check", *self._backend_words(), *words, *selection, f"--seed {self.seed}"])
+
+    def reproduce_any(self) -> str:
+        """The command that runs any one case, with words to replace; empty if a command line cannot."""
+        words = self.points.command()
+        if words is None or self.spec is None:
+            return ""
+        selection = ["--metric METRIC --checks CHECK --case CASE", f"--seed {self.seed}"]
+        return " ".join(["refgeo check", *self._backend_words(), *words, *selection])
 
     def reproduce_in_python(self, row: Row) -> str:
         """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by,
@@ -232,235 +297,94 @@ class Report:
         Examples
         --------
         >>> import refgeo as rg
-        >>> report = rg.check(metrics=["mix"], checks=["christoffel"], cases=["scalar"])
+        >>> report = rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"])
         >>> print(report.reproduce_in_python(report.rows[0]))
-        rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['scalar/k1/s1,1'], seed=0).print()
+        rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
         """
-        if self.files is not None and row.example is not None:
-            case = row.example.case.split(" ")[0]
-            return f"rg.conformance.vectors.assert_case{(*self.files, case, row.check)!r}"
+        case = None if row.example is None else row.example.case
+        if self.files is not None and case is not None:
+            return f"rg.conformance.vectors.assert_case{(*self.files, case.split(' ')[0], row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
         words += [f"metrics={[row.metric]!r}", f"checks={[row.check]!r}"]
-        if self.dtype != "float64":
-            words.append(f"dtype={self.dtype!r}")
-        if self.profile not in ("quick", "fuzz"):
-            words.append(f"profile={self.profile!r}")
-        if self.network:
-            words.append("checkpoint=state_dict" if self.network["checkpoint"] is None else "")
-            words += [f"{name}={value!r}" for name, value in self.network.items() if value is not None]
-        if self.timeout != TIMEOUT:
-            words.append(f"timeout={self.timeout!r}")
-        if row.example is not None:
-            case = row.example.case
-            if self.given:
-                words.append(f"points={{{case!r}: points[{case!r}]}}")
-            elif case in self.failing_points:
-                words.append(f"points={{{case!r}: {_literal(_used(row, self.failing_points[case]))}}}")
-            elif self.profile == "fuzz":
-                words += ["profile='fuzz'"]  # a point among many that passed: search again
-            else:
-                words.append(f"cases={[case]!r}")
-        return f"rg.check({', '.join(filter(None, words))}, seed={self.seed}).print()"
+        words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
+        words += self.points.python(case, self.failing_points.get(case or ""))
+        return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
 
-    @property
-    def _has_command(self) -> bool:
-        """Whether a command line can load the backend and make the test points."""
-        generated = not self.given and self.profile != "fuzz" and self.files is None
-        return self.spec is not None and generated and self.network.get("checkpoint", "") is not None
-
-    def _selection(self) -> list[str]:
-        """The words that select the backend, its dtype and the kind of test points."""
+    def _backend_words(self) -> list[str]:
         words = [] if self.spec == "refgeo.formulas" else [shlex.quote(str(self.spec))]
-        if self.dtype != "float64":
-            words.append(f"--dtype {self.dtype}")
-        if self.profile != "quick":
-            words.append(f"--profile {self.profile}")
-        if self.timeout != TIMEOUT:
-            words.append(f"--timeout {self.timeout:g}")
-        words += [f"--{name} {shlex.quote(str(value))}" for name, value in self.network.items() if value is not None]
-        return words
+        return words + ([f"--timeout {self.timeout:g}"] if self.timeout != TIMEOUT else [])
 
     def details(self, row: Row) -> list[str]:
         """What there is to say of a row that does not pass, a line each."""
-        lines = [f"{row}: {row.message or row.verdict.value}", f"expected: {row.statement}"]
-        if row.diagnosis:
-            lines.append(f"diagnosis: {row.diagnosis}")
-        if row.example is not None:
+        lines = [f"{row}: {row.message or row.outcome}", f"expected: {row.statement}"]
+        lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
+        if row.example is not None and np.isfinite(row.example.relative_error):
             place = row.example
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
-        if self.reproduce(row):
-            lines.append(f"reproduce: {self.reproduce(row)}")
+        lines += [f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else []
         return [*lines, f"in Python: {self.reproduce_in_python(row)}"]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: what ``refgeo/conformance/report.schema.json`` describes; infinities become strings."""
-        from refgeo import __version__
-
-        rows = []
-        for row in self.rows:
-            data = asdict(row)
-            data["verdict"] = row.verdict.value
-            data["outcome"] = row.outcome
-            data["measurements"] = {
-                key: [getattr(one, key) for one in row.measurements]
-                for key in ("case", "block", "condition", "relative_error", "decisive")
-            }
-            data["reproduce"] = self.reproduce(row)
-            data["reproduce_in_python"] = self.reproduce_in_python(row)
-            rows.append(data)
-        head = {"schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "wrong": self.wrong}
-        run = {key: getattr(self, key) for key in ("backend", "dtype", "profile", "seed", "source")}
-        plain: dict[str, Any] = _finite({**head, **run, "rows": rows})
-        return plain
-
-    def to_json(self) -> str:
-        """The report as JSON text (schema ``refgeo-report/1``)."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-
-    def to_junit(self) -> str:
-        """The report as JUnit XML, which continuous integration understands: a test case per row."""
-        from refgeo.conformance.junit import to_junit
-
-        return to_junit(self)
-
-    def to_html(self) -> str:
-        """The report as one self-contained page with plots; needs the extra ``html`` (Jinja2 and matplotlib)."""
-        from refgeo.conformance.html import to_html
-
-        return to_html(self)
-
-    def print(self, file: Any = None) -> None:
-        """Show the report as a table, with findings below it."""
-        from rich.console import Console
-
-        console = Console(file=file)
-        # A narrower table would break words and numbers; a narrow terminal wraps its lines.
-        if not console.is_terminal or console.width < _WIDTH:
-            console = Console(file=file, width=_WIDTH)
-        self._print(console)
-
-    def _print(self, console: Any) -> None:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        title = f"refgeo check · {self.backend} · {self.dtype} · {self.source} · seed {self.seed}"
-        table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-        for name, justify in (
-            ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"),
-            ("threshold", "right"), ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
-        ):  # fmt: skip
-            table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "verdict")  # type: ignore[arg-type]
-        for row in self._table_rows():
-            table.add_row(
-                row.check,
-                row.metric,
-                f"{row.decisive_points}/{row.points}" if row.points else "-",
-                "-" if row.worst_ratio is None else f"{row.worst_ratio:.2g}",
-                f"{row.threshold:g}",
-                "-" if row.digits_kept is None or row.is_law else f"{row.digits_kept:.1f}",
-                Text(row.outcome, style="yellow" if row.lossy_case else _STYLES.get(row.verdict, "dim")),
-                Text("-" if row.worst_case is None else str(row.worst_case)),
-            )
-        console.print(table)
-
-        def say(text: str, style: str = "") -> None:
-            console.print(Text(text), style=style, soft_wrap=True)
-
-        told = [row for row in self.failures if not (row.is_law and self._value_fails(row))]
-        for row in told:
-            headline, *details = self.details(row)
-            say(f"WRONG      {headline}", "red")
-            for line in details:
-                say(f"           {line}", "bold" if line.startswith("diagnosis") else "")
-            laws = [
-                law
-                for law in self.failures
-                if law not in told and (law.function, law.metric) == (row.function, row.metric)
-            ]
-            if laws and not row.is_law:
-                names = ", ".join(law.check.split(".")[1] for law in laws)
-                say(f"           breaks the laws, too: {names}")
-        for row in self.rows:
-            if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED):
-                say(f"{row.verdict.value:10s} {row}: {row.message}", "yellow")
-            elif row.verdict is Verdict.PASS and row.message:
-                say(f"note       {row}: {row.message}", "yellow")
-        for row in self.rows:
-            if row.lossy_case is not None:
-                place = row.lossy_case
-                say(
-                    f"digits     {row}: right, but keeps {_count(row.digits_lost)} fewer than a factorised route at "
-                    f"κ = {place.condition:.1g} ({place})"
-                )
-        if self._has_command and any(row.worst_case for row in self.rows):
-            words = ["refgeo check", *self._selection(), "--metric METRIC --checks CHECK --case CASE"]
-            say(f"repeat one: {' '.join(words)} --seed {self.seed}", "dim")
-        for line in self.summary:
-            say(line, "bold")
-
-    def _value_fails(self, law: Row) -> bool:
-        """Whether a law fails because its function gives wrong values."""
-        return any(not row.is_law and (row.function, row.metric) == (law.function, law.metric) for row in self.failures)
-
-    def _table_rows(self) -> list[Row]:
-        """Every value, and the laws of a function and metric in one row; without functions that are simply absent."""
-        groups: dict[tuple[str, str], list[Row]] = {}
-        rows = [row for row in self.rows if not row.is_absent]
-        for row in rows:
-            if row.is_law:
-                groups.setdefault((row.function, row.metric), []).append(row)
-        return [*(row for row in rows if not row.is_law), *map(_together, groups.values())]
 
     @property
     def summary(self) -> list[str]:
         """What the report says in a few lines: how many pass, what is missing, what is wrong."""
         lines = []
-        for kind, rows in (
-            ("values", [row for row in self.provided if not row.is_law]),
-            ("laws", [row for row in self.provided if row.is_law]),
-        ):
+        for kind, words in (("value", "values"), ("law", "laws"), ("contract", "rules of conduct"), ("search", "searches")):
+            rows = [row for row in self.judged if row.kind == kind]
             if rows:
-                passing = sum(row.verdict is Verdict.PASS for row in rows)
-                lines.append(f"{passing} of {len(rows)} provided {kind} pass")
-        missing = [row for row in self.rows if row.verdict is Verdict.NOT_PROVIDED and not row.is_law]
-        if missing:
-            lines.append("not provided: " + ", ".join(_missing(missing)))
+                passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
+                lines.append(f"{passing} of {len(rows)} provided {words} pass")
+        for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
+            rows = [row for row in self.rows if row.verdict is verdict and row.kind in ("value", "search")]
+            if rows:
+                lines.append(f"{words}: " + ", ".join(_named(rows)))
+        inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
+        if inaccurate:
+            lines.append("inaccurate: " + ", ".join(inaccurate))
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON: what ``refgeo/conformance/report.schema.json`` describes; infinities become strings."""
+        from refgeo.conformance.render.plain import to_dict
 
-_STYLES = {
-    Verdict.PASS: "green",
-    Verdict.WRONG: "bold red",
-    Verdict.UNDECIDED: "yellow",
-    Verdict.NOT_JUDGED: "yellow",
-}
-_BY_GRAVITY = (Verdict.WRONG, Verdict.UNDECIDED, Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED)
+        return to_dict(self)
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        from refgeo.conformance.render.plain import to_json
+
+        return to_json(self)
+
+    def to_junit(self) -> str:
+        """The report as JUnit XML, which continuous integration understands: a test case per row."""
+        from refgeo.conformance.render.junit import to_junit
+
+        return to_junit(self)
+
+    def to_html(self) -> str:
+        """The report as one self-contained page with plots; needs the extra ``html`` (Jinja2 and matplotlib)."""
+        from refgeo.conformance.render.html import to_html
+
+        return to_html(self)
+
+    def print(self, file: Any = None) -> None:
+        """Show the report as a table, with findings below it."""
+        from refgeo.conformance.render.terminal import show
+
+        show(self, file)
+
+    def __repr__(self) -> str:
+        state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
+        return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
 
 
-def _together(laws: list[Row]) -> Row:
-    """One row for the laws of a function and metric: the gravest verdict, the worst ratio."""
-    provided = [law for law in laws if law.verdict is not Verdict.NOT_PROVIDED]
-    verdict = min((law.verdict for law in laws), key=_BY_GRAVITY.index)
-    passing = sum(law.verdict is Verdict.PASS for law in provided)
-    worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
-    return replace(
-        worst,
-        check=f"{worst.function}. ({passing}/{len(provided)} laws)",
-        verdict=verdict,
-        points=sum(law.points for law in laws),
-        decisive_points=sum(law.decisive_points for law in laws),
-    )
+def _same_function(one: Row, other: Row) -> bool:
+    return (one.function, one.metric) == (other.function, other.metric)
 
 
-def _count(digits: float) -> str:
-    return f"{digits:.0f} digit" + ("" if round(digits) == 1 else "s")
-
-
-def _missing(rows: list[Row]) -> list[str]:
-    """What is not provided, and why if it is not simply absent; once for both metrics."""
+def _named(rows: list[Row]) -> list[str]:
+    """What is missing, and why if it is not simply absent; once for both metrics."""
     reasons = {row.check: row.message for row in rows}
     names = []
     for check, message in reasons.items():
@@ -468,24 +392,3 @@ def _missing(rows: list[Row]) -> list[str]:
         name = check if len(metrics) > 1 else f"{check}[{metrics[0]}]"
         names.append(name if message.startswith(ABSENT) else f"{name} ({message})")
     return names
-
-
-def _used(row: Row, arrays: dict[str, Any]) -> dict[str, Any]:
-    """What the check of a row uses, of a case's arrays; the others are drawn again, or not looked at."""
-    prefixes = {"riemannian_gradient": "abe", "riemannian_hessian": ("a", "b", "hessian")}.get(row.function, "ab")
-    return {name: x for name, x in arrays.items() if name in ("G", "H", "t") or name.startswith(tuple(prefixes))}
-
-
-def _literal(arrays: dict[str, Any]) -> str:
-    """Arrays as nested lists that give the same numbers back."""
-    return repr({name: np.asarray(array).tolist() for name, array in arrays.items()})
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return repr(value)
-    return value

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from refgeo.conformance.backend import BackendFailure
-from refgeo.conformance.cases import Case
-from refgeo.conformance.checks import THRESHOLD, UNDECIDABLE, WELL_CONDITIONED, Check, gram_unit
+from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check
+from refgeo.conformance.contract import Breach
+from refgeo.conformance.points import Case
 from refgeo.conformance.report import ABSENT, Measurement, Row, Verdict
 from refgeo.conformance.trial import Trial
 from refgeo.pair import Array
@@ -23,12 +25,14 @@ class Tally:
     check : Check
     metric, dtype : str
     measurements : list of Measurement
-    troubles, breakdowns : list of (case name, what the backend did)
+    troubles, breakdowns : list of (Measurement, what the backend did)
         Unusable results on decisive points, and on the others.
-    not_provided : list of str
-        Why the backend lacks it.
-    refusals : list of Measurement
-        Where it said so, of a function that it has.
+    breaches : list of (Measurement, in words)
+        Of the contract.
+    refusals : list of (Measurement, why)
+        Where a function that it has said that it is not provided.
+    absent : str
+        The function that is missing.
     not_judged : int
         Blocks without a reference value.
     remark : str
@@ -39,51 +43,71 @@ class Tally:
     metric: str
     dtype: str
     measurements: list[Measurement] = field(default_factory=list)
-    troubles: list[tuple[str, str]] = field(default_factory=list)
-    breakdowns: list[tuple[str, str]] = field(default_factory=list)
-    not_provided: list[str] = field(default_factory=list)
-    refusals: list[Measurement] = field(default_factory=list)
+    troubles: list[tuple[Measurement, str]] = field(default_factory=list)
+    breakdowns: list[tuple[Measurement, str]] = field(default_factory=list)
+    breaches: list[tuple[Measurement, str]] = field(default_factory=list)
+    refusals: list[tuple[Measurement, str]] = field(default_factory=list)
+    absent: str = ""
     not_judged: int = 0
     remark: str = ""
 
     def run(self, trial: Trial) -> None:
         """Put one case to the backend."""
-        check, backend = self.check, trial.backend
-        missing = [name for name in (check.function, *check.needs) if not backend.provides(name)]
+        missing = [name for name in (self.check.operation.name, *self.check.needs) if not trial.backend.provides(name)]
         if missing:
-            self.not_provided.append(f"{ABSENT} {missing[0]}")
+            self.absent = missing[0]
             return
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
-                relative = check.relative_errors(trial)
+                self.add(trial.case, self.check.errors(trial), "returned NaN or infinity")
         except NotImplementedError as error:
-            self.not_provided.append(f"{trial.case.name}: NotImplementedError: {error}")
-            self.refusals.append(self._measured(trial.case, np.full(trial.case.point.block_shape, np.inf))[0])
+            self.refusals.append((self.at(trial.case, np.inf), str(error)))
+        except Breach as breach:
+            self.breaches.append((self.at(trial.case, 1.0), str(breach)))
         except BackendFailure as failure:
             # A failure where a value can be expected; where none can, no digits kept.
-            self._add(trial.case, np.full(trial.case.point.block_shape, np.inf), str(failure))
-        else:
-            self._add(trial.case, relative, "returned NaN or infinity")
+            self.add(trial.case, np.full(trial.case.point.block_shape, np.inf), str(failure))
 
-    def _add(self, case: Case, relative: Array, trouble: str) -> None:
+    def saw(self, case: Case, breach: str | None) -> None:
+        """Count a call that kept the contract, or broke it."""
+        if breach is not None:
+            self.breaches.append((self.at(case, 1.0), breach))
+        elif not self.measurements:
+            self.measurements.append(self.at(case, 0.0))
+
+    def at(self, case: Case, error: float) -> Measurement:
+        """A measurement for a case as a whole."""
+        decisive = bool(np.all(self.check.decisive(case)))
+        return Measurement(case.name, (), float(np.max(case.condition)), error, 1.0, 1.0, decisive)
+
+    def add(self, case: Case, relative: Array, trouble: str) -> None:
+        """The relative errors of every block."""
         relative = np.broadcast_to(relative, case.point.block_shape)
-        fresh = self._measured(case, relative)
-        self.not_judged += relative.size - len(fresh)
-        if any(np.isinf(one.relative_error) for one in fresh):
-            hit = any(one.decisive and np.isinf(one.relative_error) for one in fresh)
-            (self.troubles if hit else self.breakdowns).append((case.name, trouble))
-        self.measurements.extend(fresh)
-
-    def _measured(self, case: Case, relative: Array) -> list[Measurement]:
-        """A measurement for every block that could be judged."""
-        numbers = (case.space.gauge.condition, relative, gram_unit(case, 1), self.check.unit(case))
-        measured = []
+        numbers = (case.condition, relative, self.check.unit(case, 1.0), self.check.unit(case))
+        decisive = self.check.decisive(case)
+        lost = []
         for block in np.ndindex(case.point.block_shape):
             condition, error, attainable, gram = (float(number[block]) for number in numbers)
-            decisive = condition <= WELL_CONDITIONED and THRESHOLD * gram <= UNDECIDABLE
-            if not np.isnan(error):
-                measured.append(Measurement(case.name, block, condition, error, attainable, gram, decisive))
-        return measured
+            if np.isnan(error):
+                self.not_judged += 1
+                continue
+            one = Measurement(case.name, block, condition, error, attainable, gram, bool(decisive[block]))
+            self.measurements.append(one)
+            lost += [one] if np.isinf(error) else []
+        if lost:
+            hit = [one for one in lost if one.decisive]
+            (self.troubles if hit else self.breakdowns).append(((hit or lost)[0], trouble))
+
+    def absorb(self, other: Tally) -> None:
+        """Add what another tally of the same check has seen."""
+        for mine, theirs in (
+            (self.measurements, other.measurements),
+            (self.troubles, other.troubles),
+            (self.breakdowns, other.breakdowns),
+            (self.refusals, other.refusals),
+        ):
+            mine.extend(theirs)  # type: ignore[arg-type]
+        self.absent, self.not_judged = other.absent, self.not_judged + other.not_judged
 
     @property
     def decisive(self) -> list[Measurement]:
@@ -91,62 +115,99 @@ class Tally:
         return [one for one in self.measurements if one.decisive]
 
     @property
-    def failing(self) -> list[Measurement]:
-        """What makes it wrong."""
-        return [one for one in self.decisive if not one.ratio <= THRESHOLD]
+    def doubtful(self) -> list[Measurement]:
+        """What rounding does not do as a rule."""
+        return [one for one in self.decisive if not one.ratio <= DOUBTFUL]
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether no rounding explains what was seen: one ratio beyond doubt, or several points that agree."""
+        ratios = Counter[str]()
+        for one in self.doubtful:
+            ratios[one.case] = max(ratios[one.case], one.ratio)  # type: ignore[assignment]
+        several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
+        return bool(self.troubles) or several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
 
     def row(self) -> Row:
         """The row of the report; without a diagnosis."""
         verdict, message = self._verdict()
-        message = "; ".join(filter(None, (message, self.remark)))
         worst = max(self.decisive, key=lambda one: one.ratio, default=None)
         lossy, digits_lost = None, 0.0
-        if verdict is Verdict.PASS and not self.check.is_law:
-            lossy = max(self.measurements, key=lambda one: one.attainable_ratio)
-            digits_lost = self._digits_lost(lossy)
+        if verdict is Verdict.PASS and self.check.kind == "value":
+            lossy = max((one for one in self.measurements if np.isfinite(one.ratio)), key=lambda one: one.attainable_ratio, default=None)
+            digits_lost = 0.0 if lossy is None else self._digits_lost(lossy)
         return Row(
             check=self.check.name,
+            kind=self.check.kind,
+            function=self.check.operation.name,
             metric=self.metric,
             statement=self.check.statement,
             verdict=verdict,
             points=len(self.measurements),
             decisive_points=len(self.decisive),
             worst_ratio=worst.ratio if worst else None,
-            threshold=THRESHOLD,
+            threshold=DOUBTFUL,
             digits_kept=min((one.digits(self.dtype) for one in self.decisive), default=None),
             worst_case=worst,
             example=self._example() or worst,
             digits_lost=digits_lost,
             lossy_case=lossy if digits_lost >= 1.0 else None,
-            message=message,
-            measurements=() if self.check.is_law else tuple(self.measurements),
+            no_result=self._no_result() if verdict is Verdict.PASS else "",
+            message="; ".join(filter(None, (message, self.remark))),
+            measurements=tuple(self.measurements) if self.check.kind == "value" else (),
         )
 
     def _example(self) -> Measurement | None:
-        if self.refusals and self.measurements:
-            return self.refusals[0]
-        trouble = self.troubles[0][0] if self.troubles else None
-        return next((one for one in self.failing if trouble in (None, one.case)), None)
+        for found in (self.troubles, self.breaches):
+            if found:
+                return found[0][0]
+        if self.doubtful:
+            beyond = [one for one in self.doubtful if one.ratio > BEYOND_DOUBT]
+            return (beyond or self.doubtful)[0]
+        return self.refusals[0][0] if self.refusals else None
 
     def _digits_lost(self, one: Measurement) -> float:
         """Digits that conditioning leaves and the backend does not keep."""
-        available = -np.log10(THRESHOLD * one.attainable)
+        available = -np.log10(DOUBTFUL * one.attainable)
         return float(max(0.0, available - one.digits(self.dtype)))
 
+    def _no_result(self) -> str:
+        if not self.breakdowns:
+            return ""
+        one, what = self.breakdowns[0]
+        return f"κ={one.condition:.0e}: {what} ({one.case}, {len(self.breakdowns)} cases in all)"
+
     def _verdict(self) -> tuple[Verdict, str]:
-        if self.not_provided and not self.measurements:
-            return Verdict.NOT_PROVIDED, self.not_provided[0]
-        if self.not_provided:
-            return Verdict.WRONG, "NotImplementedError for some points only: " + self.not_provided[0]
+        if self.absent:
+            return Verdict.NOT_PROVIDED, f"{ABSENT} {self.absent}"
+        if self.refusals and not self.measurements and not self.breaches:
+            return Verdict.NOT_PROVIDED, self.refusals[0][1]
+        if self.check.kind == "contract":
+            return self._conduct()
         if self.troubles:
-            case, what = self.troubles[0]
-            return Verdict.WRONG, f"{case}: {what} ({len(self.troubles)} cases)"
-        notes = [f"{self.not_judged} points not judged: no reference value to compare with"] if self.not_judged else []
-        if self.breakdowns:
-            case, what = self.breakdowns[0]
-            notes.append(f"no result on {len(self.breakdowns)} ill-conditioned cases; {case}: {what}")
+            one, what = self.troubles[0]
+            return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
+        notes = [f"{self.not_judged} blocks not judged: no reference value to compare with"] if self.not_judged else []
         if not self.decisive:
-            return Verdict.UNDECIDED, "; ".join([*notes, "no point is well enough conditioned to tell in this dtype"])
-        if self.failing:
-            return Verdict.WRONG, "; ".join([*notes, f"{len(self.failing)} of {len(self.decisive)} decisive points"])
+            reason = f"rounding in {self.dtype} explains any error at every point" if self.measurements else "no point was judged"
+            return Verdict.UNDECIDED, "; ".join([*notes, reason])
+        if self.doubtful:
+            worst = max(self.doubtful, key=lambda one: one.ratio)
+            count = f"{len(self.doubtful)} of {len(self.decisive)} decisive points"
+            if self.is_wrong:
+                return Verdict.WRONG, "; ".join([*notes, count])
+            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): right, but less accurate than it could be"
+            return Verdict.INACCURATE, "; ".join([*notes, found])
+        if self.refusals:
+            one, why = self.refusals[0]
+            notes.append(f"not at {len(self.refusals)} points, such as {one.case}: {why}")
+            return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
+
+    def _conduct(self) -> tuple[Verdict, str]:
+        if self.breaches:
+            one, what = self.breaches[0]
+            return Verdict.CONTRACT, f"{what} ({one.case}" + (f", {len(self.breaches)} calls)" if len(self.breaches) > 1 else ")")
+        if not any(np.isfinite(one.relative_error) for one in self.measurements):
+            return Verdict.NOT_JUDGED, "no call returned" if not self.not_judged else "the backend says that it is not (thread_safe)"
+        return Verdict.PASS, ""

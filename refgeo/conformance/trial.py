@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import Backend
-from refgeo.conformance.cases import Case, representable
+from refgeo.conformance.backend import Backend, Observed
+from refgeo.conformance.points import PRECISIONS, Case, Precision, representable, rng_of
 from refgeo.metrics.pair_space import PairTangentSpace
+from refgeo.operations import OPERATIONS, Operation, Value
 from refgeo.pair import Array, Pair
+
+Parts = tuple[Array, ...]
+Watch = Callable[[Operation, Case, Observed], None]
+
+
+def _unseen(operation: Operation, case: Case, observed: Observed) -> None:
+    pass
 
 
 class Trial:
@@ -20,49 +28,84 @@ class Trial:
     ----------
     backend : Backend
     case : Case
+    watch : callable
+        Told what every call did besides returning.
     """
 
-    def __init__(self, backend: Backend, case: Case) -> None:
-        self.backend, self.case = backend, case
+    def __init__(self, backend: Backend, case: Case, watch: Watch = _unseen) -> None:
+        self.backend, self.case, self.watch = backend, case, watch
 
     @property
-    def dtype(self) -> str:
+    def precision(self) -> Precision:
         """Of the arrays that the backend gets."""
-        return self.case.dtype
+        return PRECISIONS[self.case.dtype]
 
     @property
     def space(self) -> PairTangentSpace:
         """The right geometry at the case's point, in double precision."""
         return self.case.space
 
-    @property
-    def roundoff(self) -> float:
-        """Unit roundoff of the dtype."""
-        return float(np.finfo(self.dtype).eps / 2)
-
     def rng(self, purpose: str) -> np.random.Generator:
         """Random numbers that depend on the case and the purpose only."""
-        return np.random.default_rng([self.case.seed, zlib.crc32(f"{self.case.name} {purpose}".encode())])
+        return rng_of(self.case.seed, f"{self.case.name} {purpose}")
 
     def rounded(self, pair: Pair) -> Pair:
         """The pair that the backend will really get."""
-        return representable(pair, self.dtype)
+        return representable(pair, self.case.dtype)
 
-    def call(self, function: str, *vectors: Pair, point: Pair | None = None, extra: tuple[Any, ...] = ()) -> Any:
-        """The backend's result as float64: an array for the inner product, else a tuple of arrays (G part, H part)."""
+    def arrays(self, *pairs: Pair) -> list[Array]:
+        """The factors of pairs in the backend's dtype; one pair given twice is one array given twice."""
+        made: dict[int, Array] = {}
+        factors = [factor for pair in pairs for factor in pair]
+        for factor in factors:
+            if id(factor) not in made:
+                made[id(factor)] = factor.astype(self.precision.carrier)
+        return [made[id(factor)] for factor in factors]
+
+    def call(
+        self, function: str, *vectors: Pair, point: Pair | None = None, extra: tuple[Any, ...] = (), **options: Any
+    ) -> Parts:
+        """The parts of the backend's result as float64."""
+        operation = OPERATIONS[function]
         point = self.case.point if point is None else point
-        arrays = [factor.astype(self.dtype) for pair in (point, *vectors) for factor in pair]
-        shapes: list[tuple[int, ...]] = [point.G.shape, point.H.shape]
-        if function == "inner_product":
-            return self.backend.call(function, self.case.metric, arrays, extra, [point.block_shape])[0]
-        return tuple(self.backend.call(function, self.case.metric, arrays, extra, shapes))
+        parts, observed = self.backend.call(
+            function, self.case.metric, self.arrays(point, *vectors), extra, operation.shapes(point), **options
+        )
+        if not options:
+            self.watch(operation, self.case, observed)
+        return tuple(parts)
 
-    def length(self, parts: tuple[Array, Array], space: PairTangentSpace | None = None) -> Array:
-        """Length in the metric of the parts of a vector, infinite where they are not finite."""
+    def value(self, value: Value, **options: Any) -> Parts:
+        """The backend's result for a value of this case."""
+        return self.call(
+            value.operation.name, *self.case.inputs(value.operation), extra=value.extra(self.case.t), **options
+        )
+
+    def size(self, value: Value) -> Array:
+        """The natural size of a value."""
+        with np.errstate(all="ignore"):
+            return np.asarray(value.size(self.space, self.case.inputs(value.operation), self.case.t))
+
+    def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
+        """Length in the metric of the parts of a vector, or the number itself; infinite where it is not finite."""
         space = self.space if space is None else space
         shape = space.point.block_shape
+        if len(parts) == 1:
+            return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
         finite = np.ones(shape, dtype=bool)
         for part in parts:
             finite &= np.isfinite(part).reshape(*shape, -1).all(axis=-1)
         lengths = space.norm(Pair._of(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
         return np.where(finite & np.isfinite(lengths), lengths, np.inf)
+
+
+def beside(error: Array, size: Array) -> Array:
+    """error / size; where the size is zero, nothing but zero is right.
+
+    Examples
+    --------
+    >>> beside(np.array([1.0, 0.0, 1.0]), np.array([2.0, 0.0, 0.0]))
+    array([0.5, 0. , inf])
+    """
+    with np.errstate(all="ignore"):
+        return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, np.inf))

@@ -9,6 +9,9 @@ import json
 import os
 import re
 import shutil
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +20,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.backend import ARGUMENTS, Backend, BackendFailure
-from refgeo.conformance.cases import GIVEN, METRICS, Case, generated_cases, given_case
-from refgeo.conformance.checks import VALUES
+from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.checks import VALUE_CHECKS
+from refgeo.conformance.host import Unusable
+from refgeo.conformance.points import GIVEN, PRECISIONS, Case, Points, given_case
 from refgeo.conformance.report import Report
-from refgeo.conformance.runner import DTYPES, Progress, network_points, one_of, run_over, selected
+from refgeo.conformance.run import SPECIFICATION, Progress, Run, one_of, selected
+from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation
 
-SCHEMA = "refgeo-vectors/1"
+SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "mat", "json")
 PROFILES = ("quick", "full")
+DTYPES = ("float64", "float32")
+MOST_BYTES = 1 << 30
+"""A file that unpacks to more than this is refused before it is unpacked."""
 
 Named = dict[str, Any]
 
@@ -42,10 +50,13 @@ def write(
     dtype: str = "float64",
     profile: str = "quick",
     seed: int = 0,
+    relaxation: float = 0.0,
     cases: Iterable[str] | None = None,
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
+    with_results: bool = False,
+    progress: Progress | None = None,
 ) -> int:
     """Write test points, and how to use them, into a folder.
 
@@ -54,8 +65,12 @@ def write(
     directory : str or Path
         Made if it does not exist. Its former inputs are replaced.
     format : "npz", "mat" or "json"
-    metrics, dtype, profile, seed, cases, checkpoint, layout, heads
+    metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads
         As for `refgeo.check`.
+    with_results : bool
+        Also write ``expected.json``: the enclosure of every value, as decimal numbers, for grading without refgeo.
+    progress : callable, optional
+        Called as ``progress(done, total, what)``.
 
     Returns
     -------
@@ -71,7 +86,7 @@ def write(
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(folder, "json", cases=["diagonal"])
+    ...     write(folder, "json", cases=["20-1x1x1"])
     40
     """
     one_of("format", format, FORMATS)
@@ -79,16 +94,20 @@ def write(
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, METRICS) for metric in metrics]
     if checkpoint is None:
-        found = [case for metric in wanted for case in generated_cases(metric, profile, seed, dtype)]
+        points = Points("generated", profile, dtype, seed, relaxation)
     else:
-        found = network_points(checkpoint, layout, heads, wanted, dtype, seed)
-    chosen = selected(found, cases)
+        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
+        options = {"checkpoint": file, "layout": layout, "heads": heads}
+        points = Points("checkpoint", profile, dtype, seed, relaxation, options, checkpoint)
+    chosen = [make() for metric in wanted for _, make in selected(points.cases(metric), cases)]
 
     named: Named = {"cases": []}
     listed: list[Named] = []
+    blocks: list[tuple[str, Case, tuple[int, ...]]] = []
     for case in chosen:
         for block in np.ndindex(case.point.block_shape):
             name = f"{case.metric}_{len(listed) + 1:04d}"
+            blocks.append((name, case, block))
             named["cases"].append(name)
             named |= {f"{name}__{key}": value for key, value in _inputs(case, block).items()}
             n, m, h = case.point.sizes
@@ -98,10 +117,13 @@ def write(
     folder = Path(directory)
     file = folder / f"inputs.{format}"
     _claim(folder)
-    for old in FORMATS:
-        (folder / f"inputs.{old}").unlink(missing_ok=True)
+    for old in (*(f"inputs.{format}" for format in FORMATS), EXPECTED):
+        (folder / old).unlink(missing_ok=True)
     _replace(file, functools.partial(_WRITERS[format], named))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
+    if with_results:
+        expected = _expected(blocks, progress or (lambda done, total, what: None))
+        _replace(folder / EXPECTED, functools.partial(_write_plain, {"schema": EXPECTED_SCHEMA, "cases": expected}))
     manifest: Named = {
         "schema": SCHEMA,
         "complete": True,
@@ -110,8 +132,11 @@ def write(
         "dtype": dtype,
         "profile": profile,
         "seed": seed,
+        "relaxation": relaxation,
         "cases": listed,
     }
+    if with_results:
+        manifest["expected_sha256"] = _digest(folder / EXPECTED)
     _write_manifest(folder, manifest)
     return len(listed)
 
@@ -141,16 +166,14 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
     recorded = _read(Path(results))
     _check_names(recorded, cases, Path(results))
     backend = Backend(_replay(cases, recorded), name=str(results))
-    run = run_over(backend, list(VALUES.values()), list(cases.values()), manifest["dtype"], manifest["seed"], progress)
-    return Report(
-        backend=str(results),
-        dtype=manifest["dtype"],
-        profile=manifest["profile"],
-        seed=manifest["seed"],
-        source=f"vectors in {directory}",
-        rows=run.rows(),
-        files=(str(directory), str(results)),
+    options = {"directory": str(directory)}
+    points = Points(
+        "files", manifest["profile"], manifest["dtype"], manifest["seed"], manifest["relaxation"], options, list(cases.values())
     )
+    used = list(dict.fromkeys(case.metric for case in cases.values()))
+    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or (lambda done, total, what: None))
+    run.over()
+    return run.report(files=(str(directory), str(results)))
 
 
 def assert_case(directory: str | Path, results: str | Path, case: str, check: str) -> None:
@@ -176,19 +199,20 @@ def assert_case(directory: str | Path, results: str | Path, case: str, check: st
     _, cases = _read_cases(Path(directory))
     named = {case.name.split(" ")[0]: case for case in cases.values()}
     chosen = named[one_of("case", case.split(" ")[0], named)]
-    function = VALUES[check].function
-    extra = (chosen.t, int(check[-1])) if function == "geodesic" else ()
-    vectors = [factor for pair in (chosen.point, *chosen.vectors(function)) for factor in pair]
+    value = VALUES[check]
+    operation = value.operation
+    vectors = [factor for pair in (chosen.point, *chosen.inputs(operation)) for factor in pair]
     backend = Backend(_replay(cases, _read(Path(results))), name=str(results))
     arrays = [factor.astype(chosen.dtype) for factor in vectors]
-    shapes: list[Any] = [()] if function == "inner_product" else [chosen.point.G.shape, chosen.point.H.shape]
+    extra = value.extra(chosen.t)
     try:
-        actual = backend.call(function, chosen.metric, arrays, extra, shapes)
+        actual, _ = backend.call(operation.name, chosen.metric, arrays, extra, operation.shapes(chosen.point))
     except (BackendFailure, NotImplementedError) as failure:
         raise AssertionError(f"{case} {check}: {failure}") from None
     assert_matches(
-        actual[0] if len(actual) == 1 else actual, function, chosen.metric, *vectors, *extra, dtype=chosen.dtype
-    )
+        actual[0] if operation.scalar else actual, operation.name, chosen.metric, *vectors, *extra,
+        dtype=chosen.dtype, relaxation=chosen.relaxation,
+    )  # fmt: skip
 
 
 def _claim(folder: Path) -> None:
@@ -225,7 +249,27 @@ def _inputs(case: Case, block: tuple[int, ...]) -> Named:
     """What an author gets of one block."""
     arrays = {name: array for name, array in case.arrays().items() if name != "t"}
     blocks = {name: np.asarray(array)[block].astype(case.dtype) for name, array in arrays.items()}
-    return {"metric": case.metric, **blocks, "v_G": blocks["a_G"], "v_H": blocks["a_H"], "t": case.t}
+    return {"metric": case.metric, **blocks, "t": case.t}
+
+
+EXPECTED = "expected.json"
+EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
+
+
+def _expected(blocks: list[tuple[str, Case, tuple[int, ...]]], progress: Progress) -> Named:
+    """Every value of every case as midpoints and radii, in decimal numbers that enclose it."""
+    found: Named = {}
+    for done, (name, case, block) in enumerate(blocks):
+        progress(done, len(blocks), f"{case.metric} {case.name}")
+        for value in VALUES.values():
+            if not VALUE_CHECKS[value.name].applies(case):
+                continue
+            enclosures = case.exact_blocks[block].enclosures(value)
+            parts = [""] if value.operation.scalar else ["_G", "_H"]
+            for part, enclosure in zip(parts, enclosures or (), strict=bool(enclosures)):
+                mid, rad = enclosure.decimals()
+                found[f"{name}__{value.name}{part}"] = {"mid": mid, "rad": rad}
+    return found
 
 
 def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
@@ -252,18 +296,24 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
         label = f"{name} {entry['case']}" + (f"[{','.join(map(str, block))}]" if block else "")
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given_case(label, entry["metric"], arrays, manifest["dtype"], manifest["seed"])
+        cases[name] = given_case(
+            label, entry["metric"], arrays, manifest["dtype"], manifest["seed"], manifest["relaxation"]
+        )
     return manifest, cases
 
 
 # Results -------------------------------------------------------------------------------------------------------
 
-_RESULT_NAMES = ("inner_product", *(f"{name}_{part}" for name in VALUES if name != "inner_product" for part in "GH"))
+_RESULT_NAMES = tuple(
+    name
+    for value in VALUES.values()
+    for name in ([value.name] if value.operation.scalar else [f"{value.name}_G", f"{value.name}_H"])
+)
 
 
 def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None:
     """Names that mean nothing are mistakes, not results to be passed over."""
-    inputs = {"G", "H", "metric", "v_G", "v_H", *GIVEN}
+    inputs = {"G", "H", "metric", *GIVEN}
     results = 0
     for key in recorded:
         name, separator, value = key.partition("__")
@@ -285,34 +335,33 @@ def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
     """A backend that knows the results of the cases, and nothing else."""
     found = {}
     for name, case in cases.items():
-        for function in ARGUMENTS:
-            pairs = (case.point, *case.vectors(function))
-            found[_key(function, case.metric, [factor.astype(case.dtype) for pair in pairs for factor in pair])] = name
+        for operation in OPERATIONS.values():
+            pairs = (case.point, *case.inputs(operation))
+            arrays = [factor.astype(case.dtype) for pair in pairs for factor in pair]
+            found[_key(operation.name, case.metric, arrays)] = name
     provided = {(name.split("_")[0], value) for name, _, value in (key.partition("__") for key in recorded)}
 
-    def function_of(function: str) -> Callable[..., Any]:
+    def function_of(operation: Operation) -> Callable[..., Any]:
         def call(metric: str, *arguments: Any) -> Any:
-            arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-            value = function
-            if function == "geodesic":
-                value = f"geodesic_{arguments[-1]}"
-            parts = [value] if function == "inner_product" else [f"{value}_G", f"{value}_H"]
+            arrays = list(arguments[: len(operation.arguments) - len(operation.extra)])
+            value = f"{operation.name}_{arguments[-1]}" if operation.extra else operation.name
+            parts = [value] if operation.scalar else [f"{value}_G", f"{value}_H"]
             if not any((metric, part) in provided for part in parts):
                 raise NotImplementedError(f"no {value} of {metric} in the file")
-            name = found.get(_key(function, metric, arrays))
+            name = found.get(_key(operation.name, metric, arrays))
             if name is None:
-                raise BackendFailure("only the results of the cases are known")
+                raise Unusable("only the results of the cases are known")
             missing = [part for part in parts if f"{name}__{part}" not in recorded]
             if missing:
-                raise BackendFailure(f"{name}__{missing[0]} is not in the file")
-            shapes = [()] if len(parts) == 1 else [arrays[0].shape, arrays[1].shape]
+                raise Unusable(f"{name}__{missing[0]} is not in the file")
+            shapes = [()] if operation.scalar else [arrays[0].shape, arrays[1].shape]
             results = [_fitting(recorded[f"{name}__{p}"], shape) for p, shape in zip(parts, shapes, strict=True)]
-            return results[0] if len(results) == 1 else tuple(results)
+            return results[0] if operation.scalar else tuple(results)
 
         return call
 
-    names = {value.removesuffix("_G").removesuffix("_H").removesuffix("_1").removesuffix("_2") for _, value in provided}
-    return SimpleNamespace(**{function: function_of(function) for function in ARGUMENTS if function in names})
+    names = {value.operation.name for value in VALUES.values() for part in ("", "_G", "_H") for _, found_name in provided if found_name == value.name + part}
+    return SimpleNamespace(**{name: function_of(OPERATIONS[name]) for name in names})
 
 
 def _key(function: str, metric: str, arrays: list[npt.NDArray[Any]]) -> tuple[str, str, bytes]:
@@ -325,7 +374,7 @@ def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.shape != shape and tuple(s for s in array.shape if s != 1) == tuple(s for s in shape if s != 1):
         return array.reshape(shape)
     if array.ndim == 2 and array.shape == shape[::-1] != shape:
-        raise BackendFailure(f"expected shape {shape}, got {array.shape}: rows and columns exchanged?")
+        raise Unusable(f"expected shape {shape}, got {array.shape}: rows and columns exchanged?")
     return array
 
 
@@ -358,6 +407,10 @@ def _write_mat(named: Named, place: Path) -> None:
         scipy.io.savemat(stream, named | {"cases": cells}, do_compression=True)
 
 
+def _write_plain(named: Named, place: Path) -> None:
+    place.write_text(json.dumps(named, indent=0) + "\n", encoding="utf-8")
+
+
 def _write_json(named: Named, place: Path) -> None:
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
@@ -375,6 +428,7 @@ def _read(file: Path) -> Named:
     if not file.is_file():
         raise VectorFileError(f"{file}: no such file")
     try:
+        _refuse_bombs(file)
         return readers[file.suffix](file)
     except VectorFileError:
         raise
@@ -384,6 +438,34 @@ def _read(file: Path) -> Named:
         raise VectorFileError(
             f"{file}: damaged, truncated or not a {file.suffix} file ({type(error).__name__}: {error}){hint}"
         ) from error
+
+
+def _refuse_bombs(file: Path) -> None:
+    """Count what a file unpacks to, without keeping it."""
+    if file.suffix == ".npz":
+        with zipfile.ZipFile(file) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    elif file.suffix == ".mat":
+        size = _unpacked_mat(file)
+    else:
+        size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise VectorFileError(f"{file}: unpacks to more than {MOST_BYTES >> 20} MiB, which no results do; not read")
+
+
+def _unpacked_mat(file: Path) -> int:
+    """The size of a MATLAB 5 file's elements, each a type, a length and so many bytes: packed ones have type 15."""
+    data, size, place = file.read_bytes(), file.stat().st_size, 128
+    order = "<" if data[126:128] == b"IM" else ">"
+    while place + 8 <= len(data):
+        kind, length = struct.unpack(f"{order}II", data[place : place + 8])
+        if kind == 15:
+            unpacker, rest = zlib.decompressobj(), data[place + 8 : place + 8 + length]
+            while rest and not unpacker.eof and size <= MOST_BYTES:
+                size += len(unpacker.decompress(rest, 1 << 24))
+                rest = unpacker.unconsumed_tail
+        place += 8 + length
+    return size
 
 
 def _read_npz(file: Path) -> Named:

@@ -1,0 +1,164 @@
+"""The contract: how every function must behave, whatever it computes. Kept apart from correctness.
+
+Most of it is seen on every call (`seen`); the rest takes calls of its own, on a few cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from refgeo.conformance.backend import BackendFailure, Observed, Refused
+from refgeo.conformance.checks import Check
+from refgeo.conformance.host import LAYOUTS
+from refgeo.conformance.points import PRECISIONS, Case
+from refgeo.conformance.trial import Trial
+from refgeo.operations import OPERATIONS, Operation
+from refgeo.pair import Array, Pair
+
+CONTRACT: dict[str, Check] = {}
+
+SEEN = {
+    "inputs_unchanged": "the arrays it gets are not written to",
+    "silent": "nothing is printed, nothing is warned of",
+    "dtype_kept": "the result has the dtype of the input",
+    "owns_its_results": "results share no memory with inputs or with each other, and the next call leaves them alone",
+}
+
+
+class Breach(Exception):
+    """What a function does that it must not, in words."""
+
+
+def seen(operation: Operation, case: Case, observed: Observed) -> Iterator[tuple[str, str]]:
+    """Which of `SEEN` a call has broken, and how."""
+    if observed.changed:
+        names = ", ".join(operation.arguments[i] for i in observed.changed)
+        yield "inputs_unchanged", f"changed its input {names}"
+    if observed.printed:
+        yield "silent", f"printed {observed.printed[:100]!r}"
+    precision = PRECISIONS[case.dtype]
+    foreign = sorted(set(observed.kinds) - {precision.name, precision.carrier, "number"})
+    if foreign:
+        yield "dtype_kept", f"returned {', '.join(foreign)} for {case.dtype} input"
+    if observed.aliases:
+        yield "owns_its_results", observed.aliases
+    elif observed.overwritten:
+        yield "owns_its_results", "a call overwrites what the call before had returned"
+
+
+def _extra(trial: Trial, operation: Operation) -> tuple[object, ...]:
+    return tuple({"t": trial.case.t, "order": 1}[name] for name in operation.extra)
+
+
+def _never(trial: Trial, operation: Operation) -> Array:
+    raise AssertionError("seen on every call, not asked for")
+
+
+def _register(
+    name: str,
+    statement: str,
+    errors: Callable[[Trial, Operation], Array],
+    applies: Callable[[Case], bool] = lambda case: True,
+) -> None:
+    for operation in OPERATIONS.values():
+        full = f"{operation.name}.{name}"
+        power = operation.gram_power
+        found = partial(_of_operation, errors, operation)
+        CONTRACT[full] = Check(
+            full, "contract", operation, statement, found, power, applies=applies, most=None if errors is _never else 2
+        )
+
+
+def _of_operation(errors: Callable[[Trial, Operation], Array], operation: Operation, trial: Trial) -> Array:
+    return errors(trial, operation)
+
+
+def _fine(trial: Trial) -> Array:
+    return np.zeros(trial.case.point.block_shape)
+
+
+def _refuses_wrong_shapes(trial: Trial, operation: Operation) -> Array:
+    """A vector with one column too many."""
+    point, first, *others = trial.case.point, *trial.case.inputs(operation)
+    wide = [np.concatenate([factor, factor[..., :1]], axis=-1) for factor in first]
+    arrays = trial.arrays(point)
+    arrays += [wide[0].astype(trial.precision.carrier), *trial.arrays(first)[1:], *trial.arrays(*others)]
+    try:
+        trial.backend.call(
+            operation.name, trial.case.metric, arrays, _extra(trial, operation), operation.shapes(point)
+        )
+    except (BackendFailure, NotImplementedError):
+        return _fine(trial)
+    raise Breach(f"accepted a vector of shape {wide[0].shape} at a point of shape {point.G.shape}")
+
+
+def _nan_stays_in_its_block(trial: Trial, operation: Operation) -> Array:
+    """NaN in the first block's vector: the other blocks as before, or a clear refusal."""
+    extra, vectors = _extra(trial, operation), trial.case.inputs(operation)
+    clean = trial.call(operation.name, *vectors, extra=extra)
+    G = np.array(vectors[0].G)
+    first = (0,) * len(trial.case.point.block_shape)
+    G[first] = np.nan
+    try:
+        result = trial.call(
+            operation.name, Pair._of(G, np.array(vectors[0].H)), *vectors[1:], extra=extra, layout="plain"
+        )
+    except BackendFailure:
+        return _fine(trial)  # an error is an answer, too
+    others = np.ones(trial.case.point.block_shape, dtype=bool)
+    others[first] = False
+    close = [np.allclose(x[others], y[others], rtol=1e-2, atol=0.0) for x, y in zip(result, clean, strict=True)]
+    if not all(close):
+        raise Breach("NaN in the first block of a batch changes the others")
+    return _fine(trial)
+
+
+def _takes_any_layout(trial: Trial, operation: Operation) -> Array:
+    for layout in LAYOUTS[1:]:
+        try:
+            trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(trial, operation), layout=layout)
+        except Refused as refused:
+            raise Breach(f"asarray does not take {layout}: {refused}") from None
+    return _fine(trial)
+
+
+_TIMES = 6
+
+
+def _thread_safe(trial: Trial, operation: Operation) -> Array:
+    """Two calls at once, several times: each what it is alone."""
+    if not trial.backend.thread_safe:
+        return np.full(trial.case.point.block_shape, np.nan)
+    vectors, extra = trial.case.inputs(operation), _extra(trial, operation)
+    arrays, shapes = trial.arrays(trial.case.point, *vectors), operation.shapes(trial.case.point)
+    halved = [0.5 * pair for pair in (trial.case.point, *vectors)]
+    alone = [
+        trial.call(operation.name, *pairs[1:], point=pairs[0], extra=extra)
+        for pairs in ([trial.case.point, *vectors], halved)
+    ]
+    together, _ = trial.backend.call(
+        operation.name, trial.case.metric, arrays, extra, shapes, do="together", times=_TIMES
+    )
+    count = len(shapes)
+    for run in range(2 * _TIMES):
+        expected = alone[run // _TIMES]
+        for part, right in zip(together[run * count : (run + 1) * count], expected, strict=True):
+            scale = np.abs(right).max(initial=0.0)
+            tolerance = 100.0 * float(np.max(CONTRACT[f"{operation.name}.thread_safe"].unit(trial.case)))
+            if not np.all(np.abs(part - right) <= tolerance * scale):
+                raise Breach("two calls at once, in threads, do not give what each gives alone")
+    return _fine(trial)
+
+
+for _name, _statement in SEEN.items():
+    _register(_name, _statement, _never)
+_register("refuses_wrong_shapes", "a vector of another shape is refused", _refuses_wrong_shapes)
+_register(
+    "nan_stays_in_its_block", "NaN in one block leaves the others alone", _nan_stays_in_its_block,
+    lambda case: int(np.prod(case.point.block_shape)) > 1,
+)  # fmt: skip
+_register("takes_any_layout", "asarray takes transposed, strided, reversed and read-only arrays", _takes_any_layout)
+_register("thread_safe", "two calls at once give what each gives alone", _thread_safe)

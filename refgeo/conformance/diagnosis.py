@@ -1,0 +1,638 @@
+"""What a wrong result looks like: the common mistakes, tried one by one against the backend's numbers.
+
+A diagnosis never decides that something is wrong. It is given only after it has reproduced the backend's numbers at
+several of the points where it fails, or after an experiment that changes one thing and a control that changes as much
+without it; otherwise there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from refgeo import formulas
+from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
+from refgeo.conformance.points import PROPERTIES, Case, horizontal_like, make_case, representable, rng_of, situation
+from refgeo.conformance.trial import Parts, Trial
+from refgeo.operations import OPERATIONS, Value
+from refgeo.pair import Array, Pair, transpose
+
+Candidate = tuple[str, Parts]
+
+NO_DIAGNOSIS = "no common mistake gives these numbers"
+_POINTS = 4
+"""At so many failing points a mistake must give the backend's numbers, if there are so many."""
+_CLEAR = 15.0
+"""κ up to which the paper's formulas are accurate enough to compare with."""
+
+
+def diagnose(check: Check, backend: Backend, failing: list[Case], passing: list[Case]) -> str:
+    """Which common mistake reproduces the wrong numbers of a value check.
+
+    Parameters
+    ----------
+    check : Check
+        The check that failed.
+    backend : Backend
+    failing, passing : list of Case
+        The decisive cases, by their outcome.
+
+    Returns
+    -------
+    str
+        A sentence; `NO_DIAGNOSIS` if nothing fits.
+    """
+    value = check.value
+    assert value is not None
+    with np.errstate(all="ignore"):
+        try:
+            scenes = [_Scene.of(check, backend, case) for case in _telling(failing)]
+        except (BackendFailure, NotImplementedError):  # what fails has said why, in its row
+            return NO_DIAGNOSIS
+        for explain in (_by_memory, _by_mistake, _by_relaxation, _by_place, _by_experiment, _by_precision):
+            statement = explain(check, backend, scenes, failing, passing)
+            if statement:
+                return statement
+    return NO_DIAGNOSIS
+
+
+def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[str]) -> str | None:
+    """The backend's own functions, wrong themselves, from which the right formula gives exactly these wrong numbers."""
+    if value.name not in ("geodesic_2", "riemannian_hessian"):
+        return None
+    parts = {"geodesic_2": ("christoffel",), "riemannian_hessian": ("riemannian_gradient", "christoffel", "horizontal_projection")}
+    guilty = [name for name in parts[value.name] if name in wrong]
+    if not guilty:
+        return None
+    for case in _telling(failing):
+        trial = Trial(backend, case)
+
+        def own(name: str, *vectors: Any, trial: Trial = trial, case: Case = case) -> Parts:
+            pairs = [representable(Pair(*v), case.dtype) for v in vectors]
+            if name in guilty:
+                return trial.call(name, *pairs)
+            flat = [factor for pair in (case.point, *pairs) for factor in pair]
+            result: Parts = getattr(formulas, name)(case.metric, *flat, relaxation=case.relaxation)
+            return result
+
+        try:
+            result = trial.value(value)
+            expected = _geodesic_of(case, own) if value.order == 2 else _hessian_of(case, own)
+        except (BackendFailure, NotImplementedError, ValueError):
+            return None
+        if _distance(result, expected) > float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case))):
+            return None
+    return " and ".join(guilty)
+
+
+def _geodesic_of(case: Case, own: Callable[..., Parts]) -> Parts:
+    t, v = case.t, case.vectors["v"]
+    return tuple(p + t * x - 0.5 * t * t * c for p, x, c in zip(case.point, v, own("christoffel", v, v), strict=True))
+
+
+def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
+    (G, H), (e, w, v) = case.point, case.inputs(OPERATIONS["riemannian_hessian"])
+    gradient, raised = own("riemannian_gradient", e), own("riemannian_gradient", w)
+    S_dot, T_dot = (transpose(x) @ F + transpose(F) @ x for x, F in zip(v, (G, H), strict=True))
+    if case.metric == "inv":
+        moving: Parts = (e.G @ S_dot, e.H @ T_dot)
+    else:
+        moving = own("riemannian_gradient", (-gradient[0] @ T_dot, -gradient[1] @ S_dot))
+    bend = own("christoffel", gradient, v)
+    return own("horizontal_projection", tuple(x + y + z for x, y, z in zip(raised, moving, bend, strict=True)))
+
+
+# What a diagnosis rests on -------------------------------------------------------------------------------------------
+
+
+def _telling(failing: list[Case]) -> list[Case]:
+    """A few failing cases: large enough that mistakes do not coincide, well conditioned, and different."""
+    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000] or failing[:1]
+    ranked = sorted(clear, key=lambda case: (not case.plain, case.point.sizes[2] == 1, float(np.max(case.condition))))
+    chosen: list[Case] = []
+    for case in ranked:
+        if case.point.sizes not in [other.point.sizes for other in chosen]:
+            chosen.append(case)
+    return [*chosen, *(case for case in ranked if case not in chosen)][:_POINTS]
+
+
+class _Scene:
+    """One failing case: what the backend gave, what is right, and how closely numbers must agree."""
+
+    def __init__(self, value: Value, case: Case, result: Parts, right: Parts, tolerance: float) -> None:
+        self.value, self.case, self.result, self.right, self.tolerance = value, case, result, right, tolerance
+
+    @classmethod
+    def of(cls, check: Check, backend: Backend, case: Case) -> _Scene:
+        assert check.value is not None
+        result = Trial(backend, case).value(check.value)
+        right = _right(check.value, case)
+        deviation = _distance(result, right)
+        rounding = float(np.max(4 * DOUBTFUL * check.unit(case)))
+        # a hundredth of what is to be explained; rounding has its share of an error that is small itself
+        return cls(check.value, case, result, right, max(min(rounding, 1e-3, 0.01 * deviation), 0.002 * deviation * (deviation < 1e-6)))
+
+    def agrees(self, candidate: Parts) -> bool:
+        return _distance(self.result, candidate) <= self.tolerance
+
+
+def _flat(value: Value, case: Case) -> list[Array]:
+    return [factor for pair in (case.point, *case.inputs(value.operation)) for factor in pair]
+
+
+def _formula(value: Value, case: Case, metric: str, relaxation: float) -> Parts:
+    result = getattr(formulas, value.operation.name)(
+        metric, *_flat(value, case), *value.extra(case.t), relaxation=relaxation
+    )
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _right(value: Value, case: Case) -> Parts:
+    if value.order == "exact":
+        return tuple(case.space.geodesic(case.vectors["v"], case.t, "exact"))
+    return _formula(value, case, case.metric, case.relaxation)
+
+
+def _distance(result: Parts, candidate: Parts) -> float:
+    """Relative, part by part and block by block, so that a wrong part cannot hide behind a large one."""
+    worst = 0.0
+    for one, other in zip(result, candidate, strict=True):
+        if one.shape != other.shape or not np.isfinite(other).all() or not np.isfinite(one).all():
+            return np.inf
+        axes = (-2, -1) if one.ndim > 1 and len(result) == 2 else None
+        size, difference = np.linalg.norm(other, axis=axes), np.linalg.norm(one - other, axis=axes)
+        ratio = np.where(size > 0, difference / np.where(size > 0, size, 1.0), (difference > 0) * 1.0)
+        worst = max(worst, float(np.max(ratio, initial=0.0)))
+    return worst
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def _by_mistake(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    value = scenes[0].value
+    if value.order == "exact" or any(scene.case.relaxation for scene in scenes):
+        return ""  # the mistakes are made with the paper's formulas, which know neither
+    for statement, candidate in _mistakes(value, scenes[0]):
+        if scenes[0].agrees(candidate) and all(
+            scene.agrees(dict(_mistakes(value, scene)).get(statement, ())) for scene in scenes[1:]
+        ):
+            return statement
+    return _scaled(scenes) or _clipped(scenes) or _unfinished(scenes)
+
+
+def _mistakes(value: Value, scene: _Scene) -> Iterator[Candidate]:
+    case = scene.case
+    other_metric = "mix" if case.metric == "inv" else "inv"
+    yield f"your result is that of the metric {other_metric!r}", _formula(value, case, other_metric, 0.0)
+    if len(scene.right) == 2 and scene.right[0].shape == scene.right[1].shape:
+        yield "your result has its G and H parts exchanged", scene.right[::-1]
+    yield from _OWN_CANDIDATES[value.operation.name](value, case, scene.right)
+
+
+def _scaled(scenes: list[_Scene]) -> str:
+    """A multiple of the right result, or of one of its parts: the same everywhere."""
+    parts = range(len(scenes[0].right))
+    fits = [
+        [float(np.vdot(x, y)) / max(float(np.vdot(x, x)), 1e-300) for x, y in zip(scene.right, scene.result, strict=True)]
+        for scene in scenes
+    ]
+    factors = [float(np.median([fit[i] for fit in fits])) for i in parts]
+    numbers = sum(part.size for scene in scenes for part in scene.right)
+    changed = [i for i in parts if abs(factors[i] - 1.0) > 1e-6]
+    if not changed or numbers <= 2:  # one number is always a multiple of another
+        return ""
+    if not all(scene.agrees(tuple(factors[i] * scene.right[i] for i in parts)) for scene in scenes):
+        return ""
+    if len(changed) == len(parts) and len({round(factor, 5) for factor in factors}) == 1:
+        return f"your result is {factors[0]:.6g} times the right one"
+    return "; ".join(f"the {'GH'[i]} part of your result is {factors[i]:.6g} times the right one" for i in changed)
+
+
+def _clipped(scenes: list[_Scene]) -> str:
+    largest = {round(float(max(np.abs(part).max() for part in scene.result)), 12) for scene in scenes}
+    if len(largest) != 1 or len(scenes) < 2:
+        return ""
+    bound = largest.pop()
+    fits = all(scene.agrees(tuple(np.clip(part, -bound, bound) for part in scene.right)) for scene in scenes)
+    return f"numbers beyond ±{bound:.6g} are clipped" if fits else ""
+
+
+def _unfinished(scenes: list[_Scene]) -> str:
+    """Inverse Gram matrices from Newton–Schulz steps X ← X(2I − SX), stopped too early."""
+    value, metric = scenes[0].value, scenes[0].case.metric
+    if (value.name, metric) not in (("inner_product", "inv"), ("riemannian_gradient", "mix")):
+        return ""
+    for start in ("transpose", "trace", "norm"):
+        for steps in range(1, 41):
+            inverse = partial(_newton_schulz, start=start, steps=steps)
+            if all(scene.agrees(_with_inverse(value, scene.case, inverse)) for scene in scenes):
+                return f"the inverse Gram matrix is that of a Newton–Schulz iteration stopped after {steps} steps"
+    return ""
+
+
+def _newton_schulz(S: Array, start: str, steps: int) -> Array:
+    eye = np.eye(S.shape[-1])
+    if start == "transpose":
+        scale = np.abs(S).sum(-1).max(-1) * np.abs(S).sum(-2).max(-1)
+        X = transpose(S) / scale[..., None, None]
+    elif start == "trace":
+        X = eye / np.trace(S, axis1=-2, axis2=-1)[..., None, None]
+    else:
+        X = eye / np.linalg.norm(S, axis=(-2, -1))[..., None, None]
+    for _ in range(steps):
+        X = X @ (2 * eye - S @ X)
+    return np.asarray(X)
+
+
+def _with_inverse(value: Value, case: Case, inverse: Callable[[Array], Array]) -> Parts:
+    _, _, S, T = _grams(case)
+    if value.name == "riemannian_gradient":
+        e_G, e_H = case.vectors["e"]
+        return e_G @ inverse(T), e_H @ inverse(S)
+    a, b = case.vectors["a"], case.vectors["b"]
+    terms = [inverse(S) @ transpose(a.G) @ b.G, inverse(T) @ transpose(a.H) @ b.H]
+    return (np.asarray(sum(np.trace(term, axis1=-2, axis2=-1) for term in terms)),)
+
+
+# A relaxation --------------------------------------------------------------------------------------------------------
+
+
+def _by_relaxation(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    """S + εI or T + εI, or both, ε fixed or a share of the mean diagonal entry: found by a search in log ε."""
+    value = scenes[0].value
+    if value.order == "exact":
+        return ""
+    # the smaller the factors, the more an ε tells
+    first = min(scenes, key=lambda scene: _distance(scene.result, scene.right) > 0.5)
+    places: dict[str, Callable[[Case, float], Parts]] = {}
+    truth = scenes[0].case.relaxation
+    places["the Gram matrices"] = lambda case, x: _formula(value, case, case.metric, x)
+    if truth == 0.0:
+        for name, sides in (("every Gram matrix", (1, 1)), ("S = GᵀG alone, one side only", (1, 0)), ("T = HᵀH alone, one side only", (0, 1))):
+            places[name] = partial(_stacked, value, sides=sides, relative=False)
+            places[f"{name}, relative to its mean diagonal entry"] = partial(_stacked, value, sides=sides, relative=True)
+    for place, formula in places.items():
+        epsilon = _fitted(lambda x, formula=formula: _distance(first.result, formula(first.case, x)))  # type: ignore[misc]
+        smallest = 100 * check.unit(first.case, 0.0).max() * max(float(np.max(_sizes(first.case))), 0.0)
+        if "relative" in place:
+            smallest = 100 * float(check.unit(first.case, 0.0).max())
+        if epsilon < smallest and truth == 0.0:
+            continue
+        if all(scene.agrees(formula(scene.case, epsilon)) for scene in scenes):
+            if truth and epsilon < 1e-13:
+                return f"ε is missing: your result is that of the geometry without relaxation, ε = {truth:g} was asked for"
+            return f"a relaxation ε = {epsilon:.3g} is left in {place}" if not truth else f"your ε is {epsilon:.3g} where {truth:g} was asked for"
+    return ""
+
+
+def _sizes(case: Case) -> list[float]:
+    return [float(np.max(np.sum(factor**2, axis=(-2, -1)) / factor.shape[-1])) for factor in case.point]
+
+
+def _stacked(value: Value, case: Case, epsilon: float, sides: tuple[int, int], relative: bool) -> Parts:
+    """S + εI is the Gram matrix of G stacked on √ε I; vectors get rows of zeros, and results lose them again."""
+    arrays, h = _flat(value, case), case.point.sizes[2]
+    for i in range(len(arrays)):
+        if not sides[i % 2]:
+            continue
+        shift = np.asarray(epsilon)
+        if relative:
+            shift = epsilon * np.sum(case.point.G**2 if i % 2 == 0 else case.point.H**2, axis=(-2, -1)) / h
+        block = np.sqrt(shift)[..., None, None] * np.eye(h) if i < 2 else np.zeros((h, h))
+        arrays[i] = np.concatenate([arrays[i], np.broadcast_to(block, (*arrays[i].shape[:-2], h, h))], axis=-2)
+    result = getattr(formulas, value.operation.name)(case.metric, *arrays, *value.extra(case.t))
+    if not isinstance(result, tuple):
+        return (result,)
+    return tuple(part[..., :rows, :] for part, rows in zip(result, case.point.sizes[:2], strict=True))
+
+
+def _fitted(distance: Callable[[float], float]) -> float:
+    """The ε between 1e-15 and 3 that explains the numbers best."""
+    grid = np.linspace(-15.0, 0.5, 63)
+    values = [distance(10.0**x) for x in grid]
+    best = float(grid[int(np.argmin(values))])
+    found = scipy.optimize.minimize_scalar(
+        lambda x: distance(10.0**x), bounds=(best - 0.26, best + 0.26), method="bounded", options={"xatol": 1e-9}
+    )
+    return float(10.0**found.x)
+
+
+# The mistakes of each function ------------------------------------------------------------------------------------
+
+
+def _grams(case: Case) -> tuple[Array, Array, Array, Array]:
+    G, H = case.point
+    return G, H, transpose(G) @ G, transpose(H) @ H
+
+
+def _of_inner_product(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    _, _, S, T = _grams(case)
+    A_G, A_H = transpose(case.vectors["a"].G) @ case.vectors["b"].G, transpose(case.vectors["a"].H) @ case.vectors["b"].H
+    inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
+
+    def value(W_G: Array, W_H: Array) -> Parts:
+        return (np.asarray(np.trace(W_G @ A_G, axis1=-2, axis2=-1) + np.trace(W_H @ A_H, axis1=-2, axis2=-1)),)
+
+    eye, zero = np.eye(S.shape[-1]), np.zeros_like(S)
+    G_weight, H_weight = (inverse_S, inverse_T) if case.metric == "inv" else (T, S)
+    yield "the Gram matrices are missing: your result is tr(a_Gᵀb_G) + tr(a_Hᵀb_H)", value(eye, eye)
+    yield "the Gram matrices are not inverted: tr(S a_Gᵀb_G) + tr(T a_Hᵀb_H)", value(S, T)
+    yield "the Gram matrices are inverted and exchanged: tr(T⁻¹a_Gᵀb_G) + tr(S⁻¹a_Hᵀb_H)", value(inverse_T, inverse_S)
+    yield "the H part uses the Gram matrix of the G part", value(G_weight, G_weight)
+    yield "the G part uses the Gram matrix of the H part", value(H_weight, H_weight)
+    yield "the H part is missing", value(G_weight, zero)
+    yield "the G part is missing", value(zero, H_weight)
+
+
+def _of_projection(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    G, H, S, T = _grams(case)
+    v_G, v_H = case.vectors["v"]
+    # Λ from what the right projection added: G has full column rank
+    L = np.linalg.solve(S, transpose(G) @ (right[0] - v_G))
+    Lt = transpose(L)
+    yield "your result is the input: nothing is projected", (v_G, v_H)
+    yield "your result is the vertical part, not the horizontal one", (v_G - right[0], v_H - right[1])
+    yield "your result equals the projection with Λᵀ where Λ belongs", (v_G + G @ Lt, v_H - H @ L)
+    yield "the H part has Λ where Λᵀ belongs", (right[0], v_H - H @ L)
+    yield "the G part has Λᵀ where Λ belongs", (v_G + G @ Lt, right[1])
+    yield "Λ has the wrong sign", (v_G - G @ L, v_H + H @ Lt)
+    yield "the H part adds HΛᵀ, which must be subtracted", (right[0], v_H + H @ Lt)
+    yield "the G part subtracts GΛ, which must be added", (v_G - G @ L, right[1])
+    yield "Λ is twice what it must be (a factor ½ is missing)", (v_G + 2 * G @ L, v_H - 2 * H @ Lt)
+    yield "Λ is half of what it must be", (v_G + 0.5 * G @ L, v_H - 0.5 * H @ Lt)
+    yield "the H part is not projected", (right[0], v_H)
+    yield "the G part is not projected", (v_G, right[1])
+    for statement, solve in (
+        ("Λ solves AΛ + ΛAᵀ = B as printed; the definition gives AΛᵀ + ΛᵀA = B", _printed),
+        ("Λ solves AᵀΛᵀ + ΛᵀAᵀ = B, with the transpose of A = ST", _transposed),
+    ):
+        wrong = _solved(solve, S, T, case)
+        yield statement, (v_G + G @ wrong, v_H - H @ transpose(wrong))
+    for statement, W_G, W_H in (
+        ("the H part's Gram matrix is S = GᵀG where T = HᵀH belongs", S, S),
+        ("the G part's Gram matrix is T = HᵀH where S = GᵀG belongs", T, T),
+    ):
+        wrong = 0.5 * (transpose(np.linalg.solve(W_H, transpose(H) @ v_H)) - np.linalg.solve(W_G, transpose(G) @ v_G))
+        yield statement, (v_G + G @ wrong, v_H - H @ transpose(wrong))
+
+
+def _printed(A: Array, B: Array) -> Array:
+    return np.asarray(scipy.linalg.solve_sylvester(A, A.T, B))
+
+
+def _transposed(A: Array, B: Array) -> Array:
+    return np.asarray(scipy.linalg.solve_sylvester(A.T, A.T, B)).T
+
+
+def _solved(solve: Callable[[Array, Array], Array], S: Array, T: Array, case: Case) -> Array:
+    (G, H), (v_G, v_H) = case.point, case.vectors["v"]
+    A, B = S @ T, S @ transpose(H) @ v_H - transpose(v_G) @ G @ T
+    result = np.empty_like(A)
+    for block in np.ndindex(A.shape[:-2]):
+        result[block] = solve(A[block], B[block])
+    return result
+
+
+def _of_gradient(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    _, _, S, T = _grams(case)
+    e_G, e_H = case.vectors["e"]
+    inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
+    yield "your result is the Euclidean gradient", (e_G, e_H)
+    exchanged, other = "S and T are exchanged", "a Gram matrix stands where its inverse belongs, or the reverse"
+    inv = case.metric == "inv"
+    yield f"{exchanged if inv else other}: (e_G T, e_H S)", (e_G @ T, e_H @ S)
+    yield f"{other if inv else exchanged}: (e_G S⁻¹, e_H T⁻¹)", (e_G @ inverse_S, e_H @ inverse_T)
+    G_weight, H_weight = (S, T) if case.metric == "inv" else (inverse_T, inverse_S)
+    yield "the H part uses the Gram matrix of the G part", (right[0], e_H @ G_weight)
+    yield "the G part uses the Gram matrix of the H part", (e_G @ H_weight, right[1])
+
+
+def _of_christoffel(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    a, b = case.vectors["a"], case.vectors["b"]
+
+    def gamma(x: Pair, y: Pair) -> Parts:
+        return formulas.christoffel(case.metric, *case.point, *x, *y)
+
+    double = tuple(2 * part for part in right)
+    yield "a factor ½ is missing in Γ", double
+    yield "Γ has the wrong sign", tuple(-part for part in right)
+    yield "the second vector is ignored: your result is Γ(a, a)", gamma(a, a)
+    yield "the first vector is ignored: your result is Γ(b, b)", gamma(b, b)
+    yield "your result is the quadratic form Γ(a + b, a + b)", gamma(a + b, a + b)
+    for dropped, name in enumerate(("a(bᵀG + Gᵀb)", "b(aᵀG + Gᵀa)", "G(aᵀb + bᵀa)")):
+        terms = _christoffel_terms(case)
+        signs = [1.0, 1.0, 1.0]
+        signs[dropped] = 0.0
+        yield f"the term {name} of Γ is missing", _weighted(terms, signs)
+        signs[dropped] = -1.0
+        yield f"the term {name} of Γ has the wrong sign", _weighted(terms, signs)
+
+
+def _christoffel_terms(case: Case) -> list[Parts]:
+    G, H, S, T = _grams(case)
+    terms: list[list[Array]] = [[], [], []]
+    for own, other in ((0, 1), (1, 0)):
+        factors, a, b = (G, H), tuple(case.vectors["a"]), tuple(case.vectors["b"])
+        at = own if case.metric == "inv" else other
+        W = np.linalg.inv((S, T)[at])
+        sums = [
+            transpose(x) @ y + transpose(y) @ x for x, y in ((b[at], factors[at]), (a[at], factors[at]), (a[at], b[at]))
+        ]
+        for term, x, matrix, sign in zip(terms, (a[own], b[own], factors[own]), sums, (1.0, 1.0, -1.0), strict=True):
+            term.append(-0.5 * sign * x @ W @ matrix if case.metric == "inv" else 0.5 * sign * x @ matrix @ W)
+    return [tuple(term) for term in terms]
+
+
+def _weighted(terms: list[Parts], signs: list[float]) -> Parts:
+    return tuple(sum(sign * term[i] for sign, term in zip(signs, terms, strict=True)) for i in (0, 1))  # type: ignore[misc]
+
+
+def _of_geodesic(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    t, point, v = case.t, case.point, case.vectors["v"]
+    bend = formulas.christoffel(case.metric, *point, *v, *v)
+
+    def curve(linear: float, quadratic: float) -> Parts:
+        return tuple(p + linear * x - quadratic * c for p, x, c in zip(point, v, bend, strict=True))
+
+    if value.order == 2:
+        yield "your result is the geodesic of order 1", curve(t, 0.0)
+        yield "a factor ½ is missing: θ + tv − t²Γ(v, v)", curve(t, t * t)
+        yield "Γ has the wrong sign: θ + tv + ½t²Γ(v, v)", curve(t, -0.5 * t * t)
+        yield "t is not squared: θ + tv − ½tΓ(v, v)", curve(t, 0.5 * t)
+        yield "t is ignored: θ + v − ½Γ(v, v)", curve(1.0, 0.5)
+        yield "t is applied twice to Γ: θ + tv − ½t⁴Γ(v, v)", curve(t, 0.5 * t**4)
+    else:
+        yield "your result is the geodesic of order 2", curve(t, 0.5 * t * t)
+        yield "t is ignored: θ + v", curve(1.0, 0.0)
+        yield "your result is tv, without the point", tuple(t * x for x in v)
+        yield "the velocity has the wrong sign: θ − tv", curve(-t, 0.0)
+
+
+def _of_hessian(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
+    e, w, v = case.inputs(value.operation)
+    metric, (G, H) = case.metric, case.point
+
+    def raised(x: Pair) -> Parts:
+        return formulas.riemannian_gradient(metric, G, H, *x)
+
+    def gamma(x: Parts) -> Parts:
+        return formulas.christoffel(metric, G, H, x[0], x[1], *v)
+
+    def projected(x: Parts) -> Parts:
+        return formulas.horizontal_projection(metric, G, H, x[0], x[1])
+
+    def total(*terms: tuple[float, Parts]) -> Parts:
+        return tuple(np.asarray(sum(c * part[i] for c, part in terms)) for i in (0, 1))
+
+    curved = gamma(raised(e))
+    # D grad f[v] = g⁻¹w + e D(g⁻¹)[v], of which the second is the rest of the whole covariant derivative
+    adjoint = formulas.christoffel_adjoint(metric, G, H, *v, *e)
+    covariant = raised(Pair(w.G - adjoint[0], w.H - adjoint[1]))
+    change = total((1.0, covariant), (-1.0, raised(w)), (-1.0, curved))
+    yield "your result is the Euclidean Hessian", tuple(w)
+    yield "your result is g⁻¹ times the Euclidean Hessian, without the connection", raised(w)
+    yield "your result is g⁻¹ times the Euclidean Hessian, projected, without the connection", projected(raised(w))
+    yield "the result is not projected to the horizontal space", covariant
+    yield "Γ(grad f, v) is missing: your result is P(D grad f[v])", projected(total((1.0, raised(w)), (1.0, change)))
+    yield "Γ(grad f, v) has the wrong sign", projected(total((1.0, raised(w)), (1.0, change), (-1.0, curved)))
+    yield "the derivative of the metric is missing from D grad f[v]", projected(total((1.0, raised(w)), (1.0, curved)))
+    double = total((1.0, covariant), (1.0, curved))
+    yield "a factor ½ is missing in Γ", projected(double)
+
+
+_OWN_CANDIDATES: dict[str, Callable[[Value, Case, Parts], Iterator[Candidate]]] = {
+    "inner_product": _of_inner_product,
+    "horizontal_projection": _of_projection,
+    "riemannian_gradient": _of_gradient,
+    "riemannian_hessian": _of_hessian,
+    "christoffel": _of_christoffel,
+    "geodesic": _of_geodesic,
+}
+
+
+# Where it is wrong -------------------------------------------------------------------------------------------------
+
+
+def _by_place(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    """The properties of a call that separate the wrong ones from the right ones, if several of both were tried."""
+    if len(passing) < 3:
+        return ""
+    assert check.value is not None
+    wrong, right = ([situation(case, check.value.operation) for case in cases] for cases in (failing, passing))
+    found = [name for name, holds in PROPERTIES.items() if all(map(holds, wrong)) and not any(map(holds, right))]
+    return f"wrong only {' or '.join(found[:3])}" if found else ""
+
+
+# Experiments ---------------------------------------------------------------------------------------------------------
+
+
+def _by_memory(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    """Called again, and called first thing in a new process."""
+    again = [_is_right(check, backend, scene.case) for scene in scenes]
+    if all(again):
+        return "right when called again with the same input: it depends on the calls before, or on chance"
+    fresh = backend.fresh()
+    if fresh is backend:
+        return ""
+    try:
+        cured = _is_right(check, fresh, scenes[0].case)
+    finally:
+        fresh.close()
+    return "right when it is the first call: it keeps something of the calls before (a cache?)" if cured else ""
+
+
+def _by_experiment(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    """Right for horizontal vectors, or balanced factors, and still wrong for others of the same making."""
+    cases = [scene.case for scene in scenes if scene.case.point.sizes[2] > 1][:2]
+    if not cases:
+        return ""
+    for statement, change, control in (
+        ("correct only for balanced factors, GᵀG = HᵀH", _balanced, _unbalanced),
+        ("correct only for horizontal vectors", _horizontal, _redrawn),
+    ):
+        if all(
+            _is_right(check, backend, change(case)) and not _is_right(check, backend, control(case)) for case in cases
+        ):
+            return statement
+    return ""
+
+
+def _remade(case: Case, point: Pair) -> Case:
+    return make_case(case.name, case.metric, point, rng_of(case.seed, "diagnosis"), case.dtype, case.seed, case.relaxation)
+
+
+def _balanced(case: Case) -> Case:
+    return _remade(case, case.point.balanced()[0])
+
+
+def _unbalanced(case: Case) -> Case:
+    """As well conditioned as the balanced one, on the same orbit."""
+    h = case.point.sizes[2]
+    Q = np.linalg.qr(rng_of(case.seed, "unbalanced").standard_normal((h, h)))[0]
+    return _remade(case, case.point.balanced()[0].transform(Q * np.geomspace(1.5, 0.7, h)))
+
+
+def _horizontal(case: Case) -> Case:
+    return _with_vectors(case, lambda v, rng: horizontal_like(case.space, v, rng))
+
+
+def _redrawn(case: Case) -> Case:
+    """Other vectors, as long, that are not horizontal."""
+
+    def drawn(v: Pair, rng: np.random.Generator) -> Pair:
+        return case.space.random_tangent_vector(rng, horizontal=False) * case.space.norm(v)
+
+    return _with_vectors(case, drawn)
+
+
+def _with_vectors(case: Case, change: Callable[[Pair, np.random.Generator], Pair]) -> Case:
+    rng = rng_of(case.seed, "diagnosis")
+    changed = {name: representable(change(case.vectors[name], rng), case.dtype) for name in ("a", "b", "v")}
+    return replace(case, vectors={**case.vectors, **changed})
+
+
+def _is_right(check: Check, backend: Backend, case: Case) -> bool:
+    try:
+        errors = check.errors(Trial(backend, case))
+    except (BackendFailure, NotImplementedError):
+        return False
+    return bool(np.all(errors <= DOUBTFUL * check.unit(case)))
+
+
+_ARITHMETICS = (("float32", 2.0**-24), ("TF32 or float16", 2.0**-11), ("bfloat16", 2.0**-8))
+
+
+def _by_precision(check: Check, backend: Backend, scenes: list[_Scene], failing: list[Case], passing: list[Case]) -> str:
+    """Rounding in a smaller format: exact under powers of two, but not linear under other factors, by as much as it errs."""
+    value, levels = scenes[0].value, []
+    if value.operation.name not in ("inner_product", "horizontal_projection", "riemannian_gradient", "christoffel"):
+        return ""
+    name = value.operation.sources[0]
+    for scene in scenes:
+        case, error = scene.case, _distance(scene.result, scene.right)
+
+        def times(factor: float, case: Case = case) -> Parts:
+            scaled = representable(case.vectors[name] * factor, case.dtype)
+            inputs = [scaled if source == name else case.vectors[source] for source in value.operation.sources]
+            return Trial(backend, case).call(value.operation.name, *inputs)
+
+        doubled, other = times(2.0), times(1.0 + 1.0 / 3.0)
+        if not all(np.array_equal(2.0 * x, y) for x, y in zip(scene.result, doubled, strict=True)):
+            return ""
+        nonlinear = _distance(tuple((4.0 / 3.0) * x for x in scene.result), other)
+        if not 0.02 * error <= nonlinear <= 50.0 * error:
+            return ""
+        levels.append(error)
+    level = float(np.median(levels))
+    for format_name, roundoff in _ARITHMETICS:
+        if 0.05 * roundoff <= level <= 30.0 * roundoff:
+            return f"lower precision inside: errors of {level:.1g} that behave as rounding does, of the size of {format_name}"
+    return ""

@@ -1,0 +1,456 @@
+"""The judged side: somebody's functions, called as asked, with what they did besides returning.
+
+This runs in a process of its own (``main``), so that whatever a backend does to it, to NumPy or to refgeo, happens to the
+judged and not to the judge. Requests and answers are a JSON header and the raw bytes of arrays; nothing that comes back
+is unpickled or executed. An object that cannot be imported again is served in the judge's process, by the same `Host`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = list[npt.NDArray[Any]]
+
+LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-only", "a view of a larger array")
+"""How the arrays of a call lie in memory."""
+
+MOST_TEXT = 400
+
+
+class BackendError(ValueError):
+    """A backend cannot be found, or provides nothing to check."""
+
+
+class Unusable(Exception):
+    """A result that is no array of real numbers of the expected shape."""
+
+
+def load(spec: str) -> Any:
+    """The module or object named by ``module``, ``module:object`` or ``path/to/file.py`` (also ``file.py:object``).
+
+    Raises
+    ------
+    BackendError
+        It cannot be imported, or the object does not exist.
+    """
+    place, _, attribute = spec.partition(":")
+    implementation: Any = _import(place)
+    for part in filter(None, attribute.split(".")):
+        if not hasattr(implementation, part):
+            raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
+        implementation = getattr(implementation, part)
+    return implementation
+
+
+def _import(place: str) -> Any:
+    path = Path(place)
+    if path.suffix != ".py":
+        if "" not in sys.path:
+            sys.path.append("")
+        return _executed(place, lambda: importlib.import_module(place))
+    if not path.is_file():
+        raise BackendError(f"backend {place}: no such file")
+    spec = importlib.util.spec_from_file_location(f"refgeo_backend_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BackendError(f"backend {place}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # and it stays: functions may import their neighbours when called
+    _executed(place, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    return module
+
+
+def _executed(place: str, load: Callable[[], Any]) -> Any:
+    """Import somebody's code; whatever it raises, sys.exit included, is a `BackendError`."""
+    arguments, sys.argv = sys.argv, [place]
+    try:
+        return load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise BackendError(
+            f"backend {place}: importing it raised {said(error)}; expected module, module:object or the path of a .py file"
+        ) from error
+    finally:
+        sys.argv = arguments
+
+
+class Host:
+    """Calls the functions of one implementation.
+
+    Parameters
+    ----------
+    implementation : module or object
+    capture : Capture
+        Where its output goes.
+    """
+
+    def __init__(self, implementation: Any, capture: Capture) -> None:
+        self.implementation, self.capture = implementation, capture
+        self._kept: list[tuple[Any, npt.NDArray[Any]]] = []
+
+    def describe(self, functions: list[str]) -> dict[str, Any]:
+        """What the implementation has."""
+        return {
+            "provides": [name for name in functions if self._provides(name)],
+            "converts": callable(getattr(self.implementation, "asarray", None)),
+            "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
+        }
+
+    def _provides(self, function: str) -> bool:
+        try:
+            return callable(getattr(self.implementation, function, None))
+        except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
+            return True
+
+    def answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Carry out a request: one call, or two at once in threads."""
+        try:
+            if request["do"] == "search":
+                return self._search(request, arrays)
+            if request["do"] == "together":
+                return self._together(request, arrays)
+            return self._call(request, arrays)
+        except NotImplementedError as error:
+            return {"status": "not provided", "text": f"NotImplementedError: {_message(error)}"}, []
+        except Unusable as error:
+            return {"status": "failed", "text": str(error)}, []
+        except MemoryError:
+            return {"status": "failed", "text": "MemoryError: it needs more memory than it may have"}, []
+        except BaseException as error:
+            return {"status": "failed", "text": said(error)}, []
+
+    def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        layout = request["layout"]
+        given = [_laid_out(array, layout) for array in arrays]
+        if request["do"] == "again":  # other contents at the same address, after a call that may have been remembered
+            for place, array in enumerate(given):
+                if place not in request["keep"]:
+                    array *= -1.5
+            self._apply(request, self._convert(given))
+            for array, content in zip(given, arrays, strict=True):
+                array[...] = content
+        before = [array.copy() for array in given]
+        try:
+            converted = self._convert(given)
+        except Exception as error:
+            if layout == "plain":
+                raise
+            return {"status": "refused", "text": said(error)}, []
+        self.capture.start()
+        try:
+            result = self._apply(request, converted)
+        finally:
+            printed = self.capture.stop()
+        parts, kinds = self._parts(result, request["shapes"])
+        notes = {
+            "kinds": kinds,
+            "printed": printed,
+            "changed": [
+                i
+                for i, (old, array, now) in enumerate(zip(before, given, converted, strict=True))
+                if not (_same(old, array) and _same(old, self._back(now)))
+            ],
+            "aliases": self._aliases(result, given, converted),
+            "overwritten": self._overwritten(result),
+        }
+        return {"status": "done", "notes": notes}, parts
+
+    def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """Two calls, with the arrays and with their halves, alone and then at once in threads, several times."""
+        halves = [[array, 0.5 * array] for array in arrays]
+        inputs = [[half[k] for half in halves] for k in (0, 1)]
+        outcomes: list[list[Arrays]] = [[], []]
+        errors: list[BaseException] = []
+        start = threading.Barrier(2)
+
+        def work(k: int) -> None:
+            try:
+                for _ in range(request["times"]):
+                    start.wait(10.0)
+                    result = self._apply(request, self._convert([np.array(array) for array in inputs[k]]))
+                    outcomes[k].append(self._parts(result, request["shapes"])[0])
+            except BaseException as error:
+                errors.append(error)
+                start.abort()
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in (0, 1)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        if errors:
+            real = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
+            raise (real or errors)[0]
+        return {"status": "done", "notes": {}}, [part for runs in outcomes for parts in runs for part in parts]
+
+    def _search(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+        """A whole sharpness routine on a diagonal network."""
+        from refgeo.conformance.searches import call_routine
+
+        function = getattr(self.implementation, request["function"])
+        value, perturbation, calls = call_routine(function, request, arrays, self._convert, self._back)
+        parts = [_real(np.asarray(value), ()), *(_real(self._back(x), a.shape) for x, a in zip(perturbation, arrays))]
+        return {"status": "done", "notes": {"calls": calls}}, parts
+
+    def _apply(self, request: dict[str, Any], arrays: list[Any]) -> Any:
+        chosen = [arrays[i] for i in request["order"]]
+        return getattr(self.implementation, request["function"])(request["metric"], *chosen, *request["extra"])
+
+    def _convert(self, arrays: Arrays) -> list[Any]:
+        convert = getattr(self.implementation, "asarray", None)
+        return list(arrays) if convert is None else [convert(array) for array in arrays]
+
+    def _back(self, array: Any) -> npt.NDArray[Any]:
+        back = getattr(self.implementation, "to_numpy", None)
+        return np.asarray(array if back is None else back(array))
+
+    def _parts(self, result: Any, shapes: list[list[int]]) -> tuple[Arrays, list[str]]:
+        parts = members(result, len(shapes))
+        arrays = [self._back(part) for part in parts]
+        kinds = ["number" if isinstance(part, (int, float)) else array.dtype.name for part, array in zip(parts, arrays)]
+        return [_real(array, tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)], kinds
+
+    def _aliases(self, result: Any, given: Arrays, converted: list[Any]) -> str:
+        """Whether a result shares memory with an input or with another result."""
+        try:
+            parts = [self._back(part) for part in (result if _is_sequence(result) else [result])]
+        except Exception:
+            return ""
+        inputs = [*given, *(self._back(x) for x in converted)]
+        if any(part.size and np.shares_memory(part, array) for part in parts for array in inputs):
+            return "its result shares memory with its input"
+        if len(parts) == 2 and np.shares_memory(parts[0], parts[1]):
+            return "the two parts of its result share memory"
+        return ""
+
+    def _overwritten(self, result: Any) -> bool:
+        """Whether this call has changed what the last one returned."""
+        changed = any(not _same(copy, self._back(part)) for part, copy in self._kept)
+        parts = result if _is_sequence(result) else [result]
+        self._kept = [(part, np.array(self._back(part))) for part in parts]
+        return changed
+
+
+def members(result: Any, count: int) -> list[Any]:
+    """The parts of a result, which is a pair or one number per block."""
+    if count == 1:
+        return [result]
+    if not _is_sequence(result) or len(result) != count:
+        got = f"{len(result)} parts" if _is_sequence(result) else type(result).__name__
+        raise Unusable(f"expected a tuple of {count} arrays (G part, H part), got {got}")
+    return list(result)
+
+
+def _is_sequence(result: Any) -> bool:
+    return isinstance(result, (tuple, list)) or type(result).__name__ == "Pair"
+
+
+def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
+        raise Unusable(f"expected real numbers, got dtype {array.dtype}")
+    if array.shape != shape:
+        raise Unusable(f"expected shape {shape}, got {array.shape}")
+    return np.array(array, dtype=np.float64)
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=True))
+
+
+def _laid_out(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+    """The array in some layout."""
+    if layout == "Fortran order":
+        return np.asfortranarray(array)
+    if layout in ("a strided view", "a view of a larger array") and array.ndim:
+        wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)
+        columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])
+        wide[..., columns] = array
+        return wide[..., columns]
+    if layout == "a reversed view":
+        return np.ascontiguousarray(array[..., ::-1, ::-1])[..., ::-1, ::-1]
+    plain = np.array(array)
+    plain.flags.writeable = layout != "read-only"
+    return plain
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, and where it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {_message(error)}{where}"
+
+
+def _message(error: BaseException) -> str:
+    """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
+    try:
+        return str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT] or "(no message)"
+    except Exception:
+        return "(no message)"
+
+
+# Output ----------------------------------------------------------------------------------------------------------
+
+
+class Capture:
+    """Output of Python code, by replacing its streams."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._text = io.StringIO()
+
+    def start(self) -> None:
+        """From now on, output is kept."""
+        self._text = io.StringIO()
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(contextlib.redirect_stdout(self._text))
+        self._stack.enter_context(contextlib.redirect_stderr(self._text))
+        self._stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("always")
+
+    def stop(self) -> str:
+        """What was printed since the start."""
+        self._stack.close()
+        return self._text.getvalue()[:MOST_TEXT].strip()
+
+
+class FileCapture(Capture):
+    """All output of a process: its standard streams go to a file without a name."""
+
+    def __init__(self) -> None:
+        import tempfile
+
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
+        for stream in (1, 2):
+            os.dup2(self._file.fileno(), stream)
+        self._seen = 0
+        warnings.simplefilter("always")
+
+    def start(self) -> None:
+        self._seen = self._size()
+
+    def stop(self) -> str:
+        size = self._size()
+        if size <= self._seen:
+            return ""
+        text = os.pread(self._file.fileno(), min(size - self._seen, MOST_TEXT), self._seen)
+        return text.decode("utf-8", "replace").strip()
+
+    def _size(self) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # somebody has closed or replaced it
+                stream.flush()
+        return os.fstat(self._file.fileno()).st_size
+
+
+# The wire --------------------------------------------------------------------------------------------------------
+
+HEAD = struct.Struct("<QIQ")
+MOST_HEADER = 1 << 20
+
+
+class WireError(Exception):
+    """What came over the wire is no answer."""
+
+
+def send(wire: socket.socket, number: int, header: dict[str, Any], arrays: Arrays) -> None:
+    """Write one message: its number, a JSON header, the raw bytes of arrays."""
+    header = header | {"arrays": [[array.dtype.name, list(array.shape)] for array in arrays]}
+    text = json.dumps(header).encode()
+    body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    wire.sendall(HEAD.pack(number, len(text), len(body)) + text + body)
+
+
+def receive(read: Callable[[int], bytes], most: int) -> tuple[int, dict[str, Any], Arrays]:
+    """Read one message of at most `most` bytes of arrays; `read` returns exactly that many bytes."""
+    number, header_size, body_size = HEAD.unpack(read(HEAD.size))
+    if header_size > MOST_HEADER or body_size > most:
+        raise WireError("its answer is too long to be one")
+    header, body = json.loads(read(header_size)), read(body_size)
+    arrays, start = [], 0
+    for name, shape in header["arrays"]:
+        dtype = np.dtype(name)
+        if dtype.kind != "f" or not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise WireError("its answer holds no floating-point numbers")
+        count = int(np.prod(shape, dtype=np.int64))
+        if start + count * dtype.itemsize > body_size:
+            raise WireError("its answer is shorter than it says")
+        arrays.append(np.frombuffer(body, dtype, count, start).reshape(shape))
+        start += count * dtype.itemsize
+    return number, header, arrays
+
+
+def exactly(wire: socket.socket, prepare: Callable[[], None] = lambda: None) -> Callable[[int], bytes]:
+    """A function that reads so many bytes; `prepare` runs before every wait."""
+
+    def read(count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            prepare()
+            part = wire.recv(min(count - len(parts), 1 << 20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    return read
+
+
+def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> None:
+    """Serve a backend until the wire closes."""
+    wire = socket.socket(fileno=descriptor)
+    _stay_alone(wire, most_memory)
+    capture = FileCapture()
+    try:
+        host = Host(load(spec), capture)
+    except BackendError as error:
+        send(wire, 0, {"status": "failed", "text": str(error)}, [])
+        return
+    send(wire, 0, {"status": "done", **host.describe(functions)}, [])
+    for number, request, arrays in _requests(wire):
+        send(wire, number, *host.answer(request, arrays))
+
+
+def _requests(wire: socket.socket) -> Iterator[tuple[int, dict[str, Any], Arrays]]:
+    read = exactly(wire)
+    while True:
+        try:
+            yield receive(read, sys.maxsize)
+        except (EOFError, OSError):
+            os._exit(0)  # threads that hang do not keep the process
+
+
+def _stay_alone(wire: socket.socket, most_memory: int) -> None:
+    """No terminal input, no answers from forked children, memory within bounds."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.register_at_fork(after_in_child=wire.close)
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,0 +1,1 @@
+"""How a report is shown: on a terminal, as JSON, as JUnit XML, as a page."""

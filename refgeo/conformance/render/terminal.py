@@ -1,0 +1,140 @@
+"""A report on a terminal: a table, and below it what does not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from refgeo.conformance.report import Report, Row, Verdict, count_of_digits
+
+_WIDTH = 150
+_STYLES = {
+    Verdict.PASS: "green",
+    Verdict.WRONG: "bold red",
+    Verdict.INHERITS: "red",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.NOT_JUDGED: "yellow",
+    Verdict.INACCURATE: "yellow",
+    Verdict.PARTIAL: "yellow",
+    Verdict.CONTRACT: "yellow",
+}
+_BY_GRAVITY = (
+    Verdict.WRONG, Verdict.INHERITS, Verdict.UNDECIDED, Verdict.CONTRACT, Verdict.INACCURATE, Verdict.PARTIAL,
+    Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED,
+)  # fmt: skip
+_GROUPS = {"law": "laws", "contract": "contract"}
+
+
+def show(report: Report, file: Any = None) -> None:
+    """Print the report.
+
+    Examples
+    --------
+    >>> import io, refgeo as rg
+    >>> stream = io.StringIO()
+    >>> show(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]), stream)
+    >>> stream.getvalue().splitlines()[0]
+    'refgeo check · refgeo.formulas · float64 · generated points · seed 0'
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=file)
+    # A narrower table would break words and numbers; a narrow terminal wraps its lines.
+    if not console.is_terminal or console.width < _WIDTH:
+        console = Console(file=file, width=_WIDTH)
+    console.print(Text(f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"), style="bold")
+    console.print(_table(report))
+    for text, style in _lines(report):
+        console.print(Text(text), style=style, soft_wrap=True)
+
+
+def _table(report: Report) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name, justify in (
+        ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"), ("threshold", "right"),
+        ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "verdict")  # type: ignore[arg-type]
+    for row in _table_rows(report):
+        counted = row.kind in ("value", "law") and row.points
+        table.add_row(
+            row.check,
+            row.metric,
+            f"{row.decisive_points}/{row.points}" if counted else "-",
+            f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
+            f"{row.threshold:g}" if counted else "-",
+            "-" if row.digits_kept is None or row.kind != "value" else f"{row.digits_kept:.1f}",
+            Text(row.outcome, style="yellow" if row.outcome != row.verdict.value else _STYLES.get(row.verdict, "dim")),
+            Text("-" if row.worst_case is None or not counted else str(row.worst_case)),
+        )
+    return table
+
+
+def _table_rows(report: Report) -> list[Row]:
+    """Every value and search; the laws of a function and metric in one row, and the contract where it is broken."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    rows = [row for row in report.rows if not row.is_absent]
+    for row in rows:
+        if row.kind in _GROUPS:
+            groups.setdefault((row.kind, row.function, row.metric), []).append(row)
+    single = [row for row in rows if row.kind not in _GROUPS]
+    together = map(_together, groups.values())
+    return [*single, *(row for row in together if row.kind == "law" or row.verdict is Verdict.CONTRACT)]
+
+
+def _together(laws: list[Row]) -> Row:
+    """One row for many: the gravest verdict, the worst ratio."""
+    provided = [law for law in laws if law.verdict is not Verdict.NOT_PROVIDED]
+    verdict = min((law.verdict for law in laws), key=_BY_GRAVITY.index)
+    passing = sum(law.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for law in provided)
+    worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
+    return replace(
+        worst,
+        check=f"{worst.function}. ({passing}/{len(provided)} {_GROUPS[worst.kind]})",
+        verdict=verdict,
+        points=sum(law.points for law in laws),
+        decisive_points=sum(law.decisive_points for law in laws),
+    )
+
+
+def _lines(report: Report) -> Iterator[tuple[str, str]]:
+    for row in report.told():
+        headline, *details = report.details(row)
+        yield f"WRONG      {headline}", "red"
+        for line in details:
+            yield f"           {line}", "bold" if line.startswith("diagnosis") else ""
+        names = ", ".join(law.check.split(".")[1] for law in report.broken_laws(row))
+        if names:
+            yield f"           breaks the laws, too: {names}", ""
+    for row in report.rows:
+        if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT) or (
+            row.verdict is Verdict.NOT_JUDGED and row.kind != "contract"
+        ):
+            yield f"{row.verdict.value:10s} {row}: {row.message}", "yellow"
+        elif row.verdict is Verdict.PASS and row.message:
+            yield f"note       {row}: {row.message}", "yellow"
+    for row in report.rows:
+        if row.verdict is Verdict.PASS and row.no_result:
+            yield f"no result  {row}: right elsewhere, but none at {row.no_result}", "yellow"
+        elif row.lossy_case is not None:
+            yield f"digits     {row}: {_lost(row)}", ""
+    if report.reproduce_any() and any(row.worst_case for row in report.rows):
+        yield f"repeat one: {report.reproduce_any()}", "dim"
+    if report.where == "this process":
+        yield "the backend ran in this process: it has no name by which another one could import it", "dim"
+    for line in report.summary:
+        yield line, "bold"
+
+
+def _lost(row: Row) -> str:
+    assert row.lossy_case is not None
+    place = f"κ = {row.lossy_case.condition:.1g} ({row.lossy_case})"
+    if row.lossy_case.relative_error > 0.3:
+        return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {count_of_digits(row.digits_lost)}"
+    return f"right, but keeps {count_of_digits(row.digits_lost)} fewer than a factorised route at {place}"

@@ -1,0 +1,332 @@
+"""Run the checks over the cases and collect a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.conformance.backend import TIMEOUT, Backend, Observed
+from refgeo.conformance.checks import VALUE_CHECKS, Check
+from refgeo.conformance.contract import CONTRACT, SEEN, seen
+from refgeo.conformance.diagnosis import diagnose, inherited
+from refgeo.conformance.laws import LAWS
+from refgeo.conformance.points import PRECISIONS, Case, Lazy, Points
+from refgeo.conformance.report import Report, Row, Verdict
+from refgeo.conformance.searches import SEARCH, judge_routine
+from refgeo.conformance.tally import Tally
+from refgeo.conformance.trial import Trial
+from refgeo.operations import FUNCTIONS, METRICS, ROUTINE, Operation
+
+CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
+PROFILES = ("quick", "full", "fuzz")
+EXAMPLES = 300
+"""How many points the profile fuzz tries by default."""
+SPECIFICATION = 2
+"""The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
+
+LARGE = 20_000
+"""Laws are tried on the first two blocks of points with more numbers than this, and then on two such points."""
+
+Progress = Callable[[int, int, str], None]
+GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
+
+
+def check(
+    backend: Any = None,
+    *,
+    metrics: Iterable[str] = ("inv", "mix"),
+    checks: Iterable[str] | None = None,
+    dtype: str = "float64",
+    profile: str = "quick",
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    relaxation: float = 0.0,
+    laws_only: bool = False,
+    cases: Iterable[str] | None = None,
+    points: GivenPoints | None = None,
+    checkpoint: str | Path | Mapping[str, Any] | None = None,
+    layout: str | None = None,
+    heads: int | None = None,
+    timeout: float = TIMEOUT,
+    specification: int = SPECIFICATION,
+    progress: Progress | None = None,
+) -> Report:
+    """Judge a backend against rigorous enclosures.
+
+    Parameters
+    ----------
+    backend : module, object, function, str or Backend, optional
+        The implementation (see `Backend`), or where it is: ``"module"``, ``"module:object"``, ``"file.py"``. Default:
+        the paper's formulas, `refgeo.formulas`.
+    metrics : iterable of "inv", "mix"
+    checks : iterable of str, optional
+        Names of checks (``"geodesic_2"``) or functions (``"geodesic"``). Default: all.
+    dtype : "float64", "float32", "float16" or "bfloat16"
+        The precision of the arrays that the backend gets, and that it is judged by.
+    profile : "quick", "full" or "fuzz"
+        How many generated points; ``"fuzz"`` searches for a failing one with Hypothesis and shrinks it.
+    examples : int
+        How many points ``"fuzz"`` tries.
+    seed : int
+    relaxation : float
+        ε of App. H.2: the geometry with S + εI and T + εI is the truth.
+    laws_only : bool
+        No values, for update rules that are no gradient of these metrics: equivariance, linearity, whatever applies.
+    cases : iterable of str, optional
+        Only these cases; a name, or the first part of one.
+    points : mapping of str to mapping of str to array, optional
+        Your own test points instead of generated ones, by name: ``G`` and ``H``, and if you like the vectors ``a_G``,
+        ``a_H``, ``b_G``, ``b_H``, ``e_G``, ``e_H``, ``v_G``, ``v_H`` and the time ``t``; for the Hessian
+        ``hessian_e_G``, ... (the gradient of an invariant loss), ``hessian_w_G``, ... (its Hessian applied to v) and
+        ``hessian_v_G``, ... (a horizontal v) together. What is missing is drawn.
+    checkpoint : path or state dict, optional
+        Take the test points from a network instead.
+    layout : str, optional
+        The network's layout, see `refgeo.networks.read`.
+    heads : int, optional
+        The network's number of attention heads, where no ``config.json`` beside the file says it.
+    timeout : float
+        Seconds that one call of the backend may take.
+    specification : int
+        The version of the protocol that you have written for; another one than refgeo's is an error.
+    progress : callable, optional
+        Called as ``progress(done, total, what)``.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    BackendError
+        The backend cannot be loaded or provides none of the functions.
+    ValueError
+        An option has an unknown value, or no case is left.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> report = rg.check(checks=["inner_product"], cases=["1x1x1"])
+    >>> report.passed
+    True
+    >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
+    True
+    """
+    one_of("profile", profile, PROFILES)
+    one_of("dtype", dtype, PRECISIONS)
+    wanted = list(dict.fromkeys(one_of("metrics", metric, METRICS) for metric in _listed(metrics)))
+    if specification != SPECIFICATION:
+        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
+    if not (isinstance(relaxation, (int, float)) and 0.0 <= relaxation < np.inf):
+        raise ValueError(f"relaxation: expected a finite number >= 0 (ε of App. H.2), got {relaxation!r}")
+    if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
+        raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
+    if profile == "fuzz" and cases is not None:
+        raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
+    kind, options, source = "generated", {}, None
+    if profile == "fuzz":
+        if not (isinstance(examples, int) and examples > 0):
+            raise ValueError(f"examples: expected a whole number > 0, got {examples!r}")
+        kind, options = "fuzz", {"examples": examples}
+    elif points is not None:
+        kind, source = "given", points
+    elif checkpoint is not None:
+        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
+        kind, source = "checkpoint", checkpoint
+        options = {"checkpoint": file, "layout": layout, "heads": heads}
+    chosen = chosen_checks(checks)
+    if laws_only:
+        chosen = [one for one in chosen if one.kind != "value"]
+    loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
+    where = Points(kind, profile, dtype, seed, float(relaxation), options, source)
+    run = Run(loaded, chosen, wanted, where, progress or (lambda done, total, what: None))
+    if kind == "fuzz":
+        from refgeo.conformance.fuzz import search
+
+        run.cases = search(run, examples)
+    else:
+        run.over(cases)
+    searching = cases is None and not laws_only and kind == "generated" and asks_for_search(checks)
+    return run.report(judge_routine(loaded, profile, seed, run.progress) if searching else [])
+
+
+@dataclass
+class Run:
+    """One run: what is checked, the cases so far, and what each check has seen of them."""
+
+    backend: Backend
+    checks: list[Check]
+    metrics: list[str]
+    points: Points
+    progress: Progress
+    cases: list[Case] = field(default_factory=list)
+    tallies: dict[tuple[str, str], Tally] = field(init=False)
+    _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    _large: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.tallies = {
+            (one.name, metric): Tally(one, metric, self.points.dtype) for one in self.checks for metric in self.metrics
+        }
+
+    def over(self, names: Iterable[str] | None = None) -> None:
+        """All checks on all cases; only those of these `names`, which are made only then."""
+        found = [(metric, lazy) for metric in self.metrics for lazy in selected(self.points.cases(metric), names)]
+        for done, (metric, (name, make)) in enumerate(found):
+            self.progress(done, len(found), f"{metric} {name}")
+            case = make()
+            self.cases.append(case)
+            for one in self.checks:
+                self.tally(one, case)
+        self.progress(len(found), len(found), "done")
+
+    def tally(self, one: Check, case: Case, tally: Tally | None = None) -> None:
+        """Put a case to a check, if it is one for it; what is seen goes to the run's own tally, or the one given."""
+        limited = tally is None
+        tally = tally or self.tallies[one.name, case.metric]
+        fitting = self._fitting(one, case, limited)
+        if fitting is not None and not (one.kind == "contract" and one.most is None):
+            tally.run(Trial(self.backend, fitting, self._watch))
+        elif not self.backend.provides(one.operation.name):
+            tally.absent = one.operation.name
+
+    def _fitting(self, one: Check, case: Case, limited: bool) -> Case | None:
+        """The case, or its first blocks, if the check has something to say of it (and not yet said it often enough)."""
+        if one.kind == "value":
+            return case if one.applies(case) else None
+        if one.kind == "law" and one.most is not None and not case.plain:
+            return None
+        if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
+            case = case.blocks(2)
+            if limited and self._large[one.name, case.metric] > 1:
+                return None
+        if not (one.applies(case) and np.all(one.decisive(case))):
+            return None
+        if one.most is not None and limited:
+            key = one.name, case.metric, bool(case.point.block_shape)
+            if self._tried[key] >= one.most:
+                return None
+            self._tried[key] += 1
+        self._large[one.name, case.metric] += case.entries > LARGE
+        return case
+
+    def _watch(self, operation: Operation, case: Case, observed: Observed) -> None:
+        """Hold what a call did besides returning against the contract, where nothing is numerically wrong with it."""
+        if not np.all(VALUE_CHECKS["horizontal_projection"].decisive(case)):
+            return
+        broken = dict(seen(operation, case, observed))
+        for rule in SEEN:
+            tally = self.tallies.get((f"{operation.name}.{rule}", case.metric))
+            if tally is not None:
+                tally.saw(case, broken.get(rule))
+
+    def report(self, searches: list[Row] | None = None, **options: Any) -> Report:
+        """What has been seen, with diagnoses."""
+        rows = [*self.rows(), *(searches or [])]
+        return Report(
+            backend=self.backend.name,
+            points=self.points,
+            rows=rows,
+            spec=self.backend.spec,
+            where=self.backend.where,
+            timeout=self.backend.timeout,
+            failing_points=self._failing_points(rows) if self.points.kind == "fuzz" else {},
+            **options,
+        )
+
+    def rows(self) -> list[Row]:
+        """A row for each check and metric that met a case."""
+        rows = []
+        for tally in self.tallies.values():
+            if tally.measurements or tally.refusals or tally.breaches or tally.absent or tally.not_judged:
+                row = tally.row()
+                rows.append(self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row)
+        return list(_without_hearsay(rows))
+
+    def _explained(self, tally: Tally, row: Row) -> Row:
+        """With the mistake that gives these numbers, where one does at every point tried."""
+        wrong = list(dict.fromkeys(one.case for one in tally.doubtful))
+        decisive = {one.case for one in tally.decisive}
+        cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive]
+        failing = [case for case in cases if case.name in set(wrong)]
+        passing = [case for case in cases if case.name not in set(wrong)]
+        if not failing or tally.troubles:
+            return row
+        wrong_already = {
+            one.check.name for one in self.tallies.values() if one.metric == row.metric and one is not tally and one.is_wrong
+        }
+        assert tally.check.value is not None
+        origin = inherited(tally.check.value, self.backend, failing, wrong_already)
+        if origin:
+            return replace(row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong")
+        return replace(row, diagnosis=diagnose(tally.check, self.backend, failing, passing))
+
+    def _failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
+        """The example of every failing row, by name, for points that a seed cannot give again."""
+        names = {row.example.case for row in rows if row.verdict is Verdict.WRONG and row.example}
+        return {case.name: dict(case.arrays()) for case in self.cases if case.name in names}
+
+
+def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
+    """A law that uses another function cannot be judged where that function is wrong itself."""
+    wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
+    for row in rows:
+        needs = CHECKS[row.check].needs if row.check in CHECKS else ()
+        culprits = [name for name in needs if (name, row.metric) in wrong]
+        if culprits and row.verdict is Verdict.WRONG:
+            row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")
+        yield row
+
+
+def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
+    """The cases with these names, or names that start with them; None: all."""
+    wanted = None if names is None else _listed(names)
+    chosen = [one for one in found if wanted is None or any(_selects(name, one[0]) for name in wanted)]
+    unknown = [name for name in wanted or [] if not any(_selects(name, one) for one, _ in chosen)]
+    if unknown or not chosen:
+        raise ValueError(f"cases: none of the test points is called {', '.join(unknown)}; --list shows them")
+    return chosen
+
+
+def one_of(argument: str, value: str, known: Iterable[str]) -> str:
+    """The value, or ValueError if it is none of the known ones.
+
+    Examples
+    --------
+    >>> one_of("metric", "mix", METRICS)
+    'mix'
+    """
+    if value not in known:
+        raise ValueError(f"{argument}: expected one of {', '.join(known)}, got {value!r}")
+    return value
+
+
+def chosen_checks(names: Iterable[str] | None) -> list[Check]:
+    """The checks with these names, or of the functions with these names; None: all."""
+    if names is None:
+        return list(CHECKS.values())
+    wanted = _listed(names)
+    for name in wanted:
+        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH])
+    return [one for one in CHECKS.values() if one.name in wanted or one.operation.name in wanted]
+
+
+def asks_for_search(names: Iterable[str] | None) -> bool:
+    """Whether a choice of checks includes whole searches."""
+    return names is None or any(name == ROUTINE or name in SEARCH for name in _listed(names))
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _selects(wanted: str, name: str) -> bool:
+    """By the name as a table shows it (a block's index is no part of it), or by the first parts of the name."""
+    start = wanted.split("[")[0].rstrip("/.")
+    return name == start or name.startswith((start + "/", start + ".", start + " "))

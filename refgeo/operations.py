@@ -1,0 +1,280 @@
+r"""What a backend can provide, in one table: names, arguments, formulas, enclosures, sizes and condition numbers.
+
+Everything else of the kit is made from this table: calls, value checks, files for other languages, diagnoses, tests.
+An *operation* is a function of the protocol; a *value* is an operation whose result is enclosed (a geodesic of each order
+is a value of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refgeo.exact import Enclosure, ExactTangentSpace
+from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
+from refgeo.pair import Array, Pair
+
+METRICS: dict[str, type[PairMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
+
+Vectors = Sequence[Pair]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A function of a backend.
+
+    Attributes
+    ----------
+    name : str
+    vectors : tuple of str
+        The names of the vectors that it gets after the point, each as two arrays.
+    extra : tuple of str
+        The arguments after the vectors.
+    scalar : bool
+        Whether the result is one number per block rather than a pair.
+    gram_power : int
+        A route over Gram matrices loses κ to this power.
+    from_case : tuple of str
+        Where a test point keeps the vectors, if under other names.
+    """
+
+    name: str
+    vectors: tuple[str, ...]
+    extra: tuple[str, ...] = ()
+    scalar: bool = False
+    gram_power: int = 2
+    from_case: tuple[str, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        """The call, as the protocol writes it.
+
+        Examples
+        --------
+        >>> OPERATIONS["geodesic"].signature
+        'geodesic(metric, G, H, v_G, v_H, t, order)'
+        """
+        return f"{self.name}({', '.join(('metric', *self.arguments))})"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments after the metric.
+
+        Examples
+        --------
+        >>> OPERATIONS["riemannian_gradient"].arguments
+        ('G', 'H', 'e_G', 'e_H')
+        """
+        return ("G", "H", *(f"{vector}_{part}" for vector in self.vectors for part in "GH"), *self.extra)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names under which a test point keeps the vectors."""
+        return self.from_case or self.vectors
+
+    def shapes(self, point: Pair) -> list[tuple[int, ...]]:
+        """The shapes of the result's parts."""
+        return [point.block_shape] if self.scalar else [point.G.shape, point.H.shape]
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation("inner_product", ("a", "b"), scalar=True),
+        Operation("horizontal_projection", ("v",), gram_power=4),
+        Operation("riemannian_gradient", ("e",)),
+        Operation(
+            "riemannian_hessian",
+            ("e", "w", "v"),
+            gram_power=4,
+            from_case=("hessian_e", "hessian_w", "hessian_v"),
+        ),
+        Operation("christoffel", ("a", "b"), gram_power=3),
+        Operation("geodesic", ("v",), ("t", "order"), gram_power=3),
+        Operation("retraction", ("v",), ("t",)),
+    )
+}
+
+ROUTINE = "sharpness"
+"""The one function of the protocol that is a whole search rather than an operation; see `refgeo.conformance.searches`."""
+
+FUNCTIONS = (*OPERATIONS, ROUTINE)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operation whose result is enclosed.
+
+    Attributes
+    ----------
+    name : str
+    operation : Operation
+    statement : str
+        The formula, in a line.
+    expected : callable
+        ``(exact space, vectors, t) -> tuple of Enclosure``.
+    size : callable
+        ``(space, vectors, t) -> ndarray``: the natural size of the result, that of its terms before they cancel.
+    gram_power : int
+    order : 1, 2, "exact" or None
+    """
+
+    name: str
+    operation: Operation
+    statement: str
+    expected: Callable[[ExactTangentSpace, Vectors, float], tuple[Enclosure, ...]]
+    size: Callable[[PairTangentSpace, Vectors, float], Array]
+    gram_power: int
+    order: Any = None
+
+    def extra(self, t: float) -> tuple[Any, ...]:
+        """The arguments after the vectors.
+
+        Examples
+        --------
+        >>> VALUES["geodesic_2"].extra(0.5)
+        (0.5, 2)
+        """
+        return () if self.order is None else (t, self.order)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return VALUES.__getitem__, (self.name,)
+
+
+def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
+    r"""How fast the factors change beside themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> float(relative_speed(rg.MixedMetric().at(Pair([[2.0]], [[5.0]])), Pair([[6.0]], [[20.0]])).round(12))
+    5.0
+    """
+    gauge = space.gauge
+    return np.asarray(
+        np.hypot(np.linalg.norm(v.G @ gauge.white_G, axis=(-2, -1)), np.linalg.norm(v.H @ gauge.white_H, axis=(-2, -1)))
+    )
+
+
+def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
+    r"""The natural size of Γ(a, b): a bound for the length of each of its terms, which can cancel.
+
+    In inv a term is like :math:`a_G S^{-1} b_G^\top G`, no longer than ‖a‖ times the relative speed
+    :math:`‖b_G S^{-½}‖_F` of the factor; in mix like :math:`a_G b_H^\top H T^{-1}`, no longer than
+    :math:`‖a_G T^{½}‖ ‖b_H T^{-½}‖`. So both are ‖a‖ times the relative speed of b, or the reverse.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> float(christoffel_size(space, space.point, space.point).round(12))
+    4.0
+    """
+    return np.asarray(space.norm(a) * relative_speed(space, b) + space.norm(b) * relative_speed(space, a))
+
+
+def hessian_size(space: PairTangentSpace, e: Pair, w: Pair, v: Pair) -> Array:
+    """The natural size of Hess f[v]: of g⁻¹w, of e D(g⁻¹)[v], which is like twice Γ(grad f, v), and of Γ itself.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> one = Pair([[1.0]], [[1.0]])
+    >>> float(hessian_size(rg.InvariantMetric().at(one), one, one, one).round(12))
+    13.414213562373
+    """
+    gradient = space.riemannian_gradient(e)
+    return np.asarray(space.norm(space.riemannian_gradient(w)) + 3 * christoffel_size(space, gradient, v))
+
+
+def geodesic_size(space: PairTangentSpace, v: Pair, t: float, order: Any) -> Array:
+    """The natural size of a place on a geodesic: the point, the step, and what bends it.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> float(geodesic_size(space, space.point, 1.0, 1).round(12))
+    2.828427124746
+    """
+    time = np.abs(np.float64(t))  # which overflows to infinity
+    size = space.norm(space.point) + time * space.norm(v)
+    if order != 1:
+        size = size + 0.5 * time**2 * christoffel_size(space, v, v)
+    if order == "exact":  # a factor can grow by the exponential of its relative speed
+        size = size * np.exp(np.minimum(time * relative_speed(space, v), 600.0))
+    return np.asarray(size)
+
+
+def _geodesic(order: Any, statement: str) -> Value:
+    return Value(
+        f"geodesic_{order}",
+        OPERATIONS["geodesic"],
+        statement,
+        lambda exact, vectors, t: exact.geodesic(vectors[0], t, order),
+        lambda space, vectors, t: geodesic_size(space, vectors[0], t, order),
+        1 if order == 1 else OPERATIONS["geodesic"].gram_power,
+        order,
+    )
+
+
+def _plain(
+    name: str,
+    statement: str,
+    expected: Callable[..., tuple[Enclosure, ...]],
+    size: Callable[..., Array],
+) -> Value:
+    operation = OPERATIONS[name]
+    return Value(
+        name,
+        operation,
+        statement,
+        lambda exact, vectors, t: expected(exact, *vectors),
+        lambda space, vectors, t: size(space, *vectors),
+        operation.gram_power,
+    )
+
+
+VALUES: dict[str, Value] = {
+    value.name: value
+    for value in (
+        _plain(
+            "inner_product",
+            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",
+            lambda exact, a, b: (exact.inner_product(a, b),),
+            lambda space, a, b: space.norm(a) * space.norm(b),
+        ),
+        _plain(
+            "horizontal_projection",
+            "the metric-orthogonal projection onto the complement of (GΛ, −HΛᵀ)",
+            lambda exact, v: exact.horizontal_projection(v),
+            lambda space, v: space.norm(v),
+        ),
+        _plain(
+            "riemannian_gradient",
+            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹)",
+            lambda exact, e: exact.riemannian_gradient(e),
+            lambda space, e: space.norm(space.riemannian_gradient(e)),
+        ),
+        _plain(
+            "riemannian_hessian",
+            "the horizontal part of D grad f[v] + Γ(grad f, v)",
+            lambda exact, e, w, v: exact.riemannian_hessian(e, w, v),
+            hessian_size,
+        ),
+        _plain(
+            "christoffel",
+            "Γ(a, b) of the Levi-Civita connection, bilinear",
+            lambda exact, a, b: exact.christoffel(a, b),
+            christoffel_size,
+        ),
+        _geodesic(1, "θ + tv"),
+        _geodesic(2, "θ + tv − ½t²Γ(v, v)"),
+        _geodesic("exact", "the geodesic with velocity v at time t"),
+    )
+}
