@@ -24,6 +24,7 @@ from refgeo.sharpness import (
     SharpnessResult,
     adaptive_sharpness,
     average_case_sharpness,
+    check_gradient,
     worst_case_sharpness,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "adaptive_sharpness",
     "average_case_sharpness",
     "check",
+    "check_gradient",
     "conformance",
     "diagonal",
     "formulas",

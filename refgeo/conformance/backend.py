@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.host import Arrays, BackendError, Capture, Host, WireError, exactly, receive, send
+from refgeo.conformance.host import Arrays, BackendError, Capture, Host, WireError, as_backend, exactly, receive, send
 from refgeo.operations import FUNCTIONS
 from refgeo.pair import Array
 
@@ -91,6 +91,8 @@ class Backend:
         What it can be loaded by again; None for an object that has no name.
     where : str
         "a process of its own" or "this process".
+    notes : dict
+        What the last call told besides its result.
 
     Raises
     ------
@@ -111,12 +113,13 @@ class Backend:
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
         self._given_up: dict[str, str] = {}
+        self.notes: dict[str, Any] = {}
         self._server: _Process | _Thread
         if self.spec is not None and os.name == "posix":
             self._server = _Process(self.spec)
             self.where = "a process of its own"
         else:
-            self._server = _Thread(_with_functions(implementation))
+            self._server = _Thread(as_backend(implementation, list(FUNCTIONS)))
             self.where = "this process"
         described = self._server.describe()
         self._functions = frozenset(described["provides"])
@@ -232,14 +235,6 @@ def _importable(implementation: Any) -> str | None:
     if spec is not None and importlib.util.find_spec(name) is not None:
         return name
     return file if file and Path(file).suffix == ".py" else None
-
-
-def _with_functions(implementation: Any) -> Any:
-    """A plain function is a sharpness routine."""
-    from types import SimpleNamespace
-
-    alone = callable(implementation) and not any(hasattr(implementation, name) for name in FUNCTIONS)
-    return SimpleNamespace(sharpness=implementation) if alone else implementation
 
 
 class _Lost(Exception):

@@ -121,8 +121,15 @@ def _takes_any_layout(trial: Trial, operation: Operation) -> Array:
         try:
             trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(trial, operation), layout=layout)
         except Refused as refused:
-            raise Breach(f"asarray does not take {layout}: {refused}") from None
+            raise Breach(f"asarray does not take {layout}: {_short(refused)}") from None
+        except BackendFailure as failure:
+            raise Breach(f"does not take {layout}: {_short(failure)}") from None
     return _fine(trial)
+
+
+def _short(error: Exception) -> str:
+    text = str(error).split("\n")[0]
+    return text if len(text) <= 90 else f"{text[:87]}..."
 
 
 _TIMES = 6
@@ -160,5 +167,5 @@ _register(
     "nan_stays_in_its_block", "NaN in one block leaves the others alone", _nan_stays_in_its_block,
     lambda case: int(np.prod(case.point.block_shape)) > 1,
 )  # fmt: skip
-_register("takes_any_layout", "asarray takes transposed, strided, reversed and read-only arrays", _takes_any_layout)
+_register("takes_any_layout", "transposed, strided, reversed and read-only arrays are taken", _takes_any_layout)
 _register("thread_safe", "two calls at once give what each gives alone", _thread_safe)

@@ -21,6 +21,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,15 @@ def load(spec: str) -> Any:
             raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
         implementation = getattr(implementation, part)
     return implementation
+
+
+def as_backend(implementation: Any, functions: list[str]) -> Any:
+    """The implementation itself; a function alone, which has none of the protocol's, is a sharpness routine."""
+    if not callable(implementation) or any(hasattr(implementation, name) for name in functions):
+        return implementation
+    from refgeo.conformance.searches import plain_routine
+
+    return SimpleNamespace(sharpness=plain_routine(implementation))
 
 
 def _import(place: str) -> Any:
@@ -124,6 +134,16 @@ class Host:
 
     def answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Carry out a request: one call, or two at once in threads."""
+        self.capture.start()
+        try:
+            header, parts = self._answer(request, arrays)
+        finally:
+            printed = self.capture.stop()
+        if "notes" in header:
+            header["notes"]["printed"] = printed
+        return header, parts
+
+    def _answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         try:
             if request["do"] == "search":
                 return self._search(request, arrays)
@@ -142,10 +162,9 @@ class Host:
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]
         given = [_laid_out(array, layout) for array in arrays]
-        if request["do"] == "again":  # other contents at the same address, after a call that may have been remembered
-            for place, array in enumerate(given):
-                if place not in request["keep"]:
-                    array *= -1.5
+        if request["do"] == "again":  # after a call with other contents at the same address
+            for array in given:
+                array *= -1.5
             self._apply(request, self._convert(given))
             for array, content in zip(given, arrays, strict=True):
                 array[...] = content
@@ -156,15 +175,10 @@ class Host:
             if layout == "plain":
                 raise
             return {"status": "refused", "text": said(error)}, []
-        self.capture.start()
-        try:
-            result = self._apply(request, converted)
-        finally:
-            printed = self.capture.stop()
+        result = self._apply(request, converted)
         parts, kinds = self._parts(result, request["shapes"])
         notes = {
             "kinds": kinds,
-            "printed": printed,
             "changed": [
                 i
                 for i, (old, array, now) in enumerate(zip(before, given, converted, strict=True))
@@ -426,7 +440,7 @@ def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> 
     _stay_alone(wire, most_memory)
     capture = FileCapture()
     try:
-        host = Host(load(spec), capture)
+        host = Host(as_backend(load(spec), functions), capture)
     except BackendError as error:
         send(wire, 0, {"status": "failed", "text": str(error)}, [])
         return

@@ -1,4 +1,288 @@
-"""Stub to be written."""
-SEARCH = {}
-def judge_routine(*a): return []
-def call_routine(*a): raise NotImplementedError
+r"""Whole searches on trial: a sharpness routine against proved maxima.
+
+The problems are diagonal networks :math:`‖X(u ⊙ v) - y‖^2` with :math:`X^\top X = I`, where the worst case is known between
+two bounds that meet (`refgeo.diagonal`), for the exact geodesics of inv and mix and for adaptive sharpness; for geodesics
+of order 1 and 2 it is found here: with b = η_u/u = η_v/v the objective is separable,
+
+.. math:: \max_{‖b‖ ≤ ρ/c} \sum_i f_i(b_i), \qquad f_i(b) = 2 g_i β_i (p(b) - 1) + β_i^2 (p(b) - 1)^2,
+
+p(b) = (1 + b + s b²/2)² with s = 0 (order 1), +1 (order 2, inv), −1 (order 2, mix), and Lagrange's dual
+:math:`λ R^2 + \sum_i \max_b f_i(b) - λ c_i^2 b^2` bounds it from above for every λ ≥ 0: maxima of polynomials.
+
+A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike). It is WRONG where its perturbation
+is longer than ρ or not horizontal, where the loss there is not the value that it claims, or where the value exceeds the
+bound. What share of the maximum it finds is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from refgeo import diagonal
+from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.points import rng_of
+from refgeo.conformance.report import ABSENT, Measurement, Row, Verdict
+from refgeo.operations import ROUTINE
+from refgeo.pair import Array
+
+RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
+MEET = 1e-6
+"""A problem is one where the bounds are no further apart than this."""
+TOLERANCE = 1e-8
+"""By how much, relative to ρ, a perturbation may leave the ball and the horizontal space."""
+SEARCH = {
+    "sharpness_1": "order 1: in the ball, horizontal, as large as claimed and no larger than proved",
+    "sharpness_2": "order 2: in the ball, horizontal, as large as claimed and no larger than proved",
+    "sharpness_exact": "exact geodesics: in the ball, horizontal, as large as claimed and no larger than proved",
+    "sharpness_adaptive": "adaptive: in the ball, as large as claimed and no larger than proved",
+}
+
+_SETTINGS: tuple[tuple[str, Any], ...] = (
+    ("adaptive", "adaptive"), ("inv", 1), ("inv", 2), ("inv", "exact"), ("mix", 1), ("mix", 2), ("mix", "exact"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Network:
+    """A diagonal network with its data."""
+
+    name: str
+    u: Array
+    v: Array
+    X: Array
+    y: Array
+
+    def loss(self, u: Array, v: Array) -> float:
+        """‖X(u ⊙ v) − y‖²."""
+        return float(np.sum((self.X @ (u * v) - self.y) ** 2))
+
+    def increase(self, shift: Array) -> float:
+        """L(β + shift) − L(β), without subtracting the losses."""
+        r, moved = self.X @ (self.u * self.v) - self.y, self.X @ shift
+        return float(2.0 * r @ moved + moved @ moved)
+
+
+class Problem:
+    """What a routine is given beside the parameters.
+
+    Attributes
+    ----------
+    X, y : ndarray
+        Of the loss ‖X(u ⊙ v) − y‖², for those who would rather look than differentiate.
+    calls : int
+        How often the loss has been evaluated.
+    """
+
+    def __init__(self, X: Array, y: Array, convert: Callable[[list[Array]], list[Any]], back: Callable[[Any], Array]) -> None:
+        self.X, self.y, self.calls = X, y, 0
+        self._convert, self._back = convert, back
+
+    def value_and_grad(self, G: Any, H: Any) -> tuple[float, tuple[Any, Any]]:
+        """The loss and its gradient at (G, H), in the backend's kind of array."""
+        self.calls += 1
+        u, v = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
+        r = self.X @ (u * v).ravel() - self.y
+        slope = (2.0 * self.X.T @ r).reshape(u.shape)
+        first, second = self._convert([slope * v, slope * u])
+        return float(r @ r), (first, second)
+
+
+def plain_routine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function(value_and_grad, params, metric, rho)`` as the protocol's ``sharpness``; params is the tuple (G, H)."""
+
+    def sharpness(metric: str, problem: Problem, G: Any, H: Any, rho: float, order: Any) -> Any:
+        return function(lambda params: problem.value_and_grad(*params), (G, H), metric, rho)
+
+    return sharpness
+
+
+def call_routine(
+    function: Callable[..., Any],
+    request: dict[str, Any],
+    arrays: list[Any],
+    convert: Callable[[list[Any]], list[Any]],
+    back: Callable[[Any], Any],
+) -> tuple[Any, tuple[Any, Any], int]:
+    """Call a backend's ``sharpness``: the value, the perturbation and the number of evaluations."""
+    from refgeo.conformance.host import members
+
+    G, H, X, y = arrays
+    problem = Problem(X, y, convert, back)
+    rho, order = request["extra"]
+    value, perturbation = members(function(request["metric"], problem, *convert([G, H]), rho, order), 2)
+    return value, tuple(members(perturbation, 2)), problem.calls
+
+
+def networks(profile: str, seed: int) -> Iterator[Network]:
+    """Networks with XᵀX = I: far from the minimum, near it, at it; signs and sizes mixed."""
+    for d, distance in ((6, 1.0), (10, 0.1), (4, 0.0), *(((40, 0.5), (25, 0.0)) if profile == "full" else ())):
+        name = f"net{d}/{distance:g}"
+        rng = rng_of(seed, name)
+        u, v = rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d), rng.uniform(0.5, 2.0, d)
+        X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0]
+        yield Network(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2))
+
+
+def judge_routine(backend: Backend, profile: str, seed: int, progress: Callable[[int, int, str], None]) -> list[Row]:
+    """A row for every metric and order of the backend's ``sharpness``."""
+    if not backend.provides(ROUTINE):
+        return [_row(metric, order, Verdict.NOT_PROVIDED, f"{ABSENT} {ROUTINE}") for metric, order in _SETTINGS]
+    rows = []
+    for done, (metric, order) in enumerate(_SETTINGS):
+        progress(done, len(_SETTINGS), f"searches: {metric} {order}")
+        rows.append(_judged(backend, metric, order, profile, seed))
+    return rows
+
+
+def _judged(backend: Backend, metric: str, order: Any, profile: str, seed: int) -> Row:
+    shares: list[Measurement] = []
+    wrong: list[tuple[Measurement, str]] = []
+    calls = 0
+    for network in networks(profile, seed):
+        for rho in RADII:
+            upper = _bound(metric, order, network, rho)
+            if upper is None:
+                continue
+            place = f"{network.name}/rho{rho:g}"
+            try:
+                value, u_step, v_step = _called(backend, metric, order, network, rho)
+            except NotImplementedError as error:
+                return _row(metric, order, Verdict.NOT_PROVIDED, str(error))
+            except BackendFailure as failure:
+                return _row(metric, order, Verdict.WRONG, f"{place}: {failure}", _at(place, rho, np.inf))
+            calls += int(backend.notes.get("calls", 0))
+            reached, complaint = _held_against(metric, order, network, rho, upper, value, u_step, v_step)
+            share = _at(place, rho, 1.0 - reached / upper if upper > 0.0 else 0.0)
+            shares.append(share)
+            if complaint:
+                wrong.append((share, f"{place}: {complaint}"))
+    if not shares:
+        return _row(metric, order, Verdict.UNDECIDED, "the bounds meet on no problem")
+    if wrong:
+        message = f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)"
+        return _row(metric, order, Verdict.WRONG, message, wrong[0][0], shares)
+    found = [1.0 - one.relative_error for one in shares]
+    worst = max(shares, key=lambda one: one.relative_error)
+    message = (
+        f"finds {100.0 * float(np.median(found)):.4g}% of the maximum (median of {len(found)}), "
+        f"{100.0 * min(found):.3g}% at worst ({worst.case}), with {calls / len(shares):.0f} evaluations a search"
+    )
+    return _row(metric, order, Verdict.PASS, message, worst, shares)
+
+
+def _row(
+    metric: str, order: Any, verdict: Verdict, message: str, example: Measurement | None = None, shares: Any = ()
+) -> Row:
+    name = f"sharpness_{order}"
+    return Row(
+        check=name, kind="search", function=ROUTINE, metric=metric, statement=SEARCH[name], verdict=verdict,
+        points=len(shares), decisive_points=len(shares), worst_case=example, example=example, message=message,
+        measurements=tuple(shares),
+    )  # fmt: skip
+
+
+def _at(place: str, rho: float, missing: float) -> Measurement:
+    """What is missing of the maximum; `condition` holds the radius."""
+    return Measurement(place, (), rho, missing, 1.0, 1.0, True)
+
+
+def _called(backend: Backend, metric: str, order: Any, network: Network, rho: float) -> tuple[float, Array, Array]:
+    d = len(network.u)
+    G, H = network.u.reshape(d, 1, 1), network.v.reshape(d, 1, 1)
+    arrays, shapes = [G, H, network.X, network.y], [(), G.shape, H.shape]
+    asked = 2 if order == "adaptive" else order
+    (value, step_G, step_H), _ = backend.call(ROUTINE, metric, arrays, (rho, asked), shapes, do="search")
+    return float(value), step_G.ravel(), step_H.ravel()
+
+
+def _held_against(
+    metric: str, order: Any, network: Network, rho: float, upper: float, value: float, u_step: Array, v_step: Array
+) -> tuple[float, str]:
+    """What the perturbation reaches, and what is wrong with it."""
+    u, v = network.u, network.v
+    if not (np.isfinite(value) and np.isfinite(u_step).all() and np.isfinite(v_step).all()):
+        return 0.0, "returned NaN or infinity"
+    a, c = u_step / u, v_step / v
+    length = float(np.sqrt(np.sum((a**2 + c**2) * ((u * v) ** 2 if metric == "mix" else 1.0))))
+    reached, rounding = _reached(metric, order, network, a, c)
+    if length > rho * (1.0 + TOLERANCE):
+        return reached, f"leaves the ball: ‖ξ‖ = {length / rho:.6g} ρ"
+    vertical = float(np.linalg.norm((a - c) * (np.abs(u * v) if metric == "mix" else 1.0))) / np.sqrt(2.0)
+    if metric != "adaptive" and vertical > rho * TOLERANCE:
+        return reached, f"is not horizontal: its vertical part is {vertical / rho:.2g} ρ"
+    if abs(value - reached) > rounding + 1e-6 * abs(reached):
+        for other in (1, 2, "exact"):
+            there, _ = _reached(metric, other, network, a, c)
+            if order != "adaptive" and abs(value - there) <= rounding:
+                return reached, f"claims the value of geodesics of order {other}"
+        return reached, f"claims {value:.6g}, but the loss there increases by {reached:.6g}"
+    if value > upper * (1.0 + 2 * MEET) + rounding:
+        return reached, f"claims {value:.6g}, more than the proved bound {upper:.6g}"
+    return reached, ""
+
+
+def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> tuple[float, float]:
+    """The increase of the loss at the end of the geodesic, and what rounding of a difference of losses may add."""
+    if metric == "adaptive" or order == 1:
+        factors = (1.0 + a) * (1.0 + c)
+    elif order == 2:
+        sign = 1.0 if metric == "inv" else -1.0
+        factors = (1.0 + a + 0.5 * sign * (a * a if metric == "inv" else a * c))
+        factors = factors * (1.0 + c + 0.5 * sign * (c * c if metric == "inv" else a * c))
+    else:
+        factors = np.exp(a + c) if metric == "inv" else 1.0 + a + c
+    beta = network.u * network.v
+    increase = network.increase(beta * (factors - 1.0))
+    return increase, 1e-13 * (network.loss(network.u, network.v) * 2.0 + abs(increase) + float(network.y @ network.y))
+
+
+def _bound(metric: str, order: Any, network: Network, rho: float) -> float | None:
+    """A proved upper bound on the maximum, where a point comes within `MEET` of it."""
+    if order in ("adaptive", "exact"):
+        found = diagonal.worst_case(metric, network.u, network.v, network.X, network.y, rho)
+        if bool(found.leaves_domain) or not float(found.gap) <= MEET:
+            return None
+        return float(found.upper)
+    upper, lower = _polynomial_bounds(metric, order, network, rho)
+    return upper if upper - lower <= MEET * upper else None
+
+
+def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) -> tuple[float, float]:
+    """The dual bound, least over λ, and the value of the primal point that it suggests."""
+    beta = network.u * network.v
+    g = network.X.T @ (network.X @ beta - network.y)
+    price = 2.0 * (beta**2 if metric == "mix" else np.ones_like(beta))  # ‖η‖² = Σ price b²
+    sign = 0.0 if order == 1 else 1.0 if metric == "inv" else -1.0
+    root = np.polynomial.Polynomial([1.0, 1.0, 0.5 * sign])
+    moved = root * root - 1.0
+    terms = [2.0 * gi * bi * moved + bi**2 * moved * moved for gi, bi in zip(g, beta, strict=True)]
+
+    def maximisers(multiplier: float) -> Array:
+        best = []
+        for term, cost in zip(terms, price, strict=True):
+            reach = rho / np.sqrt(cost)
+            lagrangian = term - multiplier * cost * np.polynomial.Polynomial([0.0, 0.0, 1.0])
+            roots = lagrangian.deriv().roots()
+            inside = roots.real[(np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots))) & (np.abs(roots.real) <= reach)]
+            candidates = np.array([0.0, -reach, reach, *inside])
+            best.append(candidates[int(np.argmax(lagrangian(candidates)))])
+        return np.array(best)
+
+    def dual(log_multiplier: float) -> float:
+        multiplier = float(np.exp(log_multiplier))
+        b = maximisers(multiplier)
+        return multiplier * (rho**2 - float(price @ b**2)) + sum(float(t(x)) for t, x in zip(terms, b, strict=True))
+
+    grid = np.linspace(-12.0, 16.0, 57)
+    start = float(grid[int(np.argmin([dual(x) for x in grid]))])
+    found = scipy.optimize.minimize_scalar(dual, bounds=(start - 0.6, start + 0.6), method="bounded", options={"xatol": 1e-12})
+    b = maximisers(float(np.exp(found.x)))
+    b = b * min(1.0, rho / max(float(np.sqrt(price @ b**2)), 1e-300))
+    on_sphere = b * rho / max(float(np.sqrt(price @ b**2)), 1e-300)
+    lower = max(sum(float(t(x)) for t, x in zip(terms, point, strict=True)) for point in (b, on_sphere))
+    return float(found.fun), lower

@@ -100,12 +100,13 @@ class Trial:
 
 
 def beside(error: Array, size: Array) -> Array:
-    """error / size; where the size is zero, nothing but zero is right.
+    """error / size; where the size is zero nothing but zero is right, and any other number is as wrong as can be.
 
     Examples
     --------
     >>> beside(np.array([1.0, 0.0, 1.0]), np.array([2.0, 0.0, 0.0]))
-    array([0.5, 0. , inf])
+    array([5.e-001, 0.e+000, 1.e+200])
     """
     with np.errstate(all="ignore"):
-        return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, np.inf))
+        hopeless = np.where(np.isfinite(error), 1e200, error)
+        return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, hopeless))

@@ -2,6 +2,7 @@
 
 from refgeo.sharpness.adaptive import adaptive_sharpness
 from refgeo.sharpness.average_case import average_case_sharpness
+from refgeo.sharpness.gradient_check import check_gradient
 from refgeo.sharpness.result import AverageSharpness, Progress, SharpnessResult
 from refgeo.sharpness.worst_case import worst_case_sharpness
 
@@ -11,5 +12,6 @@ __all__ = [
     "SharpnessResult",
     "adaptive_sharpness",
     "average_case_sharpness",
+    "check_gradient",
     "worst_case_sharpness",
 ]

@@ -35,6 +35,7 @@ def adaptive_sharpness(
     batches: Iterable[Any] | None = None,
     workers: int = 1,
     callback: Callback | None = None,
+    verify: bool = True,
 ) -> SharpnessResult:
     r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
@@ -52,6 +53,11 @@ def adaptive_sharpness(
     n_iter, n_restarts, memory, rng, batches, workers, callback
         As in `worst_case_sharpness`; the ball of the norm inf has no use for the memory.
 
+    verify : bool
+        Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
+        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. These three
+        evaluations, of the first batch only, are not counted.
+
     Returns
     -------
     SharpnessResult
@@ -66,7 +72,7 @@ def adaptive_sharpness(
     >>> round(rg.adaptive_sharpness(loss, np.array([3.0, 4.0]), rho=0.1, norm=np.inf).value, 12)
     0.7
     """
-    effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback)
+    effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback, verify)
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
     ball = _NORMS[norm](checked_radius(rho))
@@ -90,7 +96,7 @@ class _Arrays:
     """Parameters as one flat vector, and back."""
 
     def __init__(self, params: Any, names: Iterable[str] | None) -> None:
-        self._params = params
+        self.params = params
         if isinstance(params, Mapping):
             self.names = [names] if isinstance(names, str) else list(params if names is None else names)
             if len(set(self.names)) < len(self.names):
@@ -106,13 +112,13 @@ class _Arrays:
         self.theta = self.flat(params)
 
     def _parts(self, values: Any, name: str) -> Sequence[Array]:
-        value = values[name] if isinstance(self._params, Mapping) else values
-        own = self._params[name] if isinstance(self._params, Mapping) else self._params
+        value = values[name] if isinstance(self.params, Mapping) else values
+        own = self.params[name] if isinstance(self.params, Mapping) else self.params
         return [np.asarray(factor) for factor in value] if isinstance(own, Pair) else [np.asarray(value)]
 
     def flat(self, values: Any) -> Array:
         """One vector of parameters or gradients; their shapes must be those of the parameters."""
-        if isinstance(self._params, Mapping) and not isinstance(values, Mapping):
+        if isinstance(self.params, Mapping) and not isinstance(values, Mapping):
             raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(values).__name__}")
         vectors = []
         for name in self.names:
@@ -139,12 +145,12 @@ class _Arrays:
                 parts.append(vector[start : start + math.prod(shape)].reshape(shape))
                 start += math.prod(shape)
             blocks[name] = Pair._of(*parts) if len(parts) == 2 else parts[0]
-        return blocks if isinstance(self._params, Mapping) else blocks[""]
+        return blocks if isinstance(self.params, Mapping) else blocks[""]
 
     def whole(self, vector: Array) -> Any:
         """Parameters as the user gave them."""
         blocks = self.structured(vector)
-        return {**self._params, **blocks} if isinstance(self._params, Mapping) else blocks
+        return {**self.params, **blocks} if isinstance(self.params, Mapping) else blocks
 
 
 class _Adaptive:
@@ -152,6 +158,7 @@ class _Adaptive:
 
     def __init__(self, value_and_grad: LossAndGradient, arrays: _Arrays) -> None:
         self._value_and_grad, self._arrays = value_and_grad, arrays
+        self.source = value_and_grad, arrays.params
         self._theta = real_array("params", arrays.theta)
         self.origin = np.zeros_like(self._theta)
         loss, gradient = self._evaluate(self.origin)

@@ -123,6 +123,7 @@ class Objective:
         self, value_and_grad: LossAndGradient, geometry: Geometry, order: Order, gradient_order: Order
     ) -> None:
         self._value_and_grad, self.geometry = value_and_grad, geometry
+        self.source = value_and_grad, geometry.params
         self._order, self._gradient_order = order, gradient_order
         self.origin: Array = np.zeros(geometry.space.n_coordinates)
         loss, gradient = self._evaluate(self.origin)

@@ -14,7 +14,9 @@ import numpy as np
 from refgeo.pair import Array
 from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
+from refgeo.sharpness.gradient_check import verify
 from refgeo.sharpness.model_step import Memory
+from refgeo.sharpness.objective import LossAndGradient
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
 
@@ -31,6 +33,7 @@ class Searched(Protocol):
     loss: float
     origin: Array
     gradient_at_origin: Array
+    source: tuple[LossAndGradient, Any]
 
     def __call__(self, x: Array, /) -> tuple[float, Array]:
         """Value and gradient."""
@@ -58,6 +61,8 @@ class Effort:
     workers : int
         Threads, over batches if there are several, else over starts.
     callback : callable or None
+    verify : bool
+        Whether the gradient is compared with differences first.
     """
 
     n_iter: int
@@ -66,6 +71,7 @@ class Effort:
     seed: int
     workers: int
     callback: Callback | None
+    verify: bool
 
 
 def checked_effort(
@@ -75,6 +81,7 @@ def checked_effort(
     rng: np.random.Generator | int | None,
     workers: int,
     callback: Callback | None,
+    verify: bool,
 ) -> Effort:
     """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
     return Effort(
@@ -84,6 +91,7 @@ def checked_effort(
         seed_of(rng),
         positive_integer("workers", workers),
         callback,
+        bool(verify),
     )
 
 
@@ -179,7 +187,10 @@ def search(
             return None
         index, batch = item
         workers = effort.workers if batches is None else 1
-        return _one_batch(objective_of(batch), index, ball, effort, workers, watcher, settings)
+        objective = objective_of(batch)
+        if effort.verify and index == 0:
+            verify(objective, ball.radius)
+        return _one_batch(objective, index, ball, effort, workers, watcher, settings)
 
     if batches is None:
         result = one((0, None))

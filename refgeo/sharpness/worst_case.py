@@ -29,6 +29,7 @@ def worst_case_sharpness(
     batches: Iterable[Any] | None = None,
     workers: int = 1,
     callback: Callback | None = None,
+    verify: bool = True,
 ) -> SharpnessResult:
     r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
 
@@ -72,6 +73,11 @@ def worst_case_sharpness(
         Called with a `Progress` after every evaluation. Raise ``StopIteration`` in it to stop: what has been found by
         then is returned, without the batches that had not begun.
 
+    verify : bool
+        Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
+        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. These three
+        evaluations, of the first batch only, are not counted.
+
     Returns
     -------
     SharpnessResult
@@ -98,7 +104,7 @@ def worst_case_sharpness(
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = checked_effort(n_iter, n_restarts, memory, rng, workers, callback)
+    effort = checked_effort(n_iter, n_restarts, memory, rng, workers, callback, verify)
     ball, order = RoundBall(checked_radius(rho)), checked_order(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')

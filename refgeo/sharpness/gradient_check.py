@@ -1,0 +1,193 @@
+"""Is the gradient that somebody gives the gradient of the loss? By differences, before anything is built on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from refgeo.pair import Array, Pair
+from refgeo.sharpness.objective import LossAndGradient, checked_evaluation
+
+_AGREE = 0.1
+"""A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding in float32 by less."""
+_CONVERGED = 0.03
+"""Two quotients this close to each other are the slope, whatever the gradient says."""
+_NOISE = 2.0**-23
+"""Of a loss in float32, relative."""
+_REPEATS = 1e-5
+
+
+class Searched(Protocol):
+    """A function of coordinates that is 0 at the origin, with the program that it came from."""
+
+    loss: float
+    origin: Array
+    gradient_at_origin: Array
+    source: tuple[LossAndGradient, Any]
+
+    def __call__(self, x: Array, /) -> tuple[float, Array]:
+        """Value and gradient."""
+
+
+def check_gradient(
+    value_and_grad: LossAndGradient,
+    params: Any,
+    *,
+    tolerance: float = _AGREE,
+    rng: np.random.Generator | int | None = 0,
+) -> dict[str, float]:
+    """Compare a gradient with differences of its loss, block by block.
+
+    Every block is moved alone, along its gradient and along a random direction, by smaller and smaller steps until the
+    difference quotient agrees with the gradient, or has converged to something else.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+        ``value_and_grad(params) -> (loss, grads)``.
+    params : Pair, array or dict of these
+    tolerance : float
+        Relative disagreement that is an error.
+    rng : numpy Generator, or a seed
+
+    Returns
+    -------
+    dict of str to float
+        The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where the loss is flat
+        to rounding and nothing can be told.
+
+    Raises
+    ------
+    ValueError
+        A block disagrees, or the loss differs when it is evaluated again.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> def loss(w):
+    ...     return float(np.sum(w**3)), 3 * w**2
+    >>> max(rg.check_gradient(loss, np.array([1.0, 2.0])).values()) < 1e-3
+    True
+    >>> rg.check_gradient(lambda w: (float(np.sum(w**3)), 2 * w**2), np.array([1.0, 2.0]))
+    Traceback (most recent call last):
+    ...
+    ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes by 1.5 times what it says
+    """
+    generator = np.random.default_rng(rng)
+    loss, grads = checked_evaluation(value_and_grad(params))
+    again, _ = checked_evaluation(value_and_grad(params))
+    _refuse_chance(loss, again)
+    found, complaints = {}, []
+    for name, factor, gradient, moved in _blocks(params, grads):
+        size = float(np.sqrt(np.mean(factor**2))) or 1.0
+        worst, said = math.nan, ""
+        for direction in (gradient, generator.standard_normal(factor.shape)):
+            length = float(np.linalg.norm(direction))
+            if length == 0.0:
+                continue
+            unit = direction * (size * math.sqrt(factor.size) / length)
+
+            def change(s: float, unit: Array = unit, factor: Array = factor, moved: Callable[[Array], Any] = moved) -> float:
+                return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
+
+            slope = float(np.sum(gradient * unit))
+            scale = max(abs(slope), float(np.linalg.norm(gradient)) * size)
+            quotient = _slope_by_differences(change, slope, scale, loss, 1e-2)
+            if quotient is not None:
+                off = abs(quotient - slope) / scale
+                if not off <= (0.0 if math.isnan(worst) else worst):
+                    worst = off
+                    said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
+                elif math.isnan(worst):
+                    worst = off
+        found[name] = worst
+        if worst > tolerance:
+            complaints.append(f"{name}: {said}")
+    if complaints:
+        raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
+    return found
+
+
+def verify(objective: Searched, radius: float) -> None:
+    """One evaluation again at the parameters, and one directional difference: an error if either tells of a mistake."""
+    again, _ = objective(objective.origin)
+    _refuse_chance(objective.loss, objective.loss + again)
+    gradient = objective.gradient_at_origin
+    length = float(np.linalg.norm(gradient))
+    if not 0.0 < length < math.inf:
+        return
+    direction = gradient / length
+
+    def change(s: float) -> float:
+        return objective(s * direction)[0]
+
+    quotient = _slope_by_differences(change, length, length, objective.loss, 0.1 * radius)
+    if quotient is None or abs(quotient - length) <= _AGREE * length:
+        return
+    check_gradient(*objective.source)  # which names the block
+    raise ValueError(
+        f"value_and_grad: along its gradient the loss changes by {quotient / length:.3g} times what the gradient says; "
+        "verify=False searches all the same"
+    )
+
+
+def _refuse_chance(loss: float, again: float) -> None:
+    if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
+        raise ValueError(
+            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}; is dropout on, or "
+            "does it change the model? (module.eval(), a fixed batch and a fixed seed help; verify=False searches all "
+            "the same)"
+        )
+
+
+def _slope_by_differences(
+    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float
+) -> float | None:
+    """A central difference that agrees with the slope, or to which smaller steps converge; None if rounding hides it."""
+    before = None
+    for _ in range(6):
+        if _NOISE * abs(loss) > 0.03 * scale * step:
+            return None
+        ahead, behind = change(step), change(-step)
+        if math.isfinite(ahead) and math.isfinite(behind):
+            quotient = (ahead - behind) / (2.0 * step)
+            if abs(quotient - slope) <= _AGREE * scale:
+                return quotient
+            if before is not None and abs(quotient - before) <= _CONVERGED * scale:
+                return quotient
+            before = quotient
+        step *= 0.1
+    return None
+
+
+def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
+    """Every array of the parameters with its name, its gradient, and the parameters with it replaced."""
+    if isinstance(params, Mapping):
+        for name, block in params.items():
+            if name in grads:
+                for part, factor, gradient, moved in _factors(name, block, grads[name]):
+                    yield part, factor, gradient, lambda x, moved=moved, name=name: {**params, name: moved(x)}
+    else:
+        yield from _factors("", params, grads)
+
+
+def _factors(name: str, block: Any, gradient: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
+    if isinstance(block, Pair):
+        G, H = block
+        prefix = f"{name}." if name else ""
+        yield f"{prefix}G", G, _like(f"{prefix}G", gradient[0] if isinstance(gradient, tuple) else gradient.G, G), lambda x: Pair(x, H)
+        yield f"{prefix}H", H, _like(f"{prefix}H", gradient[1] if isinstance(gradient, tuple) else gradient.H, H), lambda x: Pair(G, x)
+    else:
+        array = np.asarray(block, dtype=np.float64)
+        label = name or "parameters"
+        yield label, array, _like(label, gradient, array), lambda x: x
+
+
+def _like(name: str, gradient: Any, factor: Array) -> Array:
+    array = np.asarray(gradient, dtype=np.float64)
+    if array.shape != factor.shape:
+        raise ValueError(f"value_and_grad: expected a gradient of {name} of shape {factor.shape}, got {array.shape}")
+    return array
