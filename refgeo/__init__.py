@@ -29,7 +29,7 @@ from refgeo.sharpness import (
 )
 
 if TYPE_CHECKING:
-    from refgeo import conformance, diagonal, formulas, networks, strategies, testing, toy
+    from refgeo import adapters, conformance, diagonal, formulas, networks, strategies, testing, toy
     from refgeo.conformance import Report, check
     from refgeo.gradients import value_and_grad
 
@@ -54,6 +54,7 @@ __all__ = [
     "SharpnessResult",
     "TangentSpace",
     "TranslationMetric",
+    "adapters",
     "adaptive_sharpness",
     "average_case_sharpness",
     "check",
@@ -70,7 +71,7 @@ __all__ = [
 ]
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
-_DEFERRED_MODULES = ("conformance", "diagonal", "formulas", "networks", "strategies", "testing", "toy")
+_DEFERRED_MODULES = ("adapters", "conformance", "diagonal", "formulas", "networks", "strategies", "testing", "toy")
 
 
 def __getattr__(name: str) -> Any:

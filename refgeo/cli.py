@@ -204,7 +204,9 @@ def _check(options: argparse.Namespace) -> int:
     points, outputs = _points(options), _outputs(options)
     if options.list:
         return _list(points)
-    chosen = {name: getattr(options, name) for name in ("examples", "specification") if getattr(options, name) is not None}
+    chosen = {
+        name: getattr(options, name) for name in ("examples", "specification") if getattr(options, name) is not None
+    }
     with _progress(options) as show:
         report = check(
             options.backend,

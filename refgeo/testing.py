@@ -145,7 +145,7 @@ def parametrize_with_checks(
 
     names = [one.name for one in chosen_checks(checks)]
     wanted_metrics = [one_of("metrics", metric, METRICS) for metric in metrics]
-    wanted_dtypes = [one_of("dtypes", dtype, DTYPES) for dtype in dtypes]
+    wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in dtypes]
     items = []
     for given in backends:
         backend = Backend.of(given, timeout)
@@ -163,7 +163,8 @@ def parametrize_with_checks(
 def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
     """The expected failures of one backend, checked."""
     plain = {name: reason for name, reason in given.items() if not isinstance(reason, Mapping)}
-    entries: dict[str, Any] = {**plain, **dict(given.get(backend) or {} if backend not in plain else {})}
+    own = given.get(backend)
+    entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
     for entry, reason in entries.items():
         name, _, metric = entry.partition("[")
         one_of("expected_failures", name, CHECKS)
@@ -284,7 +285,9 @@ def _as_case(
     case = given_case("given", metric, arrays, dtype, relaxation=relaxation)
     one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
     if not one.applies(case):
-        raise ValueError("order: this exact geodesic has no closed form, and integrating it with a proof takes too long")
+        raise ValueError(
+            "order: this exact geodesic has no closed form, and integrating it with a proof takes too long"
+        )
     return case, one
 
 

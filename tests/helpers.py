@@ -6,9 +6,10 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.conformance.backend import FUNCTIONS
 from refgeo.diagonal.geometry import geometry_of
+from refgeo.operations import OPERATIONS
 
+FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
 
 # leading dimensions, n, m, h: one of each kind

@@ -1,6 +1,6 @@
 """Right implementations, each in its own way, that nobody may accuse.
 
-    python -m validation.implementations [--seeds N] [--profile quick|full] [--workers N]
+python -m validation.implementations [--seeds N] [--profile quick|full] [--workers N]
 """
 
 import argparse
@@ -21,7 +21,6 @@ FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 
 def T(matrix):
     return np.swapaxes(matrix, -1, -2)
-
 
 
 def _backend(inverse_product, projection=None, christoffel=None):
@@ -322,7 +321,9 @@ def _in_python_lists():
 
     def blockwise(function):
         def call(metric, *arrays):
-            blocks = [function(metric, *(x[block].tolist() for x in arrays)) for block in np.ndindex(arrays[0].shape[:-2])]
+            blocks = [
+                function(metric, *(x[block].tolist() for x in arrays)) for block in np.ndindex(arrays[0].shape[:-2])
+            ]
             leading = arrays[0].shape[:-2]
             if isinstance(blocks[0], tuple):
                 return tuple(

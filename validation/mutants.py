@@ -593,7 +593,11 @@ def seen_properties(target, metric="inv"):
     impossible = set()
     if operation.name in ("riemannian_gradient", "riemannian_hessian") or len(operation.vectors) > 2:
         impossible |= {"where both vectors are the same", "where the vectors have different sizes"}
-        impossible |= {"where the vector is vertical", "where the vectors are orthogonal", "where the vector is horizontal"}
+        impossible |= {
+            "where the vector is vertical",
+            "where the vectors are orthogonal",
+            "where the vector is horizontal",
+        }
     if not two:
         impossible |= {"where both vectors are the same", "where the vectors are orthogonal"}
         impossible |= {"where the vectors have different sizes"}
@@ -603,7 +607,9 @@ def seen_properties(target, metric="inv"):
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}
     if operation.name == "retraction":  # a curve is judged at its start
         impossible |= {"for t = 1", "for t > 1", "for t > 10", "where the vector is horizontal"}
-    if target == EXACT:  # judged by value where a closed form or a short integration exists, by laws at plain single blocks
+    if (
+        target == EXACT
+    ):  # judged by value where a closed form or a short integration exists, by laws at plain single blocks
         impossible |= {name for name in PROPERTIES if name.startswith("where a vector is much longer")}
     return [name for name in PROPERTIES if name not in impossible and first]
 
@@ -635,7 +641,9 @@ def judge_cell(cell):
         return [*complaints, *(f"{row} is called wrong" for row in report.wrong)], ""
     metrics = {name.split("[")[1] for name in report.wrong}
     said = next((row.diagnosis for row in report.failures if row.diagnosis), "")
-    complaints = [] if metrics == {"inv]", "mix]"} else [f"caught for {sorted(metrics)} only" if metrics else "not caught"]
+    complaints = (
+        [] if metrics == {"inv]", "mix]"} else [f"caught for {sorted(metrics)} only" if metrics else "not caught"]
+    )
     # the mistake is made with the right result: that it is off by a hundredth is a right diagnosis, too, in its place
     if name in PROPERTIES and said and "no common" not in said and name not in said and said.count(" or ") < 2:
         complaints.append(f"false diagnosis: {said}")
@@ -649,7 +657,9 @@ def judge(mutant):
     wrong = set(report.wrong)
     if wrong != mutant.expected():
         complaints.append(f"names {sorted(wrong)}, expected {sorted(mutant.expected())}")
-    if mutant.contract is not None and f"{mutant.function}.{mutant.contract}" not in {row.check for row in report.findings}:
+    if mutant.contract is not None and f"{mutant.function}.{mutant.contract}" not in {
+        row.check for row in report.findings
+    }:
         complaints.append(f"the contract {mutant.contract} holds")
     diagnoses = [row.diagnosis for row in report.failures if row.kind == "value"]
     if mutant.diagnosis is not None and not all(mutant.diagnosis in diagnosis for diagnosis in diagnoses):

@@ -28,8 +28,10 @@ from refgeo.pair import Array
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
-MEMORY = 8 << 30
-"""Bytes of data that a backend's process may hold."""
+MEMORY = (
+    min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
+)
+"""Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
 _START = 300.0
 """Seconds that importing a backend may take."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -58,6 +60,10 @@ class Observed:
         Which memory its results share, in words; empty if none.
     overwritten : bool
         Whether it changed what the call before had returned.
+    streams : str
+        What it did to the standard streams, in words; empty if nothing.
+    forked : bool
+        Whether it forked a process.
     """
 
     kinds: tuple[str, ...] = ()
@@ -65,6 +71,8 @@ class Observed:
     changed: tuple[int, ...] = ()
     aliases: str = ""
     overwritten: bool = False
+    streams: str = ""
+    forked: bool = False
 
 
 class Backend:
@@ -130,6 +138,17 @@ class Backend:
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
                 'the section "Check your implementation" of the README'
             )
+
+    @classmethod
+    def load(cls, spec: str, timeout: float = TIMEOUT) -> Backend:
+        """The backend named by ``module``, ``module:object``, ``path/to/file.py`` or ``file.py:object``.
+
+        Examples
+        --------
+        >>> Backend.load("refgeo.formulas").provides("geodesic")
+        True
+        """
+        return cls(spec, timeout=timeout)
 
     @classmethod
     def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
@@ -200,6 +219,8 @@ class Backend:
             raise NotImplementedError(text)
         if status == "refused":
             raise Refused(text)
+        if status == "exhausted":  # which takes its time, every time
+            self._given_up[function] = text
         if status != "done":
             raise BackendFailure(text or "no usable result")
         notes = header.get("notes", {})
@@ -210,6 +231,8 @@ class Backend:
             tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
             str(notes.get("aliases", "")),
             bool(notes.get("overwritten", False)),
+            str(notes.get("streams", "")),
+            bool(notes.get("forked", False)),
         )
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
@@ -255,9 +278,7 @@ class _Process:
         self._start()
         return self._described
 
-    def ask(
-        self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int
-    ) -> tuple[dict[str, Any], Arrays]:
+    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
         if self._process is None:
             self._start()
         assert self._wire is not None
@@ -299,7 +320,7 @@ class _Process:
         )
         os.close(descriptor)
         self._wire = ours
-        weakref.finalize(self, _kill, self._process)
+        weakref.finalize(self, _let_go, self._process, ours)
         try:
             self._wire.settimeout(_START)
             _, header, _ = receive(_before(time.monotonic() + _START, ours), 0)
@@ -354,6 +375,12 @@ def _before(deadline: float, wire: socket.socket) -> Callable[[int], bytes]:
     return exactly(wire, prepare)
 
 
+def _let_go(process: subprocess.Popen[bytes], wire: socket.socket) -> None:
+    """End a backend's process, and the line to it."""
+    _kill(process)
+    wire.close()
+
+
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -373,9 +400,7 @@ class _Thread:
     def describe(self) -> dict[str, Any]:
         return self._host.describe(list(FUNCTIONS))
 
-    def ask(
-        self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int
-    ) -> tuple[dict[str, Any], Arrays]:
+    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
         if self._queue is None:
             self._queue, self._answers = queue.SimpleQueue(), queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._host, self._queue, self._answers), daemon=True).start()

@@ -104,7 +104,10 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
     """The backend's own functions, wrong themselves, from which the right formula gives exactly these wrong numbers."""
     if value.name not in ("geodesic_2", "riemannian_hessian"):
         return None
-    parts = {"geodesic_2": ("christoffel",), "riemannian_hessian": ("riemannian_gradient", "christoffel", "horizontal_projection")}
+    parts = {
+        "geodesic_2": ("christoffel",),
+        "riemannian_hessian": ("riemannian_gradient", "christoffel", "horizontal_projection"),
+    }
     guilty = [name for name in parts[value.name] if name in wrong]
     if not guilty:
         return None
@@ -151,7 +154,9 @@ def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
 
 def _telling(failing: list[Case]) -> list[Case]:
     """A few failing cases: large enough that mistakes do not coincide, well conditioned, and different."""
-    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000] or failing[:1]
+    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000] or failing[
+        :1
+    ]
     ranked = sorted(clear, key=lambda case: (not case.plain, case.point.sizes[2] == 1, float(np.max(case.condition))))
     chosen: list[Case] = []
     for case in ranked:
@@ -174,7 +179,13 @@ class _Scene:
         deviation = _distance(result, right)
         rounding = float(np.max(4 * DOUBTFUL * check.unit(case)))
         # a hundredth of what is to be explained; rounding has its share of an error that is small itself
-        return cls(check.value, case, result, right, max(min(rounding, 1e-3, 0.01 * deviation), 0.002 * deviation * (deviation < 1e-6)))
+        return cls(
+            check.value,
+            case,
+            result,
+            right,
+            max(min(rounding, 1e-3, 0.01 * deviation), 0.002 * deviation * (deviation < 1e-6)),
+        )
 
     def agrees(self, candidate: Parts) -> bool:
         return _distance(self.result, candidate) <= self.tolerance
@@ -248,7 +259,10 @@ def _scaled(scenes: list[_Scene]) -> Mistake | None:
     """A multiple of the right result, or of one of its parts: the same everywhere."""
     parts = range(len(scenes[0].right))
     fits = [
-        [float(np.vdot(x, y)) / max(float(np.vdot(x, x)), 1e-300) for x, y in zip(scene.right, scene.result, strict=True)]
+        [
+            float(np.vdot(x, y)) / max(float(np.vdot(x, x)), 1e-300)
+            for x, y in zip(scene.right, scene.result, strict=True)
+        ]
         for scene in scenes
     ]
     factors = [float(np.median([fit[i] for fit in fits])) for i in parts]
@@ -261,7 +275,9 @@ def _scaled(scenes: list[_Scene]) -> Mistake | None:
         return None
     if len(changed) == len(parts) and len({round(factor, 5) for factor in factors}) == 1:
         return f"your result is {factors[0]:.6g} times the right one", made
-    return "; ".join(f"the {'GH'[i]} part of your result is {factors[i]:.6g} times the right one" for i in changed), made
+    return "; ".join(
+        f"the {'GH'[i]} part of your result is {factors[i]:.6g} times the right one" for i in changed
+    ), made
 
 
 def _clipped(scenes: list[_Scene]) -> Mistake | None:
@@ -346,7 +362,9 @@ def _by_relaxation(check: Check, scenes: list[_Scene]) -> Mistake | None:
         if not all(scene.agrees(made(scene)) for scene in scenes):
             continue
         if truth:
-            ignored = f"ε is not used: your result is that of the geometry without it, where ε = {truth:g} was asked for"
+            ignored = (
+                f"ε is not used: your result is that of the geometry without it, where ε = {truth:g} was asked for"
+            )
             return (ignored if below_rounding else f"your ε is {epsilon:.3g} where {truth:g} was asked for"), made
         if not below_rounding:
             return f"a relaxation ε = {epsilon:.3g} is left in {place}", made
@@ -403,21 +421,24 @@ def _grams(case: Case) -> tuple[Array, Array, Array, Array]:
 
 def _of_inner_product(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
     _, _, S, T = _grams(case)
-    A_G, A_H = transpose(case.vectors["a"].G) @ case.vectors["b"].G, transpose(case.vectors["a"].H) @ case.vectors["b"].H
+    A_G, A_H = (
+        transpose(case.vectors["a"].G) @ case.vectors["b"].G,
+        transpose(case.vectors["a"].H) @ case.vectors["b"].H,
+    )
     inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
 
-    def value(W_G: Array, W_H: Array) -> Parts:
+    def product(W_G: Array, W_H: Array) -> Parts:
         return (np.asarray(np.trace(W_G @ A_G, axis1=-2, axis2=-1) + np.trace(W_H @ A_H, axis1=-2, axis2=-1)),)
 
     eye, zero = np.eye(S.shape[-1]), np.zeros_like(S)
     G_weight, H_weight = (inverse_S, inverse_T) if case.metric == "inv" else (T, S)
-    yield "the Gram matrices are missing: your result is tr(a_Gᵀb_G) + tr(a_Hᵀb_H)", value(eye, eye)
-    yield "the Gram matrices are not inverted: tr(S a_Gᵀb_G) + tr(T a_Hᵀb_H)", value(S, T)
-    yield "the Gram matrices are inverted and exchanged: tr(T⁻¹a_Gᵀb_G) + tr(S⁻¹a_Hᵀb_H)", value(inverse_T, inverse_S)
-    yield "the H part uses the Gram matrix of the G part", value(G_weight, G_weight)
-    yield "the G part uses the Gram matrix of the H part", value(H_weight, H_weight)
-    yield "the H part is missing", value(G_weight, zero)
-    yield "the G part is missing", value(zero, H_weight)
+    yield "the Gram matrices are missing: your result is tr(a_Gᵀb_G) + tr(a_Hᵀb_H)", product(eye, eye)
+    yield "the Gram matrices are not inverted: tr(S a_Gᵀb_G) + tr(T a_Hᵀb_H)", product(S, T)
+    yield "the Gram matrices are inverted and exchanged: tr(T⁻¹a_Gᵀb_G) + tr(S⁻¹a_Hᵀb_H)", product(inverse_T, inverse_S)
+    yield "the H part uses the Gram matrix of the G part", product(G_weight, G_weight)
+    yield "the G part uses the Gram matrix of the H part", product(H_weight, H_weight)
+    yield "the H part is missing", product(G_weight, zero)
+    yield "the G part is missing", product(zero, H_weight)
 
 
 def _of_projection(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
@@ -638,7 +659,9 @@ def _by_experiment(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
 
 
 def _remade(case: Case, point: Pair) -> Case:
-    return make_case(case.name, case.metric, point, rng_of(case.seed, "diagnosis"), case.dtype, case.seed, case.relaxation)
+    return make_case(
+        case.name, case.metric, point, rng_of(case.seed, "diagnosis"), case.dtype, case.seed, case.relaxation
+    )
 
 
 def _balanced(case: Case) -> Case:

@@ -34,6 +34,11 @@ LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-
 
 MOST_TEXT = 400
 
+_forks = [0]
+"""How often this process has forked, in a list because a hook counts."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=lambda: _forks.__setitem__(0, _forks[0] + 1))
+
 
 class BackendError(ValueError):
     """A backend cannot be found, or provides nothing to check."""
@@ -134,13 +139,16 @@ class Host:
 
     def answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Carry out a request: one call, or two at once in threads."""
+        forks, process = _forks[0], os.getpid()
         self.capture.start()
         try:
             header, parts = self._answer(request, arrays)
         finally:
-            printed = self.capture.stop()
+            printed, tampered = self.capture.stop()
+        if os.getpid() != process:  # a forked child has come back in the parent's place
+            os._exit(0)
         if "notes" in header:
-            header["notes"]["printed"] = printed
+            header["notes"] |= {"printed": printed, "streams": tampered, "forked": _forks[0] > forks}
         return header, parts
 
     def _answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -155,7 +163,7 @@ class Host:
         except Unusable as error:
             return {"status": "failed", "text": str(error)}, []
         except MemoryError:
-            return {"status": "failed", "text": "MemoryError: it needs more memory than it may have"}, []
+            return {"status": "exhausted", "text": "MemoryError: it needs more memory than it may have"}, []
         except BaseException as error:
             return {"status": "failed", "text": said(error)}, []
 
@@ -346,10 +354,21 @@ class Capture:
         self._stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always")
 
-    def stop(self) -> str:
-        """What was printed since the start."""
+    def stop(self) -> tuple[str, str]:
+        """What was printed since the start, and what was done to the streams."""
+        tampered = "replaced or closed a standard stream" if sys.stdout is not self._text else ""
         self._stack.close()
-        return self._text.getvalue()[:MOST_TEXT].strip()
+        try:
+            return self._text.getvalue()[:MOST_TEXT].strip(), tampered
+        except ValueError:
+            return "", "closed a standard stream"
+
+
+def _out_of_the_way(descriptor: int) -> int:
+    """A copy with a number that programs seldom close."""
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200)
 
 
 class FileCapture(Capture):
@@ -358,21 +377,42 @@ class FileCapture(Capture):
     def __init__(self) -> None:
         import tempfile
 
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
+        file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
+        self._file = os.fdopen(_out_of_the_way(file.fileno()), "w+b")
         for stream in (1, 2):
             os.dup2(self._file.fileno(), stream)
+        self._streams = sys.stdout, sys.stderr
         self._seen = 0
         warnings.simplefilter("always")
 
     def start(self) -> None:
+        """From now on, output is new."""
+        self._streams = sys.stdout, sys.stderr
         self._seen = self._size()
 
-    def stop(self) -> str:
+    def stop(self) -> tuple[str, str]:
+        """What was printed since the start, and what was done to the streams, which is undone."""
         size = self._size()
-        if size <= self._seen:
-            return ""
-        text = os.pread(self._file.fileno(), min(size - self._seen, MOST_TEXT), self._seen)
-        return text.decode("utf-8", "replace").strip()
+        text = (
+            os.pread(self._file.fileno(), min(size - self._seen, MOST_TEXT), self._seen) if size > self._seen else b""
+        )
+        return text.decode("utf-8", "replace").strip(), self._restored()
+
+    def _restored(self) -> str:
+        tampered = ""
+        if (sys.stdout, sys.stderr) != self._streams:
+            tampered = "replaced a standard stream"
+            sys.stdout, sys.stderr = self._streams
+        for number, stream in ((1, "stdout"), (2, "stderr")):
+            try:
+                os.fstat(number)
+            except OSError:
+                tampered = "closed a standard stream"
+                os.dup2(self._file.fileno(), number)
+            if getattr(getattr(sys, stream), "closed", False):
+                tampered = "closed a standard stream"
+                setattr(sys, stream, open(number, "w", closefd=False))  # noqa: SIM115
+        return tampered
 
     def _size(self) -> int:
         for stream in (sys.stdout, sys.stderr):

@@ -170,7 +170,9 @@ def _moved(trial: Trial, *vectors: Pair) -> tuple[Pair, ...]:
     return tuple(trial.rounded(pair.transform(A)) for pair in (trial.case.point, *vectors))
 
 
-def _equivariance(trial: Trial, function: str, vectors: tuple[Pair, ...], size: Array, extra: tuple[Any, ...] = ()) -> Array:
+def _equivariance(
+    trial: Trial, function: str, vectors: tuple[Pair, ...], size: Array, extra: tuple[Any, ...] = ()
+) -> Array:
     """f(A·θ, A·v) against A·f(θ, v), measured at the moved point."""
     point, *moved = _moved(trial, *vectors)
     return _carried(trial, function, vectors, point, tuple(moved), size, extra)
@@ -247,9 +249,15 @@ def _of_every_value(value: Value) -> None:
     def _(trial: Trial) -> Array:
         return _again(trial, value, trial.value(value))
 
-    @law(function, f"any_memory_layout{order}", "transposed, strided, reversed and read-only arrays are arrays, too", **options)
+    @law(
+        function,
+        f"any_memory_layout{order}",
+        "transposed, strided, reversed and read-only arrays are arrays, too",
+        **options,
+    )
     def _(trial: Trial) -> Array:
-        plain, errors = trial.value(value), [np.zeros(trial.case.point.block_shape)]
+        plain = trial.value(value)
+        errors: list[Array] = [np.zeros(trial.case.point.block_shape)]
         for layout in LAYOUTS[1:]:
             try:
                 errors.append(_again(trial, value, plain, layout=layout))
@@ -334,9 +342,7 @@ def _(trial: Trial) -> Array:
 def _(trial: Trial) -> Array:
     a, c = _vector(trial, "a"), _third(trial)
     together = trial.call("horizontal_projection", trial.rounded(2 * a - 3 * c))
-    apart = _combination(
-        (2.0, trial.call("horizontal_projection", a)), (-3.0, trial.call("horizontal_projection", c))
-    )
+    apart = _combination((2.0, trial.call("horizontal_projection", a)), (-3.0, trial.call("horizontal_projection", c)))
     return _differences(trial, together, apart, _norm(trial, a))
 
 
@@ -378,7 +384,7 @@ def _(trial: Trial) -> Array:
 
 
 def _covector(trial: Trial) -> Pair:
-    """e of the case; where it is zero, the gradient of a loss."""
+    """E of the case; where it is zero, the gradient of a loss."""
     e = trial.case.vectors["e"]
     zero = ~np.any([np.any(factor, axis=(-2, -1)) for factor in e], axis=0)
     _, other = _loss(trial)
@@ -438,9 +444,7 @@ def _(trial: Trial) -> Array:
 def _hessian(trial: Trial, v: Pair) -> Parts:
     """The backend's Hessian of the loss, along a horizontal vector."""
     loss, egrad = _loss(trial)
-    return trial.call(
-        "riemannian_hessian", trial.rounded(egrad), trial.rounded(loss.hessian(trial.case.point, v)), v
-    )
+    return trial.call("riemannian_hessian", trial.rounded(egrad), trial.rounded(loss.hessian(trial.case.point, v)), v)
 
 
 def _hessian_size(trial: Trial, v: Pair) -> Array:
@@ -552,7 +556,9 @@ def _of_a_geodesic(order: Any) -> None:
     def ordered(name: str, statement: str, **options: Any) -> Callable[[Law], Law]:
         if order == "exact" and "where" not in options:
             options["where"] = _is_single
-        return law("geodesic", f"{name}_{order}", f"order {order}: {statement}", value=VALUES[f"geodesic_{order}"], **options)
+        return law(
+            "geodesic", f"{name}_{order}", f"order {order}: {statement}", value=VALUES[f"geodesic_{order}"], **options
+        )
 
     @ordered("starts_at_the_point", "γ(0) = θ", where=lambda case: True, most=MANY if order != "exact" else None)
     def _(trial: Trial) -> Array:
@@ -650,7 +656,9 @@ def _(trial: Trial) -> Array:
 
 
 _of_an_exact_geodesic(
-    "constant_speed", "‖γ'(t)‖ is constant", lambda trial, v, there, moving: np.abs(there.norm(moving) - _norm(trial, v))
+    "constant_speed",
+    "‖γ'(t)‖ is constant",
+    lambda trial, v, there, moving: np.abs(there.norm(moving) - _norm(trial, v)),
 )
 _of_an_exact_geodesic(
     "stays_horizontal", "γ' stays horizontal",

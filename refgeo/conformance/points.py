@@ -19,7 +19,7 @@ import numpy.typing as npt
 from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.pair_space import PairTangentSpace
-from refgeo.operations import METRICS, OPERATIONS, Operation, Value, relative_speed
+from refgeo.operations import METRICS, Operation, Value, relative_speed
 from refgeo.pair import Array, Pair, transpose
 
 # Precision ---------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class ExactBlock:
 
     def __init__(self, case: Case, block: tuple[int, ...]) -> None:
         self._case, self._block = case, block
-        self._space = ExactTangentSpace(case.metric, *_block_of(case.point, block), case.relaxation)
+        self._space = ExactTangentSpace(case.metric, *_block_of(case.point, block), relaxation=case.relaxation)
         self._vectors: dict[str, Pair] = {}
         self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
 
@@ -402,7 +402,9 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     if recipe.point == "orthonormal":
         G, H = (np.linalg.qr(rng.standard_normal((*batch, rows, h)))[0] for rows in (n, m))
     else:
-        G, H = (_factor(rng, batch, rows, h, k, recipe.point) for rows, k in zip((n, m), recipe.conditions, strict=True))
+        G, H = (
+            _factor(rng, batch, rows, h, k, recipe.point) for rows, k in zip((n, m), recipe.conditions, strict=True)
+        )
     if recipe.point == "twins":
         H = G.copy()
     if recipe.point == "balanced":
@@ -414,9 +416,7 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     return Pair(sizes[0] * G, sizes[1] * H)
 
 
-def _factor(
-    rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int, condition: float, kind: str
-) -> Array:
+def _factor(rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int, condition: float, kind: str) -> Array:
     """Random factors with singular values from 1 down to 1/condition, in random directions."""
     left = np.linalg.qr(rng.standard_normal((*batch, rows, h)))[0]
     right = np.linalg.qr(rng.standard_normal((*batch, h, h)))[0]
@@ -660,9 +660,7 @@ def _fits(recipe: Recipe, dtype: str) -> bool:
 def _network_case(name: str, metric: str, point: Pair, points: Points) -> Case:
     """A block of a network, with random vectors."""
     try:
-        return make_case(
-            name, metric, point, rng_of(points.seed, name), points.dtype, points.seed, points.relaxation
-        )
+        return make_case(name, metric, point, rng_of(points.seed, name), points.dtype, points.seed, points.relaxation)
     except RankDeficientError as error:
         raise RankDeficientError(f"{name}: {error}", error.block, error.smallest_singular_value) from error
 
@@ -768,7 +766,7 @@ class Situation:
     def lengths(self) -> list[float]:
         """The norms of the vectors beside the point's."""
         size = np.hypot(np.linalg.norm(self.G), np.linalg.norm(self.H))
-        return [float(np.hypot(*(np.linalg.norm(x) for x in v)) / size) for v in self.vectors]
+        return [float(np.hypot(np.linalg.norm(v.G), np.linalg.norm(v.H)) / size) for v in self.vectors]
 
 
 def _blocks(s: Situation) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -13,6 +13,7 @@ from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import PRECISIONS, Points
 
 ABSENT = "no function"
+EVERY = "any metric"
 
 
 class Verdict(Enum):
@@ -151,7 +152,7 @@ class Row:
         'nothing left at κ=1e+06'
         """
         if self.verdict is not Verdict.PASS:
-            return self.verdict.value
+            return str(self.verdict.value)
         if self.no_result:
             return f"no result at {self.no_result.split(':')[0]}"
         if self.lossy_case is None:
@@ -263,15 +264,15 @@ class Report:
 
     def broken_laws(self, row: Row) -> list[Row]:
         """The laws that fail with a value."""
-        return [law for law in self.failures if law.kind == "law" and _same_function(law, row)] if not row.is_law else []
+        return (
+            [law for law in self.failures if law.kind == "law" and _same_function(law, row)] if not row.is_law else []
+        )
 
     def told(self) -> list[Row]:
         """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
         values = [row for row in self.rows if row.kind == "value" and row.verdict in FAILING[:2]]
         return [
-            row
-            for row in self.failures
-            if row.kind != "law" or not any(_same_function(row, value) for value in values)
+            row for row in self.failures if row.kind != "law" or not any(_same_function(row, value) for value in values)
         ]
 
     def reproduce(self, row: Row) -> str:
@@ -328,13 +329,18 @@ class Report:
     def summary(self) -> list[str]:
         """What the report says in a few lines: how many pass, what is missing, what is wrong."""
         lines = []
-        for kind, words in (("value", "values"), ("law", "laws"), ("contract", "rules of conduct"), ("search", "searches")):
+        for kind, words in (
+            ("value", "values"),
+            ("law", "laws"),
+            ("contract", "rules of conduct"),
+            ("search", "searches"),
+        ):
             rows = [row for row in self.judged if row.kind == kind]
             if rows:
                 passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
                 lines.append(f"{passing} of {len(rows)} provided {words} pass")
         for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
-            rows = [row for row in self.rows if row.verdict is verdict and row.kind in ("value", "search")]
+            rows = [row for row in self._leading if row.verdict is verdict]
             if rows:
                 lines.append(f"{words}: " + ", ".join(_named(rows)))
         inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
@@ -343,6 +349,17 @@ class Report:
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
+
+    @property
+    def _leading(self) -> list[Row]:
+        """The values and searches; of a function that has none, its first law in the name of all."""
+        leading = [row for row in self.rows if row.kind in ("value", "search")]
+        known = {row.function for row in leading}
+        first: dict[tuple[str, str], Row] = {}
+        for row in self.rows:
+            if row.kind == "law" and row.function not in known:
+                first.setdefault((row.function, row.metric), replace(row, check=row.function))
+        return [*leading, *first.values()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: what ``refgeo/conformance/report.schema.json`` describes; infinities become strings."""
@@ -389,6 +406,6 @@ def _named(rows: list[Row]) -> list[str]:
     names = []
     for check, message in reasons.items():
         metrics = [row.metric for row in rows if row.check == check]
-        name = check if len(metrics) > 1 else f"{check}[{metrics[0]}]"
+        name = check if len(metrics) > 1 or metrics == [EVERY] else f"{check}[{metrics[0]}]"
         names.append(name if message.startswith(ABSENT) else f"{name} ({message})")
     return names

@@ -129,7 +129,9 @@ def check(
         raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    kind, options, source = "generated", {}, None
+    kind = "generated"
+    options: dict[str, Any] = {}
+    source: Any = None
     if profile == "fuzz":
         if not (isinstance(examples, int) and examples > 0):
             raise ValueError(f"examples: expected a whole number > 0, got {examples!r}")
@@ -146,14 +148,18 @@ def check(
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     where = Points(kind, profile, dtype, seed, float(relaxation), options, source)
     run = Run(loaded, chosen, wanted, where, progress or (lambda done, total, what: None))
-    if kind == "fuzz":
-        from refgeo.conformance.fuzz import search
-
-        run.cases = search(run, examples)
-    else:
-        run.over(cases)
     searching = cases is None and not laws_only and kind == "generated" and asks_for_search(checks)
-    return run.report(judge_routine(loaded, profile, seed, run.progress) if searching else [])
+    try:
+        if kind == "fuzz":
+            from refgeo.conformance.fuzz import search
+
+            run.cases = search(run, examples)
+        elif chosen:
+            run.over(cases)
+        return run.report(judge_routine(loaded, profile, seed, run.progress) if searching else [])
+    finally:
+        if loaded is not backend:
+            loaded.close()
 
 
 @dataclass
@@ -246,7 +252,9 @@ class Run:
         for tally in self.tallies.values():
             if tally.measurements or tally.refusals or tally.breaches or tally.absent or tally.not_judged:
                 row = tally.row()
-                rows.append(self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row)
+                rows.append(
+                    self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row
+                )
         return list(_without_hearsay(rows))
 
     def _explained(self, tally: Tally, row: Row) -> Row:
@@ -259,12 +267,16 @@ class Run:
         if not failing or tally.troubles:
             return row
         wrong_already = {
-            one.check.name for one in self.tallies.values() if one.metric == row.metric and one is not tally and one.is_wrong
+            one.check.name
+            for one in self.tallies.values()
+            if one.metric == row.metric and one is not tally and one.is_wrong
         }
         assert tally.check.value is not None
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
         if origin:
-            return replace(row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong")
+            return replace(
+                row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
+            )
         return replace(row, diagnosis=diagnose(tally.check, self.backend, failing, passing))
 
     def _failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ bound. What share of the maximum it finds is a finding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import scipy.optimize
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.points import rng_of
-from refgeo.conformance.report import ABSENT, Measurement, Row, Verdict
+from refgeo.conformance.report import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
 from refgeo.pair import Array
 
@@ -78,7 +78,9 @@ class Problem:
         How often the loss has been evaluated.
     """
 
-    def __init__(self, X: Array, y: Array, convert: Callable[[list[Array]], list[Any]], back: Callable[[Any], Array]) -> None:
+    def __init__(
+        self, X: Array, y: Array, convert: Callable[[list[Array]], list[Any]], back: Callable[[Any], Array]
+    ) -> None:
         self.X, self.y, self.calls = X, y, 0
         self._convert, self._back = convert, back
 
@@ -131,7 +133,8 @@ def networks(profile: str, seed: int) -> Iterator[Network]:
 def judge_routine(backend: Backend, profile: str, seed: int, progress: Callable[[int, int, str], None]) -> list[Row]:
     """A row for every metric and order of the backend's ``sharpness``."""
     if not backend.provides(ROUTINE):
-        return [_row(metric, order, Verdict.NOT_PROVIDED, f"{ABSENT} {ROUTINE}") for metric, order in _SETTINGS]
+        missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
+        return [replace(missing, message=f"{ABSENT} {ROUTINE}")]
     rows = []
     for done, (metric, order) in enumerate(_SETTINGS):
         progress(done, len(_SETTINGS), f"searches: {metric} {order}")
@@ -232,7 +235,7 @@ def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> t
         factors = (1.0 + a) * (1.0 + c)
     elif order == 2:
         sign = 1.0 if metric == "inv" else -1.0
-        factors = (1.0 + a + 0.5 * sign * (a * a if metric == "inv" else a * c))
+        factors = 1.0 + a + 0.5 * sign * (a * a if metric == "inv" else a * c)
         factors = factors * (1.0 + c + 0.5 * sign * (c * c if metric == "inv" else a * c))
     else:
         factors = np.exp(a + c) if metric == "inv" else 1.0 + a + c
@@ -280,7 +283,9 @@ def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) ->
 
     grid = np.linspace(-12.0, 16.0, 57)
     start = float(grid[int(np.argmin([dual(x) for x in grid]))])
-    found = scipy.optimize.minimize_scalar(dual, bounds=(start - 0.6, start + 0.6), method="bounded", options={"xatol": 1e-12})
+    found = scipy.optimize.minimize_scalar(
+        dual, bounds=(start - 0.6, start + 0.6), method="bounded", options={"xatol": 1e-12}
+    )
     b = maximisers(float(np.exp(found.x)))
     b = b * min(1.0, rho / max(float(np.sqrt(price @ b**2)), 1e-300))
     on_sphere = b * rho / max(float(np.sqrt(price @ b**2)), 1e-300)

@@ -134,7 +134,11 @@ class Tally:
         worst = max(self.decisive, key=lambda one: one.ratio, default=None)
         lossy, digits_lost = None, 0.0
         if verdict is Verdict.PASS and self.check.kind == "value":
-            lossy = max((one for one in self.measurements if np.isfinite(one.ratio)), key=lambda one: one.attainable_ratio, default=None)
+            lossy = max(
+                (one for one in self.measurements if np.isfinite(one.ratio)),
+                key=lambda one: one.attainable_ratio,
+                default=None,
+            )
             digits_lost = 0.0 if lossy is None else self._digits_lost(lossy)
         return Row(
             check=self.check.name,
@@ -189,7 +193,11 @@ class Tally:
             return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
         notes = [f"{self.not_judged} blocks not judged: no reference value to compare with"] if self.not_judged else []
         if not self.decisive:
-            reason = f"rounding in {self.dtype} explains any error at every point" if self.measurements else "no point was judged"
+            reason = (
+                f"rounding in {self.dtype} explains any error at every point"
+                if self.measurements
+                else "no point was judged"
+            )
             return Verdict.UNDECIDED, "; ".join([*notes, reason])
         if self.doubtful:
             worst = max(self.doubtful, key=lambda one: one.ratio)
@@ -207,7 +215,12 @@ class Tally:
     def _conduct(self) -> tuple[Verdict, str]:
         if self.breaches:
             one, what = self.breaches[0]
-            return Verdict.CONTRACT, f"{what} ({one.case}" + (f", {len(self.breaches)} calls)" if len(self.breaches) > 1 else ")")
+            return Verdict.CONTRACT, f"{what} ({one.case}" + (
+                f", {len(self.breaches)} calls)" if len(self.breaches) > 1 else ")"
+            )
         if not any(np.isfinite(one.relative_error) for one in self.measurements):
-            return Verdict.NOT_JUDGED, "no call returned" if not self.not_judged else "the backend says that it is not (thread_safe)"
+            return (
+                Verdict.NOT_JUDGED,
+                "no call returned" if not self.not_judged else "the backend says that it is not (thread_safe)",
+            )
         return Verdict.PASS, ""

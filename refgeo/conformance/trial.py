@@ -100,7 +100,7 @@ class Trial:
 
 
 def beside(error: Array, size: Array) -> Array:
-    """error / size; where the size is zero nothing but zero is right, and any other number is as wrong as can be.
+    """Error / size; where the size is zero nothing but zero is right, and any other number is as wrong as can be.
 
     Examples
     --------

@@ -90,7 +90,9 @@ def check_gradient(
                 continue
             unit = direction * (size * math.sqrt(factor.size) / length)
 
-            def change(s: float, unit: Array = unit, factor: Array = factor, moved: Callable[[Array], Any] = moved) -> float:
+            def change(
+                s: float, unit: Array = unit, factor: Array = factor, moved: Callable[[Array], Any] = moved
+            ) -> float:
                 return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
 
             slope = float(np.sum(gradient * unit))
@@ -178,8 +180,18 @@ def _factors(name: str, block: Any, gradient: Any) -> Iterator[tuple[str, Array,
     if isinstance(block, Pair):
         G, H = block
         prefix = f"{name}." if name else ""
-        yield f"{prefix}G", G, _like(f"{prefix}G", gradient[0] if isinstance(gradient, tuple) else gradient.G, G), lambda x: Pair(x, H)
-        yield f"{prefix}H", H, _like(f"{prefix}H", gradient[1] if isinstance(gradient, tuple) else gradient.H, H), lambda x: Pair(G, x)
+        yield (
+            f"{prefix}G",
+            G,
+            _like(f"{prefix}G", gradient[0] if isinstance(gradient, tuple) else gradient.G, G),
+            lambda x: Pair(x, H),
+        )
+        yield (
+            f"{prefix}H",
+            H,
+            _like(f"{prefix}H", gradient[1] if isinstance(gradient, tuple) else gradient.H, H),
+            lambda x: Pair(G, x),
+        )
     else:
         array = np.asarray(block, dtype=np.float64)
         label = name or "parameters"

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refgeo.conformance.checks import GRAM_POWERS, THRESHOLD, WELL_CONDITIONED
-from refgeo.conformance.report import Report, Row, Verdict
+from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, VALUE_CHECKS
+from refgeo.conformance.points import PRECISIONS
+from refgeo.conformance.report import FINDINGS, Report, Row, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a"}
-_MARKERS = {"inv": "o", "mix": "^"}
+_COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a", "adaptive": "#3d7d3d"}
+_MARKERS = {"inv": "o", "mix": "^", "adaptive": "s"}
 
 
 class MissingExtraError(ImportError, ValueError):
@@ -58,7 +59,7 @@ def to_html(report: Report) -> str:
     Examples
     --------
     >>> import refgeo as rg
-    >>> page = to_html(rg.check(checks=["christoffel"], cases=["scalar"]))
+    >>> page = to_html(rg.check(checks=["christoffel"], cases=["1x1x1"]))
     >>> page.startswith("<!doctype html>"), "<svg" in page, "http://" in page.replace("http://www.w3.org", "")
     (True, True, False)
     """
@@ -72,15 +73,19 @@ def to_html(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
+    wrong = [row for row in report.told() if row.verdict is Verdict.WRONG]
     return environment.from_string(source).render(
         report=report,
         version=__version__,
-        threshold=THRESHOLD,
-        well_conditioned=WELL_CONDITIONED,
+        doubtful=DOUBTFUL,
+        beyond_doubt=BEYOND_DOUBT,
         plots=[(check, _plot(report, [row for row in report.rows if row.check == check])) for check in checks],
-        values=[row for row in report.rows if not row.is_law],
-        laws=[row for row in report.rows if row.is_law],
-        losses=[row for row in report.rows if row.lossy_case is not None],
+        wrong=wrong,
+        findings=[row for row in report.rows if row.verdict in (*FINDINGS, Verdict.INHERITS)],
+        values=[row for row in report.rows if row.kind in ("value", "search")],
+        laws=[row for row in report.rows if row.kind == "law"],
+        contract=[row for row in report.rows if row.kind == "contract"],
+        losses=[row for row in report.rows if row.lossy_case is not None or row.no_result],
         open_rows=[row for row in report.rows if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED)],
         css_class=_css_class,
         anchor=lambda row: re.sub(r"[^a-z0-9_]+", "-", str(row).lower()),
@@ -89,7 +94,11 @@ def to_html(report: Report) -> str:
 
 
 def _css_class(row: Row) -> str:
-    return "loss" if row.lossy_case is not None else row.verdict.value.lower().replace(" ", "-")
+    return (
+        "loss"
+        if row.lossy_case is not None or row.no_result or row.verdict in FINDINGS
+        else row.verdict.value.lower().replace(" ", "-")
+    )
 
 
 def _plot(report: Report, rows: list[Row]) -> Any:
@@ -101,7 +110,10 @@ def _plot(report: Report, rows: list[Row]) -> Any:
     with rc_context({"svg.hashsalt": "refgeo", "svg.fonttype": "none", "font.size": 11.0}):
         figure = Figure(figsize=(5.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        _draw(axes, report.dtype, rows)
+        if rows[0].kind == "search":
+            _draw_shares(axes, rows)
+        else:
+            _draw(axes, report.dtype, rows)
         figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -114,17 +126,18 @@ def _plot(report: Report, rows: list[Row]) -> Any:
 
 
 def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
-    most = -np.log10(np.finfo(dtype).eps / 2)
+    roundoff = PRECISIONS[dtype].roundoff
+    most = -np.log10(roundoff)
     measured = [one for row in rows for one in row.measurements]
     largest = max(max(one.condition for one in measured), 100.0)
     kappa = np.geomspace(1.0, largest, 200)
-    unit = THRESHOLD * np.finfo(dtype).eps / 2
+    power = VALUE_CHECKS[rows[0].check].power
 
-    def digits(power: int) -> Any:
-        return np.clip(-np.log10(unit * kappa**power), 0.0, most)
+    def digits(power: float) -> Any:
+        return np.clip(-np.log10(DOUBTFUL * roundoff * kappa**power), 0.0, most)
 
-    power = 1 if rows[0].check == "geodesic_1" else GRAM_POWERS[rows[0].function]
-    wrong = kappa <= WELL_CONDITIONED
+    decided = max((one.condition for one in measured if one.decisive), default=1.0)
+    wrong = kappa <= decided
     axes.fill_between(kappa[wrong], 0.0, digits(power)[wrong], color="#d22", alpha=0.12, lw=0)
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
     if power > 1:
@@ -140,5 +153,19 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))
     axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))
     axes.set(xlabel="condition number κ of the factors", ylabel="digits kept")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_shares(axes: Axes, rows: list[Row]) -> None:
+    """The share of the proved maximum that searches find, against the radius."""
+    for row in rows:
+        points = [(one.condition, 1.0 - one.relative_error) for one in row.measurements]
+        if points:
+            x, y = np.array(points).T
+            axes.plot(x, y, _MARKERS[row.metric], ms=5, alpha=0.6, mew=0, color=_COLOURS[row.metric], label=row.metric)
+    axes.set_xscale("log")
+    axes.axhline(1.0, color="0.25", lw=1.2)
+    axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

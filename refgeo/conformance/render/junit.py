@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from refgeo.conformance.report import Report, Verdict
+from refgeo.conformance.report import FAILING, FINDINGS, Report, Row, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -13,7 +13,8 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_junit(report: Report) -> str:
     """JUnit XML.
 
-    WRONG and undecided rows are failures, what is not provided or not judged is skipped.
+    WRONG, inherited and undecided rows are failures, with the diagnosis in their message; what is not provided or not
+    judged is skipped; findings stand in the output of their test cases.
 
     Parameters
     ----------
@@ -26,8 +27,8 @@ def to_junit(report: Report) -> str:
     Examples
     --------
     >>> import refgeo as rg
-    >>> print(rg.check(checks=["christoffel"], metrics=["mix"], cases=["scalar"]).to_junit().splitlines()[1][:63])
-    <testsuites name="refgeo check refgeo.formulas" tests="5" failu
+    >>> print(rg.check(checks=["christoffel"], metrics=["mix"], cases=["1x1x1"]).to_junit().splitlines()[1][:45])
+    <testsuites name="refgeo check refgeo.formula
     """
     name = f"refgeo check {report.backend}"
     verdicts = [row.verdict for row in report.rows]
@@ -40,27 +41,38 @@ def to_junit(report: Report) -> str:
     root = ElementTree.Element("testsuites", {"name": _text(name), **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": _text(name), **counts})
     properties = ElementTree.SubElement(suite, "properties")
-    for key in ("dtype", "profile", "seed", "source"):
-        ElementTree.SubElement(properties, "property", {"name": key, "value": _text(str(getattr(report, key)))})
+    for key, value in (
+        ("dtype", report.dtype), ("profile", report.points.profile), ("seed", report.seed), ("source", report.points),
+        ("relaxation", report.points.relaxation), ("process", report.where),
+    ):  # fmt: skip
+        ElementTree.SubElement(properties, "property", {"name": key, "value": _text(str(value))})
     for row in report.rows:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": f"{row.function}.{row.metric}", "name": str(row)}
         )
         if row.verdict in _FAILURES:
             failure = ElementTree.SubElement(
-                case, "failure", {"type": row.verdict.value, "message": _text(row.message or row.verdict.value)}
+                case, "failure", {"type": row.verdict.value, "message": _text(_headline(row))}
             )
             failure.text = _text("\n".join(report.details(row)))
         elif row.verdict in _SKIPPED:
             ElementTree.SubElement(case, "skipped", {"message": _text(f"{row.verdict.value}: {row.message}")})
+        elif row.verdict in FINDINGS:
+            ElementTree.SubElement(case, "system-out").text = _text(f"{row.verdict.value}: {row.message}")
+        elif row.no_result:
+            ElementTree.SubElement(case, "system-out").text = _text(f"no result at {row.no_result}")
         elif row.lossy_case is not None:
             ElementTree.SubElement(case, "system-out").text = _text(f"{row.outcome} ({row.lossy_case})")
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-_FAILURES = (Verdict.WRONG, Verdict.UNDECIDED)
+_FAILURES = FAILING
 _SKIPPED = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)
+
+
+def _headline(row: Row) -> str:
+    return ": ".join(filter(None, (row.message or row.verdict.value, row.diagnosis)))
 
 
 def _text(text: str) -> str:

@@ -44,7 +44,9 @@ def show(report: Report, file: Any = None) -> None:
     # A narrower table would break words and numbers; a narrow terminal wraps its lines.
     if not console.is_terminal or console.width < _WIDTH:
         console = Console(file=file, width=_WIDTH)
-    console.print(Text(f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"), style="bold")
+    console.print(
+        Text(f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"), style="bold"
+    )
     console.print(_table(report))
     for text, style in _lines(report):
         console.print(Text(text), style=style, soft_wrap=True)
@@ -112,8 +114,9 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         names = ", ".join(law.check.split(".")[1] for law in report.broken_laws(row))
         if names:
             yield f"           breaks the laws, too: {names}", ""
+    yield from _conduct(report)
     for row in report.rows:
-        if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT) or (
+        if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL) or (
             row.verdict is Verdict.NOT_JUDGED and row.kind != "contract"
         ):
             yield f"{row.verdict.value:10s} {row}: {row.message}", "yellow"
@@ -130,6 +133,17 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "the backend ran in this process: it has no name by which another one could import it", "dim"
     for line in report.summary:
         yield line, "bold"
+
+
+def _conduct(report: Report) -> Iterator[tuple[str, str]]:
+    """What breaks the contract: once where several functions do the same."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        if row.verdict is Verdict.CONTRACT:
+            found.setdefault((row.check.split(".")[1], row.message.rsplit(" (", 1)[0]), []).append(row)
+    for (rule, message), rows in found.items():
+        functions = ", ".join(dict.fromkeys(row.function for row in rows))
+        yield f"contract   {rule}: {message} ({functions})", "yellow"
 
 
 def _lost(row: Row) -> str:

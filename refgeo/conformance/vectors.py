@@ -23,7 +23,7 @@ import numpy.typing as npt
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import Unusable
-from refgeo.conformance.points import GIVEN, PRECISIONS, Case, Points, given_case
+from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, one_of, selected
 from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation
@@ -96,8 +96,8 @@ def write(
     if checkpoint is None:
         points = Points("generated", profile, dtype, seed, relaxation)
     else:
-        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
-        options = {"checkpoint": file, "layout": layout, "heads": heads}
+        place = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
+        options = {"checkpoint": place, "layout": layout, "heads": heads}
         points = Points("checkpoint", profile, dtype, seed, relaxation, options, checkpoint)
     chosen = [make() for metric in wanted for _, make in selected(points.cases(metric), cases)]
 
@@ -168,7 +168,13 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
     backend = Backend(_replay(cases, recorded), name=str(results))
     options = {"directory": str(directory)}
     points = Points(
-        "files", manifest["profile"], manifest["dtype"], manifest["seed"], manifest["relaxation"], options, list(cases.values())
+        "files",
+        manifest["profile"],
+        manifest["dtype"],
+        manifest["seed"],
+        manifest["relaxation"],
+        options,
+        list(cases.values()),
     )
     used = list(dict.fromkeys(case.metric for case in cases.values()))
     run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or (lambda done, total, what: None))
@@ -360,7 +366,13 @@ def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
 
         return call
 
-    names = {value.operation.name for value in VALUES.values() for part in ("", "_G", "_H") for _, found_name in provided if found_name == value.name + part}
+    names = {
+        value.operation.name
+        for value in VALUES.values()
+        for part in ("", "_G", "_H")
+        for _, found_name in provided
+        if found_name == value.name + part
+    }
     return SimpleNamespace(**{name: function_of(OPERATIONS[name]) for name in names})
 
 

@@ -1,0 +1,126 @@
+"""From other people's code to a backend: functions of one block, and optimisers that precondition a gradient.
+
+Examples
+--------
+A function that knows no batches:
+
+>>> import numpy as np, refgeo as rg
+>>> from types import SimpleNamespace
+>>> def gradient(metric, G, H, e_G, e_H):
+...     assert G.ndim == 2
+...     return rg.formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+>>> backend = SimpleNamespace(riemannian_gradient=rg.adapters.unbatched(gradient))
+>>> rg.check(backend, cases=["2.3-6x7x2"]).passed
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["torch_optimizer", "unbatched"]
+
+
+def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = np.stack) -> Callable[..., Any]:
+    """A function of the protocol that takes leading dimensions, from one that takes a single block.
+
+    Parameters
+    ----------
+    function : callable
+        Of the protocol, such as ``horizontal_projection(metric, G, H, v_G, v_H)``, with plain matrices.
+    stack : callable
+        From a list of results to one array with a new first dimension: ``torch.stack`` for tensors.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> double = unbatched(lambda metric, G, H: (2 * G, 2 * H))
+    >>> double("inv", np.ones((3, 2, 1)), np.ones((3, 4, 1)))[1].shape
+    (3, 4, 1)
+    """
+
+    def batched(metric: str, G: Any, *rest: Any) -> Any:
+        leading = tuple(G.shape[:-2])
+        if not leading:
+            return function(metric, G, *rest)
+        arrays = [
+            x.reshape((-1, *x.shape[len(leading) :])) if hasattr(x, "shape") and len(x.shape) else x for x in (G, *rest)
+        ]
+        results = [
+            function(metric, *(x[i] if hasattr(x, "shape") and len(x.shape) else x for x in arrays))
+            for i in range(len(arrays[0]))
+        ]
+
+        def joined(parts: list[Any]) -> Any:
+            together = stack(parts)
+            return together.reshape((*leading, *together.shape[1:]))
+
+        if isinstance(results[0], tuple):
+            return tuple(joined(list(parts)) for parts in zip(*results, strict=True))
+        return joined(results)
+
+    return batched
+
+
+def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> Callable[..., Any]:
+    r"""``riemannian_gradient`` of a PyTorch optimiser of LoRA: the preconditioned gradient that one step takes.
+
+    The adapter of a layer is W = B A, so G = B and H = Aᵀ. A step of length η from θ gives θ − ηg; with η so large that
+    θ is a rounding error beside ηg, −(θ − ηg)/η is g to the last digits, where a small step would cancel them.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(model, learning_rate) -> optimizer``, with the model a module whose parameters are called
+        ``layer.lora_A.default.weight`` (h × m) and ``layer.lora_B.default.weight`` (n × h), as PEFT's are.
+    metric : str
+        Which metric's gradient it should be; asked for another one it says NotImplementedError.
+
+    Returns
+    -------
+    callable
+        ``riemannian_gradient(metric, G, H, e_G, e_H)`` on NumPy arrays, for any leading dimensions.
+    """
+
+    def riemannian_gradient(asked: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
+        if asked != metric:
+            raise NotImplementedError(f"the optimiser stands for {metric}")
+        roundoff, numbers = float(np.finfo(G.dtype).eps), float(np.finfo(G.dtype).max)
+        size = max(float(np.abs(G).max()), float(np.abs(H).max()))
+        parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]
+        rate, open_parts = 1.0, [0, 1]
+        while open_parts and rate < numbers**0.9:
+            changes = _step(make, G, H, e_G, e_H, rate)
+            for part in list(open_parts):
+                change = float(np.abs(changes[part]).max())
+                if change >= 16.0 * size / roundoff:  # beside which the parameters are rounding
+                    parts[part] = changes[part] / G.dtype.type(rate)
+                    open_parts.remove(part)
+            rate *= 2.0**20
+        return parts[0], parts[1]
+
+    return unbatched(riemannian_gradient)
+
+
+def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any, rate: float) -> tuple[Any, Any]:
+    """θ before minus θ after one step; rounded beside ``rate`` times the gradient."""
+    import torch
+
+    def holder(weight: Any, gradient: Any) -> Any:
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
+        module.weight.grad = torch.tensor(np.ascontiguousarray(gradient))
+        return torch.nn.ModuleDict({"default": module})
+
+    model, layer = torch.nn.Module(), torch.nn.Module()
+    layer.lora_A, layer.lora_B = holder(H.T, e_H.T), holder(G, e_G)
+    model.layer = layer
+    make(model, rate).step()
+    B, A = layer.lora_B["default"].weight.detach().numpy(), layer.lora_A["default"].weight.detach().numpy()
+    return G - B, H - A.T
