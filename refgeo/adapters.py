@@ -113,12 +113,13 @@ def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any,
     import torch
 
     def holder(weight: Any, gradient: Any) -> Any:
-        module = torch.nn.Module()
+        module: Any = torch.nn.Module()
         module.weight = torch.nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
         module.weight.grad = torch.tensor(np.ascontiguousarray(gradient))
         return torch.nn.ModuleDict({"default": module})
 
-    model, layer = torch.nn.Module(), torch.nn.Module()
+    model: Any = torch.nn.Module()
+    layer: Any = torch.nn.Module()
     layer.lora_A, layer.lora_B = holder(H.T, e_H.T), holder(G, e_G)
     model.layer = layer
     make(model, rate).step()

@@ -333,7 +333,7 @@ class ExactTangentSpace:
         return self._scaled(parts, -1, 0 if self.metric == "inv" else 2 * sum(self._exponents))
 
     def _balls(self, vector: Vector) -> list[arb_mat]:
-        """The vector in balls, scaled like the point; kept for a (hence immutable) `Pair`, since several quantities ask for the same ones."""
+        """The vector in balls, scaled like the point; kept for a (hence immutable) `Pair`."""
         if not isinstance(vector, Pair):
             return self._scaled(_balls(self._checked(vector)), -1)
         self._checked(vector)

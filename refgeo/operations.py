@@ -1,8 +1,8 @@
 r"""What a backend can provide, in one table: names, arguments, formulas, enclosures, sizes and condition numbers.
 
 Everything else of the kit is made from this table: calls, value checks, files for other languages, diagnoses, tests.
-An *operation* is a function of the protocol; a *value* is an operation whose result is enclosed (a geodesic of each order
-is a value of its own).
+An *operation* is a function of the protocol; a *value* is an operation whose result is enclosed (a geodesic of each
+order is a value of its own).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 ROUTINE = "sharpness"
-"""The one function of the protocol that is a whole search rather than an operation; see `refgeo.conformance.searches`."""
+"""The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
 FUNCTIONS = (*OPERATIONS, ROUTINE)
 

@@ -131,8 +131,10 @@ def test_the_page_stands_alone_and_shows_what_the_table_does(report):
     assert 'name="viewport"' in text
     for row in report.rows:
         assert str(row.check) in page.text
-    for row in report.failures:
+    for row in report.told():
         assert report.reproduce_in_python(row) in page.text
+    for row in report.failures:
+        assert row.check.split(".")[-1] in page.text
     assert "diagnosis: a factor ½ is missing in Γ" in page.text
     assert "loses" in page.text
     assert "<script>alert(1)</script>" in page.text, "as text"
@@ -206,7 +208,7 @@ def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
     file.write_text("from refgeo import formulas\ndef inner_product(*a): return 2 * formulas.inner_product(*a)\n")
     report = rg.check(str(file), checks=["inner_product"], cases=["10x9x4/k3"], timeout=7.0, dtype="float32")
     row = report.failures[0]
-    assert f"'{file}' --dtype float32 --timeout 7 --metric inv" in report.reproduce(row)
+    assert f"'{file}' --timeout 7 --dtype float32 --metric inv" in report.reproduce(row)
     again = eval(report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg})
     assert again.timeout == 7.0
     assert next(one for one in again.rows if one.check == row.check).example == row.example
@@ -236,7 +238,7 @@ def test_the_example_of_a_refusal_is_the_point_that_was_refused():
 
     report = rg.check(backend(riemannian_gradient=small_only), cases=["10x9x4/k1", "4-25x24x6/k1"], metrics=["inv"])
     row = next(row for row in report.rows if row.check == "riemannian_gradient")
-    assert row.verdict is Verdict.WRONG
+    assert row.verdict is Verdict.PARTIAL
     assert row.example.case == "4-25x24x6/k1"
 
 
@@ -255,7 +257,7 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
     point = {"G": [[2.0, 0.0], [0.0, 1.0]], "H": [[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]}
     report = rg.check(points={"mine": point}, checks=["horizontal_projection"])
     assert report.passed
-    assert {row.worst_case.case for row in report.rows} == {"mine"}
+    assert {row.worst_case.case for row in report.rows if row.kind != "contract"} == {"mine"}
     for change, message in (
         ({"G": [[1.0]]}, "point mine: .*h"),
         ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
@@ -267,11 +269,12 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
             {f"hessian_{v}_{part}": np.ones((rows, 2)) for v in "ewv" for part, rows in (("G", 2), ("H", 3))},
             "hessian_v: expected a horizontal vector",
         ),
-        ({"a_G": np.zeros((2, 2)), "a_H": np.zeros((3, 2))}, "a vector is zero"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(points={"mine": point | change}, checks=["horizontal_projection"])
-    big = {"G": [[1e80]], "H": [[1e80]]}
+    zero = {"a_G": np.zeros((2, 2)), "a_H": np.zeros((3, 2))}
+    assert rg.check(points={"mine": point | zero}).passed
+    big = {"G": [[1e60]], "H": [[1e60]]}
     assert rg.check(points={"big": big}, checks=["inner_product"], metrics=["inv"]).passed
     with pytest.raises(ValueError, match="expected the arrays G and H, got G"):
         rg.check(points={"mine": {"G": [[1.0]]}})

@@ -53,7 +53,12 @@ def _backend(inverse_product, projection=None, christoffel=None):
 
         if metric == "inv":
             return tuple(
-                0.5 * (F @ inverse_product(F, sums(a, b)) - a @ inverse_product(F, sums(b, F)) - b @ inverse_product(F, sums(a, F)))
+                0.5
+                * (
+                    F @ inverse_product(F, sums(a, b))
+                    - a @ inverse_product(F, sums(b, F))
+                    - b @ inverse_product(F, sums(a, F))
+                )
                 for F, a, b in ((G, a_G, b_G), (H, a_H, b_H))
             )  # fmt: skip
         return tuple(
@@ -357,8 +362,7 @@ def _by_complex_step():
     def inner(metric, G, H, a, b):
         S, T_ = T(G) @ G, T(H) @ H
         W_G, W_H = (np.linalg.inv(S), np.linalg.inv(T_)) if metric == "inv" else (T_, S)
-        trace = np.trace(W_G @ T(a[0]) @ b[0], axis1=-2, axis2=-1) + np.trace(W_H @ T(a[1]) @ b[1], axis1=-2, axis2=-1)
-        return trace
+        return np.trace(W_G @ T(a[0]) @ b[0], axis1=-2, axis2=-1) + np.trace(W_H @ T(a[1]) @ b[1], axis1=-2, axis2=-1)
 
     def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
         a, b = (a_G, a_H), (b_G, b_H)
@@ -420,7 +424,7 @@ def right_backends(only_numpy=False):
 def _judged(job):
     name, dtype, profile, seed, only_numpy = job
     backend = right_backends(only_numpy)[name]
-    shapes = [shape for shape in ("1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4/k10", "1x5x1")]
+    shapes = ["1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4/k10", "1x5x1"]
     slow = name in ("complex step", "Python lists")
     with np.errstate(all="ignore"):
         report = rg.check(backend, dtype=dtype, profile=profile, seed=seed, cases=shapes if slow else None)

@@ -99,6 +99,8 @@ class Backend:
         What it can be loaded by again; None for an object that has no name.
     where : str
         "a process of its own" or "this process".
+    converts, thread_safe, is_plain : bool
+        Whether it has an ``asarray``, may be called from threads, and is a sharpness routine that is a function alone.
     notes : dict
         What the last call told besides its result.
 
@@ -133,6 +135,7 @@ class Backend:
         self._functions = frozenset(described["provides"])
         self.converts: bool = described["converts"]
         self.thread_safe: bool = described["thread_safe"]
+        self.is_plain: bool = described["is_plain"]
         if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "

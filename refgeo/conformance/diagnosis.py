@@ -709,7 +709,7 @@ _ARITHMETICS = (("float32", 2.0**-24), ("TF32 or float16", 2.0**-11), ("bfloat16
 
 
 def _by_precision(backend: Backend, scenes: list[_Scene]) -> str:
-    """Rounding in a smaller format: exact under powers of two, but not linear under other factors, by as much as it errs."""
+    """Rounding in a smaller format: exact under powers of two; under other factors not linear, by its error."""
     value, levels = scenes[0].value, []
     if value.operation.name not in ("inner_product", "horizontal_projection", "riemannian_gradient", "christoffel"):
         return ""
@@ -732,5 +732,5 @@ def _by_precision(backend: Backend, scenes: list[_Scene]) -> str:
     level = float(np.median(levels))
     for format_name, roundoff in _ARITHMETICS:
         if 0.05 * roundoff <= level <= 30.0 * roundoff:
-            return f"lower precision inside: errors of {level:.1g} that behave as rounding does, of the size of {format_name}"
+            return f"lower precision inside: errors of {level:.1g} behave as rounding in {format_name} does"
     return ""

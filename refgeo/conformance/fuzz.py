@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from refgeo.conformance.run import Run
 
 _ROUND = 12
-"""So many points of one shape and metric are tried in turn; and a failing one is shrunk in at most ten times as many."""
+"""So many points of one shape and metric are tried in turn."""
 _CONDITIONS = (1.0, 12.0)
 
-# Simplest first. Each is searched in turn: entries shrink well, shapes do not, since all that is drawn after them moves.
+# Simplest first. Each is searched in turn: entries shrink well, shapes do not, since all that is drawn later moves.
 _SMALL = sorted(
     (shape for shape in SHAPES if max(shape[1:3]) <= 8 and int(np.prod(shape[0])) <= 6),
     key=lambda shape: (int(np.prod(shape[0])) * (shape[1] + shape[2]) * shape[3], len(shape[0])),

@@ -1,8 +1,9 @@
 """The judged side: somebody's functions, called as asked, with what they did besides returning.
 
-This runs in a process of its own (``main``), so that whatever a backend does to it, to NumPy or to refgeo, happens to the
-judged and not to the judge. Requests and answers are a JSON header and the raw bytes of arrays; nothing that comes back
-is unpickled or executed. An object that cannot be imported again is served in the judge's process, by the same `Host`.
+This runs in a process of its own (``main``), so that whatever a backend does to it, to NumPy or to refgeo, happens to
+the judged and not to the judge. Requests and answers are a JSON header and the raw bytes of arrays; nothing that
+comes back is unpickled or executed. An object that cannot be imported again is served in the judge's process, by the
+same `Host`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def as_backend(implementation: Any, functions: list[str]) -> Any:
         return implementation
     from refgeo.conformance.searches import plain_routine
 
-    return SimpleNamespace(sharpness=plain_routine(implementation))
+    return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
 
 
 def _import(place: str) -> Any:
@@ -103,7 +104,8 @@ def _executed(place: str, load: Callable[[], Any]) -> Any:
         raise
     except BaseException as error:
         raise BackendError(
-            f"backend {place}: importing it raised {said(error)}; expected module, module:object or the path of a .py file"
+            f"backend {place}: importing it raised {said(error)}; expected module, module:object or the path of a .py "
+            "file"
         ) from error
     finally:
         sys.argv = arguments
@@ -129,6 +131,7 @@ class Host:
             "provides": [name for name in functions if self._provides(name)],
             "converts": callable(getattr(self.implementation, "asarray", None)),
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
+            "is_plain": bool(getattr(self.implementation, "is_plain", False)),
         }
 
     def _provides(self, function: str) -> bool:
@@ -236,7 +239,10 @@ class Host:
 
         function = getattr(self.implementation, request["function"])
         value, perturbation, calls = call_routine(function, request, arrays, self._convert, self._back)
-        parts = [_real(np.asarray(value), ()), *(_real(self._back(x), a.shape) for x, a in zip(perturbation, arrays))]
+        parts = [
+            _real(np.asarray(value), ()),
+            *(_real(self._back(x), a.shape) for x, a in zip(perturbation, arrays[:2], strict=True)),
+        ]
         return {"status": "done", "notes": {"calls": calls}}, parts
 
     def _apply(self, request: dict[str, Any], arrays: list[Any]) -> Any:
@@ -254,7 +260,10 @@ class Host:
     def _parts(self, result: Any, shapes: list[list[int]]) -> tuple[Arrays, list[str]]:
         parts = members(result, len(shapes))
         arrays = [self._back(part) for part in parts]
-        kinds = ["number" if isinstance(part, (int, float)) else array.dtype.name for part, array in zip(parts, arrays)]
+        kinds = [
+            "number" if isinstance(part, (int, float)) else array.dtype.name
+            for part, array in zip(parts, arrays, strict=True)
+        ]
         return [_real(array, tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)], kinds
 
     def _aliases(self, result: Any, given: Arrays, converted: list[Any]) -> str:
@@ -282,10 +291,11 @@ def members(result: Any, count: int) -> list[Any]:
     """The parts of a result, which is a pair or one number per block."""
     if count == 1:
         return [result]
-    if not _is_sequence(result) or len(result) != count:
-        got = f"{len(result)} parts" if _is_sequence(result) else type(result).__name__
+    parts = list(result) if _is_sequence(result) else None
+    if parts is None or len(parts) != count:
+        got = type(result).__name__ if parts is None else f"{len(parts)} parts"
         raise Unusable(f"expected a tuple of {count} arrays (G part, H part), got {got}")
-    return list(result)
+    return parts
 
 
 def _is_sequence(result: Any) -> bool:

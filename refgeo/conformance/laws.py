@@ -117,7 +117,9 @@ def _vector(trial: Trial, name: str) -> Pair:
     if not zero.any():
         return v
     size = _norm(trial, trial.case.point)
-    return trial.rounded(Pair._of(*(np.where(_blockwise(zero), _blockwise(size) * y, x) for x, y in zip(v, drawn))))
+    return trial.rounded(
+        Pair._of(*(np.where(_blockwise(zero), _blockwise(size) * y, x) for x, y in zip(v, drawn, strict=True)))
+    )
 
 
 def _third(trial: Trial) -> Pair:
@@ -208,7 +210,7 @@ def _step(trial: Trial) -> float:
 
 
 def _is_single(case: Case) -> bool:
-    """One small block of plain size: an exact geodesic may have to be integrated, by a backend too, which takes its time."""
+    """One small block of plain size: an exact geodesic may have to be integrated, which takes a backend its time."""
     small = not case.point.block_shape and case.entries <= 200
     return small and all(0.01 < typical_size(factor).item() < 100.0 for factor in case.point)
 

@@ -85,7 +85,8 @@ class ExactBlock:
 
     def __init__(self, case: Case, block: tuple[int, ...]) -> None:
         self._case, self._block = case, block
-        self._space = ExactTangentSpace(case.metric, *_block_of(case.point, block), relaxation=case.relaxation)
+        G, H = _block_of(case.point, block)
+        self._space = ExactTangentSpace(case.metric, G, H, case.relaxation)
         self._vectors: dict[str, Pair] = {}
         self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
 
@@ -176,11 +177,14 @@ class Case:
     def _lost(self) -> dict[float, Array]:
         return {}
 
+    def in_range(self, factors: float) -> bool:
+        """Whether products of so many factors stay within the range of the dtype."""
+        return bool(factors * self._log_size <= np.log(PRECISIONS[self.dtype].largest))
+
     @cached_property
-    def in_range(self) -> bool:
-        """Whether products of six factors stay within the range of the dtype."""
+    def _log_size(self) -> float:
         sizes = [np.abs(np.log(np.abs(factor).max(axis=(-2, -1)))) for factor in self.point]
-        return bool(6.0 * max(np.max(size, initial=0.0) for size in sizes) <= np.log(PRECISIONS[self.dtype].largest))
+        return float(max(np.max(size, initial=0.0) for size in sizes))
 
     @cached_property
     def entries(self) -> int:
@@ -221,7 +225,7 @@ class InvariantLoss:
 
     def __init__(self, point: Pair, rng: np.random.Generator) -> None:
         self.size = typical_size(point.product)  # divided by twice rather than squared, which could overflow
-        self.target = point.product - self.size * rng.standard_normal(point.product.shape)
+        self.target: Array = point.product - self.size * rng.standard_normal(point.product.shape)
 
     def residual(self, place: Pair) -> Array:
         """R = (GHᵀ − Y)/s²."""
@@ -463,7 +467,7 @@ def make_case(
     space = METRICS[metric](relaxation).at(point)
     vectors = _drawn(space, kind, rng)
     if apart:
-        for vector, scale in zip(("a", "b", "e", "v", "hessian_v", "hessian_w"), (1e4, 1e-4, 1e5, 1e4, 1e3, 1e3)):
+        for vector, scale in _APART.items():
             vectors[vector] = vectors[vector] * scale
     if abs(t) > 4.0:
         vectors["v"] = vectors["v"] * 0.0625
@@ -476,6 +480,10 @@ def make_case(
     plain = kind == "any" and not apart
     named = {key: rounded[id(pair)] for key, pair in vectors.items()}
     return Case(name, metric, dtype, space, named, float(t), seed, plain)
+
+
+_APART = {"a": 1e4, "b": 1e-4, "e": 1e5, "v": 1e4, "hessian_v": 1e3, "hessian_w": 1e3}
+"""Sizes of vectors that are far from each other."""
 
 
 def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict[str, Pair]:
@@ -614,7 +622,7 @@ class Points:
         return words + [f"--{key} {shlex.quote(str(x))}" for key, x in self.options.items() if x is not None]
 
     def python(self, case: str | None, arrays: Mapping[str, Any] | None = None) -> list[str]:
-        """The arguments of `refgeo.check` that make one point again; `arrays` are those of a point that a search found."""
+        """The arguments of `refgeo.check` that make one point again; `arrays`: those of a point that a search found."""
         words = [f"dtype={self.dtype!r}"] if self.dtype != "float64" else []
         words += [f"relaxation={self.relaxation!r}"] if self.relaxation else []
         if self.kind == "fuzz" and (case is None or arrays is None):

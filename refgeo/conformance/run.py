@@ -197,7 +197,7 @@ class Run:
         limited = tally is None
         tally = tally or self.tallies[one.name, case.metric]
         fitting = self._fitting(one, case, limited)
-        if fitting is not None and not (one.kind == "contract" and one.most is None):
+        if fitting is not None:
             tally.run(Trial(self.backend, fitting, self._watch))
         elif not self.backend.provides(one.operation.name):
             tally.absent = one.operation.name

@@ -1,17 +1,17 @@
 r"""Whole searches on trial: a sharpness routine against proved maxima.
 
-The problems are diagonal networks :math:`‖X(u ⊙ v) - y‖^2` with :math:`X^\top X = I`, where the worst case is known between
-two bounds that meet (`refgeo.diagonal`), for the exact geodesics of inv and mix and for adaptive sharpness; for geodesics
-of order 1 and 2 it is found here: with b = η_u/u = η_v/v the objective is separable,
+The problems are diagonal networks :math:`‖X(u ⊙ v) - y‖^2` with :math:`X^\top X = I`, where the worst case is known
+between two bounds that meet (`refgeo.diagonal`), for the exact geodesics of inv and mix and for adaptive sharpness; for
+geodesics of order 1 and 2 it is found here: with b = η_u/u = η_v/v the objective is separable,
 
 .. math:: \max_{‖b‖ ≤ ρ/c} \sum_i f_i(b_i), \qquad f_i(b) = 2 g_i β_i (p(b) - 1) + β_i^2 (p(b) - 1)^2,
 
 p(b) = (1 + b + s b²/2)² with s = 0 (order 1), +1 (order 2, inv), −1 (order 2, mix), and Lagrange's dual
 :math:`λ R^2 + \sum_i \max_b f_i(b) - λ c_i^2 b^2` bounds it from above for every λ ≥ 0: maxima of polynomials.
 
-A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike). It is WRONG where its perturbation
-is longer than ρ or not horizontal, where the loss there is not the value that it claims, or where the value exceeds the
-bound. What share of the maximum it finds is a finding.
+A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike). It is WRONG where its
+perturbation is longer than ρ or not horizontal, where the loss there is not the value that it claims, or where that
+exceeds the bound. What share of the maximum it finds is a finding.
 """
 
 from __future__ import annotations
@@ -136,10 +136,27 @@ def judge_routine(backend: Backend, profile: str, seed: int, progress: Callable[
         missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
         return [replace(missing, message=f"{ABSENT} {ROUTINE}")]
     rows = []
-    for done, (metric, order) in enumerate(_SETTINGS):
-        progress(done, len(_SETTINGS), f"searches: {metric} {order}")
+    settings = _SETTINGS
+    if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
+        settings = (
+            ("adaptive", "adaptive"),
+            *((metric, _order_of(backend, metric, seed)) for metric in ("inv", "mix")),
+        )
+    for done, (metric, order) in enumerate(settings):
+        progress(done, len(settings), f"searches: {metric} {order}")
         rows.append(_judged(backend, metric, order, profile, seed))
     return rows
+
+
+def _order_of(backend: Backend, metric: str, seed: int) -> Any:
+    """The order of the geodesics at whose end the loss is closest to what a routine claims; 2 where nothing is."""
+    network = next(networks("quick", seed))
+    try:
+        value, u_step, v_step = _called(backend, metric, 2, network, 0.1)
+    except (BackendFailure, NotImplementedError):
+        return 2
+    a, c = u_step / network.u, v_step / network.v
+    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, a, c)[0] - value))
 
 
 def _judged(backend: Backend, metric: str, order: Any, profile: str, seed: int) -> Row:

@@ -204,7 +204,8 @@ class Tally:
             count = f"{len(self.doubtful)} of {len(self.decisive)} decisive points"
             if self.is_wrong:
                 return Verdict.WRONG, "; ".join([*notes, count])
-            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): right, but less accurate than it could be"
+            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
+            found += "right, but less accurate than it could be"
             return Verdict.INACCURATE, "; ".join([*notes, found])
         if self.refusals:
             one, why = self.refusals[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from refgeo.pair import Array, Pair
 from refgeo.sharpness.objective import LossAndGradient, checked_evaluation
 
 _AGREE = 0.1
-"""A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding in float32 by less."""
+"""A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
 _CONVERGED = 0.03
 """Two quotients this close to each other are the slope, whatever the gradient says."""
 _NOISE = 2.0**-23
@@ -74,7 +75,7 @@ def check_gradient(
     >>> rg.check_gradient(lambda w: (float(np.sum(w**3)), 2 * w**2), np.array([1.0, 2.0]))
     Traceback (most recent call last):
     ...
-    ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes by 1.5 times what it says
+    ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes by ...
     """
     generator = np.random.default_rng(rng)
     loss, grads = checked_evaluation(value_and_grad(params))
@@ -139,16 +140,16 @@ def verify(objective: Searched, radius: float) -> None:
 def _refuse_chance(loss: float, again: float) -> None:
     if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
         raise ValueError(
-            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}; is dropout on, or "
-            "does it change the model? (module.eval(), a fixed batch and a fixed seed help; verify=False searches all "
-            "the same)"
+            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}; is dropout on, "
+            "or does it change the model? (module.eval(), a fixed batch and a fixed seed help; verify=False searches "
+            "all the same)"
         )
 
 
 def _slope_by_differences(
     change: Callable[[float], float], slope: float, scale: float, loss: float, step: float
 ) -> float | None:
-    """A central difference that agrees with the slope, or to which smaller steps converge; None if rounding hides it."""
+    """A central difference that agrees with the slope, or that smaller steps converge to; None if rounding hides it."""
     before = None
     for _ in range(6):
         if _NOISE * abs(loss) > 0.03 * scale * step:
@@ -171,9 +172,13 @@ def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callab
         for name, block in params.items():
             if name in grads:
                 for part, factor, gradient, moved in _factors(name, block, grads[name]):
-                    yield part, factor, gradient, lambda x, moved=moved, name=name: {**params, name: moved(x)}
+                    yield part, factor, gradient, partial(_replaced, params, name, moved)
     else:
         yield from _factors("", params, grads)
+
+
+def _replaced(params: Mapping[str, Any], name: str, moved: Callable[[Array], Any], x: Array) -> dict[str, Any]:
+    return {**params, name: moved(x)}
 
 
 def _factors(name: str, block: Any, gradient: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:

@@ -150,5 +150,6 @@ def _lost(row: Row) -> str:
     assert row.lossy_case is not None
     place = f"κ = {row.lossy_case.condition:.1g} ({row.lossy_case})"
     if row.lossy_case.relative_error > 0.3:
-        return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {count_of_digits(row.digits_lost)}"
+        kept = count_of_digits(row.digits_lost)
+        return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {kept}"
     return f"right, but keeps {count_of_digits(row.digits_lost)} fewer than a factorised route at {place}"

@@ -1,0 +1,159 @@
+"""Adapters: functions of one block, optimisers, other geometries as the truth, laws without values."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import FUNCTIONS, backend
+
+import refgeo as rg
+from refgeo import formulas
+
+
+def test_unbatched_gives_leading_dimensions_back():
+    def single(name):
+        def call(metric, G, *rest):
+            assert np.ndim(G) == 2
+            return getattr(formulas, name)(metric, G, *rest)
+
+        return rg.adapters.unbatched(call)
+
+    names = ("inner_product", "horizontal_projection", "christoffel", "geodesic")
+    report = rg.check(
+        SimpleNamespace(**{name: single(name) for name in names}), cases=["5x4x2", "2.3-6x7x2", "3-7x4x1", "1-5x4x2"]
+    )
+    assert report.passed
+    assert {row.function for row in report.judged} == set(names)
+
+
+def sgd(damping):
+    """An optimiser of LoRA as released ones are, in a few lines."""
+
+    def make(model, learning_rate):
+        A, B = model.layer.lora_A["default"].weight, model.layer.lora_B["default"].weight
+
+        def step():
+            eye = np.eye(len(A))
+            a, b = A.detach().numpy(), B.detach().numpy()
+            g_A, g_B = A.grad.numpy(), B.grad.numpy()
+            new_A = np.linalg.solve(b.T @ b + damping * eye, g_A)
+            new_B = np.linalg.solve(a @ a.T + damping * eye, g_B.T).T
+            a -= (learning_rate * new_A).astype(a.dtype)
+            b -= (learning_rate * new_B).astype(b.dtype)
+
+        return SimpleNamespace(step=step)
+
+    return SimpleNamespace(riemannian_gradient=rg.adapters.torch_optimizer(make))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_optimisers_gradient_is_read_without_losing_digits(dtype):
+    pytest.importorskip("torch")
+    assert rg.check(sgd(0.0), dtype=dtype).passed
+    damped = rg.check(sgd(0.01), dtype=dtype)
+    assert damped.wrong == ["riemannian_gradient[mix]"]
+    assert any("ε = 0.01 " in row.diagnosis for row in damped.failures)
+    assert rg.check(sgd(0.01), dtype=dtype, relaxation=0.01).passed
+
+
+@pytest.mark.parametrize("relaxation", [1e-4, 0.3])
+def test_the_relaxed_geometry_can_be_the_truth(relaxation):
+    relaxed = backend(**{
+        name: lambda *a, name=name: getattr(formulas, name)(*a, relaxation=relaxation) for name in FUNCTIONS
+    })  # fmt: skip
+    report = rg.check(relaxed, relaxation=relaxation)
+    assert report.passed
+    assert str(report.points).endswith(f"ε = {relaxation:g}")
+    plain = rg.check(backend(), relaxation=relaxation, checks=["riemannian_gradient"])
+    assert set(plain.wrong) == {"riemannian_gradient[inv]", "riemannian_gradient[mix]"}
+    assert all("ε is not used" in row.diagnosis for row in plain.failures if row.kind == "value")
+    other = backend(riemannian_gradient=lambda *a: formulas.riemannian_gradient(*a, relaxation=2 * relaxation))
+    wrong = rg.check(other, relaxation=relaxation, checks=["riemannian_gradient"])
+    assert all(f"your ε is {2 * relaxation:.3g}" in row.diagnosis for row in wrong.failures if row.kind == "value")
+
+
+@pytest.mark.parametrize("epsilon", [1e-13, 1e-10, 1e-7, 1e-3, 0.5])
+@pytest.mark.parametrize("name", ["inner_product", "riemannian_gradient", "christoffel"])
+def test_any_epsilon_is_found(epsilon, name):
+    broken = backend(**{name: lambda *a: getattr(formulas, name)(*a, relaxation=epsilon)})
+    report = rg.check(broken, checks=[name])
+    assert report.wrong
+    for row in report.failures:
+        if row.kind == "value":
+            assert f"ε = {epsilon:.3g} " in row.diagnosis, row.diagnosis
+
+
+def test_laws_alone_judge_update_rules_of_no_metric():
+    def rite(metric, G, H, e_G, e_H):
+        """Equivariant, though no gradient of inv or mix: the metric S⁻¹ #_½ T, h = 1."""
+        s, t = (np.linalg.norm(x, axis=-2, keepdims=True) for x in (G, H))
+        return e_G * (s / t), e_H * (t / s)
+
+    def adam(metric, G, H, e_G, e_H):
+        return np.sign(e_G), np.sign(e_H)
+
+    options = {"laws_only": True, "checks": ["riemannian_gradient.equivariant"], "cases": ["3-7x4x1", "1x1x1", "7x4x1"]}
+    assert rg.check(SimpleNamespace(riemannian_gradient=rite), **options).passed
+    report = rg.check(SimpleNamespace(riemannian_gradient=adam), **options)
+    assert not report.passed
+    assert all(row.kind == "law" for row in report.failures)
+
+
+def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
+    def manopts(metric, G, H, v_G, v_H, t):
+        """θ + tv, with both factors rescaled to one norm: another representative of the same point."""
+        G, H = G + t * v_G, H + t * v_H
+        balance = np.sqrt(np.linalg.norm(G, axis=(-2, -1)) / np.linalg.norm(H, axis=(-2, -1)))[..., None, None]
+        return G / balance, H * balance
+
+    assert rg.check(SimpleNamespace(retraction=manopts)).passed
+    halved = SimpleNamespace(retraction=lambda m, G, H, a, b, t: (G + 0.5 * t * a, H + 0.5 * t * b))
+    assert rg.check(halved).wrong == ["retraction[inv]", "retraction[mix]"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t),
+        lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t),
+        lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t),
+        lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)),
+    ],
+)
+def test_wrong_exact_geodesics_are_caught(wrong):
+    def geodesic(metric, G, H, a, b, t, order):
+        if order != "exact":
+            raise NotImplementedError
+        return wrong(metric, G, H, a, b, t, order)
+
+    report = rg.check(SimpleNamespace(geodesic=geodesic), checks=["geodesic_exact"])
+    assert report.wrong == ["geodesic_exact[inv]", "geodesic_exact[mix]"]
+
+
+def space_of(metric, G, H):
+    return {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]().at(rg.Pair(G, H))
+
+
+def exact(metric, G, H, a, b, t):
+    return tuple(np.array(x) for x in space_of(metric, G, H).geodesic(rg.Pair(a, b), t, "exact"))
+
+
+def projected(metric, G, H, a, b):
+    return space_of(metric, G, H).horizontal_projection(rg.Pair(a, b))
+
+
+def taylor(metric, G, H, a, b, t):
+    """Order 2, and a step of order 2 from its middle."""
+    space, v = space_of(metric, G, H), rg.Pair(a, b)
+    middle = space.geodesic(v, 0.5 * t, 2)
+    moving = v - space.christoffel(v) * (0.5 * t)
+    return tuple(space_of(metric, *middle).geodesic(moving, 0.5 * t, 2))
+
+
+def first_block_only(metric, G, H, a, b, t):
+    places = formulas.geodesic(metric, G, H, a, b, t, 2) if G.ndim > 2 else exact(metric, G, H, a, b, t)
+    if G.ndim > 2:
+        first = (0,) * (G.ndim - 2)
+        for place, x in zip(places, exact(metric, G[first], H[first], a[first], b[first], t), strict=True):
+            place[first] = x
+    return places

@@ -1,0 +1,138 @@
+"""A backend in a process of its own: whatever it does there, the referee reaches its end and says so."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import refgeo as rg
+from refgeo.conformance import BackendError
+from refgeo.conformance.report import Verdict
+
+MISDEEDS = {
+    "exit": "os._exit(0)",
+    "sys.exit": "sys.exit(0)",
+    "segfault": "ctypes.string_at(0)",
+    "abort": "os.abort()",
+    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
+    "alarm": "signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(30)",
+    "lock": "ctypes.PyDLL(None).sleep(1000)",
+    "loop": "\n    while True: pass",
+    "close everything": "os.closerange(3, 4096)",
+    "garbage": "[os.write(fd, b'0' * 100) for fd in range(3, 512) if is_open(fd)]",
+    "half a message": "[os.write(fd, b'0' * 5) for fd in range(3, 512) if is_open(fd)]; time.sleep(30)",
+    "recursion": "return christoffel(*a)",
+    "huge": "return np.broadcast_to(1.0, (10**6, 10**6)), np.zeros((2, 2))",
+    "memory": "\n    kept = []\n    while True: kept.append(np.ones(1 << 26))",
+}
+HARMLESS = {
+    "close streams": ("sys.stdout.close(); os.close(1); os.close(2)", "closed a standard stream"),
+    "replace streams": ("sys.stdout = None", "replaced a standard stream"),
+    "fork": ("os.fork()", "forked a process"),
+    "fork and stay": ("\n    if os.fork() == 0: time.sleep(1000)", "forked a process"),
+    "print": ("os.write(1, b'hello')", "printed 'hello'"),
+}
+HEAD = """
+import atexit, ctypes, os, signal, sys, time
+import numpy as np
+from refgeo import formulas
+from refgeo.formulas import inner_product
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def christoffel(*a):
+    {deed}
+    return formulas.christoffel(*a)
+"""
+
+
+def written(tmp_path, deed, name="hostile.py"):
+    file = tmp_path / name
+    file.write_text(HEAD.replace("{deed}", deed))
+    return str(file)
+
+
+@pytest.mark.parametrize("deed", MISDEEDS)
+def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
+    # a call that hangs costs its time limit; memory takes longest to fill
+    timeout = 60.0 if deed == "memory" else 2.0
+    backend = written(tmp_path, MISDEEDS[deed])
+    report = rg.check(
+        backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=timeout
+    )
+    rows = {row.check: row for row in report.rows}
+    assert rows["christoffel"].verdict is Verdict.WRONG
+    assert rows["christoffel"].message
+    assert rows["inner_product"].verdict is Verdict.PASS, "the run goes on"
+    assert report.wrong == ["christoffel[inv]"]
+    assert report.where == "a process of its own"
+
+
+@pytest.mark.parametrize("deed", HARMLESS)
+def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
+    code, reason = HARMLESS[deed]
+    report = rg.check(written(tmp_path, code), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
+    assert report.passed
+    assert not report.passed_strictly
+    assert any(reason in row.message for row in report.findings)
+
+
+@pytest.mark.parametrize(
+    "prelude",
+    [
+        "atexit.register(os._exit, 0)",
+        "np.linalg.norm = np.abs = lambda *a, **k: 0.0",
+        "import refgeo.conformance.report as r; r.Report.passed = property(lambda self: True)",
+        "sys.settrace(lambda *a: None)",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    ],
+)
+def test_the_exit_status_is_the_referees(prelude, tmp_path):
+    file = written(tmp_path, "return tuple(2 * x for x in formulas.christoffel(*a))")
+    with open(file, "a") as stream:
+        stream.write(prelude + "\n")
+    command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "½ is missing in Γ" in done.stdout or "no common mistake" in done.stdout
+
+
+@pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise KeyError('x')", "os.kill(os.getpid(), 9)"])
+def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
+    file = tmp_path / "gone.py"
+    file.write_text(f"import os, sys\n{code}\n")
+    with pytest.raises(BackendError, match="importing it"):
+        rg.check(str(file))
+    assert rg.cli.main(["check", str(file)]) == 2 if hasattr(rg, "cli") else True
+
+
+def test_exceptions_name_file_and_line(tmp_path):
+    file = written(tmp_path, "raise KeyError('missing')")
+    report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
+    assert "KeyError: 'missing' (hostile.py:17, in christoffel)" in report.rows[0].message
+    broken = [row for row in report.rows if row.kind == "contract" and row.verdict is Verdict.CONTRACT]
+    assert broken == [], "an exception is no misconduct"
+
+
+def test_objects_run_here_and_the_report_says_so():
+    from helpers import backend
+
+    assert rg.check(backend(), checks=["inner_product"], cases=["1x1x1"]).where == "this process"
+    assert rg.check(rg.formulas, checks=["inner_product"], cases=["1x1x1"]).where == "a process of its own"
+
+
+def test_no_process_is_left_behind(tmp_path):
+    backend = rg.conformance.Backend(written(tmp_path, "pass"))
+    process = backend._server._process.pid
+    backend.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

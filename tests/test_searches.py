@@ -1,0 +1,135 @@
+"""Whole searches on trial: bounds that hold, routines that lie, and what share of the maximum they find."""
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo import diagonal
+from refgeo.conformance import searches
+from refgeo.conformance.report import Verdict
+
+
+def ours(metric, problem, G, H, rho, order):
+    pair = rg.Pair(G, H)
+
+    def value_and_grad(place):
+        value, grads = problem.value_and_grad(place.G, place.H)
+        return value, rg.Pair(*grads)
+
+    if metric == "adaptive":
+        found = rg.adaptive_sharpness(value_and_grad, pair, rho, n_restarts=2)
+    else:
+        geometry = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]()
+        found = rg.worst_case_sharpness(value_and_grad, pair, geometry, rho, order=order, n_restarts=2)
+    return found.value, tuple(found.maximizer)
+
+
+def judged(routine, **options):
+    from types import SimpleNamespace
+
+    return rg.check(SimpleNamespace(sharpness=routine), checks=["sharpness"], **options)
+
+
+def test_our_search_is_judged_right_and_finds_nearly_all():
+    report = judged(ours)
+    assert report.passed
+    assert [row.verdict for row in report.rows] == [Verdict.PASS] * 7
+    for row in report.rows:
+        found = [1.0 - one.relative_error for one in row.measurements]
+        assert np.median(found) > 0.999, str(row)
+        assert len(found) >= 10
+    assert "% of the maximum" in report.rows[0].message
+
+
+def changed(change):
+    def routine(metric, problem, G, H, rho, order):
+        value, (a, b) = ours(metric, problem, G, H, rho, order)
+        return change(value, a, b, G, H)
+
+    return routine
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value, a, b, G, H: (value, (1.1 * a, 1.1 * b)), "leaves the ball"),
+        (lambda value, a, b, G, H: (value, (0.7 * a + 0.01 * G * np.abs(a).max(), 0.7 * b)), "not horizontal"),
+        (lambda value, a, b, G, H: (1.05 * value, (a, b)), "the loss there increases by"),
+        (lambda value, a, b, G, H: (value * np.nan, (a, b)), "NaN"),
+        (lambda value, a, b, G, H: value, "expected a tuple of 2"),
+    ],
+)
+def test_a_routine_that_lies_is_wrong(change, message):
+    report = judged(changed(change))
+    exact = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
+    assert exact.verdict is Verdict.WRONG
+    assert message in exact.message
+    assert not report.passed
+
+
+def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
+    network = next(searches.networks("quick", 0))
+    upper = searches._bound("inv", "exact", network, 0.1)
+    a = c = np.zeros(len(network.u))
+    monkeypatch.setattr(searches, "_reached", lambda *x: (2.0 * upper, 0.0))
+    _, complaint = searches._held_against("inv", "exact", network, 0.1, upper, 2.0 * upper, a, c)
+    assert "more than the proved bound" in complaint
+
+
+def test_eighty_percent_of_the_maximum_pass_with_that_finding():
+    def lazy(metric, problem, G, H, rho, order):
+        step = 0.8
+        value, (a, b) = ours(metric, problem, G, H, step * rho, order)
+        return value, (a, b)
+
+    report = judged(lazy)
+    assert report.passed
+    row = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
+    assert 0.5 < np.median([1.0 - one.relative_error for one in row.measurements]) < 0.85
+
+
+def test_a_plain_callable_is_judged_by_the_order_that_it_uses():
+    def routine(value_and_grad, params, metric, rho):
+        class Problem:
+            @staticmethod
+            def value_and_grad(G, H):
+                return value_and_grad((G, H))
+
+        return ours(metric, Problem, *params, rho, 2)
+
+    report = rg.check(routine, checks=["sharpness"])
+    assert report.passed
+    assert {str(row) for row in report.rows} == {"sharpness_2[inv]", "sharpness_2[mix]", "sharpness_adaptive[adaptive]"}
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_bounds_of_polynomial_geodesics_hold_against_a_grid(metric, order):
+    """A dense sample of the sphere never beats the bound; the primal point of the dual comes within rounding of it."""
+    rng = np.random.default_rng(4)
+    for _ in range(4):
+        d = 2
+        u, v = rng.uniform(0.5, 2, d) * rng.choice([-1.0, 1.0], d), rng.uniform(0.5, 2, d)
+        network = searches.Network("n", u, v, np.eye(d), u * v + rng.standard_normal(d))
+        angle = np.linspace(0.0, 2 * np.pi, 4001)
+        for rho in (1e-3, 0.1, 0.5):
+            upper, lower = searches._polynomial_bounds(metric, order, network, rho)
+            b = (
+                rho
+                * np.array([np.cos(angle), np.sin(angle)]).T
+                / np.sqrt(2.0 * (u * v) ** 2 if metric == "mix" else 2.0)
+            )
+            sign = 0.0 if order == 1 else 1.0 if metric == "inv" else -1.0
+            factor = (1 + b + 0.5 * sign * b * b) ** 2
+            reached = np.array([network.loss(u * np.sqrt(f), v * np.sqrt(f)) for f in factor]) - network.loss(u, v)
+            assert reached.max() <= upper * (1 + 1e-9)
+            assert lower <= upper * (1 + 1e-12)
+            assert lower >= reached.max() * (1 - 1e-5)
+
+
+def test_a_small_ball_gives_the_bounds_of_the_exact_geodesics():
+    network = next(searches.networks("quick", 3))
+    for metric in ("inv", "mix"):
+        exact = float(diagonal.worst_case(metric, network.u, network.v, network.X, network.y, 1e-4).upper)
+        for order in (1, 2):
+            assert abs(searches._polynomial_bounds(metric, order, network, 1e-4)[0] / exact - 1) < 1e-3
