@@ -95,14 +95,14 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
         size = max(float(np.abs(G).max()), float(np.abs(H).max()))
         parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]
         rate, open_parts = 1.0, [0, 1]
-        while open_parts and rate < numbers**0.9:
+        while open_parts and rate < numbers**0.95:
             changes = _step(make, G, H, e_G, e_H, rate)
             for part in list(open_parts):
                 change = float(np.abs(changes[part]).max())
                 if change >= 16.0 * size / roundoff:  # beside which the parameters are rounding
                     parts[part] = changes[part] / G.dtype.type(rate)
                     open_parts.remove(part)
-            rate *= 2.0**20
+            rate *= 2.0**8
         return parts[0], parts[1]
 
     return unbatched(riemannian_gradient)

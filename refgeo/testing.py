@@ -278,6 +278,7 @@ def _as_case(
     order = named.pop("order", None)
     if "order" in operation.extra and (isinstance(order, bool) or order not in (1, 2, "exact")):
         raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
+    order = order if order in (None, "exact") else int(order)
     renamed = dict(zip(operation.vectors, operation.sources, strict=True))
     arrays = {
         name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()

@@ -28,7 +28,7 @@ MISDEEDS = {
     "memory": "\n    kept = []\n    while True: kept.append(np.ones(1 << 26))",
 }
 HARMLESS = {
-    "close streams": ("sys.stdout.close(); os.close(1); os.close(2)", "closed a standard stream"),
+    "close streams": ("sys.stdout.close(); os.closerange(1, 3)", "closed a standard stream"),
     "replace streams": ("sys.stdout = None", "replaced a standard stream"),
     "fork": ("os.fork()", "forked a process"),
     "fork and stay": ("\n    if os.fork() == 0: time.sleep(1000)", "forked a process"),

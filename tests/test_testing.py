@@ -51,7 +51,7 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
     outcomes = result.parseoutcomes()
     assert outcomes["failed"] == 1
     assert outcomes["deselected"] > 10
-    assert outcomes["skipped"] >= 3, "the laws of a function that gives wrong values"
+    assert outcomes["skipped"] >= 1, "Koszul: a law of a function that gives wrong values"
     result.stdout.fnmatch_lines(
         [
             "*diagnosis: a factor ½ is missing in Γ*",
@@ -191,7 +191,7 @@ def test_assert_matches_knows_the_exact_geodesic_of_inv():
     end = rg.InvariantMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 0.3, "exact")
     rg.testing.assert_matches(tuple(end), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
     with pytest.raises(AssertionError):
-        rg.testing.assert_matches(tuple(end * (1 + 1e-9)), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
+        rg.testing.assert_matches(tuple(end * (1 + 1e-7)), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
     with pytest.raises(ValueError, match="no closed form"):
         rg.testing.assert_matches(tuple(end), "geodesic", "mix", G, H, v_G, v_H, 0.3, "exact")
     vector = arguments_of("geodesic", "mix", batch=())
@@ -199,7 +199,7 @@ def test_assert_matches_knows_the_exact_geodesic_of_inv():
     end = rg.MixedMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 0.1, "exact")
     rg.testing.assert_matches(tuple(end), "geodesic", "mix", G, H, v_G, v_H, 0.1, "exact")
     with pytest.raises(AssertionError):
-        rg.testing.assert_matches(tuple(end * (1 + 1e-9)), "geodesic", "mix", G, H, v_G, v_H, 0.1, "exact")
+        rg.testing.assert_matches(tuple(end * (1 + 1e-7)), "geodesic", "mix", G, H, v_G, v_H, 0.1, "exact")
 
 
 def test_assert_matches_uses_the_time_as_it_is():

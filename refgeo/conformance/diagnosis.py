@@ -59,24 +59,26 @@ def diagnose(check: Check, backend: Backend, failing: list[Case], passing: list[
     str
         A sentence; `NO_DIAGNOSIS` if nothing fits.
     """
-    assert check.value is not None
-    with np.errstate(all="ignore"):
-        failing, passing = _with_others(check, backend, failing, passing)
-        try:
-            scenes = [_Scene.of(check, backend, case) for case in _telling(failing)]
-            kept = _by_memory(check, backend, scenes)
-        except (BackendFailure, NotImplementedError):  # what fails has said why, in its row
-            return NO_DIAGNOSIS
-        if kept:
-            return kept
-        fine = [_Scene.of(check, backend, case) for case in _telling([case for case in passing if case.plain])]
-        mistake = _by_mistake(scenes) or _by_relaxation(check, scenes)
-        if mistake is not None and all(scene.agrees(mistake[1](scene)) for scene in fine):
-            return mistake[0]
-        place = _by_place(check, failing, passing)
-        if place:  # a mistake that does not show where it should is none, unless it is made in one place only
-            return place if mistake is None else f"{place}; there, {mistake[0]}"
-        return _by_experiment(check, backend, scenes) or _by_precision(backend, scenes) or NO_DIAGNOSIS
+    try:
+        with np.errstate(all="ignore"):
+            return _diagnosed(check, backend, *_with_others(check, backend, failing, passing))
+    except (BackendFailure, NotImplementedError):  # what fails has said why, in its row; files answer no new questions
+        return NO_DIAGNOSIS
+
+
+def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: list[Case]) -> str:
+    scenes = [_Scene.of(check, backend, case) for case in _telling(failing)]
+    kept = _by_memory(check, backend, scenes)
+    if kept:
+        return kept
+    fine = [_Scene.of(check, backend, case) for case in _telling([case for case in passing if case.plain])]
+    mistake = _by_mistake(scenes) or _by_relaxation(check, scenes)
+    if mistake is not None and all(scene.agrees(mistake[1](scene)) for scene in fine):
+        return mistake[0]
+    place = _by_place(check, failing, passing)
+    if place:  # a mistake that does not show where it should is none, unless it is made in one place only
+        return place if mistake is None else f"{place}; there, {mistake[0]}"
+    return _by_experiment(check, backend, scenes) or _by_precision(backend, scenes) or NO_DIAGNOSIS
 
 
 _OTHERS = tuple(Recipe(shape) for shape in (((), 5, 4, 2), ((), 4, 5, 3), ((2,), 5, 5, 3), ((), 6, 4, 4)))
@@ -178,14 +180,10 @@ class _Scene:
         right = _right(check.value, case)
         deviation = _distance(result, right)
         rounding = float(np.max(4 * DOUBTFUL * check.unit(case)))
-        # a hundredth of what is to be explained; rounding has its share of an error that is small itself
-        return cls(
-            check.value,
-            case,
-            result,
-            right,
-            max(min(rounding, 1e-3, 0.01 * deviation), 0.002 * deviation * (deviation < 1e-6)),
-        )
+        if deviation <= rounding:
+            return cls(check.value, case, result, right, rounding)
+        # a hundredth of what is to be explained, and rounding has its share of a small error
+        return cls(check.value, case, result, right, max(min(rounding, 0.01 * deviation), 0.002 * min(deviation, 1e-6)))
 
     def agrees(self, candidate: Parts) -> bool:
         return _distance(self.result, candidate) <= self.tolerance
@@ -353,7 +351,7 @@ def _by_relaxation(check: Check, scenes: list[_Scene]) -> Mistake | None:
                 places[words] = partial(_stacked, value, sides=sides, relative=relative)
     for place, formula in places.items():
         epsilon = _fitted(partial(formula, first.case), first.result)
-        size = 1.0 if "relative" in place else max(_sizes(first.case))
+        size = 1.0 if "relative" in place else min(_sizes(first.case))
         below_rounding = epsilon < 100.0 * float(np.max(check.unit(first.case, 0.0))) * size
 
         def made(scene: _Scene, formula: Callable[[Case, float], Parts] = formula, epsilon: float = epsilon) -> Parts:

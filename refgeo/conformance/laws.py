@@ -194,6 +194,7 @@ def _carried(
     at_moved = trial.call(function, *there, point=point, extra=extra)
     carried = (at_point[0] @ np.linalg.inv(A), at_point[1] @ A.T)
     space = trial.space.metric.at(point)
+    size = np.maximum(size, trial.length(carried, space))  # the update rule of another metric has a size of its own
     return beside(trial.length(_combination((1.0, at_moved), (-1.0, carried)), space), size)
 
 
@@ -417,6 +418,7 @@ def _(trial: Trial) -> Array:
     together = trial.call("riemannian_gradient", trial.rounded(2 * e - 3 * f))
     apart = _combination((2.0, trial.call("riemannian_gradient", e)), (-3.0, trial.call("riemannian_gradient", f)))
     size = _norm(trial, trial.space.riemannian_gradient(e)) + _norm(trial, trial.space.riemannian_gradient(f))
+    size = np.maximum(size, trial.length(apart))
     return _differences(trial, together, apart, size)
 
 

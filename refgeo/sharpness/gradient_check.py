@@ -100,7 +100,7 @@ def check_gradient(
             scale = max(abs(slope), float(np.linalg.norm(gradient)) * size)
             quotient = _slope_by_differences(change, slope, scale, loss, 1e-2)
             if quotient is not None:
-                off = abs(quotient - slope) / scale
+                off = abs(quotient - slope) / scale if scale > 0.0 else 0.0
                 if not off <= (0.0 if math.isnan(worst) else worst):
                     worst = off
                     said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
