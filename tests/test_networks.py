@@ -331,6 +331,8 @@ def test_configuration_gives_the_heads(tmp_path):
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in state.items()}, tmp_path / "model.safetensors")
     for text, message in (
         ('{"num_attention_heads": 4.5}', "expected a whole number for num_attention_heads, got 4.5"),
+        ('{"num_attention_heads": Infinity}', "expected a whole number for num_attention_heads, got inf"),
+        ('{"num_attention_heads": NaN}', "expected a whole number for num_attention_heads, got nan"),
         ("[4]", "expected a JSON object, got list"),
         ("{", "expected JSON"),
         ("{}", "heads: the number of attention heads is not in the tensors"),
@@ -503,3 +505,27 @@ def test_shapes_are_checked_on_the_way_in_and_back():
     with pytest.raises(KeyError, match="expected names of the checkpoint's parameters, got 'other'"):
         network.blocks_of({**state, "other": np.ones(3)})
     assert prefix + "query_key" in network.blocks
+
+
+def test_a_file_in_bfloat16_is_read_without_further_packages(tmp_path, monkeypatch):
+    """Written byte by byte: a header, then the upper halves of float32 numbers."""
+    import struct
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    rng = np.random.default_rng(0)
+    tensors, place, body = {}, 0, b""
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        for kind, shape in (("weight", (8, 8)), ("bias", (8,))):
+            halves = (rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16).astype("<u2")
+            data = halves.tobytes()
+            key = f"encoder.layer.0.attention.{name}.{kind}"
+            tensors[key] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [place, place + len(data)]}
+            place, body = place + len(data), body + data
+    header = json.dumps(tensors).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header + body)
+    network = rg.networks.read(file, "bert", heads=2)
+    first = np.frombuffer(body[:2], dtype="<u2").astype(np.uint32) << 16
+    expected = first.astype(np.uint32).view(np.float32)[0]
+    assert any(np.any(x == expected) for block in network.blocks.values() if isinstance(block, rg.Pair) for x in block)

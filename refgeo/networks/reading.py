@@ -236,7 +236,32 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         return dict(load_file(path))
     except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+        widened = _with_bfloat16(path)
+        if widened is not None:
+            return widened
         raise LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}") from error
+
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+
+
+def _with_bfloat16(path: Path) -> dict[str, Any] | None:
+    """The tensors of a file with bfloat16, which NumPy lacks: as float32, of which it is the upper half; or None."""
+    import safetensors
+
+    found: dict[str, Any] = {}
+    try:
+        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        for name, tensor in tensors:
+            if tensor["dtype"] == "BF16":
+                upper = np.frombuffer(tensor["data"], dtype="<u2").astype(np.uint32)
+                flat: Any = (upper << np.uint32(16)).view(np.float32)
+            else:
+                flat = np.frombuffer(tensor["data"], dtype=_TYPES[tensor["dtype"]])
+            found[name] = flat.reshape(tensor["shape"])
+    except (safetensors.SafetensorError, ValueError, KeyError):
+        return None
+    return found
 
 
 def _configuration(path: Path) -> tuple[Path, dict[str, Any]]:
@@ -259,7 +284,7 @@ def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...
     for key in keys:
         if key in config:
             value = config[key]
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
                 raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
             return int(value)
     towers = {
