@@ -40,3 +40,19 @@ def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
 
 def geodesic(metric, G, H, v_G, v_H, t, order):
     return _parts(_at(metric, G, H).geodesic(rg.Pair(v_G, v_H), t, order), G.dtype)
+
+
+def retraction(metric, G, H, v_G, v_H, t):
+    return _parts(_at(metric, G, H).geodesic(rg.Pair(v_G, v_H), t, 1), G.dtype)
+
+
+def sharpness(metric, problem, G, H, rho, order):
+    def value_and_grad(pair):
+        value, grads = problem.value_and_grad(pair.G, pair.H)
+        return value, rg.Pair(*grads)
+
+    if metric == "adaptive":
+        found = rg.adaptive_sharpness(value_and_grad, rg.Pair(G, H), rho)
+    else:
+        found = rg.worst_case_sharpness(value_and_grad, rg.Pair(G, H), _METRICS[metric], rho, order=order)
+    return found.value, tuple(found.maximizer)
