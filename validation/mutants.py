@@ -445,6 +445,11 @@ MEMORY = {
     "given read-only arrays": lambda G: not G.flags.writeable,
 }
 KEPT = ("cached by the identity of G", "cached by the address of G", "cached by shapes", "cached by G alone")
+RESULTS_KEPT = (
+    "results cached by vectors alone",
+    "results cached by the first vector",
+    "results cached whatever the metric",
+)
 CONDUCT = {
     "writes to its input": "inputs_unchanged",
     "works in place": "owns_its_results",
@@ -536,6 +541,26 @@ def remembering(target, name):
     return broken
 
 
+def keeping_results(target, name):
+    """Keeps whole results by less than all that they depend on."""
+    function, cache = right_function(target), {}
+
+    def broken(metric, G, H, *rest):
+        arrays = [x for x in rest if isinstance(x, np.ndarray)]
+        scalars = [x for x in rest if not isinstance(x, np.ndarray)]
+        point = [x.tobytes() for x in (G, H)]
+        known = {
+            RESULTS_KEPT[0]: (metric, *(x.tobytes() for x in arrays)),
+            RESULTS_KEPT[1]: (metric, *point, *(x.tobytes() for x in arrays[:2])),
+            RESULTS_KEPT[2]: (*point, *(x.tobytes() for x in arrays)),
+        }[name]
+        key = (*known, G.shape, H.shape, *scalars)
+        result = cache.setdefault(key, function(metric, G, H, *rest))
+        return tuple(x.copy() for x in result) if isinstance(result, tuple) else np.array(result)
+
+    return broken
+
+
 def misbehaving(target, name):
     function, state = right_function(target), {}
 
@@ -623,6 +648,10 @@ def matrix():
             yield target, name, functools.partial(wrong_in_memory, target, name), None
         for name in KEPT if target != "retraction" else ():
             yield target, name, functools.partial(remembering, target, name), None
+        for name in RESULTS_KEPT if target not in ("retraction", "riemannian_hessian") else ():
+            two, exact = len(operation_of(target).vectors) > 1, target == EXACT
+            if (two or name != RESULTS_KEPT[1]) and not (exact and name == RESULTS_KEPT[2]):
+                yield target, name, functools.partial(keeping_results, target, name), None
         for name, rule in CONDUCT.items():
             scalar_in_place = name == "works in place" and operation_of(target).scalar
             if not (target == EXACT and name == "is not thread-safe") and not scalar_in_place:
@@ -641,6 +670,7 @@ def judge_cell(cell):
         return [*complaints, *(f"{row} is called wrong" for row in report.wrong)], ""
     metrics = {name.split("[")[1] for name in report.wrong}
     said = next((row.diagnosis for row in report.failures if row.diagnosis), "")
+    metrics |= {"inv]"} if name == RESULTS_KEPT[2] else set()  # the metric that comes first is right
     complaints = (
         [] if metrics == {"inv]", "mix]"} else [f"caught for {sorted(metrics)} only" if metrics else "not caught"]
     )

@@ -237,7 +237,7 @@ class Host:
         """A whole sharpness routine on a diagonal network."""
         from refgeo.conformance.searches import call_routine
 
-        function = getattr(self.implementation, request["function"])
+        function, arrays = getattr(self.implementation, request["function"]), [np.array(array) for array in arrays]
         value, perturbation, calls = call_routine(function, request, arrays, self._convert, self._back)
         parts = [
             _real(np.asarray(value), ()),
@@ -354,6 +354,7 @@ class Capture:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
         self._text = io.StringIO()
+        self._warnings: list[warnings.WarningMessage] = []
 
     def start(self) -> None:
         """From now on, output is kept."""
@@ -361,15 +362,16 @@ class Capture:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(contextlib.redirect_stdout(self._text))
         self._stack.enter_context(contextlib.redirect_stderr(self._text))
-        self._stack.enter_context(warnings.catch_warnings())
+        self._warnings = self._stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
 
     def stop(self) -> tuple[str, str]:
         """What was printed since the start, and what was done to the streams."""
         tampered = "replaced or closed a standard stream" if sys.stdout is not self._text else ""
         self._stack.close()
+        warned = [f"{found.category.__name__}: {found.message}" for found in self._warnings]
         try:
-            return self._text.getvalue()[:MOST_TEXT].strip(), tampered
+            return "\n".join([self._text.getvalue(), *warned])[:MOST_TEXT].strip(), tampered
         except ValueError:
             return "", "closed a standard stream"
 

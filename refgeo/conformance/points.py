@@ -178,13 +178,26 @@ class Case:
         return {}
 
     def in_range(self, factors: float) -> bool:
-        """Whether products of so many factors stay within the range of the dtype."""
-        return bool(factors * self._log_size <= np.log(PRECISIONS[self.dtype].largest))
+        """Whether products of so many factors, with vectors and a time, stay within the range of the dtype."""
+        return bool(factors * self._log_sizes[0] + self._log_sizes[1] <= np.log(PRECISIONS[self.dtype].largest))
 
     @cached_property
-    def _log_size(self) -> float:
-        sizes = [np.abs(np.log(np.abs(factor).max(axis=(-2, -1)))) for factor in self.point]
-        return float(max(np.max(size, initial=0.0) for size in sizes))
+    def _log_sizes(self) -> tuple[float, float]:
+        """|log| of the largest entries of the factors; and what vectors, beside them, and the time add to that."""
+
+        def largest(pair: Pair) -> list[Array]:
+            return [np.abs(factor).max(axis=(-2, -1)) for factor in pair]
+
+        sizes = largest(self.point)
+        of_point = max(float(np.max(np.abs(np.log(size)), initial=0.0)) for size in sizes)
+        of_vectors = 0.0
+        for name, vector in self.vectors.items():
+            for part, size in zip(largest(vector), sizes, strict=True):
+                with np.errstate(divide="ignore", over="ignore", under="ignore"):
+                    covector = name in ("e", "hessian_e", "hessian_w")
+                    ratios = np.log(part) + (np.log(size) if covector else -np.log(size))
+                of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
+        return of_point, 3.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
     @cached_property
     def entries(self) -> int:
@@ -283,7 +296,7 @@ SCALES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
-    "orthogonal", "radial",
+    "orthogonal", "radial", "shared", "shared-first",
 )  # fmt: skip
 TIMES = (0.75, 0.0, -0.75, 1.0, 2.5, 16.0)
 
@@ -361,6 +374,7 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, point=point) for point in POINTS[1:] for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
     yield from (Recipe(shape, scale=scale) for scale in list(SCALES)[1:] for shape in (((), 10, 9, 4), ((3,), 7, 4, 1)))
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
+    yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
     yield from (Recipe(shape, t=t) for t in TIMES[1:] for shape in (((), 5, 4, 2), ((2,), 7, 4, 1)))
     yield from combined(40 if profile == "full" else 12, seed)
@@ -394,6 +408,8 @@ def build(recipe: Recipe, metric: str, dtype: str, seed: int, relaxation: float 
     '5x4x2/k3'
     """
     rng = rng_of(seed, recipe.name)
+    if recipe.vectors == "shared-first":  # the point, too
+        rng = rng_of(seed, replace(recipe, vectors="shared").name)
     point = _point(recipe, rng)
     apart = recipe.scale == "vectors"
     return make_case(
@@ -464,8 +480,17 @@ def make_case(
     2.0
     """
     point = representable(point, dtype)
+    for part, factor in zip("GH", point, strict=True):
+        size = np.abs(factor).max(initial=0.0)
+        if factor.size == 0 or not 1e-75 < size < 1e75:
+            raise ValueError(
+                f"{part}: expected numbers of a size between 1e-75 and 1e75, whose products doubles can hold, got "
+                f"{size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
+            )
     space = METRICS[metric](relaxation).at(point)
     vectors = _drawn(space, kind, rng)
+    if kind.startswith("shared"):
+        vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
     if apart:
         for vector, scale in _APART.items():
             vectors[vector] = vectors[vector] * scale
@@ -521,6 +546,15 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         "a": a, "b": b, "e": e, "v": v, "hessian_e": loss.gradient(point), "hessian_w": loss.hessian(point, h_v),
         "hessian_v": h_v,
     }  # fmt: skip
+
+
+def _shared(point: Pair, seed: int, rng: np.random.Generator | None) -> dict[str, Pair]:
+    """Vectors that are the same at every point of these shapes, for both metrics; but for the second, if drawn anew."""
+    common = rng_of(seed, f"shared {point.G.shape} {point.H.shape}")
+    a, b, e = (Pair(*(common.standard_normal(factor.shape) for factor in point)) for _ in range(3))
+    if rng is not None:
+        b = Pair(*(rng.standard_normal(factor.shape) for factor in point))
+    return {"a": a, "b": b, "e": e, "v": 0.25 * a}
 
 
 def _like(point: Pair, rng: np.random.Generator) -> Pair:
@@ -895,6 +929,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for κ < 2": lambda s: s.kappa < 2.0,
     "for κ > 8": lambda s: s.kappa > 8.0,
     "for κ > 20": lambda s: s.kappa > 20.0,
+    "for κ > 50": lambda s: s.kappa > 50.0,
     "for κ > 100": lambda s: s.kappa > 100.0,
     "for t = 0": lambda s: s.t == 0.0,
     "for t < 0": lambda s: s.t is not None and s.t < 0.0,

@@ -123,8 +123,16 @@ def check(
     wanted = list(dict.fromkeys(one_of("metrics", metric, METRICS) for metric in _listed(metrics)))
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
-    if not (isinstance(relaxation, (int, float)) and 0.0 <= relaxation < np.inf):
+    if isinstance(relaxation, bool) or not (
+        isinstance(relaxation, (int, float, np.floating)) and 0 <= relaxation < np.inf
+    ):
         raise ValueError(f"relaxation: expected a finite number >= 0 (ε of App. H.2), got {relaxation!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ValueError(f"seed: expected a whole number >= 0, got {seed!r}")
+    if not wanted:
+        raise ValueError("metrics: expected at least one, got none")
+    if points is not None:
+        _refuse_strange(points)
     if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
         raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
     if profile == "fuzz" and cases is not None:
@@ -145,6 +153,8 @@ def check(
     chosen = chosen_checks(checks)
     if laws_only:
         chosen = [one for one in chosen if one.kind != "value"]
+    if not chosen and not asks_for_search(checks):
+        raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     where = Points(kind, profile, dtype, seed, float(relaxation), options, source)
     run = Run(loaded, chosen, wanted, where, progress or (lambda done, total, what: None))
@@ -160,6 +170,14 @@ def check(
     finally:
         if loaded is not backend:
             loaded.close()
+
+
+def _refuse_strange(points: Any) -> None:
+    if not isinstance(points, Mapping) or not points:
+        raise ValueError(f'points: expected a dict such as {{"mine": {{"G": ..., "H": ...}}}}, got {points!r:.80}')
+    for name, arrays in points.items():
+        if not isinstance(name, str) or not isinstance(arrays, Mapping):
+            raise ValueError(f"points: expected names with dicts of arrays, got {name!r}: {type(arrays).__name__}")
 
 
 @dataclass
@@ -291,6 +309,8 @@ def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
     for row in rows:
         needs = CHECKS[row.check].needs if row.check in CHECKS else ()
         culprits = [name for name in needs if (name, row.metric) in wrong]
+        if row.kind == "law" and row.verdict is Verdict.INACCURATE and (row.function, row.metric) in wrong:
+            row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values are wrong")
         if culprits and row.verdict is Verdict.WRONG:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")
         yield row
@@ -302,7 +322,7 @@ def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
     chosen = [one for one in found if wanted is None or any(_selects(name, one[0]) for name in wanted)]
     unknown = [name for name in wanted or [] if not any(_selects(name, one) for one, _ in chosen)]
     if unknown or not chosen:
-        raise ValueError(f"cases: none of the test points is called {', '.join(unknown)}; --list shows them")
+        raise ValueError(f"cases: none of the test points is called {', '.join(unknown) or 'so'}; --list shows them")
     return chosen
 
 

@@ -231,15 +231,16 @@ def _held_against(
     length = float(np.sqrt(np.sum((a**2 + c**2) * ((u * v) ** 2 if metric == "mix" else 1.0))))
     reached, rounding = _reached(metric, order, network, a, c)
     if length > rho * (1.0 + TOLERANCE):
-        return reached, f"leaves the ball: ‖ξ‖ = {length / rho:.6g} ρ"
+        return reached, f"leaves the ball: ‖ξ‖ = {length / rho:.10g} ρ"
     vertical = float(np.linalg.norm((a - c) * (np.abs(u * v) if metric == "mix" else 1.0))) / np.sqrt(2.0)
     if metric != "adaptive" and vertical > rho * TOLERANCE:
         return reached, f"is not horizontal: its vertical part is {vertical / rho:.2g} ρ"
     if abs(value - reached) > rounding + 1e-6 * abs(reached):
-        for other in (1, 2, "exact"):
-            there, _ = _reached(metric, other, network, a, c)
-            if order != "adaptive" and abs(value - there) <= rounding:
-                return reached, f"claims the value of geodesics of order {other}"
+        others = [
+            other for other in (1, 2, "exact") if abs(_reached(metric, other, network, a, c)[0] - value) <= rounding
+        ]
+        if order != "adaptive" and others:
+            return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
         return reached, f"claims {value:.6g}, but the loss there increases by {reached:.6g}"
     if value > upper * (1.0 + 2 * MEET) + rounding:
         return reached, f"claims {value:.6g}, more than the proved bound {upper:.6g}"

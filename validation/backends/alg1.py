@@ -7,6 +7,7 @@ Independent of refgeo: plain NumPy, the paper's gradient at the perturbed weight
 
 import numpy as np
 
+
 def sharpness(metric, problem, G, H, rho, order, n_iter=20):
     u, v = G, H
     weight_u, weight_v = (v**2, u**2) if metric == "mix" else (1 / u**2, 1 / v**2)
