@@ -378,3 +378,150 @@ def test_a_time_limit_that_is_none_is_named(timeout):
 
 def test_no_time_limit_at_all():
     assert rg.check(timeout=float("inf"), checks=["inner_product"], cases=["1x1x1"]).passed
+
+
+# Found by reviews -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "dtype"),
+    [
+        ({"t": 1e100}, "float64"),
+        ({"t": 1e300}, "float64"),
+        ({"t": 1e25}, "float32"),
+        ({"a_G": 1e30 * np.ones((5, 2)), "a_H": 1e30 * np.ones((4, 2))}, "float32"),
+        ({"a_G": 1e100 * np.ones((5, 2)), "a_H": 1e100 * np.ones((4, 2))}, "float64"),
+    ],
+)
+def test_what_leaves_the_range_of_the_dtype_accuses_nobody(point, dtype):
+    rng = np.random.default_rng(0)
+    plain = {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}
+    assert rg.check(points={"far": plain | point}, dtype=dtype).wrong == []
+
+
+def test_strange_options_and_points_are_named():
+    one = {"G": [[1.0]], "H": [[1.0]]}
+    for options, message in (
+        ({"points": {"x": {"G": [[1e100]], "H": [[1.0]]}}}, "point x: G: expected numbers of a size between"),
+        ({"points": [1]}, "points: expected a dict"),
+        ({"points": {}}, "points: expected a dict"),
+        ({"points": {3: one}}, "points: expected names"),
+        ({"points": {"x": None}}, "points: expected names"),
+        ({"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}}, "point x: G: expected numbers"),
+        ({"seed": 1.5}, "seed: expected a whole number"),
+        ({"seed": -1}, "seed: expected a whole number"),
+        ({"metrics": []}, "metrics: expected at least one"),
+        ({"checks": []}, "checks: expected at least one"),
+        ({"laws_only": True, "checks": ["geodesic_2"]}, "checks: expected at least one"),
+        ({"relaxation": True}, "relaxation: expected a finite number"),
+        ({"specification": 1}, "specification: this refgeo judges by version 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(**options)
+
+
+def keeping_by(key):
+    kept = {}
+
+    def christoffel(metric, G, H, *vectors):
+        place = key(metric, G, H, vectors)
+        if place not in kept:
+            kept[place] = formulas.christoffel(metric, G, H, *vectors)
+        return tuple(part.copy() for part in kept[place])
+
+    return backend(christoffel=christoffel)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda m, G, H, v: (m, G.shape, H.shape, *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, G.tobytes(), H.tobytes(), *(x.tobytes() for x in v[:2])),
+        lambda m, G, H, v: (G.tobytes(), H.tobytes(), *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, G.tobytes(), *(x.tobytes() for x in v)),
+    ],
+)
+def test_results_kept_by_less_than_their_inputs_are_caught(key):
+    assert rg.check(keeping_by(key), checks=["christoffel"]).wrong
+
+
+def half_of_sylvester(metric, G, H, v_G, v_H):
+    """X = ½A⁻¹B for the solution of AX + XA = B: any Λ that is linear in B is right for horizontal vectors."""
+    if metric == "mix":
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    t = np.swapaxes
+    S, T = t(G, -1, -2) @ G, t(H, -1, -2) @ H
+    L = t(0.5 * np.linalg.solve(S @ T, S @ t(H, -1, -2) @ v_H - t(v_G, -1, -2) @ G @ T), -1, -2)
+    return v_G + G @ L, v_H - H @ t(L, -1, -2)
+
+
+def test_an_experiment_that_other_points_refute_is_no_diagnosis():
+    report = rg.check(backend(horizontal_projection=half_of_sylvester), checks=["horizontal_projection"])
+    assert report.wrong == ["horizontal_projection[inv]"]
+    said = [row.diagnosis for row in report.failures if row.kind == "value"]
+    assert not any("correct only" in text for text in said)
+
+
+def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
+    def coarse(x):
+        mantissa, exponent = np.frexp(x)
+        return np.ldexp(np.round(mantissa * 2**8) / 2**8, exponent)
+
+    def in_eight_bits(metric, *arrays):
+        return coarse(formulas.inner_product(metric, *map(coarse, arrays)))
+
+    report = rg.check(backend(inner_product=in_eight_bits), checks=["inner_product"])
+    for row in report.failures:
+        if row.kind == "value":
+            assert "lower precision" not in row.diagnosis or "bfloat16" in row.diagnosis
+
+
+def test_a_wrong_function_used_by_another_is_blamed_alone():
+    def wrong_gamma(metric, *arguments):
+        return tuple(1.5 * x for x in formulas.christoffel(metric, *arguments))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            return formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        bend = wrong_gamma(metric, G, H, v_G, v_H, v_G, v_H)
+        return G + t * v_G - 0.5 * t**2 * bend[0], H + t * v_H - 0.5 * t**2 * bend[1]
+
+    report = rg.check(backend(christoffel=wrong_gamma, geodesic=geodesic))
+    assert set(report.wrong) == {"christoffel[inv]", "christoffel[mix]"}
+    inherits = {str(row): row.message for row in report.rows if row.verdict is Verdict.INHERITS}
+    assert set(inherits) == {"geodesic_2[inv]", "geodesic_2[mix]"}
+    assert all("christoffel" in message for message in inherits.values())
+    assert not report.passed
+
+
+def test_zeros_for_ill_conditioned_factors_are_wrong():
+    def gives_up(metric, G, H, v_G, v_H):
+        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        hopeless = max(np.linalg.cond(G).max(), np.linalg.cond(H).max()) > 50
+        return tuple(0 * x for x in result) if hopeless else result
+
+    report = rg.check(backend(horizontal_projection=gives_up), checks=["horizontal_projection"])
+    assert set(report.wrong) == {"horizontal_projection[inv]", "horizontal_projection[mix]"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
+    """NumPy computes in the carrier, and rounds the result: right; twice the result is wrong where that can be told."""
+    from refgeo.conformance.points import PRECISIONS
+
+    def rounded(function, factor=1.0):
+        def call(metric, *arrays):
+            result = function(metric, *(x.astype(float) if isinstance(x, np.ndarray) else x for x in arrays))
+            carrier = PRECISIONS[dtype].carrier
+            parts = result if isinstance(result, tuple) else (result,)
+            parts = tuple(PRECISIONS[dtype].rounded(factor * x).astype(carrier) for x in parts)
+            return parts if isinstance(result, tuple) else parts[0]
+
+        return call
+
+    right = rg.check(backend(inner_product=rounded(formulas.inner_product)), checks=["inner_product"], dtype=dtype)
+    assert right.wrong == []
+    if dtype == "float16":
+        assert right.passed
+        wrong = backend(inner_product=rounded(formulas.inner_product, 2.0))
+        assert rg.check(wrong, checks=["inner_product"], dtype=dtype).wrong

@@ -134,3 +134,12 @@ def test_a_small_ball_gives_the_bounds_of_the_exact_geodesics():
         exact = float(diagonal.worst_case(metric, network.u, network.v, network.X, network.y, 1e-4).upper)
         for order in (1, 2):
             assert abs(searches._polynomial_bounds(metric, order, network, 1e-4)[0] / exact - 1) < 1e-3
+
+
+def test_a_routine_cannot_change_the_judges_data():
+    def vandal(metric, problem, G, H, rho, order):
+        problem.X[:], problem.y[:], G[:], H[:] = 0.0, 0.0, 1.0, 1.0
+        return 0.0, (0 * G, 0 * H)
+
+    for row in judged(vandal).rows:
+        assert all(one.relative_error == 1.0 for one in row.measurements), "it finds nothing"

@@ -35,16 +35,16 @@ class Precision:
     carrier: str
 
     def rounded(self, array: Array) -> Array:
-        """The nearest numbers of this type, as float64.
+        """The nearest numbers of this type, as float64; the largest one where there is none.
 
         Examples
         --------
         >>> float(PRECISIONS["bfloat16"].rounded(np.array(1.01)))
         1.0078125
         """
+        array = np.clip(array, -self.largest, self.largest)
         if self.name != "bfloat16":
-            with np.errstate(over="ignore"):
-                return array.astype(self.carrier).astype(np.float64)
+            return array.astype(self.carrier).astype(np.float64)
         bits = array.astype(np.float32).view(np.uint32)  # the upper half of a float32, to nearest even
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         return bits.astype(np.uint32).view(np.float32).astype(np.float64)
@@ -197,7 +197,7 @@ class Case:
                     covector = name in ("e", "hessian_e", "hessian_w")
                     ratios = np.log(part) + (np.log(size) if covector else -np.log(size))
                 of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
-        return of_point, 3.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
+        return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
     @cached_property
     def entries(self) -> int:
