@@ -399,3 +399,43 @@ def test_zip_archives_that_are_no_arrays_are_named(solved, tmp_path):
         archive.writestr("inv_0001__inner_product.npy", "not an array")
     with pytest.raises(VectorFileError, match="damaged"):
         vectors.grade(solved[0], file)
+
+
+def test_expected_values_are_written_on_request_and_enclose_the_right_ones(tmp_path):
+    """Read as decimal numbers; the literal formulas lie within rounding of every midpoint."""
+    from decimal import Decimal
+
+    few = ["7x4x1/k3", "5x4x2/k3"]
+    vectors.write(tmp_path, "json", cases=few, with_results=True)
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    assert expected["schema"] == "refgeo-expected/2"
+    results = solve(*load(tmp_path, "json"))
+    compared = 0
+    for name, value in results.items():
+        mid, rad = (np.array(expected["cases"][name][key], dtype=object) for key in ("mid", "rad"))
+        size = max(np.abs(np.asarray(value)).max(), 1e-3)  # orthogonal vectors have a product of rounding
+        for x, m, r in zip(np.ravel(value), mid.ravel(), rad.ravel(), strict=True):
+            assert Decimal(r) <= Decimal("1e-18") * Decimal(size)
+            assert abs(Decimal(float(x)) - Decimal(m)) <= Decimal("1e-12") * Decimal(size)
+            compared += 1
+    assert compared > 100
+    assert any(key.endswith("geodesic_exact_G") for key in expected["cases"])
+    assert len(max((str(m) for m in np.ravel(mid)), key=len)) > 20, "more digits than a double has"
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["expected_sha256"] == vectors._digest(tmp_path / "expected.json")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "mat", "json"])
+def test_a_file_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr(vectors, "MOST_BYTES", 1 << 18)
+    file, zeros = tmp_path / f"results.{suffix}", {"inv_0001__christoffel_G": np.zeros((400, 400))}
+    if suffix == "npz":
+        np.savez_compressed(file, **zeros)
+    elif suffix == "mat":
+        scipy.io.savemat(file, zeros, do_compression=True)
+    else:
+        save(file, zeros)
+    assert suffix == "json" or file.stat().st_size < 1 << 14, "small on disk"
+    monkeypatch.setattr(vectors, f"_read_{suffix}", lambda place: pytest.fail("read"))
+    with pytest.raises(VectorFileError, match="unpacks to more than 0 MiB"):
+        vectors._read(file)
