@@ -172,20 +172,24 @@ def _solved_by(solve):
 
 
 def _by_conjugate_gradients(S, M):
-    """To convergence: until the residual is rounding."""
-    result = np.zeros_like(M)
+    """To convergence, until the residual is rounding; of a system of size one, so that no square underflows."""
+    scale = np.abs(S).max()
+    S, result = S / scale, np.zeros_like(M)
     for j in range(M.shape[1]):
-        x, r = np.zeros_like(M[:, j]), M[:, j].copy()
+        size = np.abs(M[:, j]).max()
+        if size == 0.0:
+            continue
+        x, r = np.zeros_like(M[:, j]), M[:, j] / size
         p, rho = r.copy(), r @ r
         target = (8 * np.finfo(M.dtype).eps) ** 2 * rho
         for _ in range(60 * len(x)):
-            if rho <= target or rho == 0.0:
+            if rho <= target:
                 break
             q = S @ p
             step = rho / (p @ q)
             x, r = x + step * p, r - step * q
             p, rho = r + (r @ r) / rho * p, r @ r
-        result[:, j] = x
+        result[:, j] = x * (size / scale)
     return result
 
 
@@ -365,6 +369,8 @@ def _by_complex_step():
         return np.trace(W_G @ T(a[0]) @ b[0], axis1=-2, axis2=-1) + np.trace(W_H @ T(a[1]) @ b[1], axis1=-2, axis2=-1)
 
     def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        dtype = G.dtype
+        G, H, a_G, a_H, b_G, b_H = (x.astype(float) for x in (G, H, a_G, a_H, b_G, b_H))  # for so small a step
         a, b = (a_G, a_H), (b_G, b_H)
 
         def derivative(direction, x, y):
@@ -380,7 +386,7 @@ def _by_complex_step():
                 covector[part][..., i, j] = 0.5 * (derivative(a, b, c) + derivative(b, a, c) - derivative(c, a, b))
         S, T_ = T(G) @ G, T(H) @ H
         W_G, W_H = (S, T_) if metric == "inv" else (np.linalg.inv(T_), np.linalg.inv(S))
-        return (covector[0] @ W_G).astype(G.dtype), (covector[1] @ W_H).astype(H.dtype)
+        return (covector[0] @ W_G).astype(dtype), (covector[1] @ W_H).astype(dtype)
 
     return SimpleNamespace(christoffel=christoffel)
 
