@@ -28,7 +28,7 @@ def ours(metric, problem, G, H, rho, order):
 def few_problems(monkeypatch):
     """A lie shows at any problem."""
     every = searches.networks
-    monkeypatch.setattr(searches, "networks", lambda profile, seed: [next(every(profile, seed))])
+    monkeypatch.setattr(searches, "networks", lambda profile, seed: iter([next(every(profile, seed))]))
     monkeypatch.setattr(searches, "RADII", (1e-2, 0.1))
 
 
