@@ -138,8 +138,8 @@ def parametrize_with_checks(
     >>> import refgeo as rg
     >>> mark = parametrize_with_checks([rg.formulas], metrics=["inv"], checks=["inner_product"])
     >>> [item.id for item in mark.args[1]][:3]
-    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.symmetric', \
-'refgeo.formulas-inv-inner_product.bilinear']
+    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.same_twice', \
+'refgeo.formulas-inv-inner_product.any_memory_layout']
     """
     import pytest
 

@@ -261,7 +261,7 @@ def typical_size(factor: Array) -> Array:
 
     Examples
     --------
-    >>> float(typical_size(np.array([[3.0], [4.0]])).round(12))
+    >>> typical_size(np.array([[3.0], [4.0]])).round(12).item()
     3.535533905933
     """
     largest = np.abs(factor).max(axis=(-2, -1), keepdims=True)  # whose square can overflow
@@ -946,6 +946,7 @@ def situation(case: Case, operation: Operation) -> Situation:
 
     Examples
     --------
+    >>> from refgeo.operations import OPERATIONS
     >>> case = build(Recipe(((), 5, 4, 2)), "inv", "float64", 0)
     >>> PROPERTIES["for n > m"](situation(case, OPERATIONS["geodesic"]))
     True

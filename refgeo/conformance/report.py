@@ -14,6 +14,8 @@ from refgeo.conformance.points import PRECISIONS, Points
 
 ABSENT = "no function"
 EVERY = "any metric"
+NOTHING_LEFT = 0.3
+"""A result with this relative error has no digit."""
 
 
 class Verdict(Enum):
@@ -149,7 +151,7 @@ class Row:
         --------
         >>> import refgeo as rg
         >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["10x9x4"]).rows[0].outcome
-        'nothing left at κ=1e+06'
+        'loses 8 digits at κ=1e+04'
         """
         if self.verdict is not Verdict.PASS:
             return str(self.verdict.value)
@@ -158,7 +160,7 @@ class Row:
         if self.lossy_case is None:
             return "pass"
         where = f"κ={self.lossy_case.condition:.0e}"
-        if self.lossy_case.relative_error > 0.3:
+        if self.lossy_case.relative_error > NOTHING_LEFT:
             return f"nothing left at {where}"
         return f"loses {count_of_digits(self.digits_lost)} at {where}"
 

@@ -11,7 +11,7 @@ from refgeo.conformance.backend import BackendFailure
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check
 from refgeo.conformance.contract import Breach
 from refgeo.conformance.points import Case
-from refgeo.conformance.report import ABSENT, Measurement, Row, Verdict
+from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict
 from refgeo.conformance.trial import Trial
 from refgeo.pair import Array
 
@@ -134,11 +134,7 @@ class Tally:
         worst = max(self.decisive, key=lambda one: one.ratio, default=None)
         lossy, digits_lost = None, 0.0
         if verdict is Verdict.PASS and self.check.kind == "value":
-            lossy = max(
-                (one for one in self.measurements if np.isfinite(one.ratio)),
-                key=lambda one: one.attainable_ratio,
-                default=None,
-            )
+            lossy = self._lossy()
             digits_lost = 0.0 if lossy is None else self._digits_lost(lossy)
         return Row(
             check=self.check.name,
@@ -169,6 +165,14 @@ class Tally:
             beyond = [one for one in self.doubtful if one.ratio > BEYOND_DOUBT]
             return (beyond or self.doubtful)[0]
         return self.refusals[0][0] if self.refusals else None
+
+    def _lossy(self) -> Measurement | None:
+        """Where the first digit is gone that a factorised route keeps; else where most are lost."""
+        finite = [one for one in self.measurements if np.isfinite(one.ratio)]
+        gone = [one for one in finite if one.relative_error > NOTHING_LEFT and self._digits_lost(one) >= 1.0]
+        if gone:
+            return min(gone, key=lambda one: one.condition)
+        return max(finite, key=lambda one: one.attainable_ratio, default=None)
 
     def _digits_lost(self, one: Measurement) -> float:
         """Digits that conditioning leaves and the backend does not keep."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from refgeo.conformance.report import Report, Row, Verdict, count_of_digits
+from refgeo.conformance.report import NOTHING_LEFT, Report, Row, Verdict, count_of_digits
 
 _WIDTH = 150
 _STYLES = {
@@ -149,7 +149,7 @@ def _conduct(report: Report) -> Iterator[tuple[str, str]]:
 def _lost(row: Row) -> str:
     assert row.lossy_case is not None
     place = f"κ = {row.lossy_case.condition:.1g} ({row.lossy_case})"
-    if row.lossy_case.relative_error > 0.3:
+    if row.lossy_case.relative_error > NOTHING_LEFT:
         kept = count_of_digits(row.digits_lost)
         return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {kept}"
     return f"right, but keeps {count_of_digits(row.digits_lost)} fewer than a factorised route at {place}"
