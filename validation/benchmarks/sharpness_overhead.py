@@ -43,6 +43,7 @@ def measure(metric_name: str, order: int, rounds: int) -> tuple[float, float]:
         metric,
         0.1,
         order=order,
+        verify=False,  # whose evaluations are no iterations
         n_iter=rounds,
         callback=lambda _: ends.append(time.perf_counter()),
     )
