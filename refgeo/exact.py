@@ -54,7 +54,7 @@ import numpy as np
 from flint import arb, arb_mat
 
 from refgeo.exact_flow import NARROW as FLOW_NARROW
-from refgeo.exact_flow import FlowError, flow
+from refgeo.exact_flow import FlowError, flow, identity
 from refgeo.pair import Array, Pair, transpose
 
 INITIAL_BITS = 128
@@ -402,7 +402,7 @@ class _BallPoint:
         self.G, self.H = (ball * arb(2) ** -p for ball, p in zip(_balls(point), exponents, strict=True))
         h = point.sizes[2]
         self.epsilons = tuple(arb(relaxation) * arb(2) ** (-2 * p) for p in exponents)
-        shifts = [epsilon * _identity(h) for epsilon in self.epsilons]
+        shifts = [epsilon * identity(h) for epsilon in self.epsilons]
         self.S, self.T = self.G.transpose() * self.G, self.H.transpose() * self.H
         self.S_eps, self.T_eps = self.S + shifts[0], self.T + shifts[1]
 
@@ -652,10 +652,6 @@ def _ball(array: Array) -> arb_mat:
 
 def _balls(vector: Vector) -> list[arb_mat]:
     return [_ball(np.asarray(factor, dtype=np.float64)) for factor in vector]
-
-
-def _identity(h: int) -> arb_mat:
-    return arb_mat([[int(i == j) for j in range(h)] for i in range(h)])
 
 
 def _symmetric_sum(matrix: arb_mat) -> arb_mat:

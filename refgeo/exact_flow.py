@@ -100,7 +100,7 @@ class _System:
     def __init__(self, metric: str, grams: Sequence[arb_mat], epsilons: Sequence[arb]) -> None:
         self.metric, self.grams = metric, grams
         h = grams[0].nrows() // 2
-        self.shifts = [epsilon * _identity(h) for epsilon in epsilons]
+        self.shifts = [epsilon * identity(h) for epsilon in epsilons]
 
     def series(self, state: State) -> _Series:
         coefficients = ([state[0][0], state[1][0]], [state[0][1], state[1][1]])
@@ -218,7 +218,8 @@ def _largest(matrix: arb_mat) -> float:
     return max(float(entry.abs_upper()) for entry in matrix.entries())
 
 
-def _identity(h: int) -> arb_mat:
+def identity(h: int) -> arb_mat:
+    """The h×h identity, in balls."""
     return arb_mat([[int(i == j) for j in range(h)] for i in range(h)])
 
 

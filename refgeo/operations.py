@@ -142,9 +142,6 @@ class Value:
         """
         return () if self.order is None else (t, self.order)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return VALUES.__getitem__, (self.name,)
-
 
 def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
     r"""How fast the factors change beside themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.

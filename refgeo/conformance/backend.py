@@ -64,6 +64,8 @@ class Observed:
         What it did to the standard streams, in words; empty if nothing.
     forked : bool
         Whether it forked a process.
+    evaluations : int
+        Of a sharpness routine: how often it has evaluated the loss.
     """
 
     kinds: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Observed:
     overwritten: bool = False
     streams: str = ""
     forked: bool = False
+    evaluations: int = 0
 
 
 class Backend:
@@ -101,8 +104,6 @@ class Backend:
         "a process of its own" or "this process".
     converts, thread_safe, is_plain : bool
         Whether it has an ``asarray``, may be called from threads, and is a sharpness routine that is a function alone.
-    notes : dict
-        What the last call told besides its result.
 
     Raises
     ------
@@ -123,7 +124,6 @@ class Backend:
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
         self._given_up: dict[str, str] = {}
-        self.notes: dict[str, Any] = {}
         self._server: _Process | _Thread
         if self.spec is not None and os.name == "posix":
             self._server = _Process(self.spec)
@@ -227,7 +227,6 @@ class Backend:
         if status != "done":
             raise BackendFailure(text or "no usable result")
         notes = header.get("notes", {})
-        self.notes = notes
         observed = Observed(
             tuple(notes.get("kinds", ())),
             str(notes.get("printed", "")),
@@ -236,6 +235,7 @@ class Backend:
             bool(notes.get("overwritten", False)),
             str(notes.get("streams", "")),
             bool(notes.get("forked", False)),
+            int(notes.get("calls", 0)),
         )
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:

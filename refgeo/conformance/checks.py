@@ -35,7 +35,7 @@ import numpy as np
 
 from refgeo.conformance.points import PRECISIONS, Case
 from refgeo.conformance.trial import Parts, Trial, beside
-from refgeo.operations import OPERATIONS, VALUES, Operation, Value
+from refgeo.operations import VALUES, Operation, Value
 from refgeo.pair import Array
 
 DOUBTFUL = 30.0
@@ -108,13 +108,8 @@ class Check:
             return np.zeros(case.point.block_shape, dtype=bool)
         return np.asarray((self.unit(case, 1.5 * self.power) <= 1.0) & (MANY_TIMES * self.unit(case) <= 1.0))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        from refgeo.conformance.run import CHECKS
 
-        return CHECKS.__getitem__, (self.name,)
-
-
-def outside(trial: Trial, value: Value, results: Parts) -> tuple[Parts, Array]:
+def _outside(trial: Trial, value: Value, results: Parts) -> tuple[Parts, Array]:
     """How far results lie outside their enclosures, and which blocks have enclosures."""
     errors = tuple(np.zeros_like(result) for result in results)
     enclosed = np.ones(trial.case.point.block_shape, dtype=bool)
@@ -133,7 +128,7 @@ def outside(trial: Trial, value: Value, results: Parts) -> tuple[Parts, Array]:
 def _check_of(value: Value) -> Check:
     def errors(trial: Trial) -> Array:
         result = trial.value(value)
-        distances, enclosed = outside(trial, value, result)
+        distances, enclosed = _outside(trial, value, result)
         return np.where(enclosed, beside(trial.length(distances), trial.size(value)), np.nan)
 
     return Check(
@@ -151,5 +146,3 @@ def _check_of(value: Value) -> Check:
 
 
 VALUE_CHECKS: dict[str, Check] = {value.name: _check_of(value) for value in VALUES.values()}
-
-__all__ = ["OPERATIONS", "VALUE_CHECKS", "Check", "outside"]

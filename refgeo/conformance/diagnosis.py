@@ -156,10 +156,10 @@ def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
 
 def _telling(failing: list[Case]) -> list[Case]:
     """A few failing cases: large enough that mistakes do not coincide, well conditioned, and different."""
-    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000] or failing[
-        :1
-    ]
-    ranked = sorted(clear, key=lambda case: (not case.plain, case.point.sizes[2] == 1, float(np.max(case.condition))))
+    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000]
+    ranked = sorted(
+        clear or failing[:1], key=lambda case: (not case.plain, case.point.sizes[2] == 1, float(np.max(case.condition)))
+    )
     chosen: list[Case] = []
     for case in ranked:
         if case.point.sizes not in [other.point.sizes for other in chosen]:

@@ -186,18 +186,20 @@ class Host:
             if layout == "plain":
                 raise
             return {"status": "refused", "text": said(error)}, []
-        result = self._apply(request, converted)
-        parts, kinds = self._parts(result, request["shapes"])
+        result = members(self._apply(request, converted), len(request["shapes"]))
+        arrays = [self._back(part) for part in result]
+        parts = _checked(arrays, request["shapes"])
+        now = [self._back(x) for x in converted]
         notes = {
-            "kinds": kinds,
-            "changed": [
-                i
-                for i, (old, array, now) in enumerate(zip(before, given, converted, strict=True))
-                if not (_same(old, array) and _same(old, self._back(now)))
+            "kinds": [
+                "number" if isinstance(part, (int, float)) else array.dtype.name
+                for part, array in zip(result, arrays, strict=True)
             ],
-            "aliases": self._aliases(result, given, converted),
-            "overwritten": self._overwritten(result),
+            "changed": [i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(old, now[i]))],
+            "aliases": _aliases(arrays, [*given, *now]),
+            "overwritten": any(not _same(copy, self._back(part)) for part, copy in self._kept),
         }
+        self._kept = [(part, array.copy()) for part, array in zip(result, arrays, strict=True)]
         return {"status": "done", "notes": notes}, parts
 
     def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -213,7 +215,8 @@ class Host:
                 for _ in range(request["times"]):
                     start.wait(10.0)
                     result = self._apply(request, self._convert([np.array(array) for array in inputs[k]]))
-                    outcomes[k].append(self._parts(result, request["shapes"])[0])
+                    arrays = [self._back(part) for part in members(result, len(request["shapes"]))]
+                    outcomes[k].append(_checked(arrays, request["shapes"]))
             except BaseException as error:
                 errors.append(error)
                 start.abort()
@@ -257,34 +260,14 @@ class Host:
         back = getattr(self.implementation, "to_numpy", None)
         return np.asarray(array if back is None else back(array))
 
-    def _parts(self, result: Any, shapes: list[list[int]]) -> tuple[Arrays, list[str]]:
-        parts = members(result, len(shapes))
-        arrays = [self._back(part) for part in parts]
-        kinds = [
-            "number" if isinstance(part, (int, float)) else array.dtype.name
-            for part, array in zip(parts, arrays, strict=True)
-        ]
-        return [_real(array, tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)], kinds
 
-    def _aliases(self, result: Any, given: Arrays, converted: list[Any]) -> str:
-        """Whether a result shares memory with an input or with another result."""
-        try:
-            parts = [self._back(part) for part in (result if _is_sequence(result) else [result])]
-        except Exception:
-            return ""
-        inputs = [*given, *(self._back(x) for x in converted)]
-        if any(part.size and np.shares_memory(part, array) for part in parts for array in inputs):
-            return "its result shares memory with its input"
-        if len(parts) == 2 and np.shares_memory(parts[0], parts[1]):
-            return "the two parts of its result share memory"
-        return ""
-
-    def _overwritten(self, result: Any) -> bool:
-        """Whether this call has changed what the last one returned."""
-        changed = any(not _same(copy, self._back(part)) for part, copy in self._kept)
-        parts = result if _is_sequence(result) else [result]
-        self._kept = [(part, np.array(self._back(part))) for part in parts]
-        return changed
+def _aliases(results: Arrays, inputs: Arrays) -> str:
+    """Whether a result shares memory with an input or with another result."""
+    if any(part.size and np.shares_memory(part, array) for part in results for array in inputs):
+        return "its result shares memory with its input"
+    if len(results) == 2 and np.shares_memory(results[0], results[1]):
+        return "the two parts of its result share memory"
+    return ""
 
 
 def members(result: Any, count: int) -> list[Any]:
@@ -308,6 +291,10 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.shape != shape:
         raise Unusable(f"expected shape {shape}, got {array.shape}")
     return np.array(array, dtype=np.float64)
+
+
+def _checked(arrays: Arrays, shapes: list[list[int]]) -> Arrays:
+    return [_real(array, tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)]
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:

@@ -111,15 +111,16 @@ def _paired(e: Parts | Pair, v: Parts | Pair) -> tuple[Array, Array]:
 def _vector(trial: Trial, name: str) -> Pair:
     """A vector of the case; where it is zero, another one."""
     v = trial.case.vectors[name]
-    length = _norm(trial, v)
-    drawn = trial.space.random_tangent_vector(trial.rng(f"for a zero {name}"), horizontal=False)
-    zero = ~(length > 0.0)
+    zero = ~(_norm(trial, v) > 0.0)
     if not zero.any():
         return v
-    size = _norm(trial, trial.case.point)
-    return trial.rounded(
-        Pair._of(*(np.where(_blockwise(zero), _blockwise(size) * y, x) for x, y in zip(v, drawn, strict=True)))
-    )
+    drawn = trial.space.random_tangent_vector(trial.rng(f"for a zero {name}"), horizontal=False)
+    return _replaced(trial, v, zero, drawn * _norm(trial, trial.case.point))
+
+
+def _replaced(trial: Trial, v: Pair, where: Any, other: Pair) -> Pair:
+    """Another vector in some blocks."""
+    return trial.rounded(Pair._of(*(np.where(_blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
 
 
 def _third(trial: Trial) -> Pair:
@@ -390,10 +391,7 @@ def _covector(trial: Trial) -> Pair:
     """E of the case; where it is zero, the gradient of a loss."""
     e = trial.case.vectors["e"]
     zero = ~np.any([np.any(factor, axis=(-2, -1)) for factor in e], axis=0)
-    _, other = _loss(trial)
-    return e if not zero.any() else trial.rounded(
-        Pair._of(*(np.where(_blockwise(zero), y, x) for x, y in zip(e, other, strict=True)))
-    )  # fmt: skip
+    return _replaced(trial, e, zero, _loss(trial)[1]) if zero.any() else e
 
 
 def _loss(trial: Trial) -> tuple[InvariantLoss, Pair]:

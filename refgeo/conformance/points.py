@@ -1,6 +1,6 @@
 """Test points: generated ones by stated dimensions, the heads of real networks, and somebody's own.
 
-What a run covers is written down once, in `RECIPES` (what is generated) and `PROPERTIES` (what can be said of a call).
+What a run covers is written down once, in `recipes` (what is generated) and `PROPERTIES` (what can be said of a call).
 The same properties tell a diagnosis where something is wrong, and make the planted mistakes that the kit is tested on.
 """
 
@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -611,6 +612,22 @@ class Points:
     relaxation: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     source: Any = None
+
+    @classmethod
+    def of_network(
+        cls,
+        checkpoint: str | Path | Mapping[str, Any],
+        layout: str | None,
+        heads: int | None,
+        profile: str,
+        dtype: str,
+        seed: int,
+        relaxation: float,
+    ) -> Points:
+        """The heads of a network, from a file or a state dict."""
+        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
+        options = {"checkpoint": file, "layout": layout, "heads": heads}
+        return cls("checkpoint", profile, dtype, seed, relaxation, options, checkpoint)
 
     def cases(self, metric: str) -> Iterator[Lazy]:
         """The names of the points, each with the function that makes it."""

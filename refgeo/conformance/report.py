@@ -32,7 +32,9 @@ class Verdict(Enum):
     NOT_JUDGED = "not judged"
 
 
-FAILING = (Verdict.WRONG, Verdict.INHERITS, Verdict.UNDECIDED)
+NOT_RIGHT = (Verdict.WRONG, Verdict.INHERITS)
+"""Verdicts on values that are not the right ones."""
+FAILING = (*NOT_RIGHT, Verdict.UNDECIDED)
 """Verdicts with which nothing passes."""
 FINDINGS = (Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT)
 """Verdicts that pass, unless findings are to count, too (``--strict``)."""
@@ -256,7 +258,7 @@ class Report:
     def wrong(self) -> list[str]:
         """The wrong operations, as ``check[metric]``: values, and functions of which only a law is broken."""
         values = [row for row in self.failures if row.kind in ("value", "search")]
-        named = {(row.function, row.metric) for row in self.rows if row.kind == "value" and row.verdict in FAILING[:2]}
+        named = {(row.function, row.metric) for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT}
         laws = {
             f"{row.function}[{row.metric}]": None
             for row in self.failures
@@ -272,7 +274,7 @@ class Report:
 
     def told(self) -> list[Row]:
         """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
-        values = [row for row in self.rows if row.kind == "value" and row.verdict in FAILING[:2]]
+        values = [row for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT]
         return [
             row for row in self.failures if row.kind != "law" or not any(_same_function(row, value) for value in values)
         ]

@@ -137,30 +137,27 @@ def check(
         raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    kind = "generated"
-    options: dict[str, Any] = {}
-    source: Any = None
+    common = profile, dtype, seed, float(relaxation)
     if profile == "fuzz":
         if not (isinstance(examples, int) and examples > 0):
             raise ValueError(f"examples: expected a whole number > 0, got {examples!r}")
-        kind, options = "fuzz", {"examples": examples}
+        where = Points("fuzz", *common, {"examples": examples})
     elif points is not None:
-        kind, source = "given", points
+        where = Points("given", *common, source=points)
     elif checkpoint is not None:
-        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
-        kind, source = "checkpoint", checkpoint
-        options = {"checkpoint": file, "layout": layout, "heads": heads}
+        where = Points.of_network(checkpoint, layout, heads, *common)
+    else:
+        where = Points("generated", *common)
     chosen = chosen_checks(checks)
     if laws_only:
         chosen = [one for one in chosen if one.kind != "value"]
     if not chosen and not asks_for_search(checks):
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
-    where = Points(kind, profile, dtype, seed, float(relaxation), options, source)
     run = Run(loaded, chosen, wanted, where, progress or (lambda done, total, what: None))
-    searching = cases is None and not laws_only and kind == "generated" and asks_for_search(checks)
+    searching = cases is None and not laws_only and where.kind == "generated" and asks_for_search(checks)
     try:
-        if kind == "fuzz":
+        if where.kind == "fuzz":
             from refgeo.conformance.fuzz import search
 
             run.cases = search(run, examples)
@@ -287,7 +284,7 @@ class Run:
         wrong_already = {
             one.check.name
             for one in self.tallies.values()
-            if one.metric == row.metric and one is not tally and one.is_wrong
+            if one.check.kind == "value" and one.metric == row.metric and one is not tally and one.is_wrong
         }
         assert tally.check.value is not None
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)

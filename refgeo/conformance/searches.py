@@ -152,7 +152,7 @@ def _order_of(backend: Backend, metric: str, seed: int) -> Any:
     """The order of the geodesics at whose end the loss is closest to what a routine claims; 2 where nothing is."""
     network = next(networks("quick", seed))
     try:
-        value, u_step, v_step = _called(backend, metric, 2, network, 0.1)
+        value, u_step, v_step, _ = _called(backend, metric, 2, network, 0.1)
     except (BackendFailure, NotImplementedError):
         return 2
     a, c = u_step / network.u, v_step / network.v
@@ -170,12 +170,12 @@ def _judged(backend: Backend, metric: str, order: Any, profile: str, seed: int) 
                 continue
             place = f"{network.name}/rho{rho:g}"
             try:
-                value, u_step, v_step = _called(backend, metric, order, network, rho)
+                value, u_step, v_step, evaluations = _called(backend, metric, order, network, rho)
             except NotImplementedError as error:
                 return _row(metric, order, Verdict.NOT_PROVIDED, str(error))
             except BackendFailure as failure:
                 return _row(metric, order, Verdict.WRONG, f"{place}: {failure}", _at(place, rho, np.inf))
-            calls += int(backend.notes.get("calls", 0))
+            calls += evaluations
             reached, complaint = _held_against(metric, order, network, rho, upper, value, u_step, v_step)
             share = _at(place, rho, 1.0 - reached / upper if upper > 0.0 else 0.0)
             shares.append(share)
@@ -211,13 +211,13 @@ def _at(place: str, rho: float, missing: float) -> Measurement:
     return Measurement(place, (), rho, missing, 1.0, 1.0, True)
 
 
-def _called(backend: Backend, metric: str, order: Any, network: Network, rho: float) -> tuple[float, Array, Array]:
+def _called(backend: Backend, metric: str, order: Any, network: Network, rho: float) -> tuple[float, Array, Array, int]:
     d = len(network.u)
     G, H = network.u.reshape(d, 1, 1), network.v.reshape(d, 1, 1)
     arrays, shapes = [G, H, network.X, network.y], [(), G.shape, H.shape]
     asked = 2 if order == "adaptive" else order
-    (value, step_G, step_H), _ = backend.call(ROUTINE, metric, arrays, (rho, asked), shapes, do="search")
-    return float(value), step_G.ravel(), step_H.ravel()
+    (value, step_G, step_H), seen = backend.call(ROUTINE, metric, arrays, (rho, asked), shapes, do="search")
+    return float(value), step_G.ravel(), step_H.ravel(), seen.evaluations
 
 
 def _held_against(

@@ -96,9 +96,7 @@ def write(
     if checkpoint is None:
         points = Points("generated", profile, dtype, seed, relaxation)
     else:
-        place = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
-        options = {"checkpoint": place, "layout": layout, "heads": heads}
-        points = Points("checkpoint", profile, dtype, seed, relaxation, options, checkpoint)
+        points = Points.of_network(checkpoint, layout, heads, profile, dtype, seed, relaxation)
     chosen = [make() for metric in wanted for _, make in selected(points.cases(metric), cases)]
 
     named: Named = {"cases": []}

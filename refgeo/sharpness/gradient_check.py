@@ -21,7 +21,7 @@ _NOISE = 2.0**-23
 _REPEATS = 1e-5
 
 
-class Searched(Protocol):
+class Verifiable(Protocol):
     """A function of coordinates that is 0 at the origin, with the program that it came from."""
 
     loss: float
@@ -81,40 +81,45 @@ def check_gradient(
     loss, grads = checked_evaluation(value_and_grad(params))
     again, _ = checked_evaluation(value_and_grad(params))
     _refuse_chance(loss, again)
-    found, complaints = {}, []
+    found: dict[str, float] = {}
+    complaints: list[str] = []
     for name, factor, gradient, moved in _blocks(params, grads):
         size = float(np.sqrt(np.mean(factor**2))) or 1.0
-        worst, said = math.nan, ""
+        scale, seen = float(np.linalg.norm(gradient)) * size, []
         for direction in (gradient, generator.standard_normal(factor.shape)):
             length = float(np.linalg.norm(direction))
             if length == 0.0:
                 continue
             unit = direction * (size * math.sqrt(factor.size) / length)
-
-            def change(
-                s: float, unit: Array = unit, factor: Array = factor, moved: Callable[[Array], Any] = moved
-            ) -> float:
-                return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
-
             slope = float(np.sum(gradient * unit))
-            scale = max(abs(slope), float(np.linalg.norm(gradient)) * size)
-            quotient = _slope_by_differences(change, slope, scale, loss, 1e-2)
+            beside = max(abs(slope), scale)
+            change = partial(_change, value_and_grad, moved, factor, unit, loss)
+            quotient = _slope_by_differences(change, slope, beside, loss, 1e-2)
             if quotient is not None:
-                off = abs(quotient - slope) / scale if scale > 0.0 else 0.0
-                if not off <= (0.0 if math.isnan(worst) else worst):
-                    worst = off
-                    said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
-                elif math.isnan(worst):
-                    worst = off
-        found[name] = worst
-        if worst > tolerance:
+                off = abs(quotient - slope) / beside if beside > 0.0 else 0.0
+                said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
+                seen.append((off, said))
+        found[name], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
+        if found[name] > tolerance:
             complaints.append(f"{name}: {said}")
     if complaints:
         raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
     return found
 
 
-def verify(objective: Searched, radius: float) -> None:
+def _change(
+    value_and_grad: LossAndGradient,
+    moved: Callable[[Array], Any],
+    factor: Array,
+    unit: Array,
+    loss: float,
+    s: float,
+) -> float:
+    """What the loss gains by a step of one array."""
+    return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
+
+
+def verify(objective: Verifiable, radius: float) -> None:
     """One evaluation again at the parameters, and one directional difference: an error if either tells of a mistake."""
     again, _ = objective(objective.origin)
     _refuse_chance(objective.loss, objective.loss + again)

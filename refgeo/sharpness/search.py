@@ -14,9 +14,8 @@ import numpy as np
 from refgeo.pair import Array
 from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
-from refgeo.sharpness.gradient_check import verify
+from refgeo.sharpness.gradient_check import Verifiable, verify
 from refgeo.sharpness.model_step import Memory
-from refgeo.sharpness.objective import LossAndGradient
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
 
@@ -27,16 +26,8 @@ Result = TypeVar("Result")
 _SHORTEST_START = 2.0**-20
 
 
-class Searched(Protocol):
-    """A function of coordinates that is 0 at the origin."""
-
-    loss: float
-    origin: Array
-    gradient_at_origin: Array
-    source: tuple[LossAndGradient, Any]
-
-    def __call__(self, x: Array, /) -> tuple[float, Array]:
-        """Value and gradient."""
+class Searched(Verifiable, Protocol):
+    """A function of coordinates that can be searched."""
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """A direction for a random start."""
