@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import refgeo as rg
+from refgeo.cli import main
 from refgeo.conformance import BackendError
 from refgeo.conformance.report import Verdict
 
@@ -16,6 +17,8 @@ MISDEEDS = {
     "segfault": "ctypes.string_at(0)",
     "abort": "os.abort()",
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "kill the parent": "os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)",
+    "kill the group": "os.killpg(0, signal.SIGTERM); time.sleep(30)",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
     "alarm": "signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(30)",
     "lock": "ctypes.PyDLL(None).sleep(1000)",
@@ -32,6 +35,7 @@ HARMLESS = {
     "replace streams": ("sys.stdout = None", "replaced a standard stream"),
     "fork": ("os.fork()", "forked a process"),
     "fork and stay": ("\n    if os.fork() == 0: time.sleep(1000)", "forked a process"),
+    "signal the parent": ("os.kill(os.getppid(), signal.SIGTERM); print('sent')", "printed 'sent'"),
     "print": ("os.write(1, b'hello')", "printed 'hello'"),
 }
 HEAD = """
@@ -112,7 +116,7 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
     file.write_text(f"import os, sys\n{code}\n")
     with pytest.raises(BackendError, match="importing it"):
         rg.check(str(file))
-    assert rg.cli.main(["check", str(file)]) == 2 if hasattr(rg, "cli") else True
+    assert main(["check", str(file)]) == 2
 
 
 def test_exceptions_name_file_and_line(tmp_path):

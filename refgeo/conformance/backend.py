@@ -36,6 +36,25 @@ _START = 300.0
 """Seconds that importing a backend may take."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
+_SERVE = """
+import json, os, resource, signal, sys
+
+descriptor, *rest, path = json.loads(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+if child := os.fork():  # so that what a backend finds as its parent is not the referee
+    os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+sys.path[:], sys.argv[:] = path, ["refgeo"]
+from refgeo.conformance.host import main
+
+main(descriptor, *rest)
+"""
+"""What a backend's process runs."""
+
 
 class BackendFailure(Exception):
     """A call that gave no usable result: it raised, ended its process, or returned something else."""
@@ -310,12 +329,10 @@ class _Process:
         ours, theirs = socket.socketpair()
         # far from the descriptors that a program may close
         descriptor = _high(theirs)
-        code = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a.pop(); sys.argv[:] = ['refgeo']"
-        code += "; from refgeo.conformance.host import main; main(*a)"
         arguments = json.dumps([descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
         environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code, arguments],
+            [sys.executable, "-P", "-c", _SERVE, arguments],
             pass_fds=[descriptor],
             env=environment,
             stdin=subprocess.DEVNULL,

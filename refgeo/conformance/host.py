@@ -506,4 +506,3 @@ def _stay_alone(wire: socket.socket, most_memory: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
