@@ -34,6 +34,12 @@ LARGE = 20_000
 """Laws are tried on the first two blocks of points with more numbers than this, and then on two such points."""
 
 Progress = Callable[[int, int, str], None]
+
+
+def untold(done: int, total: int, what: str) -> None:
+    """No progress is shown."""
+
+
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
@@ -154,7 +160,7 @@ def check(
     if not chosen and not asks_for_search(checks):
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
-    run = Run(loaded, chosen, wanted, where, progress or (lambda done, total, what: None))
+    run = Run(loaded, chosen, wanted, where, progress or untold)
     searching = cases is None and not laws_only and where.kind == "generated" and asks_for_search(checks)
     try:
         if where.kind == "fuzz":
@@ -163,7 +169,7 @@ def check(
             run.cases = search(run, examples)
         elif chosen:
             run.over(cases)
-        return run.report(judge_routine(loaded, profile, seed, run.progress) if searching else [])
+        return run.report(judge_routine(loaded, profile, dtype, seed, run.progress) if searching else [])
     finally:
         if loaded is not backend:
             loaded.close()

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.optimize
 
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend, BackendFailure
-from refgeo.conformance.points import rng_of
+from refgeo.conformance.points import PRECISIONS, rng_of
 from refgeo.conformance.report import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
 from refgeo.pair import Array
@@ -34,7 +35,9 @@ RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
 MEET = 1e-6
 """A problem is one where the bounds are no further apart than this."""
 TOLERANCE = 1e-8
-"""By how much, relative to ρ, a perturbation may leave the ball and the horizontal space."""
+"""By how much, relative to ρ, a perturbation may leave the ball and the horizontal space, beside rounding."""
+ROUNDINGS = 1000.0
+"""So many roundings, of the terms that a number is made of, are nobody's mistake."""
 SEARCH = {
     "sharpness_1": "order 1: in the ball, horizontal, as large as claimed and no larger than proved",
     "sharpness_2": "order 2: in the ball, horizontal, as large as claimed and no larger than proved",
@@ -42,24 +45,32 @@ SEARCH = {
     "sharpness_adaptive": "adaptive: in the ball, as large as claimed and no larger than proved",
 }
 
+_ADAPTIVE = ("adaptive", "adaptive")
 _SETTINGS: tuple[tuple[str, Any], ...] = (
-    ("adaptive", "adaptive"), ("inv", 1), ("inv", 2), ("inv", "exact"), ("mix", 1), ("mix", 2), ("mix", "exact"),
+    _ADAPTIVE, ("inv", 1), ("inv", 2), ("inv", "exact"), ("mix", 1), ("mix", 2), ("mix", "exact"),
 )  # fmt: skip
+"""Metrics and orders; adaptive sharpness has no order, and its name stands for one."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A diagonal network with its data."""
+    """A diagonal network with its data, u and v representable in the dtype of a run."""
 
     name: str
     u: Array
     v: Array
     X: Array
     y: Array
+    dtype: str = "float64"
 
     def loss(self, u: Array, v: Array) -> float:
         """‖X(u ⊙ v) − y‖²."""
         return float(np.sum((self.X @ (u * v) - self.y) ** 2))
+
+    @property
+    def rounding(self) -> float:
+        """What rounding may add to a difference of losses."""
+        return ROUNDINGS * PRECISIONS[self.dtype].roundoff * (2.0 * self.loss(self.u, self.v) + float(self.y @ self.y))
 
     def increase(self, shift: Array) -> float:
         """L(β + shift) − L(β), without subtracting the losses."""
@@ -79,10 +90,15 @@ class Problem:
     """
 
     def __init__(
-        self, X: Array, y: Array, convert: Callable[[list[Array]], list[Any]], back: Callable[[Any], Array]
+        self,
+        X: Array,
+        y: Array,
+        convert: Callable[[list[Any]], list[Any]],
+        back: Callable[[Any], Any],
+        dtype: npt.DTypeLike = np.float64,
     ) -> None:
         self.X, self.y, self.calls = X, y, 0
-        self._convert, self._back = convert, back
+        self._convert, self._back, self._dtype = convert, back, dtype
 
     def value_and_grad(self, G: Any, H: Any) -> tuple[float, tuple[Any, Any]]:
         """The loss and its gradient at (G, H), in the backend's kind of array."""
@@ -90,7 +106,7 @@ class Problem:
         u, v = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
         r = self.X @ (u * v).ravel() - self.y
         slope = (2.0 * self.X.T @ r).reshape(u.shape)
-        first, second = self._convert([slope * v, slope * u])
+        first, second = self._convert([(slope * x).astype(self._dtype) for x in (v, u)])
         return float(r @ r), (first, second)
 
 
@@ -114,23 +130,26 @@ def call_routine(
     from refgeo.conformance.host import members
 
     G, H, X, y = arrays
-    problem = Problem(X, y, convert, back)
+    problem = Problem(X, y, convert, back, G.dtype)
     rho, order = request["extra"]
     value, perturbation = members(function(request["metric"], problem, *convert([G, H]), rho, order), 2)
     return value, tuple(members(perturbation, 2)), problem.calls
 
 
-def networks(profile: str, seed: int) -> Iterator[Network]:
+def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:
     """Networks with XᵀX = I: far from the minimum, near it, at it; signs and sizes mixed."""
     for d, distance in ((6, 1.0), (10, 0.1), (4, 0.0), *(((40, 0.5), (25, 0.0)) if profile == "full" else ())):
         name = f"net{d}/{distance:g}"
         rng = rng_of(seed, name)
         u, v = rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d), rng.uniform(0.5, 2.0, d)
+        u, v = (PRECISIONS[dtype].rounded(x) for x in (u, v))
         X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0]
-        yield Network(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2))
+        yield Network(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
 
 
-def judge_routine(backend: Backend, profile: str, seed: int, progress: Callable[[int, int, str], None]) -> list[Row]:
+def judge_routine(
+    backend: Backend, profile: str, dtype: str, seed: int, progress: Callable[[int, int, str], None]
+) -> list[Row]:
     """A row for every metric and order of the backend's ``sharpness``."""
     if not backend.provides(ROUTINE):
         missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
@@ -138,35 +157,32 @@ def judge_routine(backend: Backend, profile: str, seed: int, progress: Callable[
     rows = []
     settings = _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
-        settings = (
-            ("adaptive", "adaptive"),
-            *((metric, _order_of(backend, metric, seed)) for metric in ("inv", "mix")),
-        )
+        settings = (_ADAPTIVE, *((metric, _order_of(backend, metric, dtype, seed)) for metric in ("inv", "mix")))
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
-        rows.append(_judged(backend, metric, order, profile, seed))
+        rows.append(_judged(backend, metric, order, list(networks(profile, seed, dtype))))
     return rows
 
 
-def _order_of(backend: Backend, metric: str, seed: int) -> Any:
+def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
     """The order of the geodesics at whose end the loss is closest to what a routine claims; 2 where nothing is."""
-    network = next(networks("quick", seed))
+    network = next(networks("quick", seed, dtype))
     try:
         value, u_step, v_step, _ = _called(backend, metric, 2, network, 0.1)
     except (BackendFailure, NotImplementedError):
         return 2
     a, c = u_step / network.u, v_step / network.v
-    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, a, c)[0] - value))
+    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, a, c) - value))
 
 
-def _judged(backend: Backend, metric: str, order: Any, profile: str, seed: int) -> Row:
+def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) -> Row:
     shares: list[Measurement] = []
     wrong: list[tuple[Measurement, str]] = []
     calls = 0
-    for network in networks(profile, seed):
+    for network in problems:
         for rho in RADII:
             upper = _bound(metric, order, network, rho)
-            if upper is None:
+            if upper is None or network.rounding > 0.01 * upper:
                 continue
             place = f"{network.name}/rho{rho:g}"
             try:
@@ -182,7 +198,8 @@ def _judged(backend: Backend, metric: str, order: Any, profile: str, seed: int) 
             if complaint:
                 wrong.append((share, f"{place}: {complaint}"))
     if not shares:
-        return _row(metric, order, Verdict.UNDECIDED, "the bounds meet on no problem")
+        reason = "on no problem do the bounds meet and tell an increase of the loss from rounding"
+        return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
         message = f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)"
         return _row(metric, order, Verdict.WRONG, message, wrong[0][0], shares)
@@ -214,7 +231,8 @@ def _at(place: str, rho: float, missing: float) -> Measurement:
 def _called(backend: Backend, metric: str, order: Any, network: Network, rho: float) -> tuple[float, Array, Array, int]:
     d = len(network.u)
     G, H = network.u.reshape(d, 1, 1), network.v.reshape(d, 1, 1)
-    arrays, shapes = [G, H, network.X, network.y], [(), G.shape, H.shape]
+    carrier, shapes = PRECISIONS[network.dtype].carrier, [(), G.shape, H.shape]
+    arrays = [G.astype(carrier), H.astype(carrier), network.X, network.y]
     asked = 2 if order == "adaptive" else order
     (value, step_G, step_H), seen = backend.call(ROUTINE, metric, arrays, (rho, asked), shapes, do="search")
     return float(value), step_G.ravel(), step_H.ravel(), seen.evaluations
@@ -229,16 +247,17 @@ def _held_against(
         return 0.0, "returned NaN or infinity"
     a, c = u_step / u, v_step / v
     length = float(np.sqrt(np.sum((a**2 + c**2) * ((u * v) ** 2 if metric == "mix" else 1.0))))
-    reached, rounding = _reached(metric, order, network, a, c)
-    if length > rho * (1.0 + TOLERANCE):
+    reached, rounding = _reached(metric, order, network, a, c), network.rounding
+    roundoff = PRECISIONS[network.dtype].roundoff
+    tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
+    if length > rho * (1.0 + tolerance):
         return reached, f"leaves the ball: ‖ξ‖ = {length / rho:.10g} ρ"
     vertical = float(np.linalg.norm((a - c) * (np.abs(u * v) if metric == "mix" else 1.0))) / np.sqrt(2.0)
-    if metric != "adaptive" and vertical > rho * TOLERANCE:
+    if metric != "adaptive" and vertical > rho * tolerance:
         return reached, f"is not horizontal: its vertical part is {vertical / rho:.2g} ρ"
-    if abs(value - reached) > rounding + 1e-6 * abs(reached):
-        others = [
-            other for other in (1, 2, "exact") if abs(_reached(metric, other, network, a, c)[0] - value) <= rounding
-        ]
+    rounding += (1e-6 + ROUNDINGS * roundoff) * abs(reached)
+    if abs(value - reached) > rounding:
+        others = [other for other in (1, 2, "exact") if abs(_reached(metric, other, network, a, c) - value) <= rounding]
         if order != "adaptive" and others:
             return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
         return reached, f"claims {value:.6g}, but the loss there increases by {reached:.6g}"
@@ -247,8 +266,8 @@ def _held_against(
     return reached, ""
 
 
-def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> tuple[float, float]:
-    """The increase of the loss at the end of the geodesic, and what rounding of a difference of losses may add."""
+def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> float:
+    """The increase of the loss at the end of the geodesic."""
     if metric == "adaptive" or order == 1:
         factors = (1.0 + a) * (1.0 + c)
     elif order == 2:
@@ -257,9 +276,7 @@ def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> t
         factors = factors * (1.0 + c + 0.5 * sign * (c * c if metric == "inv" else a * c))
     else:
         factors = np.exp(a + c) if metric == "inv" else 1.0 + a + c
-    beta = network.u * network.v
-    increase = network.increase(beta * (factors - 1.0))
-    return increase, 1e-13 * (network.loss(network.u, network.v) * 2.0 + abs(increase) + float(network.y @ network.y))
+    return network.increase(network.u * network.v * (factors - 1.0))
 
 
 def _bound(metric: str, order: Any, network: Network, rho: float) -> float | None:

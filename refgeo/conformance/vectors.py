@@ -25,7 +25,7 @@ from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, Run, one_of, selected
+from refgeo.conformance.run import SPECIFICATION, Progress, Run, one_of, selected, untold
 from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
@@ -120,7 +120,7 @@ def write(
     _replace(file, functools.partial(_WRITERS[format], named))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
     if with_results:
-        expected = _expected(blocks, progress or (lambda done, total, what: None))
+        expected = _expected(blocks, progress or untold)
         _replace(folder / EXPECTED, functools.partial(_write_plain, {"schema": EXPECTED_SCHEMA, "cases": expected}))
     manifest: Named = {
         "schema": SCHEMA,
@@ -175,7 +175,7 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
         list(cases.values()),
     )
     used = list(dict.fromkeys(case.metric for case in cases.values()))
-    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or (lambda done, total, what: None))
+    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or untold)
     run.over()
     return run.report(files=(str(directory), str(results)))
 

@@ -180,5 +180,9 @@ class _Adaptive:
     def random_direction(self, rng: np.random.Generator) -> Array:
         return np.asarray(rng.standard_normal(len(self.origin)) * (self._theta != 0.0))
 
+    def horizontal(self, x: Array) -> Array:
+        """All of x."""
+        return x
+
     def tangent_vector(self, x: Array) -> Any:
         return self._arrays.structured(self._theta * x)

@@ -13,6 +13,7 @@ method would find there with as many gradients.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,11 +45,13 @@ class Memory:
         The most that are kept.
     origin, gradient : ndarray
         The ball's centre and the gradient there; with it the best point is in the span of the differences.
+    horizontal : callable
+        The projection onto the subspace in which all points lie but for rounding, which short differences magnify.
     """
 
-    def __init__(self, points: int, origin: Array, gradient: Array) -> None:
+    def __init__(self, points: int, origin: Array, gradient: Array, horizontal: Callable[[Array], Array]) -> None:
         room = min(points, _NUMBERS // max(2 * len(origin), 1))
-        self._origin = _Evaluated(origin, gradient)
+        self._origin, self._horizontal = _Evaluated(origin, gradient), horizontal
         self._points: deque[_Evaluated] = deque(maxlen=room if room >= _FEWEST else 0)
 
     @property
@@ -83,4 +86,5 @@ class Memory:
         B = damped[:, None] * (U.T @ (Y @ Q.T))
         B = 0.5 * (B + B.T)
         c = Q @ best_gradient - B @ (Q @ best)
-        return np.asarray(maximise_quadratic(c, B, radius).x @ Q)
+        found = self._horizontal(maximise_quadratic(c, B, radius).x @ Q)
+        return np.asarray(found * min(1.0, radius / max(float(np.linalg.norm(found)), 1e-300)))

@@ -154,7 +154,11 @@ class Objective:
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.geometry.horizontal(self.geometry.space.normal_coordinates(rng))
+        return self.horizontal(self.geometry.space.normal_coordinates(rng))
+
+    def horizontal(self, x: Array) -> Array:
+        """The horizontal part of coordinates."""
+        return self.geometry.horizontal(x)
 
     def tangent_vector(self, x: Array) -> Any:
         """ξ of coordinates x, of the type of the parameters."""

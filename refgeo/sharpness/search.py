@@ -32,6 +32,9 @@ class Searched(Verifiable, Protocol):
     def random_direction(self, rng: np.random.Generator) -> Array:
         """A direction for a random start."""
 
+    def horizontal(self, x: Array) -> Array:
+        """The part of x that is to be searched."""
+
     def tangent_vector(self, x: Array) -> Any:
         """What x stands for."""
 
@@ -243,7 +246,7 @@ def _one_batch(
             return watcher.tell(batch, start, iteration, value, best, step)
 
         def climbed(x: Array, evaluation: tuple[float, Array], from_gradient: bool = False) -> Run | None:
-            memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin)
+            memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin, objective.horizontal)
             return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory, from_gradient)
 
         if start == 0 and not is_zero(objective.gradient_at_origin):

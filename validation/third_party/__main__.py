@@ -9,7 +9,6 @@ environment variable MANOPT names its folder.
 import argparse
 import importlib.metadata
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ import refgeo as rg
 from refgeo.conformance import vectors
 
 HERE = Path(__file__).parent
+COMMAND = "python -m validation.third_party"
 RELEASED = (
     ("PEFT create_riemannian_optimizer, reg=0", "peft", "peft_lora.py:undamped", {}),
     ("PEFT create_riemannian_optimizer, as shipped", "peft", "peft_lora.py:shipped", {}),
@@ -44,7 +44,7 @@ def row(title, version, reports, options):
     return {
         "implementation": title + "".join(f", judged with {key} {value:g}" for key, value in options.items()),
         "version": version,
-        "operations": ", ".join(sorted({str(one) for one in values})),
+        "operations": ", ".join(sorted({f"`{one}`" for one in values})),
         "verdict": "WRONG: " + "; ".join(diagnoses or wrong) if wrong else "passes",
         "digits": round(min((one.digits_kept for one in values if one.digits_kept is not None), default=0.0), 1),
         "worst_ratio": float(f"{max((one.worst_ratio or 0.0 for one in values), default=0.0):.3g}"),
@@ -81,12 +81,13 @@ def main():
     options = parser.parse_args()
     rows = [one for one in (*(judged(*entry, options.seeds) for entry in RELEASED), manopt()) if one]
     lines = [
+        "# Implementations judged so far\n",
+        f"By refgeo {rg.__version__}, with `{COMMAND}`.\n",
         "| implementation | version | operations | verdict | digits kept | worst ratio | seeds |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [f"| {' | '.join(str(value) for value in one.values())} |" for one in rows]
-    (options.out / "judged.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (options.out / "judged.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (options.out / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     expected = [
         one["verdict"].startswith("WRONG")
