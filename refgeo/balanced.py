@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.errors import RankDeficientError
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 
 @dataclass(frozen=True)

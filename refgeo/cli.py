@@ -7,7 +7,7 @@ import contextlib
 import io
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         "check",
         help="judge an implementation of the geometry",
         description="Judge an implementation of the GL(h) geometry against rigorous enclosures. "
-        "Exit status: 0 all provided checks pass, 1 something is wrong, 2 usage.",
+        "Exit status: 0 all provided checks pass, 1 something is wrong or nothing could be judged, 2 usage.",
     )
     check.set_defaults(run=_check)
     check.add_argument(
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "riemannian_gradient, riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), "
         "christoffel.koszul (a law)",
     )  # fmt: skip
-    _point_arguments(check, ["quick", "full", "fuzz"])
+    _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES)
     check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
     write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
     write.add_argument("--quiet", action="store_true", help="no progress bar")
-    _point_arguments(write, ["quick", "full"])
+    _point_arguments(write, ["quick", "full"], _DTYPES[:2])  # NumPy's files have no bfloat16
     grade = verbs.add_parser(
         "grade",
         help="judge results that were computed from them",
@@ -106,10 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str]) -> None:
+def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str]) -> None:
     parser.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
     parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
-    parser.add_argument("--dtype", default="float64", choices=_DTYPES)
+    parser.add_argument("--dtype", default="float64", choices=dtypes)
     fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""
     parser.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
     parser.add_argument("--seed", type=int, default=0)
@@ -163,6 +163,8 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
             raise ValueError(f"--{name}: the folder {file.parent} does not exist")
         if file.is_dir():
             raise ValueError(f"--{name}: {file} is a folder; expected the name of a file")
+        if file.resolve() in chosen.values():
+            raise ValueError(f"--{name}: {file} is asked for twice; expected a file for each format")
         chosen[name] = file.resolve()
     if "html" in chosen:
         from refgeo.conformance.render.html import require
@@ -173,12 +175,15 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
 
 def _deliver(report: Report, outputs: dict[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
-    for name, file in outputs.items():
-        text: str = getattr(report, f"to_{name}")()
-        file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
     report.print()
+    for name, file in outputs.items():
+        text: str = getattr(report, f"to_{name}")()
+        try:
+            file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"--{name}: {error}") from error
     return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
 
 
@@ -203,7 +208,7 @@ def _check(options: argparse.Namespace) -> int:
         raise ValueError("--examples: goes with --profile fuzz")
     points, outputs = _points(options), _outputs(options)
     if options.list:
-        return _list(points)
+        return _list(options, points)
     chosen = {
         name: getattr(options, name) for name in ("examples", "specification") if getattr(options, name) is not None
     }
@@ -220,20 +225,25 @@ def _check(options: argparse.Namespace) -> int:
     return _deliver(report, outputs, options.strict)
 
 
-def _list(options: dict[str, Any]) -> int:
-    """The names that --checks and --case take."""
+def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
+    """The names that --checks and --case take, of the checks and test points that are chosen."""
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import CHECKS
+    from refgeo.conformance.run import chosen_checks, chosen_searches, selected
     from refgeo.conformance.searches import SEARCH
 
-    for one in CHECKS.values():
+    for one in chosen_checks(options.checks):
         print(f"{one.kind:9s} {one.name:50s} {one.statement}")
-    for name, statement in SEARCH.items():
-        print(f"search    {name:50s} {statement}")
-    if options["profile"] != "fuzz" and options["checkpoint"] is None:
-        points = Points("generated", options["profile"], options["dtype"], options["seed"])
-        for name, _ in points.cases("inv"):
-            print(f"case      {name}")
+    for name in chosen_searches(options.checks):
+        print(f"search    {name:50s} {SEARCH[name]}")
+    common = points["profile"], points["dtype"], points["seed"], points["relaxation"]
+    if points["checkpoint"] is not None:
+        found = Points.of_network(points["checkpoint"], points["layout"], points["heads"], *common)
+    elif points["profile"] == "fuzz":  # which makes its own
+        return PASSED
+    else:
+        found = Points("generated", *common)
+    for name, _ in selected(found.cases(points["metrics"][0]), points["cases"]):
+        print(f"case      {name}")
     return PASSED
 
 

@@ -53,9 +53,10 @@ import flint
 import numpy as np
 from flint import arb, arb_mat
 
+from refgeo.arguments import Array, number, one_of
 from refgeo.exact_flow import NARROW as FLOW_NARROW
 from refgeo.exact_flow import FlowError, flow, identity
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 INITIAL_BITS = 128
 MAXIMUM_BITS = 3072
@@ -134,14 +135,12 @@ class ExactTangentSpace:
     """
 
     def __init__(self, metric: str, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS) -> None:
-        if metric not in ("inv", "mix"):
-            raise ValueError(f'metric: expected "inv" or "mix", got {metric!r}')
+        one_of("metric", metric, ("inv", "mix"))
         point = Pair(G, H)
         if point.block_shape:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
-        if not (isinstance(relaxation, (int, float)) and 0.0 <= relaxation < np.inf):
-            raise ValueError(f"relaxation: expected a finite number >= 0, got {relaxation!r}")
-        self.metric, self.point, self.relaxation, self.max_bits = metric, point, float(relaxation), max_bits
+        self.metric, self.point, self.max_bits = metric, point, max_bits
+        self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
         self._exponents = tuple(int(np.frexp(np.abs(factor).max())[1]) for factor in point)
         self._ball_points: dict[int, _BallPoint] = {}
         self._converted: dict[int, tuple[Pair, list[arb_mat]]] = {}

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from refgeo.pair import Array, transpose
+from refgeo.arguments import Array
+from refgeo.pair import transpose
 
 
 def inner_product(

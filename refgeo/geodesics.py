@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.linalg
 
+from refgeo.arguments import Array
 from refgeo.balanced import BalancedGauge
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 if TYPE_CHECKING:
     from refgeo.metrics.pair_space import PairTangentSpace

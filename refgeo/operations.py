@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
 from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 METRICS: dict[str, type[PairMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
 

@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.floating[Any]]
-"""Real arrays; float64 wherever refgeo makes them."""
-
-
-def real_array(name: str, value: npt.ArrayLike) -> Array:
-    """A float64 copy of `value`, or an error that names the argument.
-
-    Examples
-    --------
-    >>> real_array("x", [1, 2])
-    array([1., 2.])
-    """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: expected a rectangular array of real numbers, got uneven nested lists") from error
-    if array.dtype.kind not in "iuf":
-        raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
-    array = np.array(array, dtype=np.float64)
-    # The sum is one cheap pass; only a suspicious sum (NaN, or overflow of finite entries) pays for the full test.
-    with np.errstate(all="ignore"):
-        suspicious = not np.isfinite(array.sum())
-    if suspicious and not np.isfinite(array).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
-    return array
+from refgeo.arguments import Array, real_array
 
 
 def transpose(array: Array) -> Array:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from refgeo.pair import Array
+from refgeo.arguments import Array
 
 _WORTHWHILE = 1 << 16
 """Smaller arrays come from the allocator's own pools."""

@@ -27,8 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.metrics.invariant import InvariantMetric
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 try:
     from hypothesis import strategies as st

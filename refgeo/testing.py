@@ -32,12 +32,13 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import diagnose
 from refgeo.conformance.points import PRECISIONS, Case, given_case
 from refgeo.conformance.report import FAILING, Report, Verdict
-from refgeo.conformance.run import CHECKS, check, chosen_checks, one_of
+from refgeo.conformance.run import CHECKS, check, chosen_checks
 from refgeo.conformance.trial import Trial
 from refgeo.operations import METRICS, OPERATIONS, VALUES
 from refgeo.pair import Pair
@@ -192,7 +193,7 @@ def assert_matches(
         What your function got: ``G``, ``H``, then vectors, and for a geodesic ``t`` and ``order``, as in the protocol
         of `refgeo.conformance.Backend`.
     dtype : str, optional
-        The precision it was computed in; default: that of `actual`, float64 or float32.
+        The precision it was computed in; default: that of `actual`, float64, float32 or float16.
     relaxation : float
         ε of App. H.2.
 
@@ -217,10 +218,17 @@ def assert_matches(
     pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
     parts = tuple(actual) if pair else (actual,)
     if dtype is None:
-        single = all(np.asarray(part).dtype == np.float32 for part in parts)
-        dtype = "float32" if single else "float64"
+        dtypes = {np.asarray(part).dtype.name for part in parts}
+        dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
     case, one = _as_case(function, metric, arguments, dtype, relaxation)
-    backend = Backend(SimpleNamespace(**{function: lambda *_: actual}), name="actual")
+    given = [factor for pair in (case.point, *case.inputs(one.operation)) for factor in pair]
+
+    def known(metric: str, *asked: Any) -> Any:
+        if all(np.array_equal(x, y) for x, y in zip(given, asked, strict=False)):
+            return actual
+        raise NotImplementedError("only one result is known")
+
+    backend = Backend(SimpleNamespace(**{function: known}), name="actual")
     trial = Trial(backend, case)
     tolerance = DOUBTFUL * one.unit(case)
     kappa = case.condition

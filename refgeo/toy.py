@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.diagonal.certified import checked_radii
+from refgeo.arguments import Array, radii_of, real_array
 from refgeo.diagonal.geometry import SQRT2, geometry_of
-from refgeo.pair import Array, real_array
 
 
 def _data(x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
@@ -182,7 +181,7 @@ def worst_case(
     G, H = _weights(G, H)
     a, b = _coefficients(x, y)
     P = np.asarray(G * H)
-    radius = checked_radii(rho, P.shape)
+    radius = radii_of(rho, P.shape)
     start = np.broadcast_to(P, radius.shape)
     low = np.maximum(-radius, geometry.end(start))
     with np.errstate(over="ignore"):

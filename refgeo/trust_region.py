@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.pair import Array, transpose
+from refgeo.arguments import Array
+from refgeo.pair import transpose
 
 
 class QuadraticMaximum(NamedTuple):

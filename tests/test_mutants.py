@@ -30,9 +30,12 @@ def test_the_matrix_has_every_operation_and_every_property():
     assert len(MATRIX) > 500
 
 
-@pytest.mark.parametrize("cell", MATRIX[::41], ids=lambda cell: f"{cell[0]}: {cell[1]}")
+SAMPLE = [cell for cell in MATRIX if cell[0] != mutants.EXACT][::41]
+
+
+@pytest.mark.parametrize("cell", SAMPLE, ids=lambda cell: f"{cell[0]}: {cell[1]}")
 def test_a_generated_mistake_is_caught(cell):
-    """A sample; all of them: python -m validation.mutants --matrix."""
+    """A sample, without exact geodesics, which take longest; all of them: python -m validation.mutants --matrix."""
     complaints, _ = mutants.judge_cell(cell)
     assert complaints == []
 

@@ -263,7 +263,7 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
         ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
         ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "a_G and a_H go together"),
         ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of G and H"),
-        ({"t": [1.0, 2.0]}, "t: expected one finite number"),
+        ({"t": [1.0, 2.0]}, "t: expected a finite number"),
         ({"hessian_v_G": np.ones((2, 2)), "hessian_v_H": np.ones((3, 2))}, "hessian_e, hessian_w and hessian_v go"),
         (
             {f"hessian_{v}_{part}": np.ones((rows, 2)) for v in "ewv" for part, rows in (("G", 2), ("H", 3))},

@@ -168,7 +168,7 @@ def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
     end = formulas.geodesic("mix", G, H, v_G, v_H, 0.5, 2)
     rg.testing.assert_matches(end, "geodesic", "mix", G, H, v_G, v_H, 0.5, 2.0)
     for t, order, message in (
-        (np.array([0.5]), 2, "t: expected one finite number"),
+        (np.array([0.5]), 2, "t: expected a finite number"),
         (0.5, True, "order: expected 1, 2"),
         (1e160, 2, "explains an error of any size"),
     ):

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, number
 from refgeo.conformance.host import Arrays, BackendError, Capture, Host, WireError, as_backend, exactly, receive, send
 from refgeo.operations import FUNCTIONS
-from refgeo.pair import Array
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
@@ -123,6 +123,8 @@ class Backend:
         "a process of its own" or "this process".
     converts, thread_safe, is_plain : bool
         Whether it has an ``asarray``, may be called from threads, and is a sharpness routine that is a function alone.
+    misspelt : list of str
+        Functions that are nearly called like one that is missing, in words.
 
     Raises
     ------
@@ -137,8 +139,7 @@ class Backend:
     """
 
     def __init__(self, implementation: Any, name: str | None = None, timeout: float = TIMEOUT) -> None:
-        if not timeout > 0.0:
-            raise ValueError(f"timeout: expected a number of seconds > 0, got {timeout!r}")
+        timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
@@ -155,6 +156,7 @@ class Backend:
         self.converts: bool = described["converts"]
         self.thread_safe: bool = described["thread_safe"]
         self.is_plain: bool = described["is_plain"]
+        self.misspelt: list[str] = described["misspelt"]
         if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "

@@ -33,10 +33,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.conformance.points import PRECISIONS, Case
 from refgeo.conformance.trial import Parts, Trial, beside
 from refgeo.operations import VALUES, Operation, Value
-from refgeo.pair import Array
 
 DOUBTFUL = 30.0
 MANY_TIMES = 100.0
@@ -129,7 +129,7 @@ def _check_of(value: Value) -> Check:
     def errors(trial: Trial) -> Array:
         result = trial.value(value)
         distances, enclosed = _outside(trial, value, result)
-        return np.where(enclosed, beside(trial.length(distances), trial.size(value)), np.nan)
+        return np.where(enclosed, beside(trial.length(distances), trial.case.size(value)), np.nan)
 
     return Check(
         value.name,

@@ -10,13 +10,14 @@ from functools import partial
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Observed, Refused
 from refgeo.conformance.checks import Check
 from refgeo.conformance.host import LAYOUTS
 from refgeo.conformance.points import PRECISIONS, Case
 from refgeo.conformance.trial import Trial
 from refgeo.operations import OPERATIONS, Operation
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 CONTRACT: dict[str, Check] = {}
 

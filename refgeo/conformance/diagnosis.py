@@ -17,6 +17,7 @@ import scipy.linalg
 import scipy.optimize
 
 from refgeo import formulas
+from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.points import (
@@ -32,7 +33,7 @@ from refgeo.conformance.points import (
 )
 from refgeo.conformance.trial import Parts, Trial
 from refgeo.operations import OPERATIONS, Value
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 Candidate = tuple[str, Parts]
 

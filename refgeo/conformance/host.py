@@ -9,6 +9,7 @@ same `Host`.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import io
@@ -67,9 +68,12 @@ def load(spec: str) -> Any:
 
 
 def as_backend(implementation: Any, functions: list[str]) -> Any:
-    """The implementation itself; a function alone, which has none of the protocol's, is a sharpness routine."""
+    """The implementation itself; of a function alone, one that has it: of that name, or else a sharpness routine."""
     if not callable(implementation) or any(hasattr(implementation, name) for name in functions):
         return implementation
+    name = getattr(implementation, "__name__", "")
+    if name in functions:
+        return SimpleNamespace(**{name: implementation})
     from refgeo.conformance.searches import plain_routine
 
     return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
@@ -77,6 +81,9 @@ def as_backend(implementation: Any, functions: list[str]) -> Any:
 
 def _import(place: str) -> Any:
     path = Path(place)
+    if not place or path.is_dir() or (path.is_file() and path.suffix != ".py"):
+        came = "nothing" if not place else "a folder" if path.is_dir() else "a file of another kind"
+        raise BackendError(f"backend {place!r}: expected module, module:object or the path of a .py file, got {came}")
     if path.suffix != ".py":
         if "" not in sys.path:
             sys.path.append("")
@@ -132,7 +139,20 @@ class Host:
             "converts": callable(getattr(self.implementation, "asarray", None)),
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
+            "misspelt": self._misspelt(functions),
         }
+
+    def _misspelt(self, functions: list[str]) -> list[str]:
+        """Public functions whose names are nearly those of the protocol that are missing."""
+        missing = [name for name in functions if not self._provides(name)]
+        return [
+            f"{name} is none of the functions; did you mean {near[0]}?"
+            for name in dir(self.implementation)
+            if not name.startswith("_")
+            and name not in functions
+            and self._provides(name)
+            and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
+        ]
 
     def _provides(self, function: str) -> bool:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Refused
 from refgeo.conformance.checks import Check
 from refgeo.conformance.host import LAYOUTS
@@ -24,7 +25,7 @@ from refgeo.conformance.points import Case, InvariantLoss, horizontal_like, typi
 from refgeo.conformance.trial import Parts, Trial, beside
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.operations import OPERATIONS, VALUES, Value, christoffel_size, hessian_size
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 LAWS: dict[str, Check] = {}
 
@@ -222,7 +223,8 @@ def _is_single(case: Case) -> bool:
 
 def _again(trial: Trial, value: Value, first: Parts, **options: Any) -> Array:
     other = trial.value(value, **options)
-    return _differences(trial, first, other, trial.size(value))
+    size = np.maximum(trial.case.size(value), trial.length(first))  # of a wrong result, which may be far too large
+    return _differences(trial, first, other, size)
 
 
 def _doubled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, float]) -> Array:
@@ -239,7 +241,7 @@ def _doubled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, flo
     found = trial.call(value.operation.name, *vectors, point=moved(case.point), extra=value.extra(case.t))
     scales = (constant,) if value.operation.scalar else factors
     back = tuple(part / scale for part, scale in zip(found, scales, strict=True))
-    return _differences(trial, plain, back, trial.size(value))
+    return _differences(trial, plain, back, trial.case.size(value))
 
 
 def _of_every_value(value: Value) -> None:
@@ -283,14 +285,15 @@ def _of_every_value(value: Value) -> None:
     @law(function, f"loop_over_blocks{order}", "a batch gives what its blocks give one by one", **options)
     def _(trial: Trial) -> Array:
         case = trial.case.blocks(4)
-        together, size = Trial(trial.backend, case).value(value), Trial(trial.backend, case).size(value)
+        together, size = Trial(trial.backend, case).value(value), case.size(value)
         distances = tuple(np.zeros_like(part) for part in together)
         for block in np.ndindex(case.point.block_shape):
             point, *vectors = (Pair(x.G[block], x.H[block]) for x in (case.point, *case.inputs(value.operation)))
             alone = trial.call(function, *vectors, point=point, extra=value.extra(case.t))
             for distance, x, y in zip(distances, together, alone, strict=True):
                 distance[block] = x[block] - y
-        errors = beside(Trial(trial.backend, case).length(distances), size)
+        whole = Trial(trial.backend, case)
+        errors = beside(whole.length(distances), np.maximum(size, whole.length(together)))
         return np.full(trial.case.point.block_shape, np.max(errors))
 
 

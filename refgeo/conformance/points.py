@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, number
 from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.pair_space import PairTangentSpace
 from refgeo.operations import METRICS, Operation, Value, relative_speed
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 # Precision ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +152,11 @@ class Case:
     def inputs(self, operation: Operation) -> list[Pair]:
         """What an operation gets after the point."""
         return [self.vectors[name] for name in operation.sources]
+
+    def size(self, value: Value) -> Array:
+        """The natural size of a value, per block."""
+        with np.errstate(all="ignore"):
+            return np.asarray(value.size(self.space, self.inputs(value.operation), self.t))
 
     def arrays(self) -> dict[str, Array | float]:
         """The point, the vectors and the time by name, as `given_case` takes them."""
@@ -485,7 +491,9 @@ def make_case(
     point = representable(point, dtype)
     for part, factor in zip("GH", point, strict=True):
         size = np.abs(factor).max(initial=0.0)
-        if factor.size == 0 or not 1e-75 < size < 1e75:
+        if factor.size == 0:
+            raise ValueError(f"{part}: expected at least one number, got the empty shape {factor.shape}")
+        if not 1e-75 < size < 1e75:
             raise ValueError(
                 f"{part}: expected numbers of a size between 1e-75 and 1e75, whose products doubles can hold, got "
                 f"{size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
@@ -772,10 +780,7 @@ def given_case(
 
 
 def _time(value: npt.ArrayLike, dtype: str) -> float:
-    time = np.asarray(value, dtype=np.float64)
-    if time.shape != () or not np.isfinite(time):
-        raise ValueError(f"t: expected one finite number, got {value!r}")
-    return float(PRECISIONS[dtype].rounded(time))
+    return float(PRECISIONS[dtype].rounded(np.array(number("t", value))))
 
 
 def _tangent(name: str, v: Pair, point: Pair) -> Pair:

@@ -11,6 +11,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import PRECISIONS, Points
+from refgeo.operations import METRICS
 
 ABSENT = "no function"
 EVERY = "any metric"
@@ -197,6 +198,8 @@ class Report:
         In which process the backend ran.
     timeout : float
         Seconds that a call could take.
+    notes : tuple of str
+        What else there is to say of the backend.
     failing_points : dict
         The arrays of points that a search has found, by name.
     files : (folder, file), optional
@@ -216,6 +219,7 @@ class Report:
     spec: str | None = None
     where: str = ""
     timeout: float = TIMEOUT
+    notes: tuple[str, ...] = ()
     failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[str, str] | None = None
 
@@ -267,10 +271,13 @@ class Report:
         return [*map(str, values), *laws]
 
     def broken_laws(self, row: Row) -> list[Row]:
-        """The laws that fail with a value."""
-        return (
-            [law for law in self.failures if law.kind == "law" and _same_function(law, row)] if not row.is_law else []
-        )
+        """The laws that fail with a value: none where it gave no result; of a geodesic, those of its order."""
+        if row.is_law or (row.example is not None and not np.isfinite(row.example.relative_error)):
+            return []
+        order = row.check.removeprefix(row.function)
+        return [
+            law for law in self.failures if law.kind == "law" and _same_function(law, row) and law.check.endswith(order)
+        ]
 
     def told(self) -> list[Row]:
         """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
@@ -284,7 +291,9 @@ class Report:
         words = self.points.command()
         if words is None or self.spec is None or row.example is None:
             return ""
-        selection = [f"--metric {row.metric}", f"--checks {row.check}", f"--case {shlex.quote(row.example.case)}"]
+        selection = [f"--metric {row.metric}"] if row.metric in METRICS else []
+        selection += [f"--checks {row.check}"]
+        selection += [f"--case {shlex.quote(row.example.case)}"] if row.kind != "search" else []
         return " ".join(["refgeo check", *self._backend_words(), *words, *selection, f"--seed {self.seed}"])
 
     def reproduce_any(self) -> str:
@@ -306,11 +315,12 @@ class Report:
         >>> print(report.reproduce_in_python(report.rows[0]))
         rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
         """
-        case = None if row.example is None else row.example.case
+        case = None if row.example is None or row.kind == "search" else row.example.case
         if self.files is not None and case is not None:
             return f"rg.conformance.vectors.assert_case{(*self.files, case.split(' ')[0], row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
-        words += [f"metrics={[row.metric]!r}", f"checks={[row.check]!r}"]
+        words += [f"metrics={[row.metric]!r}"] if row.metric in METRICS else []
+        words += [f"checks={[row.check]!r}"]
         words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
         words += self.points.python(case, self.failing_points.get(case or ""))
         return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
@@ -323,7 +333,7 @@ class Report:
         """What there is to say of a row that does not pass, a line each."""
         lines = [f"{row}: {row.message or row.outcome}", f"expected: {row.statement}"]
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
-        if row.example is not None and np.isfinite(row.example.relative_error):
+        if row.kind != "search" and row.example is not None and np.isfinite(row.example.relative_error):
             place = row.example
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
         lines += [f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else []
@@ -347,6 +357,9 @@ class Report:
             rows = [row for row in self._leading if row.verdict is verdict]
             if rows:
                 lines.append(f"{words}: " + ", ".join(_named(rows)))
+        lines += [f"note: {note}" for note in self.notes]
+        if not self.judged:
+            lines.insert(0, "nothing was judged: the backend provides none of the chosen checks at these points")
         inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
         if inaccurate:
             lines.append("inaccurate: " + ", ".join(inaccurate))

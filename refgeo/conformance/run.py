@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import integer, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
@@ -129,25 +130,25 @@ def check(
     wanted = list(dict.fromkeys(one_of("metrics", metric, METRICS) for metric in _listed(metrics)))
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
-    if isinstance(relaxation, bool) or not (
-        isinstance(relaxation, (int, float, np.floating)) and 0 <= relaxation < np.inf
-    ):
-        raise ValueError(f"relaxation: expected a finite number >= 0 (ε of App. H.2), got {relaxation!r}")
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed: expected a whole number >= 0, got {seed!r}")
+    relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
+    seed = integer("seed", seed, least=0)
     if not wanted:
         raise ValueError("metrics: expected at least one, got none")
     if points is not None:
         _refuse_strange(points)
+    if checkpoint is None and (layout is not None or heads is not None):
+        raise ValueError("layout, heads: go with a checkpoint, got none")
+    if not isinstance(laws_only, bool):
+        raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
         raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    common = profile, dtype, seed, float(relaxation)
+    common = profile, dtype, seed, relaxation
     if profile == "fuzz":
-        if not (isinstance(examples, int) and examples > 0):
-            raise ValueError(f"examples: expected a whole number > 0, got {examples!r}")
-        where = Points("fuzz", *common, {"examples": examples})
+        where = Points("fuzz", *common, {"examples": integer("examples", examples)})
     elif points is not None:
         where = Points("given", *common, source=points)
     elif checkpoint is not None:
@@ -157,11 +158,12 @@ def check(
     chosen = chosen_checks(checks)
     if laws_only:
         chosen = [one for one in chosen if one.kind != "value"]
-    if not chosen and not asks_for_search(checks):
+    searches = chosen_searches(checks)
+    if not chosen and not searches:
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     run = Run(loaded, chosen, wanted, where, progress or untold)
-    searching = cases is None and not laws_only and where.kind == "generated" and asks_for_search(checks)
+    searching = cases is None and not laws_only and where.kind == "generated" and searches
     try:
         if where.kind == "fuzz":
             from refgeo.conformance.fuzz import search
@@ -169,7 +171,9 @@ def check(
             run.cases = search(run, examples)
         elif chosen:
             run.over(cases)
-        return run.report(judge_routine(loaded, profile, dtype, seed, run.progress) if searching else [])
+        return run.report(
+            judge_routine(loaded, searches, wanted, profile, dtype, seed, run.progress) if searching else []
+        )
     finally:
         if loaded is not backend:
             loaded.close()
@@ -263,9 +267,15 @@ class Run:
             spec=self.backend.spec,
             where=self.backend.where,
             timeout=self.backend.timeout,
+            notes=tuple(self._notes()),
             failing_points=self._failing_points(rows) if self.points.kind == "fuzz" else {},
             **options,
         )
+
+    def _notes(self) -> Iterator[str]:
+        yield from self.backend.misspelt
+        if self.points.dtype == "bfloat16" and not self.backend.converts:
+            yield "bfloat16: without an asarray of its own the backend has got, and computed in, float32"
 
     def rows(self) -> list[Row]:
         """A row for each check and metric that met a case."""
@@ -329,19 +339,6 @@ def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
     return chosen
 
 
-def one_of(argument: str, value: str, known: Iterable[str]) -> str:
-    """The value, or ValueError if it is none of the known ones.
-
-    Examples
-    --------
-    >>> one_of("metric", "mix", METRICS)
-    'mix'
-    """
-    if value not in known:
-        raise ValueError(f"{argument}: expected one of {', '.join(known)}, got {value!r}")
-    return value
-
-
 def chosen_checks(names: Iterable[str] | None) -> list[Check]:
     """The checks with these names, or of the functions with these names; None: all."""
     if names is None:
@@ -352,9 +349,10 @@ def chosen_checks(names: Iterable[str] | None) -> list[Check]:
     return [one for one in CHECKS.values() if one.name in wanted or one.operation.name in wanted]
 
 
-def asks_for_search(names: Iterable[str] | None) -> bool:
-    """Whether a choice of checks includes whole searches."""
-    return names is None or any(name == ROUTINE or name in SEARCH for name in _listed(names))
+def chosen_searches(names: Iterable[str] | None) -> list[str]:
+    """The whole searches with these names; None, or the name of the function: all."""
+    wanted = [ROUTINE] if names is None else _listed(names)
+    return [name for name in SEARCH if name in wanted or ROUTINE in wanted]
 
 
 def _listed(names: Iterable[str]) -> list[str]:

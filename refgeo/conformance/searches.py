@@ -16,7 +16,7 @@ exceeds the bound. What share of the maximum it finds is a finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,11 @@ import numpy.typing as npt
 import scipy.optimize
 
 from refgeo import diagonal
+from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.points import PRECISIONS, rng_of
 from refgeo.conformance.report import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
-from refgeo.pair import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
 MEET = 1e-6
@@ -127,13 +127,17 @@ def call_routine(
     back: Callable[[Any], Any],
 ) -> tuple[Any, tuple[Any, Any], int]:
     """Call a backend's ``sharpness``: the value, the perturbation and the number of evaluations."""
-    from refgeo.conformance.host import members
+    from refgeo.conformance.host import Unusable, members
 
     G, H, X, y = arrays
     problem = Problem(X, y, convert, back, G.dtype)
     rho, order = request["extra"]
-    value, perturbation = members(function(request["metric"], problem, *convert([G, H]), rho, order), 2)
-    return value, tuple(members(perturbation, 2)), problem.calls
+    found = function(request["metric"], problem, *convert([G, H]), rho, order)
+    try:
+        value, steps = members(found, 2)
+        return value, tuple(members(steps, 2)), problem.calls
+    except Unusable:
+        raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
 
 
 def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:
@@ -148,9 +152,15 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
 
 
 def judge_routine(
-    backend: Backend, profile: str, dtype: str, seed: int, progress: Callable[[int, int, str], None]
+    backend: Backend,
+    names: Collection[str],
+    metrics: Collection[str],
+    profile: str,
+    dtype: str,
+    seed: int,
+    progress: Callable[[int, int, str], None],
 ) -> list[Row]:
-    """A row for every metric and order of the backend's ``sharpness``."""
+    """A row for each of these names and metrics of the backend's ``sharpness``; adaptive sharpness has no metric."""
     if not backend.provides(ROUTINE):
         missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
         return [replace(missing, message=f"{ABSENT} {ROUTINE}")]
@@ -158,6 +168,11 @@ def judge_routine(
     settings = _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
         settings = (_ADAPTIVE, *((metric, _order_of(backend, metric, dtype, seed)) for metric in ("inv", "mix")))
+    settings = tuple(
+        (metric, order)
+        for metric, order in settings
+        if f"{ROUTINE}_{order}" in names and metric in (*metrics, "adaptive")
+    )
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
         rows.append(_judged(backend, metric, order, list(networks(profile, seed, dtype))))
@@ -215,7 +230,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) 
 def _row(
     metric: str, order: Any, verdict: Verdict, message: str, example: Measurement | None = None, shares: Any = ()
 ) -> Row:
-    name = f"sharpness_{order}"
+    name = f"{ROUTINE}_{order}"
     return Row(
         check=name, kind="search", function=ROUTINE, metric=metric, statement=SEARCH[name], verdict=verdict,
         points=len(shares), decisive_points=len(shares), worst_case=example, example=example, message=message,

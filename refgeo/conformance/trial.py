@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, Observed
 from refgeo.conformance.points import PRECISIONS, Case, Precision, representable, rng_of
 from refgeo.metrics.pair_space import PairTangentSpace
 from refgeo.operations import OPERATIONS, Operation, Value
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 Parts = tuple[Array, ...]
 Watch = Callable[[Operation, Case, Observed], None]
@@ -80,11 +81,6 @@ class Trial:
         return self.call(
             value.operation.name, *self.case.inputs(value.operation), extra=value.extra(self.case.t), **options
         )
-
-    def size(self, value: Value) -> Array:
-        """The natural size of a value."""
-        with np.errstate(all="ignore"):
-            return np.asarray(value.size(self.space, self.case.inputs(value.operation), self.case.t))
 
     def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
         """Length in the metric of the parts of a vector, or the number itself; infinite where it is not finite."""

@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import one_of
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, Run, one_of, selected, untold
-from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation
+from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
+from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation, Value
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "mat", "json")
@@ -270,10 +271,30 @@ def _expected(blocks: list[tuple[str, Case, tuple[int, ...]]], progress: Progres
                 continue
             enclosures = case.exact_blocks[block].enclosures(value)
             parts = [""] if value.operation.scalar else ["_G", "_H"]
-            for part, enclosure in zip(parts, enclosures or (), strict=bool(enclosures)):
+            units = _units(case, block, value)
+            for part, enclosure, unit in zip(parts, enclosures or (), units, strict=bool(enclosures)):
                 mid, rad = enclosure.decimals()
-                found[f"{name}__{value.name}{part}"] = {"mid": mid, "rad": rad}
+                found[f"{name}__{value.name}{part}"] = {"mid": mid, "rad": rad, "unit": unit}
     return found
+
+
+def _units(case: Case, block: tuple[int, ...], value: Value) -> list[float | None]:
+    """How large an error of one entry can be where its length in the metric has the ratio 1; None where undecided.
+
+    In inv a part δ_G of length d has no entry beyond d·√(σ²_max(G) + ε), in mix none beyond d/√(σ²_min(H) + ε).
+    """
+    check = VALUE_CHECKS[value.name]
+    count = 1 if value.operation.scalar else 2
+    if not check.decisive(case)[block]:
+        return [None] * count
+    length = float(check.unit(case)[block] * case.size(value)[block])
+    if count == 1:
+        return [length]
+    inverse = case.metric == "mix"
+    factors = case.point if case.metric == "inv" else reversed(tuple(case.point))
+    values = [np.linalg.svd(factor[block], compute_uv=False) for factor in factors]
+    sizes = [float(np.hypot(s[-1] if inverse else s[0], np.sqrt(case.relaxation))) for s in values]
+    return [length / size if inverse else length * size for size in sizes]
 
 
 def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry, on_sphere
 from refgeo.diagonal.problem import Problem
-from refgeo.pair import Array
 
 _NEWTON_STEPS = 12
 

@@ -33,11 +33,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, integer, radii_of, seed_of
 from refgeo.diagonal import ascent, outer, separable
 from refgeo.diagonal.geometry import SQRT2, Geometry, Mixed, geometry_of, on_sphere
 from refgeo.diagonal.problem import Problem
-from refgeo.pair import Array, real_array
-from refgeo.sharpness.search import positive_integer, seed_of
 from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 
 EXACT = 1e-10
@@ -145,8 +144,8 @@ def worst_case(
     """
     geometry = geometry_of(metric)
     problem = Problem.of(u, v, X, y)
-    rho = checked_radii(rho, problem.batch)
-    n_starts = positive_integer("n_starts", n_starts, least=0)
+    rho = radii_of(rho, problem.batch)
+    n_starts = integer("n_starts", n_starts, least=0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         return _worst_case(problem, geometry, rho, n_starts, np.random.default_rng(seed_of(rng)), bool(tight))
 
@@ -183,7 +182,7 @@ def second_order(
     """
     geometry = geometry_of(metric)
     problem = Problem.of(u, v, X, y)
-    rho = checked_radii(rho, problem.batch)
+    rho = radii_of(rho, problem.batch)
     if isinstance(geometry, Mixed):
         found, t = _mixed_trust_region(problem, rho)
         t, leaves = _within(problem, geometry, t)
@@ -191,25 +190,6 @@ def second_order(
         found = _taylor_maximum(problem, geometry, rho)
         t, leaves = np.where(problem.beta != 0.0, found.x, 0.0), np.zeros(rho.shape, dtype=bool)
     return Certified(found.lower, found.upper, geometry.velocity(problem.u, problem.v, t), t, leaves)
-
-
-def checked_radii(rho: npt.ArrayLike, batch: tuple[int, ...]) -> Array:
-    """The radii, of a shape that the networks' leading dimensions broadcast to.
-
-    Examples
-    --------
-    >>> checked_radii([[0.1], [0.2]], (3,)).shape
-    (2, 3)
-    """
-    radii = real_array("rho", rho)
-    if not np.all(radii > 0.0):
-        raise ValueError(f"rho: expected numbers > 0, the radii of balls, got {rho!r}")
-    try:
-        return np.array(np.broadcast_to(radii, np.broadcast_shapes(radii.shape, batch)))
-    except ValueError:
-        raise ValueError(
-            f"rho: expected a shape that broadcasts with the networks' {batch}, got {radii.shape}"
-        ) from None
 
 
 def _taylor_maximum(problem: Problem, geometry: Geometry, rho: Array) -> QuadraticMaximum:

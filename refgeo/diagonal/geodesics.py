@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, number, real_array
 from refgeo.diagonal.geometry import Adaptive, Mixed, geometry_of
 from refgeo.errors import GeodesicIncompleteError
-from refgeo.pair import Array, real_array
 
 _HORIZONTAL = 1e-8
 
@@ -62,9 +62,7 @@ def geodesic(
     """
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    if np.ndim(t) != 0 or not math.isfinite(t):
-        raise ValueError(f"t: expected one finite number, got {t!r}")
-    time = float(t)
+    time = number("t", t)
     if isinstance(geometry, Adaptive):
         free = u * v != 0.0
         return u + np.where(free, time * eta_u, 0.0), v + np.where(free, time * eta_v, 0.0)

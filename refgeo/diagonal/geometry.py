@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.metrics.invariant import InvariantMetric
 from refgeo.metrics.mixed import MixedMetric
-from refgeo.pair import Array
 
 SQRT2 = float(np.sqrt(2.0))
 _TURN = -1.0 / SQRT2

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant, on_sphere
 from refgeo.diagonal.problem import Problem
-from refgeo.pair import Array, transpose
+from refgeo.pair import transpose
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 _LARGEST = 1e150

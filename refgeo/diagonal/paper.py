@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.diagonal.certified import Certified, checked_radii, worst_case
+from refgeo.arguments import Array, radii_of, real_array
+from refgeo.diagonal.certified import Certified, worst_case
 from refgeo.diagonal.geometry import SQRT2
 from refgeo.diagonal.problem import Problem, applied
-from refgeo.pair import Array, real_array
 from refgeo.trust_region import maximise_diagonal_quadratic
 
 
@@ -28,7 +28,7 @@ def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLi
     True
     """
     problem = Problem.of(u, v, X, y)
-    return worst_case("inv", u, v, X, y, checked_radii(rho, problem.batch) * SQRT2)
+    return worst_case("inv", u, v, X, y, radii_of(rho, problem.batch) * SQRT2)
 
 
 def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:
@@ -46,7 +46,7 @@ def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
     """
     problem = Problem.of(u, v, X, y)
     beta, optimum = problem.beta, _least_norm(X, y)
-    radii = checked_radii(rho, problem.batch)
+    radii = radii_of(rho, problem.batch)
     return maximise_diagonal_quadratic(4.0 * beta * (beta - optimum), 8.0 * beta * (2.0 * beta - optimum), radii).lower
 
 
@@ -60,7 +60,7 @@ def paper_35(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
     np.float64(0.5)
     """
     problem = Problem.of(u, v, X, y)
-    return np.asarray(checked_radii(rho, problem.batch) * np.linalg.norm(problem.beta - _least_norm(X, y), axis=-1))
+    return np.asarray(radii_of(rho, problem.batch) * np.linalg.norm(problem.beta - _least_norm(X, y), axis=-1))
 
 
 def _least_norm(X: npt.ArrayLike, y: npt.ArrayLike) -> Array:

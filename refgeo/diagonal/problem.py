@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.pair import Array, real_array, transpose
+from refgeo.arguments import Array, real_array
+from refgeo.pair import transpose
 
 _LARGEST = 1e140
 

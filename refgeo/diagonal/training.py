@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, integer, real_array, seed_of
 from refgeo.diagonal.problem import applied
-from refgeo.pair import Array, real_array
-from refgeo.sharpness.search import positive_integer, seed_of
 
 _DIVERGED = 1e6
 """A loss this many times that of β = 0 or of the start, whichever is larger, does not come back."""
@@ -122,8 +121,8 @@ def train(
         raise ValueError(f"target: expected a number >= 0, got {target!r}")
     if X.shape[-2] == 0:
         raise ValueError("X: expected at least one row, got none")
-    positive_integer("max_steps", max_steps)
-    rows = X.shape[-2] if batch_size is None else positive_integer("batch_size", batch_size)
+    integer("max_steps", max_steps)
+    rows = X.shape[-2] if batch_size is None else integer("batch_size", batch_size)
     try:
         shape = np.broadcast_shapes(X.shape[:-2], y.shape[:-1], u.shape[:-1], v.shape[:-1], step_size.shape)
     except ValueError:

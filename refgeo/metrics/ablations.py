@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_sylvester
 
+from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
-from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
-from refgeo.pair import Array, Pair, transpose
+from refgeo.metrics.tangent_space import Metric, TangentSpace
+from refgeo.pair import Pair, transpose
 
 
 class _WrappedTangentSpace(TangentSpace[Any]):
@@ -71,22 +72,22 @@ class ConstantTangentSpace(_WrappedTangentSpace):
 
     def geodesic(self, v: Any, t: float = 1.0, order: Order = 2) -> Any:
         """The straight line θ + tv."""
-        checked_order(order)
+        order_of(order)
         return self._space.geodesic(v, t, order=1)
 
     def geodesic_gradient(self, v: Any, e: Any, order: Order = 2) -> Any:
         """The raised gradient."""
-        checked_order(order)
+        order_of(order)
         return self.riemannian_gradient(e)
 
     def point_at(self, x: Array, order: Order = 2) -> Any:
         """θ + ξ."""
-        checked_order(order)
+        order_of(order)
         return self._space.point_at(x, order=1)
 
     def gradient_at(self, x: Array, e: Any, order: Order = 2, out: Array | None = None) -> Array:
         """The raised and projected gradient, in coordinates."""
-        checked_order(order)
+        order_of(order)
         return self._space.gradient_at(x, e, 1, out)
 
     def _zero(self) -> Any:

@@ -7,8 +7,8 @@ from abc import abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
-from refgeo.pair import Array, real_array
+from refgeo.arguments import Array, Order, order_of, real_array
+from refgeo.metrics.tangent_space import Metric, TangentSpace
 
 
 class ArrayTangentSpace(TangentSpace[Array]):
@@ -61,7 +61,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         ValueError
             `order` is not 1, 2 or "exact".
         """
-        v, order = self._vector("v", v), checked_order(order)
+        v, order = self._vector("v", v), order_of(order)
         if order == "exact":
             return self._exact_geodesic(t * v)
         straight = self.point + t * v

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, Order, order_of, real_array
 from refgeo.metrics.array_space import ArrayTangentSpace
-from refgeo.metrics.tangent_space import Metric, Order, checked_order
-from refgeo.pair import Array, real_array
+from refgeo.metrics.tangent_space import Metric
 from refgeo.recycling import empty
 
 
@@ -113,13 +113,13 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
     def point_at(self, x: Array, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
         if self._free is not None:
-            return np.asarray(self._placed(_FACTORS[checked_order(order)](x)) * self.point)
+            return np.asarray(self._placed(_FACTORS[order_of(order)](x)) * self.point)
         moved = empty(self.point.shape)
         if order == 1:
             np.multiply(x.reshape(moved.shape), self.point, out=moved)
             moved += self.point
         else:
-            np.multiply(_FACTORS[checked_order(order)](x.reshape(moved.shape)), self.point, out=moved)
+            np.multiply(_FACTORS[order_of(order)](x.reshape(moved.shape)), self.point, out=moved)
         return moved
 
     def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
@@ -130,7 +130,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         else:
             gradient[...] = (self.point * e)[self._free]
         if order != 1:
-            gradient *= _DERIVATIVES[checked_order(order)](x)
+            gradient *= _DERIVATIVES[order_of(order)](x)
         return gradient
 
     def _free_part(self, array: Array) -> Array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric
-from refgeo.pair import Array
 
 
 class EuclideanTangentSpace(ArrayTangentSpace):

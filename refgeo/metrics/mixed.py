@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.balanced import BalancedGauge
 from refgeo.geodesics import integrate, mixed_cone_geodesic, mixed_square_geodesic
 from refgeo.metrics.pair_space import Frame, PairMetric, PairTangentSpace, symmetric_sum
-from refgeo.pair import Array, Pair, transpose
+from refgeo.pair import Pair, transpose
 
 
 class MixedTangentSpace(PairTangentSpace):

@@ -28,10 +28,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array, Order, number, order_of, real_array
 from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import integrate
-from refgeo.metrics.tangent_space import Metric, Order, TangentSpace, checked_order
-from refgeo.pair import Array, Pair, real_array, transpose
+from refgeo.metrics.tangent_space import Metric, TangentSpace
+from refgeo.pair import Pair, transpose
 from refgeo.recycling import empty
 
 
@@ -72,9 +73,7 @@ class PairMetric(Metric[Pair]):
     _space: type[PairTangentSpace]
 
     def __init__(self, relaxation: float = 0.0) -> None:
-        self.relaxation = _number("relaxation", relaxation)
-        if self.relaxation < 0.0:
-            raise ValueError(f"relaxation: expected a number >= 0 (ε of App. H.2), got {relaxation!r}")
+        self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(relaxation={self.relaxation})"
@@ -519,7 +518,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> space.geodesic(rg.Pair([[2.0]], [[3.0]]), t=np.log(2), order="exact").product.round(12)
         array([[24.]])
         """
-        v, t, order = self._vector("v", v), _number("t", t), checked_order(order)
+        v, t, order = self._vector("v", v), number("t", t), order_of(order)
         if order == "exact":
             return self._exact_geodesic(v, t) if self.metric.relaxation == 0.0 else integrate(self, v, t).point
         straight = self.point + t * v
@@ -562,7 +561,7 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     def point_at(self, x: Array, order: Order = 2) -> Pair:
         """``geodesic(from_coordinates(x), 1, order)`` with four tall products a factor."""
-        order = checked_order(order)
+        order = order_of(order)
         if order == "exact":
             return super().point_at(x, order)
         step, frames = self._split(x), (self._frame_G, self._frame_H)
@@ -585,7 +584,7 @@ class PairTangentSpace(TangentSpace[Pair]):
 
         With six tall products a factor.
         """
-        order = checked_order(order)
+        order = order_of(order)
         if order == "exact":
             return super().gradient_at(x, e, order, out)
         step, gradients = self._split(x), tuple(e)
@@ -727,10 +726,3 @@ def _vertical_bases(gauge: BalancedGauge, weights: Array | None, relaxed: bool) 
 
 def _frobenius(x: Pair) -> Array:
     return np.asarray(np.hypot(np.linalg.norm(x.G, axis=(-2, -1)), np.linalg.norm(x.H, axis=(-2, -1))))
-
-
-def _number(name: str, value: npt.ArrayLike) -> float:
-    array = real_array(name, value)
-    if array.shape != ():
-        raise ValueError(f"{name}: expected one number, got an array of shape {array.shape}")
-    return float(array)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.metrics.tangent_space import Metric, Order, TangentSpace
-from refgeo.pair import Array, real_array
+from refgeo.arguments import Array, Order, real_array
+from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.recycling import empty
 
 Blocks = Mapping[str, Any]

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array
 from refgeo.errors import RankDeficientError
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric
-from refgeo.pair import Array
 
 
 class ScalingTangentSpace(ArrayTangentSpace):

@@ -8,26 +8,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-from refgeo.pair import Array
 
 Point = TypeVar("Point")
 Order = Literal[1, 2, "exact"]
-
-
-def checked_order(order: object) -> Order:
-    """`order` itself, or an error that says what it may be.
-
-    Examples
-    --------
-    >>> checked_order("exact")
-    'exact'
-    """
-    if order == "exact":
-        return "exact"
-    if order in (1, 2) and not isinstance(order, bool):
-        return 1 if order == 1 else 2
-    raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
 
 
 class Metric(ABC, Generic[Point]):

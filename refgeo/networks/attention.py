@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.networks.errors import LayoutError
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 Tensors = Mapping[str, Array]
 Factors = tuple[Array, Array]

@@ -29,9 +29,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.networks.attention import AttentionLayer, Factors, Linear
 from refgeo.networks.errors import LayoutError
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 Heads = int | Mapping[str, int]
 """A number of heads, or one for each pattern of layer names."""

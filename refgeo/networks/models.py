@@ -15,11 +15,12 @@ from typing import Any, Literal
 import autograd.numpy as anp
 import numpy as np
 
+from refgeo.arguments import Array
 from refgeo.gradients import value_and_grad
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.geometry import block_metric
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 Batch = tuple[Array, Array]
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.arguments import Array
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.errors import LayoutError
 from refgeo.networks.geometry import block_metric
 from refgeo.networks.layouts import LAYOUTS, Heads
-from refgeo.pair import Array, Pair
+from refgeo.pair import Pair
 
 Block = Pair | Array
 
@@ -192,10 +193,9 @@ def read(
         heads = 1
     heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
     if heads is None:
-        raise LayoutError(
-            "heads: the number of attention heads is not in the tensors; put the model's config.json beside the file, "
-            "or give heads"
-        )
+        place = config[0] if isinstance(source, (str, Path)) else None
+        missing = f"{place} does not say it" if place and place.is_file() else "there is no config.json beside the file"
+        raise LayoutError(f"heads: the number of attention heads is not in the tensors, and {missing}; give heads")
     constant = re.compile(LAYOUTS[layout].constants)
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
     numeric = {n: t for n, t in tensors.items() if _holds_numbers(t.dtype) and not constant.fullmatch(n)}

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.pair import Array, Pair, real_array
+from refgeo.arguments import Array, radius_of, real_array
+from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
 from refgeo.sharpness.objective import LossAndGradient, checked_evaluation, on_batch
 from refgeo.sharpness.result import SharpnessResult
-from refgeo.sharpness.search import Callback, checked_effort, checked_radius, search
+from refgeo.sharpness.search import Callback, checked_effort, search
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
@@ -75,7 +76,7 @@ def adaptive_sharpness(
     effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback, verify)
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
-    ball = _NORMS[norm](checked_radius(rho))
+    ball = _NORMS[norm](radius_of(rho))
     arrays = _Arrays(params, names)
     settings = {
         "sharpness": "adaptive",

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from refgeo.pair import Array
+from refgeo.arguments import Array
 from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.vectors import combination, gram, is_zero
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.metrics.tangent_space import Metric, Order, checked_order
-from refgeo.pair import Array
+from refgeo.arguments import Array, Order, integer, order_of, radius_of, seed_of
+from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.objective import Geometry, checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
-from refgeo.sharpness.search import Callback, Watcher, checked_radius, in_order, positive_integer, seed_of
+from refgeo.sharpness.search import Callback, Watcher, in_order
 
 
 def average_case_sharpness(
@@ -67,8 +67,8 @@ def average_case_sharpness(
     >>> bool(abs(result.value - 0.015) < 3 * result.standard_error), bool(result.standard_error < 4e-4)
     (True, True)
     """
-    rho, order, seed = checked_radius(rho), checked_order(order), seed_of(rng)
-    n_samples, workers = positive_integer("n_samples", n_samples), positive_integer("workers", workers)
+    rho, order, seed = radius_of(rho), order_of(order), seed_of(rng)
+    n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
     if n_samples < 4 or n_samples % 2:
         raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
     geometry = Geometry(params, metric)

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from refgeo.pair import Array, Pair
-from refgeo.sharpness.objective import LossAndGradient, checked_evaluation
+from refgeo.arguments import Array
+from refgeo.pair import Pair
+from refgeo.sharpness.objective import ONLY, LossAndGradient, checked_evaluation, checked_gradient
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
@@ -78,7 +79,11 @@ def check_gradient(
     ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes by ...
     """
     generator = np.random.default_rng(rng)
+    if not callable(value_and_grad):
+        raise TypeError(f"value_and_grad: expected a function of the parameters, got {type(value_and_grad).__name__}")
     loss, grads = checked_evaluation(value_and_grad(params))
+    if not math.isfinite(loss):
+        raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")
     again, _ = checked_evaluation(value_and_grad(params))
     _refuse_chance(loss, again)
     found: dict[str, float] = {}
@@ -173,43 +178,21 @@ def _slope_by_differences(
 
 def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
     """Every array of the parameters with its name, its gradient, and the parameters with it replaced."""
-    if isinstance(params, Mapping):
-        for name, block in params.items():
-            if name in grads:
-                for part, factor, gradient, moved in _factors(name, block, grads[name]):
-                    yield part, factor, gradient, partial(_replaced, params, name, moved)
-    else:
-        yield from _factors("", params, grads)
+    single = not isinstance(params, Mapping)
+    if not single and not isinstance(grads, Mapping):
+        raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+    for name, block in ({ONLY: params} if single else params).items():
+        block = block if isinstance(block, Pair) else np.asarray(block, dtype=np.float64)
+        gradient = checked_gradient(name, {ONLY: grads} if single else grads, block)
+        whole = (lambda x: x) if single else partial(_replaced, params, name)
+        if isinstance(block, Pair):
+            G, H = block
+            prefix = "" if single else f"{name}."
+            yield f"{prefix}G", G, gradient.G, lambda x, H=H, whole=whole: whole(Pair(x, H))  # type: ignore[misc]
+            yield f"{prefix}H", H, gradient.H, lambda x, G=G, whole=whole: whole(Pair(G, x))  # type: ignore[misc]
+        else:
+            yield name, block, gradient, whole
 
 
-def _replaced(params: Mapping[str, Any], name: str, moved: Callable[[Array], Any], x: Array) -> dict[str, Any]:
-    return {**params, name: moved(x)}
-
-
-def _factors(name: str, block: Any, gradient: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
-    if isinstance(block, Pair):
-        G, H = block
-        prefix = f"{name}." if name else ""
-        yield (
-            f"{prefix}G",
-            G,
-            _like(f"{prefix}G", gradient[0] if isinstance(gradient, tuple) else gradient.G, G),
-            lambda x: Pair(x, H),
-        )
-        yield (
-            f"{prefix}H",
-            H,
-            _like(f"{prefix}H", gradient[1] if isinstance(gradient, tuple) else gradient.H, H),
-            lambda x: Pair(G, x),
-        )
-    else:
-        array = np.asarray(block, dtype=np.float64)
-        label = name or "parameters"
-        yield label, array, _like(label, gradient, array), lambda x: x
-
-
-def _like(name: str, gradient: Any, factor: Array) -> Array:
-    array = np.asarray(gradient, dtype=np.float64)
-    if array.shape != factor.shape:
-        raise ValueError(f"value_and_grad: expected a gradient of {name} of shape {factor.shape}, got {array.shape}")
-    return array
+def _replaced(params: Mapping[str, Any], name: str, x: Any) -> dict[str, Any]:
+    return {**params, name: x}

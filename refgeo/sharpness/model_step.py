@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refgeo.pair import Array
+from refgeo.arguments import Array
 from refgeo.trust_region import maximise_quadratic
 
 _NUMBERS = 1 << 25

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.arguments import Array, Order
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
 from refgeo.metrics.product import ProductMetric
-from refgeo.metrics.tangent_space import Metric, Order
-from refgeo.pair import Array, Pair
+from refgeo.metrics.tangent_space import Metric
+from refgeo.pair import Pair
 from refgeo.sharpness.vectors import is_zero
 
 LossAndGradient = Callable[..., tuple[float, Any]]
 
 _OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
-_ONLY = "parameters"
+ONLY = "parameters"
 
 
 class Geometry:
@@ -34,7 +35,7 @@ class Geometry:
             )
         self.single = not isinstance(params, Mapping)
         if self.single:
-            self.space = ProductMetric({_ONLY: metric}).at({_ONLY: params})
+            self.space = ProductMetric({ONLY: metric}).at({ONLY: params})
         elif isinstance(metric, ProductMetric):
             self.space = metric.at(params)
         else:
@@ -45,20 +46,20 @@ class Geometry:
 
     def assembled(self, blocks: Mapping[str, Any]) -> Any:
         """Parameters as the user gave them, with the moved blocks."""
-        return blocks[_ONLY] if self.single else {**self.params, **blocks}
+        return blocks[ONLY] if self.single else {**self.params, **blocks}
 
     def gradients(self, grads: Any) -> dict[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
         if self.single:
-            grads = {_ONLY: grads}
+            grads = {ONLY: grads}
         elif not isinstance(grads, Mapping):
             raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
-        return {name: _checked_gradient(name, grads, space.point) for name, space in self.space.spaces.items()}
+        return {name: checked_gradient(name, grads, space.point) for name, space in self.space.spaces.items()}
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
         vector = self.space.from_coordinates(x)
-        return vector[_ONLY] if self.single else vector
+        return vector[ONLY] if self.single else vector
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""
@@ -87,10 +88,17 @@ def _factors(block: Any) -> tuple[Array, ...]:
     return tuple(block) if isinstance(block, Pair) else (block,)
 
 
-def _checked_gradient(name: str, grads: Mapping[str, Any], point: Any) -> Any:
-    what = "value_and_grad: the gradient" + ("" if name == _ONLY else f" of {name!r}")
+def checked_gradient(name: str, grads: Any, point: Any) -> Any:
+    """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
+
+    Examples
+    --------
+    >>> checked_gradient("w", {"w": [1.0, 2.0]}, np.zeros(2))
+    array([1., 2.])
+    """
+    what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
     if name not in grads:
-        raise ValueError(f"{what} is missing; expected one for every block that the metric names")
+        raise ValueError(f"{what} is missing; expected one for every block that is moved")
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape)
     try:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refgeo.pair import Array, Pair
+from refgeo.arguments import Array
+from refgeo.pair import Pair
 
 FORMAT = "refgeo-sharpness/1"
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from refgeo.pair import Array
+from refgeo.arguments import Array, integer, seed_of
 from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
 from refgeo.sharpness.gradient_check import Verifiable, verify
@@ -79,55 +79,14 @@ def checked_effort(
 ) -> Effort:
     """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
     return Effort(
-        positive_integer("n_iter", n_iter),
-        positive_integer("n_restarts", n_restarts),
-        positive_integer("memory", memory, least=0),
+        integer("n_iter", n_iter),
+        integer("n_restarts", n_restarts),
+        integer("memory", memory, least=0),
         seed_of(rng),
-        positive_integer("workers", workers),
+        integer("workers", workers),
         callback,
         bool(verify),
     )
-
-
-def positive_integer(name: str, value: int, least: int = 1) -> int:
-    """The value, or an error that names the argument.
-
-    Examples
-    --------
-    >>> positive_integer("n_iter", 20)
-    20
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name}: expected an integer >= {least}, got {value!r}")
-    return int(value)
-
-
-def checked_radius(rho: float) -> float:
-    """ρ as a float, or an error.
-
-    Examples
-    --------
-    >>> checked_radius(1)
-    1.0
-    """
-    if isinstance(rho, bool) or not isinstance(rho, (int, float, np.number)) or not 0.0 < float(rho) < math.inf:
-        raise ValueError(f"rho: expected a finite number > 0, the radius of the ball, got {rho!r}")
-    return float(rho)
-
-
-def seed_of(rng: np.random.Generator | int | None) -> int:
-    """A seed: the integer itself, or one drawn from the generator.
-
-    Examples
-    --------
-    >>> seed_of(7)
-    7
-    """
-    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
-        return int(rng)
-    if rng is None or isinstance(rng, np.random.Generator):
-        return int(np.random.default_rng(rng).integers(2**32))
-    raise TypeError(f"rng: expected a seed >= 0, a numpy Generator or None, got {rng!r}")
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:

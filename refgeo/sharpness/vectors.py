@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.linalg.blas import daxpy
 
-from refgeo.pair import Array
+from refgeo.arguments import Array
 from refgeo.recycling import empty
 
 _CHUNK = 1 << 15  # three vectors of this length stay in a core's cache

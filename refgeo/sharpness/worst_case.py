@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from refgeo.metrics.tangent_space import Metric, Order, checked_order
+from refgeo.arguments import Order, order_of, radius_of
+from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
 from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, on_batch
 from refgeo.sharpness.result import SharpnessResult
-from refgeo.sharpness.search import Callback, checked_effort, checked_radius, search
+from refgeo.sharpness.search import Callback, checked_effort, search
 
 
 def worst_case_sharpness(
@@ -105,7 +106,7 @@ def worst_case_sharpness(
     (True, True)
     """
     effort = checked_effort(n_iter, n_restarts, memory, rng, workers, callback, verify)
-    ball, order = RoundBall(checked_radius(rho)), checked_order(order)
+    ball, order = RoundBall(radius_of(rho)), order_of(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
     geometry = Geometry(params, metric)

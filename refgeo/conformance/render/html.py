@@ -74,6 +74,7 @@ def to_html(report: Report) -> str:
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
     wrong = [row for row in report.told() if row.verdict is Verdict.WRONG]
+    provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
     return environment.from_string(source).render(
         report=report,
         version=__version__,
@@ -82,9 +83,9 @@ def to_html(report: Report) -> str:
         plots=[(check, _plot(report, [row for row in report.rows if row.check == check])) for check in checks],
         wrong=wrong,
         findings=[row for row in report.rows if row.verdict in (*FINDINGS, Verdict.INHERITS)],
-        values=[row for row in report.rows if row.kind in ("value", "search")],
-        laws=[row for row in report.rows if row.kind == "law"],
-        contract=[row for row in report.rows if row.kind == "contract"],
+        values=[row for row in provided if row.kind in ("value", "search")],
+        laws=[row for row in provided if row.kind == "law"],
+        contract=[row for row in provided if row.kind == "contract"],
         losses=[row for row in report.rows if row.lossy_case is not None or row.no_result],
         open_rows=[row for row in report.rows if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED)],
         css_class=_css_class,

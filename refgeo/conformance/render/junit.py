@@ -14,7 +14,7 @@ def to_junit(report: Report) -> str:
     """JUnit XML.
 
     WRONG, inherited and undecided rows are failures, with the diagnosis in their message; what is not provided or not
-    judged is skipped; findings stand in the output of their test cases.
+    judged, and laws that wrong values break, are skipped; findings stand in the output of their test cases.
 
     Parameters
     ----------
@@ -31,13 +31,13 @@ def to_junit(report: Report) -> str:
     <testsuites name="refgeo check refgeo.formula
     """
     name = f"refgeo check {report.backend}"
-    verdicts = [row.verdict for row in report.rows]
+    told = report.told()
+    follows = [row for row in report.failures if row not in told]
+    failing = [row for row in report.rows if row.verdict in FAILING and row not in follows]
+    skipped = [row for row in report.rows if row.verdict in _SKIPPED or row in follows]
     counts = {
-        "tests": str(len(verdicts)),
-        "failures": str(sum(verdict in _FAILURES for verdict in verdicts)),
-        "errors": "0",
-        "skipped": str(sum(verdict in _SKIPPED for verdict in verdicts)),
-    }
+        "tests": str(len(report.rows)), "failures": str(len(failing)), "errors": "0", "skipped": str(len(skipped)),
+    }  # fmt: skip
     root = ElementTree.Element("testsuites", {"name": _text(name), **counts})
     suite = ElementTree.SubElement(root, "testsuite", {"name": _text(name), **counts})
     properties = ElementTree.SubElement(suite, "properties")
@@ -50,7 +50,10 @@ def to_junit(report: Report) -> str:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": f"{row.function}.{row.metric}", "name": str(row)}
         )
-        if row.verdict in _FAILURES:
+        if row in follows:
+            message = f"{row.function} gives wrong values, and so breaks this law: {row.statement}"
+            ElementTree.SubElement(case, "skipped", {"message": _text(message)})
+        elif row.verdict in FAILING:
             failure = ElementTree.SubElement(
                 case, "failure", {"type": row.verdict.value, "message": _text(_headline(row))}
             )
@@ -67,7 +70,6 @@ def to_junit(report: Report) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-_FAILURES = FAILING
 _SKIPPED = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)
 
 
