@@ -7,7 +7,8 @@ divided by what rounding alone must be expected to do:
 
 u the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the power that a route over
 Gram matrices loses (`refgeo.operations`): S = GᵀG squares κ, and the Sylvester equation or a product of several such
-matrices squares it again. Sums over the rows add up √n roundings. A factorised route loses κ alone (*attainable*).
+matrices squares it again. Sums over the rows add up √n roundings; of two vectors that are not as long as each other,
+a route by polarisation rounds the longer one. A factorised route loses κ alone (*attainable*).
 
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
 of the h²×h² system (it may lose κ^{3p/2}), leaves something to tell there, and no product leaves the range of the
@@ -74,6 +75,8 @@ class Check:
         What a value check, or a law of conduct about it, is about.
     most : int or None
         So many cases with leading dimensions, and so many without, are enough.
+    unusual : int
+        And so many more of each kind that is unusual in more than its shape.
     """
 
     name: str
@@ -88,6 +91,7 @@ class Check:
     needs: tuple[str, ...] = ()
     value: Value | None = None
     most: int | None = None
+    unusual: int = 0
 
     def unit(self, case: Case, power: float | None = None) -> Array:
         """The relative error of ratio 1, per block; with another power of κ, if asked.
@@ -100,7 +104,9 @@ class Check:
         """
         roundoff = PRECISIONS[case.dtype].roundoff ** self.roundoff_power
         rows = max(case.point.sizes[:2]) ** 0.5
-        return np.asarray(self.scale * roundoff * rows * case.lost(self.power if power is None else power))
+        # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
+        spread = case.spread if self.operation.sources == ("a", "b") else 1.0
+        return np.asarray(self.scale * roundoff * rows * spread * case.lost(self.power if power is None else power))
 
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""

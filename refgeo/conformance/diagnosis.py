@@ -40,6 +40,8 @@ Candidate = tuple[str, Parts]
 NO_DIAGNOSIS = "no common mistake gives these numbers"
 _POINTS = 4
 """At so many failing points a mistake must give the backend's numbers, if there are so many."""
+_SMALL = 20_000
+"""Numbers of a point that is called often."""
 _CLEAR = 15.0
 """κ up to which the paper's formulas are accurate enough to compare with."""
 
@@ -74,6 +76,15 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
         return kept
     fine = [_Scene.of(check, backend, case) for case in _telling([case for case in passing if case.plain])]
     mistake = _by_mistake(scenes) or _by_relaxation(check, scenes)
+    if mistake is not None:
+        # at any shape and time, where sizes and vectors are plain
+        others = [
+            _Scene.of(check, backend, case)
+            for case in failing
+            if _is_clear(case) and case.plain and case.unusual in ("", "t")
+        ]
+        if not all(scene.agrees(mistake[1](scene)) for scene in others):
+            mistake = None
     if mistake is not None and all(scene.agrees(mistake[1](scene)) for scene in fine):
         return mistake[0]
     place = _by_place(check, failing, passing)
@@ -114,7 +125,7 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
     guilty = [name for name in parts[value.name] if name in wrong]
     if not guilty:
         return None
-    for case in _telling(failing):
+    for case in (case for case in failing if case.entries <= _SMALL):
         trial = Trial(backend, case)
 
         def own(name: str, *vectors: Any, trial: Trial = trial, case: Case = case) -> Parts:
@@ -157,7 +168,7 @@ def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
 
 def _telling(failing: list[Case]) -> list[Case]:
     """A few failing cases: large enough that mistakes do not coincide, well conditioned, and different."""
-    clear = [case for case in failing if float(np.max(case.condition)) <= _CLEAR and case.entries <= 20_000]
+    clear = [case for case in failing if _is_clear(case)]
     ranked = sorted(
         clear or failing[:1], key=lambda case: (not case.plain, case.point.sizes[2] == 1, float(np.max(case.condition)))
     )
@@ -166,6 +177,10 @@ def _telling(failing: list[Case]) -> list[Case]:
         if case.point.sizes not in [other.point.sizes for other in chosen]:
             chosen.append(case)
     return [*chosen, *(case for case in ranked if case not in chosen)][:_POINTS]
+
+
+def _is_clear(case: Case) -> bool:
+    return float(np.max(case.condition)) <= _CLEAR and case.entries <= _SMALL
 
 
 class _Scene:
@@ -634,7 +649,7 @@ def _by_place(check: Check, failing: list[Case], passing: list[Case]) -> str:
             return ""
         found = [name for name, holds in PROPERTIES.items() if all(map(holds, wrong)) and not any(map(holds, right))]
         if 0 < len(found) <= 3:  # of more, the true one cannot be told
-            return f"wrong only {' or '.join(found)}"
+            return f"of the points tried, wrong exactly those {' or '.join(found)}"
     return ""
 
 

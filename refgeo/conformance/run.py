@@ -198,7 +198,7 @@ class Run:
     progress: Progress
     cases: list[Case] = field(default_factory=list)
     tallies: dict[tuple[str, str], Tally] = field(init=False)
-    _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
+    _tried: Counter[tuple[str, str, bool, str]] = field(default_factory=Counter)
     _large: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -240,8 +240,8 @@ class Run:
         if not (one.applies(case) and np.all(one.decisive(case))):
             return None
         if one.most is not None and limited:
-            key = one.name, case.metric, bool(case.point.block_shape)
-            if self._tried[key] >= one.most:
+            key = one.name, case.metric, bool(case.point.block_shape), case.unusual
+            if self._tried[key] >= (one.unusual if case.unusual else one.most):
                 return None
             self._tried[key] += 1
         self._large[one.name, case.metric] += case.entries > LARGE

@@ -276,6 +276,8 @@ def _held_against(
         if order != "adaptive" and others:
             return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
         return reached, f"claims {value:.6g}, but the loss there increases by {reached:.6g}"
+    if value < -rounding:
+        return reached, f"claims {value:.6g}, less than the parameters themselves give"
     if value > upper * (1.0 + 2 * MEET) + rounding:
         return reached, f"claims {value:.6g}, more than the proved bound {upper:.6g}"
     return reached, ""
