@@ -105,6 +105,44 @@ def test_laws_alone_judge_update_rules_of_no_metric():
     assert all(row.kind == "law" for row in report.failures)
 
 
+def exact_of_mix(change):
+    """refgeo's exact geodesics, but for what is changed of mix."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != "exact" or metric != "mix":
+            raise NotImplementedError
+        space = rg.MixedMetric().at(rg.Pair(G, H))
+        return tuple(change(space, rg.Pair(v_G, v_H), t))
+
+    return SimpleNamespace(geodesic=geodesic)
+
+
+def _first_velocity(space, v, t):
+    if space.point.sizes[2] < 3 or not space.point.block_shape:
+        return space.geodesic(v, t, "exact")
+    first = rg.Pair(*(np.broadcast_to(x.reshape(-1, *x.shape[-2:])[0], x.shape) for x in v))
+    return space.geodesic(first, t, "exact")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda space, v, t: space.geodesic(
+            space.horizontal_projection(v) if space.point.sizes[2] > 3 else v, t, "exact"
+        ),
+        lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 2 and t < -0.1 else "exact"),
+        lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 3 and t > 1 else "exact"),
+        lambda space, v, t: space.geodesic(v, min(t, 1.0), "exact"),
+        lambda space, v, t: space.geodesic(
+            v, t, 2 if space.point.sizes[2] > 2 and np.max(space.gauge.condition) > 8 else "exact"
+        ),
+        _first_velocity,
+    ],
+)
+def test_exact_geodesics_of_mix_are_judged_at_any_h(change):
+    assert rg.check(exact_of_mix(change), checks=["geodesic"]).wrong in (["geodesic[mix]"], ["geodesic_exact[mix]"])
+
+
 def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
     def manopts(metric, G, H, v_G, v_H, t):
         """θ + tv, with both factors rescaled to one norm: another representative of the same point."""
@@ -113,6 +151,10 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
         return G / balance, H * balance
 
     assert rg.check(SimpleNamespace(retraction=manopts)).passed
+    damped = SimpleNamespace(
+        retraction=lambda *a: formulas.geodesic(*a, 2, relaxation=0.01)  # no more than first order is asked for
+    )
+    assert rg.check(damped).passed
     halved = SimpleNamespace(retraction=lambda m, G, H, a, b, t: (G + 0.5 * t * a, H + 0.5 * t * b))
     assert rg.check(halved).wrong == ["retraction[inv]", "retraction[mix]"]
 

@@ -372,7 +372,7 @@ def test_a_property_that_raises_and_messages_that_cannot_be_written_are_failed_r
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
 def test_a_time_limit_that_is_none_is_named(timeout):
-    with pytest.raises(ValueError, match="timeout: expected a number of seconds > 0"):
+    with pytest.raises(ValueError, match="timeout: expected a finite number > 0"):
         rg.check(timeout=timeout)
 
 
@@ -407,7 +407,15 @@ def test_strange_options_and_points_are_named():
         ({"points": {}}, "points: expected a dict"),
         ({"points": {3: one}}, "points: expected names"),
         ({"points": {"x": None}}, "points: expected names"),
-        ({"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}}, "point x: G: expected numbers"),
+        (
+            {"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}},
+            "point x: G: expected at least one number",
+        ),
+        ({"layout": "bert"}, "layout, heads: go with a checkpoint"),
+        ({"laws_only": "no"}, "laws_only: expected True or False"),
+        ({"progress": 3}, "progress: expected a function"),
+        ({"timeout": "a"}, "timeout: expected a finite number > 0"),
+        ({"checks": ["gradient"]}, "checks: 'gradient' is unknown; did you mean riemannian_gradient"),
         ({"seed": 1.5}, "seed: expected an integer"),
         ({"seed": -1}, "seed: expected an integer"),
         ({"metrics": []}, "metrics: expected at least one"),
@@ -418,6 +426,96 @@ def test_strange_options_and_points_are_named():
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(**options)
+
+
+def mended(function, broken):
+    """The formulas, but for what `broken` changes of the right result."""
+    right = getattr(formulas, function)
+
+    def call(metric, G, H, *rest):
+        return broken(right(metric, G, H, *rest), metric, G, H, *rest)
+
+    return backend(**{function: call})
+
+
+def _short_vectors_stay(result, metric, G, H, v_G, v_H):
+    return (v_G, v_H) if np.linalg.norm(v_G) < 1e-6 * np.linalg.norm(G) else result
+
+
+def _tiny_entries_are_dropped(result, metric, G, H, e_G, e_H):
+    return formulas.riemannian_gradient(metric, G, H, *(np.where(np.abs(e) < 1e-12, 0.0, e) for e in (e_G, e_H)))
+
+
+def _scaled_if(condition):
+    return lambda result, metric, G, H, *rest: tuple(1.01 * x for x in result) if condition(G, H, *rest) else result
+
+
+@pytest.mark.parametrize(
+    ("function", "broken"),
+    [
+        ("horizontal_projection", _short_vectors_stay),
+        ("riemannian_gradient", _tiny_entries_are_dropped),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] == 64)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] % 4 == 3 and G.shape[-1] > 4)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.prod(G.shape[:-2]) > 64)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-2] > 2048)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.ndim == 6)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.array_equal(G, np.eye(*G.shape[-2:])))),
+        ("christoffel", _scaled_if(lambda G, H, a, b, c, d: np.allclose(a, c) and np.any(a != c))),
+    ],
+)
+def test_mistakes_at_sizes_and_values_that_are_seldom_tried_are_caught(function, broken):
+    assert rg.check(mended(function, broken)).wrong == [f"{function}[inv]", f"{function}[mix]"]
+
+
+def test_a_cache_of_gram_matrices_by_their_norms_is_caught():
+    kept = {}
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        key = G.shape, H.shape, f"{np.linalg.norm(G):.9e}", f"{np.linalg.norm(H):.9e}"
+        G, H = kept.setdefault(key, (G.copy(), H.copy()))
+        return formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+
+    report = rg.check(backend(riemannian_gradient=riemannian_gradient))
+    assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
+
+
+def polarised(metric, G, H, a_G, a_H, b_G, b_H):
+    def square(x, y):
+        return formulas.inner_product(metric, G, H, x, y, x, y)
+
+    return (square(a_G + b_G, a_H + b_H) - square(a_G - b_G, a_H - b_H)) / 4.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_polarisation_is_right(dtype, seed):
+    """It rounds the longer vector: where one is 1e8 times as long, no digit of the other need be left."""
+    assert rg.check(backend(inner_product=polarised), dtype=dtype, seed=seed).wrong == []
+
+
+def test_a_place_is_claimed_for_the_points_tried_only():
+    report = rg.check(mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)))
+    said = {row.diagnosis for row in report.failures if row.diagnosis}
+    assert said
+    assert all(text.startswith(("of the points tried, wrong exactly", "no common mistake")) for text in said)
+
+
+def test_a_second_mistake_is_not_inherited():
+    def christoffel(*a):
+        return tuple(2 * x for x in formulas.christoffel(*a))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        c_G, c_H = christoffel(metric, G, H, v_G, v_H, v_G, v_H)
+        square = t * t if t >= 0 else -t * t
+        return G + t * v_G - 0.5 * square * c_G, H + t * v_H - 0.5 * square * c_H
+
+    report = rg.check(backend(christoffel=christoffel, geodesic=geodesic), metrics=["inv"])
+    row = next(row for row in report.rows if row.check == "geodesic_2")
+    assert row.verdict is Verdict.WRONG
+    assert "½ is missing" not in row.diagnosis, "not where t is negative"
 
 
 def keeping_by(key):

@@ -91,3 +91,18 @@ def test_at_a_minimum_nothing_can_be_told_and_nothing_is_refused():
     assert rg.worst_case_sharpness(flat, np.zeros(3), rg.EuclideanMetric(), 0.1).value > 0
     found = rg.check_gradient(flat, np.zeros(3))
     assert np.isnan(found["parameters"]) or found["parameters"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("value_and_grad", "message"),
+    [
+        (lambda p: (float("nan"), p), "expected a finite loss"),
+        (lambda p: (0.0, {"another": 1.0}), "expected gradients of some of w"),
+        (lambda p: (0.0, {"w": None}), "the gradient of 'w': expected real numbers of shape"),
+        (lambda p: (0.0, None), "expected a dict of gradients"),
+        (3, "expected a function of the parameters"),
+    ],
+)
+def test_no_gradient_at_all_is_an_error(value_and_grad, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        rg.check_gradient(value_and_grad, {"w": np.ones(2)})

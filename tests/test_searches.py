@@ -1,5 +1,7 @@
 """Whole searches on trial: bounds that hold, routines that lie, and what share of the maximum they find."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -33,8 +35,6 @@ def few_problems(monkeypatch):
 
 
 def judged(routine, **options):
-    from types import SimpleNamespace
-
     return rg.check(SimpleNamespace(sharpness=routine), checks=["sharpness"], **options)
 
 
@@ -101,7 +101,7 @@ def changed(change):
         (lambda value, a, b, G, H: (value, (0.7 * a + 0.01 * G * np.abs(a).max(), 0.7 * b)), "not horizontal"),
         (lambda value, a, b, G, H: (1.05 * value, (a, b)), "the loss there increases by"),
         (lambda value, a, b, G, H: (value * np.nan, (a, b)), "NaN"),
-        (lambda value, a, b, G, H: value, "expected a tuple of 2"),
+        (lambda value, a, b, G, H: value, "expected (value, (step_G, step_H))"),
     ],
 )
 def test_a_routine_that_lies_is_wrong(change, message, few_problems):
@@ -131,6 +131,28 @@ def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems):
     assert report.passed
     row = next(row for row in report.rows if str(row) == "sharpness_exact[inv]")
     assert 0.5 < np.median([1.0 - one.relative_error for one in row.measurements]) < 0.85
+
+
+def test_a_search_that_goes_down_is_wrong(few_problems):
+    def down(metric, problem, G, H, rho, order):
+        _, (a, b) = ours(metric, problem, G, H, rho, order)
+        first = problem.value_and_grad(G, H)[0]
+        return problem.value_and_grad(G - a, H - b)[0] - first, (-a, -b)
+
+    row = next(row for row in judged(down).rows if str(row) == "sharpness_1[inv]")
+    assert "less than the parameters themselves give" in row.message
+
+
+def test_the_reproduce_lines_of_searches_repeat_them(few_problems):
+    report = judged(changed(lambda value, a, b, G, H: (2.0 * value, (a, b))))
+    for row in report.rows:
+        again = rg.check(
+            SimpleNamespace(sharpness=changed(lambda value, a, b, G, H: (2.0 * value, (a, b)))),
+            checks=[row.check], metrics=[row.metric] if row.metric != "adaptive" else ["inv"],
+        )  # fmt: skip
+        assert [str(one) for one in again.rows if one.metric == row.metric] == [str(row)]
+        assert "relative error" not in " ".join(report.details(row))
+        assert "cases=" not in report.reproduce_in_python(row)
 
 
 def test_a_plain_callable_is_judged_by_the_order_that_it_uses(few_problems):

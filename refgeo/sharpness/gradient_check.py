@@ -107,6 +107,8 @@ def check_gradient(
         found[name], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
         if found[name] > tolerance:
             complaints.append(f"{name}: {said}")
+    if not found:
+        raise ValueError(f"value_and_grad: expected gradients of some of {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
         raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
     return found
@@ -182,6 +184,8 @@ def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callab
     if not single and not isinstance(grads, Mapping):
         raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
     for name, block in ({ONLY: params} if single else params).items():
+        if not single and name not in grads:
+            continue  # a frozen block
         block = block if isinstance(block, Pair) else np.asarray(block, dtype=np.float64)
         gradient = checked_gradient(name, {ONLY: grads} if single else grads, block)
         whole = (lambda x: x) if single else partial(_replaced, params, name)
