@@ -12,8 +12,11 @@ import refgeo as rg
 from refgeo import formulas
 from refgeo.cli import main
 from refgeo.conformance import vectors
+from refgeo.conformance.checks import VALUE_CHECKS
+from refgeo.conformance.points import Recipe, build
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.vectors import VectorFileError
+from refgeo.operations import VALUES
 
 FEW = ["20-1x1x1", "10x9x4/k1", "10x9x4/k3", "4-25x24x6/k3"]
 
@@ -423,6 +426,30 @@ def test_expected_values_are_written_on_request_and_enclose_the_right_ones(tmp_p
     assert len(max((str(m) for m in np.ravel(mid)), key=len)) > 20, "more digits than a double has"
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["expected_sha256"] == vectors._digest(tmp_path / "expected.json")
+
+
+@pytest.mark.parametrize("relaxation", [0.0, 0.5])
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(metric, relaxation):
+    """An error of one unit of length in the metric has no entry beyond the unit of the file, and one comes close."""
+    value, check = VALUES["horizontal_projection"], VALUE_CHECKS["horizontal_projection"]
+    rng, close = np.random.default_rng(0), []
+    for seed in range(5):
+        case = build(Recipe(((), 6, 5, 3), (2.0, 8.0)), metric, "float64", seed, relaxation)
+        units = vectors._units(case, (), value)
+        length = float(check.unit(case) * case.size(value))
+        for part in (0, 1):
+            largest = 0.0
+            for column in np.linalg.svd(tuple(case.point)[1 - part if metric == "mix" else part])[2]:
+                error = [np.zeros_like(factor) for factor in case.point]
+                error[part][0] = column + 0.01 * rng.standard_normal(3)
+                error[part] *= length / case.space.norm(rg.Pair(*error))
+                assert np.abs(error[part]).max() <= units[part] * (1 + 1e-9)
+                largest = max(largest, float(np.linalg.norm(error[part])))
+            close.append(largest / units[part])
+    assert min(close) > 0.95
+    ill = build(Recipe(((), 6, 5, 3), (1e6, 1e6)), metric, "float64", 0, relaxation=0.0)
+    assert vectors._units(ill, (), value) == [None, None]
 
 
 @pytest.mark.parametrize("suffix", ["npz", "mat", "json"])
