@@ -626,7 +626,8 @@ def seen_properties(target, metric="inv"):
     if not two:
         impossible |= {"where both vectors are the same", "where the vectors are orthogonal"}
         impossible |= {"where the vectors have different sizes"}
-    if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero together
+    if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero or short together
+        impossible |= {"where the vectors are much shorter than the point"}
         impossible |= {"where the G part of a vector is zero", "where the H part of a vector is zero"}
     if not time_:
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}

@@ -542,8 +542,7 @@ def make_case(
         for vector, scale in _APART.items():
             vectors[vector] = vectors[vector] * scale
     if kind in SHORT:
-        shorter = {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v")}
-        vectors |= shorter
+        vectors |= {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
     if abs(t) > 4.0:
         vectors["v"] = vectors["v"] * 0.0625
     rounded: dict[int, Pair] = {}  # vectors that are one object stay one
@@ -934,9 +933,11 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "with one leading dimension": lambda s: len(s.batch) == 1,
     "with two leading dimensions": lambda s: len(s.batch) == 2,
     "with three leading dimensions": lambda s: len(s.batch) == 3,
+    "with four leading dimensions": lambda s: len(s.batch) == 4,
     "with a leading dimension of size 1": lambda s: 1 in s.batch,
     "with unequal leading dimensions": lambda s: len(set(s.batch)) > 1,
     "with more than 32 blocks": lambda s: _blocks(s) > 32,
+    "with more than 64 blocks": lambda s: _blocks(s) > 64,
     "with as many blocks as columns": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[2] > 1,
     "with as many blocks as rows of G": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[0] > 1,
     "with as many blocks as rows of H": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[1] > 1,
@@ -957,8 +958,11 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for h > 8": lambda s: s.sizes[2] > 8,
     "for h ≥ 16": lambda s: s.sizes[2] >= 16,
     "for h > 16": lambda s: s.sizes[2] > 16,
+    "for h ≥ 32": lambda s: s.sizes[2] >= 32,
+    "for h ≥ 64": lambda s: s.sizes[2] >= 64,
     "for more than 512 rows": lambda s: max(s.sizes[:2]) > 512,
     "for more than 1,024 rows": lambda s: max(s.sizes[:2]) > 1024,
+    "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
     "for rows that are a multiple of 8": lambda s: s.sizes[0] % 8 == 0,
     "for rows that are no multiple of 8": lambda s: s.sizes[0] > 8 and s.sizes[0] % 8 != 0,
     "where the first vector is zero": lambda s: s.zero(0),
@@ -970,6 +974,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": _is_horizontal,
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
+    "where the vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
     "where the vectors have different sizes": lambda s: (
         len(s.vectors) > 1 and min(s.lengths()) > 0.0 and max(s.lengths()) > 1e6 * min(s.lengths())
     ),
@@ -978,6 +983,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     ),
     "for factors with orthonormal columns": lambda s: all(
         np.allclose(x, 1.0, rtol=0.0, atol=1e-5) for x in s.singular_values
+    ),
+    "for Gram matrices that are diagonal": lambda s: (
+        s.sizes[2] > 1 and all(np.count_nonzero(S - np.eye(s.sizes[2]) * S) == 0 for S in (_gram(s.G), _gram(s.H)))
     ),
     "for singular values that repeat": _repeated,
     "for G = H": lambda s: s.G.shape == s.H.shape and np.array_equal(s.G, s.H),
@@ -996,6 +1004,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for κ > 100": lambda s: s.kappa > 100.0,
     "for t = 0": lambda s: s.t == 0.0,
     "for t < 0": lambda s: s.t is not None and s.t < 0.0,
+    "for t < -1": lambda s: s.t is not None and s.t < -1.0,
+    "for t short, 0 < |t| < 0.1": lambda s: s.t is not None and 0.0 < abs(s.t) < 0.1,
     "for t = 1": lambda s: s.t == 1.0,
     "for t ≠ 1": lambda s: s.t is not None and s.t != 1.0,
     "for t > 1": lambda s: s.t is not None and s.t > 1.0,
