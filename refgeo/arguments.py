@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.errors import NotFiniteError
+
 Array = npt.NDArray[np.floating[Any]]
 """Real arrays; float64 wherever refgeo makes them."""
 Order = Literal[1, 2, "exact"]
@@ -36,7 +38,7 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
         suspicious = not np.isfinite(array.sum())
     if suspicious and not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ValueError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
+        raise NotFiniteError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
     return array
 
 

@@ -91,7 +91,7 @@ class BalancedGauge:
                [0.]])
         """
         root = np.sqrt(self.sigma)[..., None, :]
-        return Pair._of(self.orthonormal_G * root, self.orthonormal_H * root)
+        return Pair.unchecked(self.orthonormal_G * root, self.orthonormal_H * root)
 
 
 def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:

@@ -1,6 +1,10 @@
 """The errors that carry a mathematical meaning; every other bad input is a plain ``ValueError`` or ``TypeError``."""
 
 
+class NotFiniteError(ValueError):
+    """NaN or infinity where numbers are expected."""
+
+
 class RankDeficientError(ValueError):
     """A factor (or the product ``G Hᵀ``) has numerical rank below h, so the point is not on the quotient manifold.
 

@@ -119,7 +119,7 @@ def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     N = inverse_G @ v.G @ A_inverse + transpose(inverse_H @ v.H @ transpose(A))
     _require_rank_kept_on_line(N, t)
     B = _principal_square_root(np.eye(N.shape[-1]) + t * N)
-    return Pair._of(G @ B @ A, H @ transpose(B) @ transpose(A_inverse))
+    return Pair.unchecked(G @ B @ A, H @ transpose(B) @ transpose(A_inverse))
 
 
 def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
@@ -172,7 +172,7 @@ def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
         growth * (x * np.cos(speed * angle_per_speed) + y * angle_per_speed * np.sinc(speed * angle_per_speed / np.pi))
         for x, y, speed in zip(point, turning, speeds, strict=True)
     )
-    return Pair._of(G * A, H * A_inverse)
+    return Pair.unchecked(G * A, H * A_inverse)
 
 
 def _require_rank_kept(real: Array, imaginary: Array, t: float) -> None:
@@ -307,8 +307,8 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
         np.linalg.qr(np.concatenate([factor, direction], axis=-1))[0]
         for factor, direction in zip(point, velocity, strict=True)
     )
-    reduced = Pair._of(transpose(basis_G) @ point.G, transpose(basis_H) @ point.H)
-    reduced_velocity = Pair._of(transpose(basis_G) @ velocity.G, transpose(basis_H) @ velocity.H)
+    reduced = Pair.unchecked(transpose(basis_G) @ point.G, transpose(basis_H) @ point.H)
+    reduced_velocity = Pair.unchecked(transpose(basis_G) @ velocity.G, transpose(basis_H) @ velocity.H)
 
     def unpack(y: Array) -> tuple[Pair, Pair]:
         size_G, size_H = reduced.G.size, reduced.H.size
@@ -316,7 +316,7 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
         G, H, v_G, v_H = (
             part.reshape(shape) for part, shape in zip(parts, 2 * (reduced.G.shape, reduced.H.shape), strict=True)
         )
-        return Pair._of(G, H), Pair._of(v_G, v_H)
+        return Pair.unchecked(G, H), Pair.unchecked(v_G, v_H)
 
     def pack(position: Pair, direction: Pair) -> Array:
         return np.concatenate([part.ravel() for part in (*position, *direction)])
@@ -328,7 +328,7 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
     # Time runs from 0 to 1 with velocity t·v, so that positions and velocities have comparable size.
     y0 = pack(reduced, t * reduced_velocity)
     size = np.sqrt(np.sum(reduced.G**2, axis=(-2, -1)) + np.sum(reduced.H**2, axis=(-2, -1)))[..., None, None]
-    sizes = Pair._of(np.broadcast_to(size, reduced.G.shape).copy(), np.broadcast_to(size, reduced.H.shape).copy())
+    sizes = Pair.unchecked(np.broadcast_to(size, reduced.G.shape).copy(), np.broadcast_to(size, reduced.H.shape).copy())
     first = space.metric.at(reduced)
     initial_sigma = first.gauge.sigma[..., -1]
     solver = DOP853(derivative, 0.0, y0, 1.0, rtol=rtol, atol=rtol * pack(sizes, sizes))
@@ -360,8 +360,8 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
         )
     A_inverse = np.linalg.inv(A)
     return GeodesicSolution(
-        Pair._of(basis_G @ end.G, basis_H @ end.H).transform(A_inverse),
-        Pair._of(basis_G @ end_velocity.G, basis_H @ end_velocity.H).transform(A_inverse) / t,
+        Pair.unchecked(basis_G @ end.G, basis_H @ end.H).transform(A_inverse),
+        Pair.unchecked(basis_G @ end_velocity.G, basis_H @ end_velocity.H).transform(A_inverse) / t,
         drift,
         solver.nfev,
     )

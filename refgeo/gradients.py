@@ -85,4 +85,6 @@ def _with_factors(tree: Any, kinds: Any) -> Any:
 def _with_pairs(tree: Any, kinds: Any) -> Any:
     if isinstance(kinds, dict):
         return {name: _with_pairs(tree[name], kind) for name, kind in kinds.items()}
-    return Pair(*tree) if kinds is Pair else tree
+    if kinds is Pair:  # which may hold NaN: a search undoes such a step
+        return Pair.unchecked(*(np.asarray(factor, dtype=np.float64) for factor in tree))
+    return tree

@@ -92,8 +92,14 @@ class Pair:
         object.__setattr__(self, "H", H)
 
     @classmethod
-    def _of(cls, G: Array, H: Array) -> Pair:
-        """A pair of arrays that are known to fit and that nobody else writes to."""
+    def unchecked(cls, G: Array, H: Array) -> Pair:
+        """A pair of float64 arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
+
+        Examples
+        --------
+        >>> Pair.unchecked(np.full((2, 1), np.nan), np.ones((1, 1)))
+        Pair(G (2, 1), H (1, 1))
+        """
         pair = cls.__new__(cls)
         pair._set(G, H)
         return pair
@@ -176,7 +182,7 @@ class Pair:
             raise ValueError("A: expected an invertible matrix, got a singular one") from error
         if group_element.size and not np.all(np.linalg.cond(group_element) < 1.0 / np.finfo(np.float64).eps):
             raise ValueError("A: expected an invertible matrix, got one that is singular to working precision")
-        return Pair._of(G, self.H @ transpose(group_element))
+        return Pair.unchecked(G, self.H @ transpose(group_element))
 
     def balanced(self) -> tuple[Pair, Array]:
         r"""The representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.
@@ -206,30 +212,30 @@ class Pair:
         if not isinstance(other, Pair):
             return NotImplemented
         self._require_same_shapes(other)
-        return Pair._of(self.G + other.G, self.H + other.H)
+        return Pair.unchecked(self.G + other.G, self.H + other.H)
 
     def __sub__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):
             return NotImplemented
         self._require_same_shapes(other)
-        return Pair._of(self.G - other.G, self.H - other.H)
+        return Pair.unchecked(self.G - other.G, self.H - other.H)
 
     def _require_same_shapes(self, other: Pair) -> None:
         if self.G.shape != other.G.shape or self.H.shape != other.H.shape:
             raise ValueError(f"cannot combine {self!r} and {other!r}: the shapes differ")
 
     def __neg__(self) -> Pair:
-        return Pair._of(-self.G, -self.H)
+        return Pair.unchecked(-self.G, -self.H)
 
     def __mul__(self, scalar: npt.ArrayLike) -> Pair:
         factor = self._per_block(scalar)
-        return Pair._of(factor * self.G, factor * self.H)
+        return Pair.unchecked(factor * self.G, factor * self.H)
 
     __rmul__ = __mul__
 
     def __truediv__(self, scalar: npt.ArrayLike) -> Pair:
         factor = self._per_block(scalar)
-        return Pair._of(self.G / factor, self.H / factor)
+        return Pair.unchecked(self.G / factor, self.H / factor)
 
     def _per_block(self, scalar: npt.ArrayLike) -> Array:
         if isinstance(scalar, Pair):

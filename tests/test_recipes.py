@@ -92,3 +92,30 @@ def test_gradients_come_back_as_blocks():
     with pytest.raises(KeyError, match=r"missing: h\.0\.attn\.c_attn\.bias"):
         network.blocks_of({n: g for n, g in grads.items() if n != "h.0.attn.c_attn.bias"})
     assert network.state_dict(dtype=np.float32)["h.0.attn.c_proj.weight"].dtype == np.float32
+
+
+def test_torch_recipe_serves_hugging_face_models_in_threads():
+    """Keyword arguments, an output that is an object, dropout; two threads give what one gives, and harm no module."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=30,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    module = transformers.BertForSequenceClassification(config).train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    network = rg.networks.read({name: tensor.numpy() for name, tensor in before.items()}, "bert", heads=2)
+    tokens, labels = torch.randint(0, 30, (4, 6)), torch.tensor([0, 1, 0, 1])
+    loss = recipe("def torch_value_and_grad")["torch_value_and_grad"](
+        module, network, lambda call: call(input_ids=tokens, labels=labels).loss
+    )
+    metric = network.metric("inv", frozen=["*LayerNorm*", "*embeddings*", "*classifier*", "*pooler*"])
+    found = [
+        rg.worst_case_sharpness(loss, network.blocks, metric, 0.1, n_iter=6, n_restarts=3, workers=workers)
+        for workers in (1, 2)
+    ]
+    assert found[0].value == pytest.approx(found[1].value, rel=1e-6)
+    assert found[0].value > 0.0
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])

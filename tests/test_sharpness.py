@@ -975,3 +975,45 @@ def test_adaptive_arguments_are_checked():
         rg.adaptive_sharpness(loss, {"w": 1j * np.ones(2)}, 0.1)
     with pytest.raises(TypeError, match="batches: expected an iterable"):
         rg.average_case_sharpness(lambda p, b: 1.0, np.ones(2), rg.EuclideanMetric(), 0.1, batches=3)
+
+
+def _cliff(wrap):
+    """½‖GHᵀ‖², whose gradient is NaN beyond a small step."""
+
+    def loss(pair):
+        product = pair.G @ pair.H.T
+        bad = np.nan if np.abs(product - 6.0).max() > 0.5 else 1.0
+        return 0.5 * float(np.sum(product**2)), wrap(bad * product @ pair.H, bad * product.T @ pair.G)
+
+    return loss
+
+
+@pytest.mark.parametrize("wrap", [lambda *g: g, lambda *g: rg.Pair(*g), lambda *g: rg.Pair.unchecked(*g)])
+def test_a_gradient_that_is_not_finite_undoes_the_step(wrap):
+    found = rg.worst_case_sharpness(_cliff(wrap), rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert found.n_rejected > 0
+    assert 0.0 < found.value < 0.5 * 6.5**2 - 18.0
+
+
+def test_autograds_gradient_that_is_not_finite_undoes_the_step():
+    import autograd.numpy as anp
+
+    loss = rg.value_and_grad(lambda pair: anp.sum(anp.sqrt(7.0 - pair.G @ pair.H.T) ** 1.0) * -1.0)
+    with np.errstate(all="ignore"):
+        found = rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert found.n_rejected > 0
+    assert found.value > 0.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loss_that_changes_during_the_search_is_refused(workers):
+    evaluations = []
+
+    def drifting(w):
+        evaluations.append(1)
+        return float(np.sum(w**2)) + 1e-3 * max(len(evaluations) - 10, 0), 2.0 * w
+
+    with pytest.raises(ValueError, match="before and after the search"):
+        rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
+    evaluations.clear()
+    assert rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, verify=False).value > 0.0

@@ -106,7 +106,7 @@ def _nan_stays_in_its_block(trial: Trial, operation: Operation) -> Array:
     G[first] = np.nan
     try:
         result = trial.call(
-            operation.name, Pair._of(G, np.array(vectors[0].H)), *vectors[1:], extra=extra, layout="plain"
+            operation.name, Pair.unchecked(G, np.array(vectors[0].H)), *vectors[1:], extra=extra, layout="plain"
         )
     except BackendFailure:
         return _fine(trial)  # an error is an answer, too

@@ -99,7 +99,7 @@ def _norm(trial: Trial, v: Pair) -> Array:
 def _inner(trial: Trial, parts: Parts, v: Pair) -> Array:
     """The right inner product of a result with a vector; infinite where the result is not finite."""
     finite = np.isfinite(trial.length(parts))
-    safe = Pair._of(*(np.where(np.isfinite(part), part, 0.0) for part in parts))
+    safe = Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts))
     return np.where(finite, trial.space.inner_product(safe, v), np.inf)
 
 
@@ -123,7 +123,7 @@ def _vector(trial: Trial, name: str) -> Pair:
 
 def _replaced(trial: Trial, v: Pair, where: Any, other: Pair) -> Pair:
     """Another vector in some blocks."""
-    return trial.rounded(Pair._of(*(np.where(_blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
+    return trial.rounded(Pair.unchecked(*(np.where(_blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
 
 
 def _third(trial: Trial) -> Pair:
@@ -242,7 +242,7 @@ def _doubled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, flo
 
     def moved(pair: Pair, covector: bool = False) -> Pair:
         x, y = (constant / f for f in factors) if covector else factors
-        return Pair._of(x * pair.G, y * pair.H)
+        return Pair.unchecked(x * pair.G, y * pair.H)
 
     case = trial.case
     vectors = [moved(case.vectors[name], name in covectors) for name in value.operation.sources]
@@ -257,7 +257,7 @@ def _turned(trial: Trial, value: Value, plain: Parts) -> Array:
     turn = np.roll(np.eye(trial.case.point.sizes[2]), 1, axis=0)
     turn[0] *= -1.0
     pairs = (trial.case.point, *trial.case.inputs(value.operation))
-    point, *vectors = (Pair._of(*(factor @ turn.T for factor in pair)) for pair in pairs)
+    point, *vectors = (Pair.unchecked(*(factor @ turn.T for factor in pair)) for pair in pairs)
     found = trial.call(value.operation.name, *vectors, point=point, extra=value.extra(trial.case.t))
     back = found if value.operation.scalar else tuple(part @ turn for part in found)
     return _differences(trial, plain, back, trial.case.size(value))
@@ -668,7 +668,7 @@ def _of_an_exact_geodesic(
         if not all(np.isfinite(part).all() for place in places for part in place):
             return np.full(trial.case.point.block_shape, np.inf)
         slope, bend = (
-            Pair._of(*_combination(*zip(weights, places, strict=True)))
+            Pair.unchecked(*_combination(*zip(weights, places, strict=True)))
             for weights in (
                 np.array([1, -8, 0, 8, -1]) / (12.0 * step),
                 np.array([-1, 16, -30, 16, -1]) / (12.0 * step**2),
@@ -729,7 +729,7 @@ def _(trial: Trial) -> Array:
     standing = np.asarray(0.0 * v.G), np.asarray(0.0 * v.H)
     found = [
         _product(trial.call("retraction", v, extra=(0.0,))),
-        _product(trial.call("retraction", Pair._of(*standing), extra=(trial.case.t,))),
+        _product(trial.call("retraction", Pair.unchecked(*standing), extra=(trial.case.t,))),
     ]
     size = np.linalg.norm(right, axis=(-2, -1))
     return np.asarray(np.max([_product_error(trial, one, right, size) for one in found], axis=0))

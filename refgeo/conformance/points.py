@@ -267,13 +267,13 @@ class InvariantLoss:
     def gradient(self, place: Pair) -> Pair:
         """The Euclidean gradient (RH, RᵀG)."""
         R = self.residual(place)
-        return Pair._of(R @ place.H, transpose(R) @ place.G)
+        return Pair.unchecked(R @ place.H, transpose(R) @ place.G)
 
     def hessian(self, place: Pair, v: Pair) -> Pair:
         """The Euclidean Hessian applied to v."""
         R = self.residual(place)
         change = (v.G @ transpose(place.H) + place.G @ transpose(v.H)) / self.size / self.size
-        return Pair._of(change @ place.H + R @ v.H, transpose(change) @ place.G + transpose(R) @ v.G)
+        return Pair.unchecked(change @ place.H + R @ v.H, transpose(change) @ place.G + transpose(R) @ v.G)
 
 
 def typical_size(factor: Array) -> Array:
@@ -582,7 +582,7 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         b = b - a * along
     if kind in ("zero-G", "zero-H"):
         keep = (0.0, 1.0) if kind == "zero-G" else (1.0, 0.0)
-        a, b, e = (Pair._of(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
+        a, b, e = (Pair.unchecked(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
     if kind in ("zero", "zero-first"):
         a, e = zero, zero
         loss.target = point.product
@@ -623,7 +623,7 @@ def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) 
     part, length = space.horizontal_projection(v), space.norm(v)
     drawn = space.random_tangent_vector(rng) * np.where(length > 0.0, length, space.norm(space.point))
     nearly_vertical = (space.norm(part) <= 0.1 * length)[..., None, None]
-    return Pair._of(*(np.where(nearly_vertical, y, x) for x, y in zip(part, drawn, strict=True)))
+    return Pair.unchecked(*(np.where(nearly_vertical, y, x) for x, y in zip(part, drawn, strict=True)))
 
 
 def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:

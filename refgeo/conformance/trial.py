@@ -91,7 +91,7 @@ class Trial:
         finite = np.ones(shape, dtype=bool)
         for part in parts:
             finite &= np.isfinite(part).reshape(*shape, -1).all(axis=-1)
-        lengths = space.norm(Pair._of(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
+        lengths = space.norm(Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
         return np.where(finite & np.isfinite(lengths), lengths, np.inf)
 
 

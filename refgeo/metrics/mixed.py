@@ -46,7 +46,7 @@ class MixedTangentSpace(PairTangentSpace):
             )
             return part
 
-        return Pair._of(formula("G", "H"), formula("H", "G"))
+        return Pair.unchecked(formula("G", "H"), formula("H", "G"))
 
     def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
         p = self._p
@@ -61,7 +61,7 @@ class MixedTangentSpace(PairTangentSpace):
             )
             return part
 
-        return Pair._of(formula("G", "H"), formula("H", "G"))
+        return Pair.unchecked(formula("G", "H"), formula("H", "G"))
 
     def _bent(
         self, along: Sequence[Array], squares: Sequence[Array]
@@ -84,7 +84,7 @@ class MixedTangentSpace(PairTangentSpace):
     def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
         # grad_G = E_G T⁻¹, and the derivative of T⁻¹ along ξ is −T⁻¹(ξ_HᵀH + Hᵀξ_H)T⁻¹.
         p = self._p
-        return Pair._of(
+        return Pair.unchecked(
             -e.G @ self._twisted(x.H, p.H),
             -e.H @ self._twisted(x.G, p.G),
         )

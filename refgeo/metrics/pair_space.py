@@ -204,16 +204,16 @@ class PairTangentSpace(TangentSpace[Pair]):
         return vector
 
     def _to(self, v: Pair) -> Pair:
-        return Pair._of(v.G @ self._frame_G.to, v.H @ self._frame_H.to)
+        return Pair.unchecked(v.G @ self._frame_G.to, v.H @ self._frame_H.to)
 
     def _back(self, x: Pair) -> Pair:
-        return Pair._of(x.G @ self._frame_G.back, x.H @ self._frame_H.back)
+        return Pair.unchecked(x.G @ self._frame_G.back, x.H @ self._frame_H.back)
 
     def _gradient_to(self, e: Pair) -> Pair:
-        return Pair._of(e.G @ transpose(self._frame_G.back), e.H @ transpose(self._frame_H.back))
+        return Pair.unchecked(e.G @ transpose(self._frame_G.back), e.H @ transpose(self._frame_H.back))
 
     def _gradient_back(self, e: Pair) -> Pair:
-        return Pair._of(e.G @ transpose(self._frame_G.to), e.H @ transpose(self._frame_H.to))
+        return Pair.unchecked(e.G @ transpose(self._frame_G.to), e.H @ transpose(self._frame_H.to))
 
     def _vertical_coefficients(self, v: Pair) -> Array:
         """Y of the vertical part (−P_G Y, P_H Yᵀ) of v. The tall products come first, so that only h×h ones follow."""
@@ -308,7 +308,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         h = self.point.sizes[2]
         if generator.shape not in ((h, h), (*self.point.block_shape, h, h)):
             raise ValueError(f"K: expected shape {(h, h)} or {(*self.point.block_shape, h, h)}, got {generator.shape}")
-        return Pair._of(self.point.G @ generator, -(self.point.H @ transpose(generator)))
+        return Pair.unchecked(self.point.G @ generator, -(self.point.H @ transpose(generator)))
 
     def horizontal_projection(self, v: Pair) -> Pair:
         r"""Metric-orthogonal projection onto the horizontal space (Sec. 5.2).
@@ -341,7 +341,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         v = self._vector("v", v)
         vertical_G, vertical_H = self._vertical_part(v)
         # In place: for many heads a fresh array costs more than the subtraction.
-        return Pair._of(np.subtract(v.G, vertical_G, out=vertical_G), np.subtract(v.H, vertical_H, out=vertical_H))
+        return Pair.unchecked(
+            np.subtract(v.G, vertical_G, out=vertical_G), np.subtract(v.H, vertical_H, out=vertical_H)
+        )
 
     def vertical_projection(self, v: Pair) -> Pair:
         """The vertical part: `v` minus its horizontal projection.
@@ -354,7 +356,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(G.item(), 12), round(H.item(), 12)
         (1.0, -1.5)
         """
-        return Pair._of(*self._vertical_part(self._vector("v", v)))
+        return Pair.unchecked(*self._vertical_part(self._vector("v", v)))
 
     def is_horizontal(self, v: Pair, tolerance: float = 1e-8) -> npt.NDArray[np.bool_]:
         """Whether the vertical part of `v` is at most `tolerance` times `v`, in the metric, one answer per block.
@@ -577,7 +579,7 @@ class PairTangentSpace(TangentSpace[Pair]):
                 moved.append(factor)
         for factor, base in zip(moved, self.point, strict=True):
             factor += base
-        return Pair._of(*moved)
+        return Pair.unchecked(*moved)
 
     def gradient_at(self, x: Array, e: Pair, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
@@ -623,14 +625,14 @@ class PairTangentSpace(TangentSpace[Pair]):
         Q_G, Q_H = self._columns
         if self.metric.relaxation > 0.0:  # only O(h) is left, and Q has no orthonormal columns
             return super().normal_coordinates(rng)
-        return self._flat(Pair._of(first @ Q_H, transpose(second) @ Q_G))
+        return self._flat(Pair.unchecked(first @ Q_H, transpose(second) @ Q_G))
 
     def _flat(self, x: Pair) -> Array:
         parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
         return np.concatenate(parts, axis=-1)
 
     def _pair_of(self, x: Array) -> Pair:
-        return Pair._of(*self._split(x))
+        return Pair.unchecked(*self._split(x))
 
     def _split(self, x: Array) -> tuple[Array, Array]:
         """Both factors of flat coordinates, as views."""
@@ -703,13 +705,13 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     def _per_factor(self, operation: Callable[..., Array], *pairs: Pair) -> Pair:
         """Apply a formula that treats the two factors alike."""
-        return Pair._of(operation(*(pair.G for pair in pairs)), operation(*(pair.H for pair in pairs)))
+        return Pair.unchecked(operation(*(pair.G for pair in pairs)), operation(*(pair.H for pair in pairs)))
 
 
 def _scaled_columns(gauge: BalancedGauge, weights: Array | None) -> Pair:
     if weights is None:
-        return Pair._of(gauge.orthonormal_G, gauge.orthonormal_H)
-    return Pair._of(gauge.orthonormal_G * weights[..., None, :], gauge.orthonormal_H * weights[..., None, :])
+        return Pair.unchecked(gauge.orthonormal_G, gauge.orthonormal_H)
+    return Pair.unchecked(gauge.orthonormal_G * weights[..., None, :], gauge.orthonormal_H * weights[..., None, :])
 
 
 def _vertical_bases(gauge: BalancedGauge, weights: Array | None, relaxed: bool) -> tuple[VerticalBasis, VerticalBasis]:

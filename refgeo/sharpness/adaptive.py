@@ -56,8 +56,9 @@ def adaptive_sharpness(
 
     verify : bool
         Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
-        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. These three
-        evaluations, of the first batch only, are not counted.
+        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. Evaluate at θ once
+        more after the search of every batch: an error says that the loss has changed. These evaluations, the first
+        three of the first batch only, are not counted.
 
     Returns
     -------
@@ -145,7 +146,7 @@ class _Arrays:
             for shape in self._shapes[name]:
                 parts.append(vector[start : start + math.prod(shape)].reshape(shape))
                 start += math.prod(shape)
-            blocks[name] = Pair._of(*parts) if len(parts) == 2 else parts[0]
+            blocks[name] = Pair.unchecked(*parts) if len(parts) == 2 else parts[0]
         return blocks if isinstance(self.params, Mapping) else blocks[""]
 
     def whole(self, vector: Array) -> Any:

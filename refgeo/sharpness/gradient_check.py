@@ -149,12 +149,18 @@ def verify(objective: Verifiable, radius: float) -> None:
     )
 
 
-def _refuse_chance(loss: float, again: float) -> None:
+def verify_unchanged(objective: Verifiable, workers: int) -> None:
+    """One evaluation again at the parameters, after the search: an error if it has changed them."""
+    again, _ = objective(objective.origin)
+    threads = "it is not thread-safe, or it changes the model" if workers > 1 else "it changes the model"
+    _refuse_chance(objective.loss, objective.loss + again, f"before and after the search; {threads}")
+
+
+def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or does it change the model") -> None:
     if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
         raise ValueError(
-            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}; is dropout on, "
-            "or does it change the model? (module.eval(), a fixed batch and a fixed seed help; verify=False searches "
-            "all the same)"
+            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}{when}? "
+            "(module.eval(), a fixed batch and a fixed seed help; verify=False searches all the same)"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array, Order
-from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, NotFiniteError, RankDeficientError
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
@@ -105,7 +105,9 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
         G, H = grads[name]
     except (TypeError, ValueError):
         raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
-    return Pair._of(_checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape))
+    return Pair.unchecked(
+        _checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape)
+    )
 
 
 def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
@@ -150,7 +152,12 @@ class Objective:
         point = self.geometry.point(x, self._order)
         if point is None:
             return -math.inf, self.origin
-        loss, grads = checked_evaluation(self._value_and_grad(point))
+        try:
+            loss, grads = checked_evaluation(self._value_and_grad(point))
+        except NotFiniteError:  # by a Pair, for example, that is made of its gradient
+            if is_zero(x):
+                raise
+            return -math.inf, self.origin
         if not math.isfinite(loss):
             return -math.inf, self.origin
         blocks = self.geometry.gradients(grads)

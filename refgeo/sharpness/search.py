@@ -14,7 +14,7 @@ import numpy as np
 from refgeo.arguments import Array, integer, seed_of
 from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
-from refgeo.sharpness.gradient_check import Verifiable, verify
+from refgeo.sharpness.gradient_check import Verifiable, verify, verify_unchanged
 from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
@@ -143,7 +143,10 @@ def search(
         objective = objective_of(batch)
         if effort.verify and index == 0:
             verify(objective, ball.radius)
-        return _one_batch(objective, index, ball, effort, workers, watcher, settings)
+        found = _one_batch(objective, index, ball, effort, workers, watcher, settings)
+        if effort.verify:
+            verify_unchanged(objective, effort.workers)
+        return found
 
     if batches is None:
         result = one((0, None))

@@ -76,8 +76,9 @@ def worst_case_sharpness(
 
     verify : bool
         Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
-        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. These three
-        evaluations, of the first batch only, are not counted.
+        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. Evaluate at θ once
+        more after the search of every batch: an error says that the loss has changed. These evaluations, the first
+        three of the first batch only, are not counted.
 
     Returns
     -------
