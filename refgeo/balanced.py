@@ -18,6 +18,7 @@ factorisation of the stacked factors gives the same quantities, again without fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,8 +40,8 @@ class BalancedGauge:
         stacked factors' singular vectors that belong to G and H, no longer orthonormal).
     root_G, root_H, white_G, white_H
         Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
-    singular_values_G, singular_values_H
-        Of the factors themselves, descending: their ratio is the condition number.
+    triangular
+        R of both factors, up to powers of two.
     """
 
     sigma: Array
@@ -50,10 +51,9 @@ class BalancedGauge:
     root_H: Array
     white_G: Array
     white_H: Array
-    singular_values_G: Array
-    singular_values_H: Array
+    triangular: tuple[Array, Array]
 
-    @property
+    @cached_property
     def condition(self) -> Array:
         """The larger condition number of the two factors, one per block.
 
@@ -62,10 +62,8 @@ class BalancedGauge:
         >>> float(balance(Pair(np.diag([8.0, 1.0]), np.eye(2))).condition)
         8.0
         """
-        return np.maximum(
-            self.singular_values_G[..., 0] / self.singular_values_G[..., -1],
-            self.singular_values_H[..., 0] / self.singular_values_H[..., -1],
-        )
+        values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
+        return np.maximum(values_G[..., 0] / values_G[..., -1], values_H[..., 0] / values_H[..., -1])
 
     @property
     def to_balanced(self) -> tuple[Array, Array]:
@@ -120,17 +118,22 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     """
     G, exponent_G = _scaled(point.G)
     H, exponent_H = _scaled(point.H)
-    (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
-    values_G = _singular_values("G", R_G, G.shape[-2], exponent_G)
-    values_H = _singular_values("H", R_H, H.shape[-2], exponent_H)
+    (Q_G, R_G), (Q_H, R_H) = _qr(G), _qr(H)
+    triangular = (R_G, R_H)
     if relaxation > 0.0:
+        _check_rank("G", R_G, G.shape[-2], exponent_G)
+        _check_rank("H", R_H, H.shape[-2], exponent_H)
         R_G = _relaxed(R_G, relaxation, exponent_G)
         R_H = _relaxed(R_H, relaxation, exponent_H)
         Q_G, Q_H = _divided(G, R_G), _divided(H, R_H)
 
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
-    # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
-    sigma = np.maximum(sigma, values_G[..., -1:] * values_H[..., -1:])
+    largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
+    if np.any(sigma[..., -1] <= _TELLING * largest):
+        # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
+        least_G = _check_rank("G", triangular[0], G.shape[-2], exponent_G)
+        least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)
+        sigma = np.maximum(sigma, (least_G * least_H)[..., None])
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
     orthonormal_G = Q_G @ U
     signs = _sign_of_largest_entry(orthonormal_G)
@@ -147,9 +150,38 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
         root_H=restored(transpose(R_H) @ V, exponent_H),
         white_G=restored(np.linalg.solve(R_G, U), -exponent_G),
         white_H=restored(np.linalg.solve(R_H, V), -exponent_H),
-        singular_values_G=np.ldexp(values_G, exponent_G[..., None]),
-        singular_values_H=np.ldexp(values_H, exponent_H[..., None]),
+        triangular=triangular,
     )
+
+
+_TELLING = 1e-10
+"""A singular value of the product down to this share of ‖G‖‖H‖ has digits of its own, and the factors full rank."""
+_SAFE = 1e6
+"""Bound on κ up to which Cholesky's factor of a Gram matrix, twice, is as good as Householder reflections."""
+_LARGE = 1 << 13
+"""So many numbers are worth more calls."""
+
+
+def _qr(factor: Array) -> tuple[Array, Array]:
+    r"""Q and R of a factor. Products of tall matrices are fast, Householder reflections are not.
+
+    :math:`R_1` of :math:`G^\top G = R_1^\top R_1` leaves :math:`Q_1 = G R_1^{-1}` orthonormal to κ²·eps only; the same
+    once more on :math:`Q_1` makes it orthonormal to eps, and :math:`R = R_2 R_1` (CholeskyQR2, Yamamoto et al. 2015).
+    Solving with :math:`R_1` rather than multiplying by its inverse keeps :math:`G = Q R` to eps.
+    """
+    if factor.size < _LARGE:
+        return np.linalg.qr(factor)
+    try:
+        R_1 = transpose(np.linalg.cholesky(transpose(factor) @ factor))
+        Q_1 = transpose(np.linalg.solve(transpose(R_1), transpose(factor)))
+        R_2 = transpose(np.linalg.cholesky(transpose(Q_1) @ Q_1))
+    except np.linalg.LinAlgError:
+        return np.linalg.qr(factor)
+    Q, R = Q_1 @ np.linalg.inv(R_2), R_2 @ R_1
+    far = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R_1), axis=(-2, -1)) > _SAFE
+    if np.any(far):
+        Q[far], R[far] = np.linalg.qr(factor[far])
+    return Q, R
 
 
 def _scaled(factor: Array) -> tuple[Array, Array]:
@@ -170,13 +202,13 @@ def _divided(factor: Array, R: Array) -> Array:
     return transpose(np.linalg.solve(transpose(R), transpose(factor)))
 
 
-def _singular_values(name: str, R: Array, rows: int, exponent: Array) -> Array:
-    """Singular values of a scaled factor, descending, or `RankDeficientError`."""
+def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
+    """The smallest singular value of a scaled factor, or `RankDeficientError`."""
     values: Array = np.linalg.svd(R, compute_uv=False)
     floor = rows * np.finfo(np.float64).eps * values[..., 0]
     deficient = np.argwhere(values[..., -1] <= floor)
     if len(deficient) == 0:
-        return values
+        return np.asarray(values[..., -1])
     block = tuple(int(i) for i in deficient[0])
     largest, smallest = (float(np.ldexp(values[block][i], exponent[block])) for i in (0, -1))
     where = f"block {block}" if block else "the point"

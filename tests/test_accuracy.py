@@ -5,7 +5,7 @@ import pytest
 from helpers import METRICS, conditioned_factor, like, relative_error
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import balanced, formulas
 from refgeo.exact import ExactTangentSpace
 
 EPS = np.finfo(float).eps
@@ -96,3 +96,26 @@ def test_digits_survive_where_a_gram_matrix_is_singular_to_working_precision(nam
         rng, point, space, exact = setting(name, 1e7, seed)
         v = like(point, rng)
         assert relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))) < 1e-8
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_the_fast_qr_is_as_good_as_householders(batch):
+    """Orthonormal, and the factor again, column by column; blocks that are too ill-conditioned go apart."""
+    rng = np.random.default_rng(0)
+    for condition in (1.0, 1e3, 1e5, 3e6, 1e9, 1e13):
+        left = np.linalg.qr(rng.standard_normal((*batch, 600, 24)))[0]
+        right = np.linalg.qr(rng.standard_normal((*batch, 24, 24)))[0]
+        factor = (left * np.geomspace(1.0, 1.0 / condition, 24)) @ np.swapaxes(right, -1, -2)
+        if batch:
+            factor[0] = left[0]  # well conditioned beside the others
+        Q, R = balanced._qr(factor)
+        assert np.abs(np.swapaxes(Q, -1, -2) @ Q - np.eye(24)).max() < 2e-14
+        assert np.all(np.linalg.norm(Q @ R - factor, axis=-2) < 2e-14 * np.linalg.norm(factor, axis=-2))
+        assert np.all(np.tril(R, -1) == 0.0)
+
+
+def test_a_large_factor_without_full_rank_is_named():
+    G = np.random.default_rng(0).standard_normal((2, 300, 20))
+    G[1, :, 3] = G[1, :, 4]
+    with pytest.raises(rg.RankDeficientError, match=r"G: expected numerical rank h = 20.*block \(1,\)"):
+        rg.MixedMetric().at(rg.Pair(G, np.ones((2, 300, 20)) * G[0]))
