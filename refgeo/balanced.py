@@ -158,8 +158,8 @@ _TELLING = 1e-10
 """A singular value of the product down to this share of ‖G‖‖H‖ has digits of its own, and the factors full rank."""
 _SAFE = 1e6
 """Bound on κ up to which Cholesky's factor of a Gram matrix, twice, is as good as Householder reflections."""
-_LARGE = 1 << 13
-"""So many numbers are worth more calls."""
+_LARGE = 1 << 12
+"""A block of so many numbers is worth more calls."""
 
 
 def _qr(factor: Array) -> tuple[Array, Array]:
@@ -167,18 +167,20 @@ def _qr(factor: Array) -> tuple[Array, Array]:
 
     :math:`R_1` of :math:`G^\top G = R_1^\top R_1` leaves :math:`Q_1 = G R_1^{-1}` orthonormal to κ²·eps only; the same
     once more on :math:`Q_1` makes it orthonormal to eps, and :math:`R = R_2 R_1` (CholeskyQR2, Yamamoto et al. 2015).
-    Solving with :math:`R_1` rather than multiplying by its inverse keeps :math:`G = Q R` to eps.
+    One step of refinement makes the product with the inverse as good as solving: :math:`G = Q R` to eps.
     """
-    if factor.size < _LARGE:
+    if factor.shape[-2] * factor.shape[-1] < _LARGE:
         return np.linalg.qr(factor)
     try:
         R_1 = transpose(np.linalg.cholesky(transpose(factor) @ factor))
-        Q_1 = transpose(np.linalg.solve(transpose(R_1), transpose(factor)))
+        inverse = np.linalg.inv(R_1)
+        Q_1 = factor @ inverse
+        Q_1 += (factor - Q_1 @ R_1) @ inverse
         R_2 = transpose(np.linalg.cholesky(transpose(Q_1) @ Q_1))
     except np.linalg.LinAlgError:
         return np.linalg.qr(factor)
     Q, R = Q_1 @ np.linalg.inv(R_2), R_2 @ R_1
-    far = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R_1), axis=(-2, -1)) > _SAFE
+    far = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1)) > _SAFE
     if np.any(far):
         Q[far], R[far] = np.linalg.qr(factor[far])
     return Q, R

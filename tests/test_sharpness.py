@@ -1017,3 +1017,28 @@ def test_a_loss_that_changes_during_the_search_is_refused(workers):
         rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
     evaluations.clear()
     assert rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, verify=False).value > 0.0
+
+
+@pytest.mark.parametrize("kind", ["arrays", "pairs"])
+def test_a_loss_may_keep_every_point_it_is_given(kind):
+    """What a user kept, even as a view, does not change afterwards."""
+    rng = np.random.default_rng(0)
+    if kind == "arrays":
+        params, metric = {"w": rng.standard_normal((300, 300))}, rg.ProductMetric({"w": rg.ElementwiseMetric()})
+    else:
+        pair = rg.Pair(rng.standard_normal((2, 300, 200)), rng.standard_normal((2, 300, 200)))
+        params, metric = {"w": pair}, rg.ProductMetric({"w": rg.InvariantMetric()})
+    kept = []
+
+    def loss(p):
+        factors = list(p["w"]) if kind == "pairs" else [p["w"]]
+        value = sum(float(np.sum(np.sin(f))) for f in factors)
+        kept.append(([f[::2] for f in factors], [f[::2].copy() for f in factors]))
+        gradient = [np.cos(f) for f in factors]
+        return value, {"w": tuple(gradient) if kind == "pairs" else gradient[0]}
+
+    result = rg.worst_case_sharpness(loss, params, metric, 0.5, memory=0)
+    assert len(kept) == 21 + 4, "three evaluations verify the gradient, and one that the loss has not changed"
+    for views, copies in kept:
+        assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
+    assert np.isfinite(result.value)

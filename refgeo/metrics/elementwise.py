@@ -14,7 +14,6 @@ import numpy.typing as npt
 from refgeo.arguments import Array, Order, order_of, real_array
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric
-from refgeo.recycling import empty
 
 
 class ElementwiseTangentSpace(ArrayTangentSpace):
@@ -114,7 +113,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
         if self._free is not None:
             return np.asarray(self._placed(_FACTORS[order_of(order)](x)) * self.point)
-        moved = empty(self.point.shape)
+        moved = np.empty(self.point.shape)
         if order == 1:
             np.multiply(x.reshape(moved.shape), self.point, out=moved)
             moved += self.point
@@ -124,7 +123,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
 
     def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
-        gradient = empty((self.n_coordinates,)) if out is None else out
+        gradient = np.empty((self.n_coordinates,)) if out is None else out
         if self._free is None:
             np.multiply(self.point, e, out=gradient.reshape(self.point.shape))
         else:

@@ -33,7 +33,6 @@ from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import integrate
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, transpose
-from refgeo.recycling import empty
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -568,13 +567,13 @@ class PairTangentSpace(TangentSpace[Pair]):
             return super().point_at(x, order)
         step, frames = self._split(x), (self._frame_G, self._frame_H)
         if order == 1:
-            moved = [np.matmul(part, f.back, out=empty(part.shape)) for part, f in zip(step, frames, strict=True)]
+            moved = [np.matmul(part, f.back, out=np.empty(part.shape)) for part, f in zip(step, frames, strict=True)]
         else:
             along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
             squares = [transpose(part) @ part for part in step]
             moved = []
             for part, q, frame, A, B in zip(step, self._columns, frames, *self._bent(along, squares), strict=True):
-                factor = np.matmul(part, A @ frame.back, out=empty(part.shape))
+                factor = np.matmul(part, A @ frame.back, out=np.empty(part.shape))
                 factor += q @ (B @ frame.back)
                 moved.append(factor)
         for factor, base in zip(moved, self.point, strict=True):
@@ -607,7 +606,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         weights = self._vertical_weights[..., None, :]
         Y = self._solved(transpose(falling[1]) * weights - transpose(weights) * falling[0])
         Bs = (Bs[0] + transpose(weights) * Y, Bs[1] - transpose(weights) * transpose(Y))
-        flat = empty((*self.block_shape, self.n_coordinates)) if out is None else out
+        flat = np.empty((*self.block_shape, self.n_coordinates)) if out is None else out
         for i, result in enumerate(self._split(flat)):
             np.matmul(gradients[i], changes[i] @ As[i], out=result)
             result += self._columns[i] @ Bs[i]

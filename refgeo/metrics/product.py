@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, real_array
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.recycling import empty
 
 Blocks = Mapping[str, Any]
 
@@ -127,7 +126,7 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
 
     def gradient_at(self, x: Array, e: Blocks, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
-        gradient = empty((self.n_coordinates,)) if out is None else out
+        gradient = np.empty((self.n_coordinates,)) if out is None else out
         places = (part for _, _, _, part in self._parts(gradient))
         for (name, space, _, part), place in zip(self._parts(x), places, strict=True):
             space.gradient_at(part, e[name], order, place)

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from refgeo.arguments import Array, integer, seed_of
-from refgeo.recycling import recycling
 from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
 from refgeo.sharpness.gradient_check import Verifiable, verify, verify_unchanged
 from refgeo.sharpness.model_step import Memory
@@ -200,10 +199,6 @@ def _one_batch(
         return ball.random(objective.random_direction(rng))
 
     def run(start: int) -> Run:
-        with recycling():
-            return started(start)
-
-    def started(start: int) -> Run:
         def watch(iteration: int, value: float, best: float, step: float) -> bool:
             return watcher.tell(batch, start, iteration, value, best, step)
 

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.linalg.blas import daxpy
 
 from refgeo.arguments import Array
-from refgeo.recycling import empty
 
 _CHUNK = 1 << 15  # three vectors of this length stay in a core's cache
 
@@ -53,7 +52,7 @@ def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array])
     >>> combination([1.0, -2.0], [np.array([1.0, 2.0]), np.array([0.0, 3.0])])
     array([ 1., -4.])
     """
-    total = empty(vectors[0].shape)
+    total = np.empty(vectors[0].shape)
     for part in _chunks(len(total)):
         np.multiply(vectors[0][part], coefficients[0], out=total[part])
         for factor, vector in zip(coefficients[1:], vectors[1:], strict=True):
