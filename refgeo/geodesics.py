@@ -17,9 +17,10 @@ horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^
 :math:`N = G^{-1}ξ_G + (H^{-1}ξ_H)^\top`: then G(t)H(t)ᵀ = G(I + tN)Hᵀ, which is the line, and G⁻¹G' = (H⁻¹H')ᵀ =
 ½N(I + tN)⁻¹, which is horizontal. For h = 1 this is the paper's √(1 + 2bt).
 
-*mix, h = 1.* With GHᵀ = σuwᵀ the quotient metric is ½dσ² + σ²(|du|² + |dw|²): a cone, with r = σ/√2 and the angle
-√2 φ, φ the arc length on the product of spheres. Unrolled, a geodesic is a straight line; u and w move on great
-circles.
+*mix, h = 1.* With G = re^{y/2}u, H = re^{-y/2}w, u and w unit vectors and σ = r², the metric is
+½dσ² + σ²(½dy² + |du|² + |dw|²): a cone over the flat line of y times two spheres, of radius σ/√2, whose angle advances
+at the speed (ẏ² + 2|u̇|² + 2|ẇ|²)^½. Unrolled, a geodesic is a straight line; along it y moves on the line, u and w on
+great circles. Horizontal velocities have ẏ = 0.
 
 *Otherwise* the equation γ'' = −Γ(γ',γ') is integrated.
 """
@@ -123,7 +124,7 @@ def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
 
 
 def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
-    """The mix geodesic for h = 1 and horizontal `v` (derivation in the module's text).
+    """The mix geodesic for h = 1, whatever the velocity (derivation in the module's text).
 
     Parameters
     ----------
@@ -154,23 +155,24 @@ def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     A, A_inverse = gauge.to_balanced
     point, velocities = gauge.representative, (v.G * A_inverse, v.H * A)
     squared_length = gauge.sigma[..., None]
-    # Both factors have the same logarithmic derivative a (horizontal), and what is left of the velocity turns them.
-    a = sum(np.sum(x * y, axis=-2, keepdims=True) for x, y in zip(point, velocities, strict=True)) / (
-        2 * squared_length
-    )
-    turning = [velocity - a * factor for factor, velocity in zip(point, velocities, strict=True)]
+    # The logarithmic derivatives of the lengths; what is left of the velocity turns the factors.
+    grows = [np.sum(x * y, axis=-2, keepdims=True) / squared_length for x, y in zip(point, velocities, strict=True)]
+    turning = [y - a * x for a, x, y in zip(grows, point, velocities, strict=True)]
     speeds = [np.linalg.norm(x, axis=-2, keepdims=True) / np.sqrt(squared_length) for x in turning]
-    radial, tangential = 2.0 * a, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1])
+    radial, apart = grows[0] + grows[1], grows[0] - grows[1]
+    tangential = np.hypot(apart, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1]))
     _require_rank_kept(radial[..., 0], tangential[..., 0], t)
     growth = np.sqrt(np.hypot(1.0 + t * radial, t * tangential))
-    # The angle of each factor is its own speed times this; where nothing turns, any value will do.
-    angle_per_speed = np.divide(
+    # Each of the three moves at its own speed for this time; where nothing does, any value will do.
+    time = np.divide(
         np.arctan2(t * tangential, 1.0 + t * radial), tangential, out=np.zeros_like(tangential), where=tangential > 0
     )
     G, H = (
         # cos(ωs) x + sin(ωs)/ω y, written with sinc for the limit ω = 0
-        growth * (x * np.cos(speed * angle_per_speed) + y * angle_per_speed * np.sinc(speed * angle_per_speed / np.pi))
-        for x, y, speed in zip(point, turning, speeds, strict=True)
+        growth
+        * np.exp(sign * 0.5 * apart * time)
+        * (x * np.cos(speed * time) + y * time * np.sinc(speed * time / np.pi))
+        for sign, x, y, speed in zip((1.0, -1.0), point, turning, speeds, strict=True)
     )
     return Pair.unchecked(G * A, H * A_inverse)
 

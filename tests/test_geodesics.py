@@ -281,3 +281,18 @@ def test_one_tilted_block_among_horizontal_ones_is_not_flattened():
     vertical = space.vertical_vector(rng.standard_normal((3, 3)))
     tilted = v + np.array([0.0, 1e-6]) * vertical
     assert relative_error(space.geodesic(tilted, 0.3, "exact"), integrate(space, tilted, 0.3).point) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_cone_takes_any_velocity(seed):
+    """Mix with h = 1: closed form against integration, horizontal or not, forwards and back, in a batch."""
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(3.0 * rng.standard_normal((2, 7, 1)), rng.standard_normal((2, 4, 1)))
+    space = rg.MixedMetric().at(point)
+    v = 0.5 * rg.Pair(rng.standard_normal((2, 7, 1)), rng.standard_normal((2, 4, 1)))
+    if seed % 4 == 0:
+        v = space.vertical_projection(v)
+    for t in (0.7, -0.4):
+        closed, integrated = space.geodesic(v, t, "exact"), geodesics.integrate(space, v, t).point
+        for x, y in zip(closed, integrated, strict=True):
+            assert np.abs(x - y).max() < 1e-11 * np.abs(y).max()

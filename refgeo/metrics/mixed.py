@@ -91,10 +91,11 @@ class MixedTangentSpace(PairTangentSpace):
 
     def _exact_geodesic(self, v: Pair, t: float) -> Pair:
         n, m, h = self.point.sizes
-        closed_form = mixed_square_geodesic if n == m == h else mixed_cone_geodesic if h == 1 else None
-        if closed_form is None or self._counts_as_vertical(v):
-            return integrate(self, v, t).point
-        return closed_form(self.gauge, v, t)
+        if h == 1:
+            return mixed_cone_geodesic(self.gauge, v, t)
+        if n == m == h and not self._counts_as_vertical(v):
+            return mixed_square_geodesic(self.gauge, v, t)
+        return integrate(self, v, t).point
 
     def _counts_as_vertical(self, v: Pair) -> bool:
         """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
