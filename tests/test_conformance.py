@@ -455,7 +455,7 @@ def _scaled_if(condition):
     [
         ("horizontal_projection", _short_vectors_stay),
         ("riemannian_gradient", _tiny_entries_are_dropped),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] == 64)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] >= 32)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] % 4 == 3 and G.shape[-1] > 4)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.prod(G.shape[:-2]) > 64)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-2] > 2048)),
