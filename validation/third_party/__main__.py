@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def row(title, version, reports, options):
         "version": version,
         "operations": ", ".join(sorted({f"`{one}`" for one in values})),
         "verdict": "WRONG: " + "; ".join(diagnoses or wrong) if wrong else "passes",
-        "digits": round(min((one.digits_kept for one in values if one.digits_kept is not None), default=0.0), 1),
+        "digits": round(min((one.digits_kept for one in values if one.digits_kept is not None), default=0.0), 1) + 0.0,
         "worst_ratio": float(f"{max((one.worst_ratio or 0.0 for one in values), default=0.0):.3g}"),
         "seeds": len(reports),
     }
@@ -71,7 +72,9 @@ def manopt():
         ]
         subprocess.run(command, check=True)
         report = vectors.grade(scratch, f"{scratch}/results.mat")
-    return row("Manopt fixedrankfactory_2factors (inv) and _2factors_preconditioned (mix)", "", [report], {})
+    said = re.search(r"version = \[([\d, ]+)\]", (Path(folder) / "manopt_version.m").read_text(encoding="utf-8"))
+    version = "Manopt " + ".".join(said.group(1).replace(",", " ").split()) if said else "Manopt"
+    return row("Manopt fixedrankfactory_2factors (inv) and _2factors_preconditioned (mix)", version, [report], {})
 
 
 def main():
