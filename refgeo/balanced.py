@@ -121,15 +121,13 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     (Q_G, R_G), (Q_H, R_H) = _qr(G), _qr(H)
     triangular = (R_G, R_H)
     if relaxation > 0.0:
-        _check_rank("G", R_G, G.shape[-2], exponent_G)
-        _check_rank("H", R_H, H.shape[-2], exponent_H)
         R_G = _relaxed(R_G, relaxation, exponent_G)
         R_H = _relaxed(R_H, relaxation, exponent_H)
         Q_G, Q_H = _divided(G, R_G), _divided(H, R_H)
 
     U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
-    if np.any(sigma[..., -1] <= _TELLING * largest):
+    if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
         # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
         least_G = _check_rank("G", triangular[0], G.shape[-2], exponent_G)
         least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)

@@ -53,7 +53,7 @@ import flint
 import numpy as np
 from flint import arb, arb_mat
 
-from refgeo.arguments import Array, number, one_of
+from refgeo.arguments import Array, number, one_of, order_of
 from refgeo.exact_flow import NARROW as FLOW_NARROW
 from refgeo.exact_flow import FlowError, flow, identity
 from refgeo.pair import Pair, transpose
@@ -281,8 +281,7 @@ class ExactTangentSpace:
         >>> ExactTangentSpace("inv", 2 * one, 3 * one).geodesic((one, one), 1.0, order="exact")[0].mid.item()
         3.2974425414002564
         """
-        if order not in (1, 2, "exact"):
-            raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
+        order = order_of(order)
 
         def compute(point: _BallPoint) -> list[arb_mat]:
             time, velocity = arb(float(t)), self._balls(v)

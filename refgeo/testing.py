@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import one_of
+from refgeo.arguments import one_of, order_of
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import diagnose
@@ -283,10 +283,7 @@ def _as_case(
             f"{function}: expected the arguments {', '.join(operation.arguments)}, got {len(arguments)} of them"
         )
     named = dict(zip(operation.arguments, arguments, strict=True))
-    order = named.pop("order", None)
-    if "order" in operation.extra and (isinstance(order, bool) or order not in (1, 2, "exact")):
-        raise ValueError(f'order: expected 1, 2 or "exact", got {order!r}')
-    order = order if order in (None, "exact") else int(order)
+    order = order_of(named.pop("order")) if "order" in operation.extra else None
     renamed = dict(zip(operation.vectors, operation.sources, strict=True))
     arrays = {
         name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()

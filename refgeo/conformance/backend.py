@@ -349,7 +349,7 @@ class _Process:
         except TimeoutError:
             self.close()
             raise BackendError(f"backend {self.spec}: importing it did not end within {_START:g} s") from None
-        except Exception:
+        except Exception:  # no message, or none that can be read: how the process ended says more
             raise BackendError(f"backend {self.spec}: importing it: {self._end()}") from None
         if header["status"] != "done":
             self.close()

@@ -29,7 +29,7 @@ from refgeo.pair import Pair, transpose
 
 LAWS: dict[str, Check] = {}
 
-FEW, MANY, _OF_EXACT = 2, 12, 5
+FEW, MANY = 2, 12
 """So many points, with leading dimensions and without, are enough for a law about how a function treats its arrays, and
 for any other: values are judged everywhere.
 """
@@ -226,6 +226,9 @@ def _is_small(case: Case) -> bool:
     return small and all(np.all((typical_size(x) > 0.01) & (typical_size(x) < 100.0)) for x in case.point)
 
 
+_FOR_EXACT: dict[str, Any] = {"where": _is_small, "most": 5, "unusual": FEW}
+"""Which points laws of exact geodesics are tried on."""
+
 # Every function: what any route must have in common ----------------------------------------------------------------
 
 
@@ -304,14 +307,14 @@ def _of_every_value(value: Value) -> None:
     @law(function, f"loop_over_blocks{order}", "a batch gives what its blocks give one by one", **options)
     def _(trial: Trial) -> Array:
         case = trial.case.blocks(4)
-        together, size = Trial(trial.backend, case).value(value), case.size(value)
+        whole = Trial(trial.backend, case)
+        together, size = whole.value(value), case.size(value)
         distances = tuple(np.zeros_like(part) for part in together)
         for block in np.ndindex(case.point.block_shape):
             point, *vectors = (Pair(x.G[block], x.H[block]) for x in (case.point, *case.inputs(value.operation)))
             alone = trial.call(function, *vectors, point=point, extra=value.extra(case.t))
             for distance, x, y in zip(distances, together, alone, strict=True):
                 distance[block] = x[block] - y
-        whole = Trial(trial.backend, case)
         errors = beside(whole.length(distances), np.maximum(size, whole.length(together)))
         return np.full(trial.case.point.block_shape, np.max(errors))
 
@@ -579,7 +582,7 @@ def _place_size(trial: Trial) -> Array:
 def _of_a_geodesic(order: Any) -> None:
     def ordered(name: str, statement: str, **options: Any) -> Callable[[Law], Law]:
         if order == "exact" and "where" not in options:
-            options |= {"where": _is_small, "most": _OF_EXACT, "unusual": FEW}
+            options |= _FOR_EXACT
         return law(
             "geodesic", f"{name}_{order}", f"order {order}: {statement}", value=VALUES[f"geodesic_{order}"], **options
         )
@@ -655,8 +658,8 @@ def _of_an_exact_geodesic(
     """A law of where the geodesic is at the case's time, how fast it moves there, and how it bends."""
 
     @law(
-        "geodesic", f"{name}_exact", f"order exact: {statement}", scale=10.0, where=_is_small, most=_OF_EXACT,
-        unusual=FEW, value=VALUES["geodesic_exact"],
+        "geodesic", f"{name}_exact", f"order exact: {statement}", scale=10.0, value=VALUES["geodesic_exact"],
+        **_FOR_EXACT,
     )  # fmt: skip
     def _(trial: Trial) -> Array:
         t = trial.case.t or 0.5

@@ -567,13 +567,13 @@ class PairTangentSpace(TangentSpace[Pair]):
             return super().point_at(x, order)
         step, frames = self._split(x), (self._frame_G, self._frame_H)
         if order == 1:
-            moved = [np.matmul(part, f.back, out=np.empty(part.shape)) for part, f in zip(step, frames, strict=True)]
+            moved = [part @ f.back for part, f in zip(step, frames, strict=True)]
         else:
             along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
             squares = [transpose(part) @ part for part in step]
             moved = []
             for part, q, frame, A, B in zip(step, self._columns, frames, *self._bent(along, squares), strict=True):
-                factor = np.matmul(part, A @ frame.back, out=np.empty(part.shape))
+                factor = part @ (A @ frame.back)
                 factor += q @ (B @ frame.back)
                 moved.append(factor)
         for factor, base in zip(moved, self.point, strict=True):
