@@ -12,8 +12,7 @@ from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDe
 from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
-from refgeo.metrics.invariant import InvariantMetric
-from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.pair import InterpolatedMetric, InvariantMetric, MixedMetric
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import TangentSpace
@@ -43,6 +42,7 @@ __all__ = [
     "EuclideanNormMetric",
     "GeodesicAccuracyError",
     "GeodesicIncompleteError",
+    "InterpolatedMetric",
     "InvariantMetric",
     "MixedMetric",
     "Pair",

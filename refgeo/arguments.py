@@ -42,8 +42,10 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
     return array
 
 
-def number(name: str, value: Any, meaning: str = "", *, least: float = -np.inf, above: float = -np.inf) -> float:
-    """One finite number, `least` or more and more than `above`; also one in an array without dimensions.
+def number(
+    name: str, value: Any, meaning: str = "", *, least: float = -np.inf, above: float = -np.inf, most: float = np.inf
+) -> float:
+    """One finite number, `least` or more, more than `above`, `most` or less; also one in an array without dimensions.
 
     Examples
     --------
@@ -55,9 +57,16 @@ def number(name: str, value: Any, meaning: str = "", *, least: float = -np.inf, 
     ValueError: relaxation: expected a finite number >= 0 (ε of App. H.2), got -1
     """
     array = np.asarray(value)
-    if array.shape == () and array.dtype.kind in "iuf" and np.isfinite(array) and least <= array and array > above:
+    if (
+        array.shape == ()
+        and array.dtype.kind in "iuf"
+        and np.isfinite(array)
+        and above < array
+        and least <= array <= most
+    ):
         return float(array)
     bound = f" >= {least:g}" if least > -np.inf else f" > {above:g}" if above > -np.inf else ""
+    bound += f" and <= {most:g}" if most < np.inf else ""
     came = repr(value) if array.shape == () else f"an array of shape {array.shape}"
     raise ValueError(f"{name}: expected a finite number{bound}{f' ({meaning})' if meaning else ''}, got {came}")
 

@@ -24,7 +24,6 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.errors import RankDeficientError
-from refgeo.pair import Pair, transpose
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class BalancedGauge:
 
         Examples
         --------
-        >>> float(balance(Pair(np.diag([8.0, 1.0]), np.eye(2))).condition)
+        >>> float(balance(np.diag([8.0, 1.0]), np.eye(2)).condition)
         8.0
         """
         values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
@@ -71,33 +70,34 @@ class BalancedGauge:
 
         Examples
         --------
-        >>> A, A_inverse = balance(Pair([[8.0], [0.0]], [[2.0], [0.0]])).to_balanced
+        >>> A, A_inverse = balance(np.array([[8.0], [0.0]]), np.array([[2.0], [0.0]])).to_balanced
         >>> A.item(), A_inverse.item()
         (2.0, 0.5)
         """
         root = np.sqrt(self.sigma)[..., None, :]
-        return transpose(self.root_G / root), self.white_G * root
+        return (self.root_G / root).mT, self.white_G * root
 
     @property
-    def representative(self) -> Pair:
+    def representative(self) -> tuple[Array, Array]:
         """The point in the balanced gauge, :math:`(Q_G U Σ^{½}, Q_H V Σ^{½})`.
 
         Examples
         --------
-        >>> balance(Pair([[8.0], [0.0]], [[2.0], [0.0]])).representative.H
+        >>> balance(np.array([[8.0], [0.0]]), np.array([[2.0], [0.0]])).representative[1]
         array([[4.],
                [0.]])
         """
         root = np.sqrt(self.sigma)[..., None, :]
-        return Pair.unchecked(self.orthonormal_G * root, self.orthonormal_H * root)
+        return self.orthonormal_G * root, self.orthonormal_H * root
 
 
-def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
+def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     r"""Factorise a base point (mathematics in the module's text).
 
     Parameters
     ----------
-    point : Pair
+    G : ndarray, shape ``(..., n, h)``
+    H : ndarray, shape ``(..., m, h)``
     relaxation : float
         ε of App. H.2, added to both Gram matrices.
 
@@ -112,12 +112,12 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
 
     Examples
     --------
-    >>> gauge = balance(Pair([[3.0], [4.0]], [[2.0], [0.0]]))
+    >>> gauge = balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]]))
     >>> gauge.sigma
     array([10.])
     """
-    G, exponent_G = _scaled(point.G)
-    H, exponent_H = _scaled(point.H)
+    G, exponent_G = _scaled(G)
+    H, exponent_H = _scaled(H)
     (Q_G, R_G), (Q_H, R_H) = _qr(G), _qr(H)
     triangular = (R_G, R_H)
     if relaxation > 0.0:
@@ -125,7 +125,7 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
         R_H = _relaxed(R_H, relaxation, exponent_H)
         Q_G, Q_H = _divided(G, R_G), _divided(H, R_H)
 
-    U, sigma, V_transposed = np.linalg.svd(R_G @ transpose(R_H))
+    U, sigma, V_transposed = np.linalg.svd(R_G @ R_H.mT)
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
     if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
         # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
@@ -135,7 +135,7 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
     orthonormal_G = Q_G @ U
     signs = _sign_of_largest_entry(orthonormal_G)
-    U, V = U * signs, transpose(V_transposed) * signs
+    U, V = U * signs, V_transposed.mT * signs
 
     def restored(array: Array, exponent: Array) -> Array:
         return np.ldexp(array, exponent[..., None, None])
@@ -144,8 +144,8 @@ def balance(point: Pair, relaxation: float = 0.0) -> BalancedGauge:
         sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
         orthonormal_G=orthonormal_G * signs,
         orthonormal_H=Q_H @ V,
-        root_G=restored(transpose(R_G) @ U, exponent_G),
-        root_H=restored(transpose(R_H) @ V, exponent_H),
+        root_G=restored(R_G.mT @ U, exponent_G),
+        root_H=restored(R_H.mT @ V, exponent_H),
         white_G=restored(np.linalg.solve(R_G, U), -exponent_G),
         white_H=restored(np.linalg.solve(R_H, V), -exponent_H),
         triangular=triangular,
@@ -170,11 +170,11 @@ def _qr(factor: Array) -> tuple[Array, Array]:
     if factor.shape[-2] * factor.shape[-1] < _LARGE:
         return np.linalg.qr(factor)
     try:
-        R_1 = transpose(np.linalg.cholesky(transpose(factor) @ factor))
+        R_1 = np.linalg.cholesky(factor.mT @ factor).mT
         inverse = np.linalg.inv(R_1)
         Q_1 = factor @ inverse
         Q_1 += (factor - Q_1 @ R_1) @ inverse
-        R_2 = transpose(np.linalg.cholesky(transpose(Q_1) @ Q_1))
+        R_2 = np.linalg.cholesky(Q_1.mT @ Q_1).mT
     except np.linalg.LinAlgError:
         return np.linalg.qr(factor)
     Q, R = Q_1 @ np.linalg.inv(R_2), R_2 @ R_1
@@ -199,7 +199,7 @@ def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
 
 def _divided(factor: Array, R: Array) -> Array:
     """G R⁻¹."""
-    return transpose(np.linalg.solve(transpose(R), transpose(factor)))
+    return np.linalg.solve(R.mT, factor.mT).mT
 
 
 def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:

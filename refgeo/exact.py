@@ -56,7 +56,7 @@ from flint import arb, arb_mat
 from refgeo.arguments import Array, number, one_of, order_of
 from refgeo.exact_flow import NARROW as FLOW_NARROW
 from refgeo.exact_flow import FlowError, flow, identity
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair
 
 INITIAL_BITS = 128
 MAXIMUM_BITS = 3072
@@ -555,7 +555,7 @@ def _diagonalising_bases(metric: str, point: Pair, epsilons: Sequence[float]) ->
 
 
 def _right_singular_vectors(matrix: Array) -> Array:
-    return transpose(np.linalg.svd(matrix, full_matrices=False)[2])
+    return np.linalg.svd(matrix, full_matrices=False)[2].mT
 
 
 def _product(point: _BallPoint, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> arb:

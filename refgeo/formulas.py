@@ -15,7 +15,6 @@ import numpy as np
 import scipy.linalg
 
 from refgeo.arguments import Array
-from refgeo.pair import transpose
 
 
 def inner_product(
@@ -31,8 +30,8 @@ def inner_product(
     """
     S, T = _grams(G, H, relaxation)
     if _is_inv(metric):
-        return _trace(_solve(S, transpose(a_G) @ b_G)) + _trace(_solve(T, transpose(a_H) @ b_H))
-    return _trace(T @ transpose(a_G) @ b_G) + _trace(S @ transpose(a_H) @ b_H)
+        return _trace(_solve(S, a_G.mT @ b_G)) + _trace(_solve(T, a_H.mT @ b_H))
+    return _trace(T @ a_G.mT @ b_G) + _trace(S @ a_H.mT @ b_H)
 
 
 def horizontal_projection(
@@ -53,15 +52,15 @@ def horizontal_projection(
     S, T = _grams(G, H, 0.0)
     S_eps, T_eps = _grams(G, H, relaxation)
     if _is_inv(metric):
-        right_side = S_eps @ transpose(H) @ v_H - transpose(v_G) @ G @ T_eps
+        right_side = S_eps @ H.mT @ v_H - v_G.mT @ G @ T_eps
         X = _block_by_block(scipy.linalg.solve_sylvester, S_eps @ T, S @ T_eps, right_side)
-        L = transpose(X)
+        L = X.mT
     elif relaxation == 0.0:
-        L = 0.5 * (_divide(transpose(v_H) @ H, T) - _solve(S, transpose(G) @ v_G))
+        L = 0.5 * (_divide(v_H.mT @ H, T) - _solve(S, G.mT @ v_G))
     else:
-        right_side = transpose(H) @ v_H @ S_eps - T_eps @ transpose(v_G) @ G
-        L = transpose(_block_by_block(_two_sided, T_eps, S, T, S_eps, right_side))
-    return v_G + G @ L, v_H - H @ transpose(L)
+        right_side = H.mT @ v_H @ S_eps - T_eps @ v_G.mT @ G
+        L = _block_by_block(_two_sided, T_eps, S, T, S_eps, right_side).mT
+    return v_G + G @ L, v_H - H @ L.mT
 
 
 def riemannian_gradient(
@@ -106,7 +105,7 @@ def riemannian_hessian(
     [288.0, 432.0]
     """
     S, T = _grams(G, H, relaxation)
-    S_dot, T_dot = transpose(v_G) @ G + transpose(G) @ v_G, transpose(v_H) @ H + transpose(H) @ v_H
+    S_dot, T_dot = v_G.mT @ G + G.mT @ v_G, v_H.mT @ H + H.mT @ v_H
     g_G, g_H = riemannian_gradient(metric, G, H, e_G, e_H, relaxation)
     d: tuple[Array, Array]
     if _is_inv(metric):
@@ -179,7 +178,7 @@ def _is_inv(metric: str) -> bool:
 
 def _grams(G: Array, H: Array, relaxation: float) -> tuple[Array, Array]:
     shift = np.asarray(relaxation * np.eye(G.shape[-1]), dtype=np.result_type(G, np.float32))
-    return transpose(G) @ G + shift, transpose(H) @ H + shift
+    return G.mT @ G + shift, H.mT @ H + shift
 
 
 def _solve(gram: Array, right_side: Array) -> Array:
@@ -188,7 +187,7 @@ def _solve(gram: Array, right_side: Array) -> Array:
 
 def _divide(left_side: Array, gram: Array) -> Array:
     """Left side times the inverse of a (symmetric) Gram matrix."""
-    return transpose(_solve(gram, transpose(left_side)))
+    return _solve(gram, left_side.mT).mT
 
 
 def _trace(matrix: Array) -> Array:
@@ -205,22 +204,22 @@ def _block_by_block(solver: object, *matrices: Array) -> Array:
 
 def _two_sided(T_eps: Array, S: Array, T: Array, S_eps: Array, right_side: Array) -> Array:
     """Solve T_ε X S + T X S_ε = R as one linear system of size h²."""
-    operator = np.kron(T_eps, transpose(S)) + np.kron(T, transpose(S_eps))
+    operator = np.kron(T_eps, S.mT) + np.kron(T, S_eps.mT)
     return np.asarray(np.linalg.solve(operator, right_side.ravel()).reshape(right_side.shape))
 
 
 def _christoffel_inv(G: Array, S: Array, a: Array, b: Array) -> Array:
-    Gt, at, bt = transpose(G), transpose(a), transpose(b)
+    Gt, at, bt = G.mT, a.mT, b.mT
     return 0.5 * (-a @ _solve(S, bt @ G + Gt @ b) - b @ _solve(S, at @ G + Gt @ a) + G @ _solve(S, at @ b + bt @ a))
 
 
 def _christoffel_mix(G: Array, H: Array, T: Array, a_G: Array, a_H: Array, b_G: Array, b_H: Array) -> Array:
-    Ht, at, bt = transpose(H), transpose(a_H), transpose(b_H)
+    Ht, at, bt = H.mT, a_H.mT, b_H.mT
     return _divide(0.5 * (a_G @ (bt @ H + Ht @ b_H) + b_G @ (at @ H + Ht @ a_H) - G @ (at @ b_H + bt @ a_H)), T)
 
 
 def _adjoint_inv(G: Array, S: Array, a: Array, e: Array) -> Array:
-    Gt, at, et = transpose(G), transpose(a), transpose(e)
+    Gt, at, et = G.mT, a.mT, e.mT
     return 0.5 * (
         -G @ (_divide(et @ a, S) + _solve(S, at @ e))
         - _divide(e @ (at @ G + Gt @ a), S)
@@ -229,5 +228,5 @@ def _adjoint_inv(G: Array, S: Array, a: Array, e: Array) -> Array:
 
 
 def _adjoint_mix(G: Array, H: Array, a_G: Array, a_H: Array, E: Array, F: Array) -> Array:
-    Ht, at, Ft = transpose(H), transpose(a_H), transpose(F)
+    Ht, at, Ft = H.mT, a_H.mT, F.mT
     return 0.5 * (E @ (at @ H + Ht @ a_H) + G @ (Ft @ a_H + at @ F) - a_G @ (Ht @ F + Ft @ H))

@@ -1,6 +1,7 @@
 r"""Geodesics without truncation: closed forms, and an integrator that is checked by what must be conserved.
 
-The paper uses the second-order expansion (4/5) and knows no closed form. There is one for inv, and two for mix.
+The paper uses the second-order expansion (4/5) and knows no closed form. There is one for inv, one for mix with square
+factors, and one for h = 1.
 
 *inv.* The metric treats the factors separately. The Euler-Lagrange equation conserves :math:`P^\top = S^{-1}ξ^\top G`
 and :math:`Ω = ξS^{-1}G^\top - GS^{-1}ξ^\top`, so :math:`G' = ΩG + GP^\top` has constant coefficients:
@@ -17,10 +18,10 @@ horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^
 :math:`N = G^{-1}ξ_G + (H^{-1}ξ_H)^\top`: then G(t)H(t)ᵀ = G(I + tN)Hᵀ, which is the line, and G⁻¹G' = (H⁻¹H')ᵀ =
 ½N(I + tN)⁻¹, which is horizontal. For h = 1 this is the paper's √(1 + 2bt).
 
-*mix, h = 1.* With G = re^{y/2}u, H = re^{-y/2}w, u and w unit vectors and σ = r², the metric is
-½dσ² + σ²(½dy² + |du|² + |dw|²): a cone over the flat line of y times two spheres, of radius σ/√2, whose angle advances
-at the speed (ẏ² + 2|u̇|² + 2|ẇ|²)^½. Unrolled, a geodesic is a straight line; along it y moves on the line, u and w on
-great circles. Horizontal velocities have ẏ = 0.
+*h = 1.* With G = re^{y/2}u, H = re^{-y/2}w, u and w unit vectors and σ = r², the metric S⁻¹ #ₛ T, s > 0, is
+σ^{2s}(½dσ²/σ² + ½dy² + |du|² + |dw|²): with τ = σˢ/s a cone ½(dτ² + τ²dφ²) over the flat line of y times two spheres,
+of which the angle φ advances at the speed s(ẏ² + 2|u̇|² + 2|ẇ|²)^½. Unrolled, a geodesic is a straight line; along it
+y moves on the line, u and w on great circles. Horizontal velocities have ẏ = 0.
 
 *Otherwise* the equation γ'' = −Γ(γ',γ') is integrated.
 """
@@ -36,10 +37,10 @@ import scipy.linalg
 from refgeo.arguments import Array
 from refgeo.balanced import BalancedGauge
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair
 
 if TYPE_CHECKING:
-    from refgeo.metrics.pair_space import PairTangentSpace
+    from refgeo.metrics.pair import PairTangentSpace
 
 RANK_FLOOR = 1e-10
 """Rank counts as lost when the smallest singular value of G Hᵀ falls to this fraction of its initial value."""
@@ -53,36 +54,72 @@ AGREEMENT_BOUND = 1e-7
 _MAXIMUM_STEPS = 3_000
 
 
-def invariant_geodesic(p: Array, x: Array, t: float) -> Array:
-    r"""One factor of the inv geodesic in coordinates (derivation in the module's text).
+def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
+    """The geodesic of a pair metric without truncation: a closed form where there is one, else `integrate`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> point = rg.Pair([[2.0]], [[3.0]])
+    >>> exact_geodesic(rg.InterpolatedMetric(0.5).at(point), point / 2, 1.0).product  # √(GH) grows by the factor 1.5
+    array([[13.5]])
+    """
+    metric, (n, m, h) = space.metric, space.point.sizes
+    if metric.relaxation > 0.0:
+        return integrate(space, v, t).point
+    if metric.s == 0.0:
+        return invariant_geodesic(space, v, t)
+    if h == 1:
+        return cone_geodesic(space.gauge, v, t, metric.s)
+    if metric.s == 1.0 and n == m == h and not _counts_as_vertical(space, v):
+        return mixed_square_geodesic(space.gauge, v, t)
+    return integrate(space, v, t).point
+
+
+def _counts_as_vertical(space: PairTangentSpace, v: Pair) -> bool:
+    """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
+    rounding = np.finfo(np.float64).eps * float(np.max(space.gauge.condition, initial=1.0))
+    vertical = space.norm(space.vertical_projection(v))
+    return bool(np.any(vertical > rounding * np.maximum(100.0 * space.norm(v), 1000.0 * space.norm(space.point))))
+
+
+def invariant_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
+    r"""The inv geodesic in coordinates (derivation in the module's text).
 
     Parameters
     ----------
-    p : ndarray, shape ``(..., n, h)``
-        The factor of the base point, with orthonormal columns.
-    x : ndarray, shape ``(..., n, h)``
-        The velocity.
+    space : PairTangentSpace
+        Of inv, without relaxation.
+    v : Pair
     t : float
 
     Returns
     -------
-    ndarray, shape ``(..., n, h)``
+    Pair
 
     Examples
     --------
-    >>> invariant_geodesic(np.array([[1.0]]), np.array([[2.0]]), 0.5).round(12)
+    >>> import refgeo as rg
+    >>> one = rg.Pair([[1.0]], [[1.0]])
+    >>> invariant_geodesic(rg.InvariantMetric().at(one), 2 * one, 0.5).G.round(12)
     array([[2.71828183]])
     """
+    x, gauge = space._to(v), space.gauge
+    columns = (gauge.orthonormal_G, gauge.orthonormal_H)
+    return space._back(Pair.unchecked(*(_invariant_factor(Q, y, t) for Q, y in zip(columns, x, strict=True))))
+
+
+def _invariant_factor(p: Array, x: Array, t: float) -> Array:
     h = p.shape[-1]
-    B = transpose(p) @ x
+    B = p.mT @ x
     orthogonal = x - p @ B
-    orthogonal = orthogonal - p @ (transpose(p) @ orthogonal)
+    orthogonal = orthogonal - p @ (p.mT @ orthogonal)
     Q, R = np.linalg.qr(orthogonal)
     zero = np.zeros_like(B)
-    omega = np.block([[B - transpose(B), -transpose(R)], [R, zero]])
+    omega = np.block([[B - B.mT, -R.mT], [R, zero]])
     rotation = scipy.linalg.expm(t * omega)[..., :, :h]
     rotated = p @ rotation[..., :h, :] + Q @ rotation[..., h:, :]
-    moved: Array = rotated @ scipy.linalg.expm(t * transpose(B))
+    moved: Array = rotated @ scipy.linalg.expm(t * B.mT)
     return moved
 
 
@@ -109,29 +146,29 @@ def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     --------
     >>> from refgeo.balanced import balance
     >>> point = Pair([[2.0]], [[3.0]])
-    >>> mixed_square_geodesic(balance(point), point / 2, 1.0).product.round(12)
+    >>> mixed_square_geodesic(balance(*point), point / 2, 1.0).product.round(12)
     array([[12.]])
     """
     A, A_inverse = gauge.to_balanced
     G, H = gauge.representative
     # Ĝ⁻¹ = Σ⁻¹Ĝᵀ in the balanced gauge.
-    inverse_G = transpose(G) / gauge.sigma[..., :, None]
-    inverse_H = transpose(H) / gauge.sigma[..., :, None]
-    N = inverse_G @ v.G @ A_inverse + transpose(inverse_H @ v.H @ transpose(A))
+    inverse_G = G.mT / gauge.sigma[..., :, None]
+    inverse_H = H.mT / gauge.sigma[..., :, None]
+    N = inverse_G @ v.G @ A_inverse + (inverse_H @ v.H @ A.mT).mT
     _require_rank_kept_on_line(N, t)
     B = _principal_square_root(np.eye(N.shape[-1]) + t * N)
-    return Pair.unchecked(G @ B @ A, H @ transpose(B) @ transpose(A_inverse))
+    return Pair.unchecked(G @ B @ A, H @ B.mT @ A_inverse.mT)
 
 
-def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
-    """The mix geodesic for h = 1, whatever the velocity (derivation in the module's text).
+def cone_geodesic(gauge: BalancedGauge, v: Pair, t: float, s: float) -> Pair:
+    """The geodesic of S⁻¹ #ₛ T for h = 1 and s > 0, whatever the velocity (derivation in the module's text).
 
     Parameters
     ----------
     gauge : BalancedGauge
         Of the base point.
     v : Pair
-    t : float
+    t, s : float
 
     Returns
     -------
@@ -148,7 +185,7 @@ def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
 
     >>> from refgeo.balanced import balance
     >>> point = Pair([[1.0], [0.0]], [[1.0], [0.0]])
-    >>> mixed_cone_geodesic(balance(point), Pair([[0.0], [1.0]], [[0.0], [0.0]]), 1.0).G.round(4)
+    >>> cone_geodesic(balance(*point), Pair([[0.0], [1.0]], [[0.0], [0.0]]), 1.0, s=1.0).G.round(4)
     array([[1.027 ],
            [0.8229]])
     """
@@ -159,22 +196,30 @@ def mixed_cone_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
     grows = [np.sum(x * y, axis=-2, keepdims=True) / squared_length for x, y in zip(point, velocities, strict=True)]
     turning = [y - a * x for a, x, y in zip(grows, point, velocities, strict=True)]
     speeds = [np.linalg.norm(x, axis=-2, keepdims=True) / np.sqrt(squared_length) for x in turning]
-    radial, apart = grows[0] + grows[1], grows[0] - grows[1]
-    tangential = np.hypot(apart, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1]))
+    apart = grows[0] - grows[1]
+    radial = s * (grows[0] + grows[1])
+    tangential = s * np.hypot(apart, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1]))
     _require_rank_kept(radial[..., 0], tangential[..., 0], t)
-    growth = np.sqrt(np.hypot(1.0 + t * radial, t * tangential))
+    # σˢ grows by the factor |1 + t(radial + i tangential)|, and r² = σ.
+    growth = np.exp(_log_modulus(t * radial, t * tangential) / (2.0 * s))
     # Each of the three moves at its own speed for this time; where nothing does, any value will do.
-    time = np.divide(
-        np.arctan2(t * tangential, 1.0 + t * radial), tangential, out=np.zeros_like(tangential), where=tangential > 0
-    )
+    angle = np.arctan2(t * tangential, 1.0 + t * radial)
+    time = np.divide(angle, tangential, out=np.zeros_like(tangential), where=tangential > 0)
     G, H = (
-        # cos(ωs) x + sin(ωs)/ω y, written with sinc for the limit ω = 0
+        # cos(ωt) x + sin(ωt)/ω y, written with sinc for the limit ω = 0
         growth
         * np.exp(sign * 0.5 * apart * time)
         * (x * np.cos(speed * time) + y * time * np.sinc(speed * time / np.pi))
         for sign, x, y, speed in zip((1.0, -1.0), point, turning, speeds, strict=True)
     )
     return Pair.unchecked(G * A, H * A_inverse)
+
+
+def _log_modulus(real: Array, imaginary: Array) -> Array:
+    """Log |1 + real + i·imaginary|, with all digits both near 1 and near 0."""
+    squares = real * (2.0 + real) + imaginary**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(squares > -0.5, 0.5 * np.log1p(squares), np.log(np.hypot(1.0 + real, imaginary)))
 
 
 def _require_rank_kept(real: Array, imaginary: Array, t: float) -> None:
@@ -212,7 +257,7 @@ def _require_rank_kept_on_line(N: Array, t: float) -> None:
 def _incomplete(time: float, t: float, block: tuple[int, ...]) -> GeodesicIncompleteError:
     place = f" in block {block}" if block else ""
     return GeodesicIncompleteError(
-        f"the mix geodesic loses rank at time {time:.9g}{place}, before the requested t = {t:.9g}: the manifold ends "
+        f"the geodesic loses rank at time {time:.9g}{place}, before the requested t = {t:.9g}: the manifold ends "
         "there; ask for a shorter time or a smaller velocity",
         time,
         block,
@@ -309,8 +354,8 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
         np.linalg.qr(np.concatenate([factor, direction], axis=-1))[0]
         for factor, direction in zip(point, velocity, strict=True)
     )
-    reduced = Pair.unchecked(transpose(basis_G) @ point.G, transpose(basis_H) @ point.H)
-    reduced_velocity = Pair.unchecked(transpose(basis_G) @ velocity.G, transpose(basis_H) @ velocity.H)
+    reduced = Pair.unchecked(basis_G.mT @ point.G, basis_H.mT @ point.H)
+    reduced_velocity = Pair.unchecked(basis_G.mT @ velocity.G, basis_H.mT @ velocity.H)
 
     def unpack(y: Array) -> tuple[Pair, Pair]:
         size_G, size_H = reduced.G.size, reduced.H.size

@@ -15,12 +15,8 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.exact import Enclosure, ExactTangentSpace
-from refgeo.metrics.invariant import InvariantMetric
-from refgeo.metrics.mixed import MixedMetric
-from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
+from refgeo.metrics.pair import PairTangentSpace
 from refgeo.pair import Pair
-
-METRICS: dict[str, type[PairMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
 
 Vectors = Sequence[Pair]
 

@@ -8,17 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, real_array
-
-
-def transpose(array: Array) -> Array:
-    """Swap the last two axes: the matrix transpose, block by block.
-
-    Examples
-    --------
-    >>> transpose(np.zeros((5, 3, 2))).shape
-    (5, 2, 3)
-    """
-    return np.swapaxes(array, -1, -2)
+from refgeo.balanced import balance
 
 
 class Pair:
@@ -148,7 +138,7 @@ class Pair:
         array([[3.],
                [6.]])
         """
-        return self.G @ transpose(self.H)
+        return self.G @ self.H.mT
 
     def transform(self, A: npt.ArrayLike) -> Pair:
         r"""The group action :math:`(G A^{-1}, H A^\top)`, for points and tangent vectors alike.
@@ -177,12 +167,12 @@ class Pair:
         if group_element.shape not in ((h, h), (*self.block_shape, h, h)):
             raise ValueError(f"A: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {group_element.shape}")
         try:
-            G = transpose(np.linalg.solve(transpose(group_element), transpose(self.G)))
+            G = np.linalg.solve(group_element.mT, self.G.mT).mT
         except np.linalg.LinAlgError as error:
             raise ValueError("A: expected an invertible matrix, got a singular one") from error
         if group_element.size and not np.all(np.linalg.cond(group_element) < 1.0 / np.finfo(np.float64).eps):
             raise ValueError("A: expected an invertible matrix, got one that is singular to working precision")
-        return Pair.unchecked(G, self.H @ transpose(group_element))
+        return Pair.unchecked(G, self.H @ group_element.mT)
 
     def balanced(self) -> tuple[Pair, Array]:
         r"""The representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.
@@ -203,10 +193,8 @@ class Pair:
         >>> (pair.G.T @ pair.G).item(), (pair.H.T @ pair.H).item(), A.item()
         (16.0, 16.0, 2.0)
         """
-        from refgeo.balanced import balance
-
-        gauge = balance(self)
-        return gauge.representative, gauge.to_balanced[0]
+        gauge = balance(self.G, self.H)
+        return Pair.unchecked(*gauge.representative), gauge.to_balanced[0]
 
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):
@@ -244,3 +232,18 @@ class Pair:
         if factor.shape not in ((), self.block_shape):
             raise ValueError(f"scalar: expected a number or an array of shape {self.block_shape}, got {factor.shape}")
         return factor[..., None, None]
+
+
+def as_pair(name: str, value: object) -> Pair:
+    """`value` itself if it is a `Pair`, a `Pair` of its two members if it is a tuple or list of two.
+
+    Examples
+    --------
+    >>> as_pair("v", ([[1.0]], [[2.0]]))
+    Pair(G (1, 1), H (1, 1))
+    """
+    if isinstance(value, Pair):
+        return value
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return Pair(*value)
+    raise TypeError(f"{name}: expected a Pair (or a tuple (G, H)), got {type(value).__name__}; use refgeo.Pair(G, H)")

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.metrics.invariant import InvariantMetric
+from refgeo.metrics.pair import InvariantMetric
 from refgeo.pair import Pair
 
 try:

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array
-from refgeo.pair import transpose
 
 
 class QuadraticMaximum(NamedTuple):
@@ -60,7 +59,7 @@ def maximise_quadratic(c: npt.ArrayLike, B: npt.ArrayLike, radius: npt.ArrayLike
     """
     c, B = np.asarray(c, dtype=np.float64), np.asarray(B, dtype=np.float64)
     w, V = np.linalg.eigh(B)
-    found = maximise_diagonal_quadratic((transpose(V) @ c[..., None])[..., 0], w, radius)
+    found = maximise_diagonal_quadratic((V.mT @ c[..., None])[..., 0], w, radius)
     return found._replace(x=(V @ found.x[..., None])[..., 0])
 
 

@@ -1,8 +1,10 @@
 """Random points, and the geometry once more from its definitions alone, for the tests to compare with."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import scipy.linalg
 
 import refgeo as rg
 from refgeo import formulas
@@ -11,6 +13,7 @@ from refgeo.operations import OPERATIONS
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
+FAMILY = METRICS | {f"s={s}": partial(rg.InterpolatedMetric, s) for s in (0.3, 0.8)}
 
 # leading dimensions, n, m, h: one of each kind
 SHAPES = [
@@ -49,11 +52,23 @@ def group_element(rng, h, size=1.0):
 
 
 def inner_from_definition(name, G, H, a, b, relaxation=0.0):
-    """Equations (9) and (10) for one block; analytic in G and H, so complex steps differentiate it."""
+    """Equations (9) and (10) for one block, analytic in G and H, so complex steps differentiate them; or the mean."""
     eye = np.eye(G.shape[1])
     S, T = G.T @ G + relaxation * eye, H.T @ H + relaxation * eye
-    weights = (np.linalg.inv(S), np.linalg.inv(T)) if name == "inv" else (T, S)
+    if name in METRICS:
+        weights = (np.linalg.inv(S), np.linalg.inv(T)) if name == "inv" else (T, S)
+    else:
+        s = FAMILY[name]().s
+        weights = weighted_mean(np.linalg.inv(S), T, s), weighted_mean(np.linalg.inv(T), S, s)
     return sum(np.trace(W @ x.T @ y) for W, x, y in zip(weights, a, b, strict=True))
+
+
+def weighted_mean(A, B, s):
+    """A #ₛ B = A^½ (A^-½ B A^-½)ˢ A^½."""
+    root = scipy.linalg.sqrtm(A)
+    inverse = np.linalg.inv(root)
+    values, vectors = np.linalg.eigh(inverse @ B @ inverse)
+    return root @ (vectors * values**s) @ vectors.T @ root
 
 
 def flatten(pair):

@@ -2,26 +2,28 @@
 
 import numpy as np
 import pytest
-from helpers import METRICS, SHAPES, block, group_element, like, random_pair, relative_error
+from helpers import FAMILY, SHAPES, block, group_element, like, random_pair, relative_error
 
 import refgeo as rg
 from refgeo import geodesics
 from refgeo.geodesics import integrate
 
-everything = pytest.mark.parametrize("name", METRICS)
+everything = pytest.mark.parametrize("name", FAMILY)
 shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
 CLOSED_FORM = [("inv", *shape) for shape in SHAPES] + [
     ("mix", *shape) for shape in SHAPES if shape[3] == 1 or shape[1] == shape[2] == shape[3]
 ]
+CLOSED_FORM += [(name, *shape) for name in ("s=0.3", "s=0.8") for shape in SHAPES if shape[3] == 1]
 closed_forms = pytest.mark.parametrize(("name", "batch", "n", "m", "h"), CLOSED_FORM)
 
 
 def setting(name, batch, n, m, h, seed=0):
     """A point and a horizontal velocity, long enough to bend and short enough not to end."""
     rng = np.random.default_rng(seed)
-    space = METRICS[name]().at(random_pair(rng, batch, n, m, h))
+    space = FAMILY[name]().at(random_pair(rng, batch, n, m, h))
     v = space.random_tangent_vector(rng)
-    size = 1.0 if name == "inv" else 0.6 * space.gauge.sigma[..., -1]
+    s = space.metric.s
+    size = 1.0 if s == 0.0 else 0.6 * space.gauge.sigma[..., -1] ** s / s
     return rng, space, v * size
 
 
@@ -89,7 +91,7 @@ def test_second_order_has_an_error_of_third_order(name, batch, n, m, h):
 def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
     for t in (0.3, 0.8):
-        there = METRICS[name]().at(space.geodesic(v, t, "exact"))
+        there = FAMILY[name]().at(space.geodesic(v, t, "exact"))
         moving = velocity(space, v, t)
         assert np.allclose(there.norm(moving), space.norm(v), rtol=1e-8)
         assert there.is_horizontal(moving, 1e-7).all()
@@ -99,7 +101,7 @@ def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h)
 @shapes
 def test_momenta_are_conserved(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
-    there = METRICS[name]().at(space.geodesic(v, 0.8, "exact"))
+    there = FAMILY[name]().at(space.geodesic(v, 0.8, "exact"))
     before, after = space.momenta(v), there.momenta(velocity(space, v, 0.8))
     for quantity, value in before.items():
         assert np.allclose(after[quantity], value, rtol=1e-7, atol=1e-8 * np.max(np.abs(before["rotation_G"])) + 1e-8)
@@ -122,7 +124,7 @@ def test_momenta_of_mix_are_the_written_ones():
 def test_exact_geodesics_are_equivariant_and_homogeneous(name, batch, n, m, h):
     rng, space, v = setting(name, batch, n, m, h)
     A = group_element(rng, h, 5.0)
-    moved = METRICS[name]().at(space.point.transform(A))
+    moved = FAMILY[name]().at(space.point.transform(A))
     here = space.geodesic(v, 0.7, "exact")
     assert relative_error(moved.geodesic(v.transform(A), 0.7, "exact"), here.transform(A)) < 1e-9
     assert relative_error(space.geodesic(0.5 * v, 1.4, "exact"), here) < 1e-11
@@ -132,14 +134,14 @@ def test_exact_geodesics_are_equivariant_and_homogeneous(name, batch, n, m, h):
 def test_a_geodesic_continued_is_the_same_geodesic(name):
     _, space, v = setting(name, (2,), 6, 5, 3)
     halfway = integrate(space, v, 0.4)
-    rest = METRICS[name]().at(halfway.point).geodesic(halfway.velocity, 0.3, "exact")
+    rest = FAMILY[name]().at(halfway.point).geodesic(halfway.velocity, 0.3, "exact")
     assert relative_error(rest, space.geodesic(v, 0.7, "exact")) < 1e-11
 
 
 @everything
 def test_relaxed_geodesics_are_integrated_and_conserve_what_is_left(name):
     rng = np.random.default_rng(0)
-    space = METRICS[name](0.4).at(random_pair(rng, (2,), 6, 5, 3))
+    space = FAMILY[name](0.4).at(random_pair(rng, (2,), 6, 5, 3))
     v = space.random_tangent_vector(rng)
     solution = integrate(space, v, 0.7)
     assert set(solution.drift) == {"energy", "rotation_G", "rotation_H", "vertical"}

@@ -33,7 +33,7 @@ from refgeo.conformance.points import (
 )
 from refgeo.conformance.trial import Parts, Trial
 from refgeo.operations import OPERATIONS, Value
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair
 
 Candidate = tuple[str, Parts]
 
@@ -154,7 +154,7 @@ def _geodesic_of(case: Case, own: Callable[..., Parts]) -> Parts:
 def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
     (G, H), (e, w, v) = case.point, case.inputs(OPERATIONS["riemannian_hessian"])
     gradient, raised = own("riemannian_gradient", e), own("riemannian_gradient", w)
-    S_dot, T_dot = (transpose(x) @ F + transpose(F) @ x for x, F in zip(v, (G, H), strict=True))
+    S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
     if case.metric == "inv":
         moving: Parts = (e.G @ S_dot, e.H @ T_dot)
     else:
@@ -335,7 +335,7 @@ def _newton_schulz(S: Array, start: str, steps: int) -> Array:
     eye = np.eye(S.shape[-1])
     if start == "transpose":
         scale = np.abs(S).sum(-1).max(-1) * np.abs(S).sum(-2).max(-1)
-        X = transpose(S) / scale[..., None, None]
+        X = S.mT / scale[..., None, None]
     elif start == "trace":
         X = eye / np.trace(S, axis1=-2, axis2=-1)[..., None, None]
     else:
@@ -352,7 +352,7 @@ def _with_inverse(inverse: Callable[[Array], Array], scene: _Scene) -> Parts:
         e_G, e_H = case.vectors["e"]
         return e_G @ inverse(T), e_H @ inverse(S)
     a, b = case.vectors["a"], case.vectors["b"]
-    terms = [inverse(S) @ transpose(a.G) @ b.G, inverse(T) @ transpose(a.H) @ b.H]
+    terms = [inverse(S) @ a.G.mT @ b.G, inverse(T) @ a.H.mT @ b.H]
     return (np.asarray(sum(np.trace(term, axis1=-2, axis2=-1) for term in terms)),)
 
 
@@ -445,14 +445,14 @@ def _fitted(formula: Callable[[float], Parts], result: Parts) -> float:
 
 def _grams(case: Case) -> tuple[Array, Array, Array, Array]:
     G, H = case.point
-    return G, H, transpose(G) @ G, transpose(H) @ H
+    return G, H, G.mT @ G, H.mT @ H
 
 
 def _of_inner_product(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
     _, _, S, T = _grams(case)
     A_G, A_H = (
-        transpose(case.vectors["a"].G) @ case.vectors["b"].G,
-        transpose(case.vectors["a"].H) @ case.vectors["b"].H,
+        case.vectors["a"].G.mT @ case.vectors["b"].G,
+        case.vectors["a"].H.mT @ case.vectors["b"].H,
     )
     inverse_S, inverse_T = np.linalg.inv(S), np.linalg.inv(T)
 
@@ -474,8 +474,8 @@ def _of_projection(value: Value, case: Case, right: Parts) -> Iterator[Candidate
     G, H, S, T = _grams(case)
     v_G, v_H = case.vectors["v"]
     # Λ from what the right projection added: G has full column rank
-    L = np.linalg.solve(S, transpose(G) @ (right[0] - v_G))
-    Lt = transpose(L)
+    L = np.linalg.solve(S, G.mT @ (right[0] - v_G))
+    Lt = L.mT
     yield "your result is the input: nothing is projected", (v_G, v_H)
     yield "your result is the vertical part, not the horizontal one", (v_G - right[0], v_H - right[1])
     yield "your result equals the projection with Λᵀ where Λ belongs", (v_G + G @ Lt, v_H - H @ L)
@@ -493,13 +493,13 @@ def _of_projection(value: Value, case: Case, right: Parts) -> Iterator[Candidate
         ("Λ solves AᵀΛᵀ + ΛᵀAᵀ = B, with the transpose of A = ST", _transposed),
     ):
         wrong = _solved(solve, S, T, case)
-        yield statement, (v_G + G @ wrong, v_H - H @ transpose(wrong))
+        yield statement, (v_G + G @ wrong, v_H - H @ wrong.mT)
     for statement, W_G, W_H in (
         ("the H part's Gram matrix is S = GᵀG where T = HᵀH belongs", S, S),
         ("the G part's Gram matrix is T = HᵀH where S = GᵀG belongs", T, T),
     ):
-        wrong = 0.5 * (transpose(np.linalg.solve(W_H, transpose(H) @ v_H)) - np.linalg.solve(W_G, transpose(G) @ v_G))
-        yield statement, (v_G + G @ wrong, v_H - H @ transpose(wrong))
+        wrong = 0.5 * (np.linalg.solve(W_H, H.mT @ v_H).mT - np.linalg.solve(W_G, G.mT @ v_G))
+        yield statement, (v_G + G @ wrong, v_H - H @ wrong.mT)
 
 
 def _printed(A: Array, B: Array) -> Array:
@@ -512,7 +512,7 @@ def _transposed(A: Array, B: Array) -> Array:
 
 def _solved(solve: Callable[[Array, Array], Array], S: Array, T: Array, case: Case) -> Array:
     (G, H), (v_G, v_H) = case.point, case.vectors["v"]
-    A, B = S @ T, S @ transpose(H) @ v_H - transpose(v_G) @ G @ T
+    A, B = S @ T, S @ H.mT @ v_H - v_G.mT @ G @ T
     result = np.empty_like(A)
     for block in np.ndindex(A.shape[:-2]):
         result[block] = solve(A[block], B[block])
@@ -561,9 +561,7 @@ def _christoffel_terms(case: Case) -> list[Parts]:
         factors, a, b = (G, H), tuple(case.vectors["a"]), tuple(case.vectors["b"])
         at = own if case.metric == "inv" else other
         W = np.linalg.inv((S, T)[at])
-        sums = [
-            transpose(x) @ y + transpose(y) @ x for x, y in ((b[at], factors[at]), (a[at], factors[at]), (a[at], b[at]))
-        ]
+        sums = [x.mT @ y + y.mT @ x for x, y in ((b[at], factors[at]), (a[at], factors[at]), (a[at], b[at]))]
         for term, x, matrix, sign in zip(terms, (a[own], b[own], factors[own]), sums, (1.0, 1.0, -1.0), strict=True):
             term.append(-0.5 * sign * x @ W @ matrix if case.metric == "inv" else 0.5 * sign * x @ matrix @ W)
     return [tuple(term) for term in terms]

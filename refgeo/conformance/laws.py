@@ -25,7 +25,7 @@ from refgeo.conformance.points import Case, InvariantLoss, horizontal_like, typi
 from refgeo.conformance.trial import Parts, Trial, beside
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.operations import OPERATIONS, VALUES, Value, christoffel_size, hessian_size
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair
 
 LAWS: dict[str, Check] = {}
 
@@ -696,7 +696,7 @@ def _change_of_momenta(trial: Trial, v: Pair, there: Any, moving: Pair) -> Array
 def _(trial: Trial) -> Array:
     v, point, t = _velocity(trial), trial.case.point, 0.5
     place = _product(trial.call("geodesic", v, extra=(t, "exact")))
-    right = point.product + t * (v.G @ transpose(point.H) + point.G @ transpose(v.H))
+    right = point.product + t * (v.G @ point.H.mT + point.G @ v.H.mT)
     return _product_error(trial, place, right, np.linalg.norm(point.product, axis=(-2, -1)))
 
 
@@ -718,7 +718,7 @@ _of_an_exact_geodesic(
 
 
 def _product(parts: Parts) -> Array:
-    return np.asarray(parts[0] @ transpose(parts[1]))
+    return np.asarray(parts[0] @ parts[1].mT)
 
 
 def _product_error(trial: Trial, found: Array, right: Array, size: Array) -> Array:
@@ -751,5 +751,5 @@ def _(trial: Trial) -> Array:
         return (_product(trial.call("retraction", v, extra=(s * unit,))),)
 
     slope = _derivative(moved, _step(trial))[0]
-    right = unit * (v.G @ transpose(point.H) + point.G @ transpose(v.H))
+    right = unit * (v.G @ point.H.mT + point.G @ v.H.mT)
     return _product_error(trial, slope, right, np.linalg.norm(point.product, axis=(-2, -1)))

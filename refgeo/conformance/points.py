@@ -20,9 +20,9 @@ import numpy.typing as npt
 from refgeo.arguments import Array, number
 from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
-from refgeo.metrics.pair_space import PairTangentSpace
-from refgeo.operations import METRICS, Operation, Value, relative_speed
-from refgeo.pair import Pair, transpose
+from refgeo.metrics.pair import PAIR_METRICS, PairTangentSpace
+from refgeo.operations import Operation, Value, relative_speed
+from refgeo.pair import Pair
 
 # Precision ---------------------------------------------------------------------------------------------------------
 
@@ -267,13 +267,13 @@ class InvariantLoss:
     def gradient(self, place: Pair) -> Pair:
         """The Euclidean gradient (RH, RᵀG)."""
         R = self.residual(place)
-        return Pair.unchecked(R @ place.H, transpose(R) @ place.G)
+        return Pair.unchecked(R @ place.H, R.mT @ place.G)
 
     def hessian(self, place: Pair, v: Pair) -> Pair:
         """The Euclidean Hessian applied to v."""
         R = self.residual(place)
-        change = (v.G @ transpose(place.H) + place.G @ transpose(v.H)) / self.size / self.size
-        return Pair.unchecked(change @ place.H + R @ v.H, transpose(change) @ place.G + transpose(R) @ v.G)
+        change = (v.G @ place.H.mT + place.G @ v.H.mT) / self.size / self.size
+        return Pair.unchecked(change @ place.H + R @ v.H, change.mT @ place.G + R.mT @ v.G)
 
 
 def typical_size(factor: Array) -> Array:
@@ -491,7 +491,7 @@ def _factor(rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int,
     # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
     apart = {"repeated": 0.0, "clustered": 1e-9}.get(kind, 0.05)
     values = spread * (1.0 + apart * rng.standard_normal((*batch, h)))
-    return np.asarray((left * values[..., None, :]) @ transpose(right))
+    return np.asarray((left * values[..., None, :]) @ right.mT)
 
 
 def rng_of(seed: int, name: str) -> np.random.Generator:
@@ -534,7 +534,7 @@ def make_case(
                 f"{part}: expected numbers of a size between 1e-75 and 1e75, whose products doubles can hold, got "
                 f"{size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
             )
-    space = METRICS[metric](relaxation).at(point)
+    space = PAIR_METRICS[metric](relaxation).at(point)
     vectors = _drawn(space, kind, rng)
     if kind.startswith("shared"):
         vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
@@ -616,7 +616,7 @@ def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) 
 
     Examples
     --------
-    >>> space = METRICS["inv"]().at(Pair([[1.0]], [[1.0]]))
+    >>> space = PAIR_METRICS["inv"]().at(Pair([[1.0]], [[1.0]]))
     >>> bool(space.is_horizontal(horizontal_like(space, space.vertical_vector([[1.0]]), np.random.default_rng(0))))
     True
     """
@@ -899,7 +899,7 @@ def _is_vertical(s: Situation) -> bool:
     if not s.vectors or s.zero(0):
         return False
     v = s.vectors[0]
-    change, terms = v.G @ transpose(s.H) + s.G @ transpose(v.H), np.linalg.norm(v.G) * np.linalg.norm(s.H)
+    change, terms = v.G @ s.H.mT + s.G @ v.H.mT, np.linalg.norm(v.G) * np.linalg.norm(s.H)
     return bool(np.linalg.norm(change) <= 1e-5 * terms)
 
 
@@ -908,22 +908,22 @@ def _is_horizontal(s: Situation) -> bool:
     if not s.vectors or s.zero(0) or s.sizes[2] > 8:
         return False
     v, S, T = s.vectors[0], _gram(s.G), _gram(s.H)
-    left, right = transpose(v.G) @ s.G @ T, S @ transpose(s.H) @ v.H
+    left, right = v.G.mT @ s.G @ T, S @ s.H.mT @ v.H
     if s.metric == "mix":
-        left, right = transpose(s.G) @ v.G @ T, S @ transpose(v.H) @ s.H
+        left, right = s.G.mT @ v.G @ T, S @ v.H.mT @ s.H
     return bool(np.linalg.norm(left - right) <= 1e-4 * (np.linalg.norm(left) + np.linalg.norm(right)) > 0.0)
 
 
 def _are_orthogonal(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
         return False
-    space = METRICS[s.metric]().at(Pair(s.G, s.H))
+    space = PAIR_METRICS[s.metric]().at(Pair(s.G, s.H))
     product = space.inner_product(s.vectors[0], s.vectors[1])
     return bool(np.all(np.abs(product) <= 1e-5 * space.norm(s.vectors[0]) * space.norm(s.vectors[1])))
 
 
 def _gram(factor: Array) -> Array:
-    return transpose(factor) @ factor
+    return factor.mT @ factor
 
 
 PROPERTIES: dict[str, Callable[[Situation], bool]] = {

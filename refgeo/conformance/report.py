@@ -11,7 +11,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import PRECISIONS, Points
-from refgeo.operations import METRICS
+from refgeo.metrics.pair import PAIR_METRICS
 
 ABSENT = "no function"
 EVERY = "any metric"
@@ -291,7 +291,7 @@ class Report:
         words = self.points.command()
         if words is None or self.spec is None or row.example is None:
             return ""
-        selection = [f"--metric {row.metric}"] if row.metric in METRICS else []
+        selection = [f"--metric {row.metric}"] if row.metric in PAIR_METRICS else []
         selection += [f"--checks {row.check}"]
         selection += [f"--case {shlex.quote(row.example.case)}"] if row.kind != "search" else []
         return " ".join(["refgeo check", *self._backend_words(), *words, *selection, f"--seed {self.seed}"])
@@ -319,7 +319,7 @@ class Report:
         if self.files is not None and case is not None:
             return f"rg.conformance.vectors.assert_case{(*self.files, case.split(' ')[0], row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
-        words += [f"metrics={[row.metric]!r}"] if row.metric in METRICS else []
+        words += [f"metrics={[row.metric]!r}"] if row.metric in PAIR_METRICS else []
         words += [f"checks={[row.check]!r}"]
         words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
         words += self.points.python(case, self.failing_points.get(case or ""))

@@ -22,7 +22,8 @@ from refgeo.conformance.report import Report, Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
-from refgeo.operations import FUNCTIONS, METRICS, ROUTINE, Operation
+from refgeo.metrics.pair import PAIR_METRICS
+from refgeo.operations import FUNCTIONS, ROUTINE, Operation
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 PROFILES = ("quick", "full", "fuzz")
@@ -127,7 +128,7 @@ def check(
     """
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, PRECISIONS)
-    wanted = list(dict.fromkeys(one_of("metrics", metric, METRICS) for metric in _listed(metrics)))
+    wanted = list(dict.fromkeys(one_of("metrics", metric, PAIR_METRICS) for metric in _listed(metrics)))
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, Observed
 from refgeo.conformance.points import PRECISIONS, Case, Precision, representable, rng_of
-from refgeo.metrics.pair_space import PairTangentSpace
+from refgeo.metrics.pair import PairTangentSpace
 from refgeo.operations import OPERATIONS, Operation, Value
 from refgeo.pair import Pair
 

@@ -27,7 +27,8 @@ from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
-from refgeo.operations import METRICS, OPERATIONS, VALUES, Operation, Value
+from refgeo.metrics.pair import PAIR_METRICS
+from refgeo.operations import OPERATIONS, VALUES, Operation, Value
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "mat", "json")
@@ -93,7 +94,7 @@ def write(
     one_of("format", format, FORMATS)
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
-    wanted = [one_of("metrics", metric, METRICS) for metric in metrics]
+    wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in metrics]
     if checkpoint is None:
         points = Points("generated", profile, dtype, seed, relaxation)
     else:

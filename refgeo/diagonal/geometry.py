@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.metrics.invariant import InvariantMetric
-from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.pair import InvariantMetric, MixedMetric
 
 SQRT2 = float(np.sqrt(2.0))
 _TURN = -1.0 / SQRT2

@@ -25,7 +25,6 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant, on_sphere
 from refgeo.diagonal.problem import Problem
-from refgeo.pair import transpose
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 _LARGEST = 1e150
@@ -66,7 +65,7 @@ def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array
     c = 2.0 * problem.moving_g * problem.beta
     radius = geometry.shift(np.ones_like(rho), rho)
     finite = radius < _LARGEST
-    along = (transpose(V) @ c[..., None])[..., 0]
+    along = (V.mT @ c[..., None])[..., 0]
     found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
     return np.where(finite, found.upper, np.inf), on_sphere((V @ found.x[..., None])[..., 0], rho)
 

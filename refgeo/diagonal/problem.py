@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, real_array
-from refgeo.pair import transpose
 
 _LARGEST = 1e140
 
@@ -87,12 +86,12 @@ class Problem:
     @cached_property
     def g(self) -> Array:
         """Half the gradient with respect to β."""
-        return applied(transpose(self.X), self.residual)
+        return applied(self.X.mT, self.residual)
 
     @cached_property
     def gram(self) -> Array:
         """XᵀX."""
-        return transpose(self.X) @ self.X
+        return self.X.mT @ self.X
 
     @cached_property
     def log_gram(self) -> Array:
@@ -117,7 +116,7 @@ class Problem:
     def increase_and_gradient(self, w: Array) -> tuple[Array, Array]:
         """F(w) and its gradient."""
         z = applied(self.X, w)
-        return self._increase(z), 2.0 * applied(transpose(self.X), z + self.residual)
+        return self._increase(z), 2.0 * applied(self.X.mT, z + self.residual)
 
     def _increase(self, z: Array) -> Array:
         return np.asarray(np.sum(z * (z + 2.0 * self.residual), axis=-1))

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.linalg import solve_sylvester
 
 from refgeo.arguments import Array, Order, order_of
-from refgeo.metrics.pair_space import PairMetric, PairTangentSpace
+from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair
 
 
 class _WrappedTangentSpace(TangentSpace[Any]):
@@ -145,11 +145,11 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
         """The nearest horizontal vector in the Euclidean norm."""
         (G, H), (M_G, M_H) = self.point, (self._tensor_G, self._tensor_H)
         inverse_G, inverse_H = np.linalg.inv(M_G), np.linalg.inv(M_H)
-        left = inverse_H @ inverse_H @ (transpose(G) @ G)
-        right = (transpose(H) @ H) @ inverse_G @ inverse_G
-        falling = transpose(G) @ v.G @ M_G - M_H @ transpose(v.H) @ H
+        left = inverse_H @ inverse_H @ (G.mT @ G)
+        right = (H.mT @ H) @ inverse_G @ inverse_G
+        falling = G.mT @ v.G @ M_G - M_H @ v.H.mT @ H
         K = _sylvester(left, right, inverse_H @ inverse_H @ falling @ inverse_G @ inverse_G)
-        return Pair(v.G - G @ K @ M_G, v.H + H @ transpose(K) @ M_H)
+        return Pair(v.G - G @ K @ M_G, v.H + H @ K.mT @ M_H)
 
     def vertical_projection(self, v: Any) -> Any:
         """What `horizontal_projection` removes."""
@@ -203,8 +203,8 @@ class EuclideanNormMetric(Metric[Any]):
     20.0
     """
 
-    def __init__(self, metric: PairMetric) -> None:
-        if not isinstance(metric, PairMetric):
+    def __init__(self, metric: InterpolatedMetric) -> None:
+        if not isinstance(metric, InterpolatedMetric):
             raise TypeError(
                 f"metric: expected InvariantMetric or MixedMetric, got {type(metric).__name__}; wrap the blocks of a "
                 "product singly, and use EuclideanMetric on arrays"

@@ -8,13 +8,10 @@ from typing import Any
 
 from refgeo.metrics.ablations import ConstantMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
-from refgeo.metrics.invariant import InvariantMetric
-from refgeo.metrics.mixed import MixedMetric
+from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
-
-_PAIR_METRICS: dict[str, Metric[Any]] = {"inv": InvariantMetric(), "mix": MixedMetric()}
 
 
 def block_metric(
@@ -52,9 +49,9 @@ def block_metric(
     >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
     ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
     """
-    if isinstance(pairs, str) and pairs not in _PAIR_METRICS:
+    if isinstance(pairs, str) and pairs not in PAIR_METRICS:
         raise ValueError(f'pairs: expected "inv", "mix" or a metric, got {pairs!r}')
-    pair_metric = _PAIR_METRICS[pairs] if isinstance(pairs, str) else pairs
+    pair_metric = PAIR_METRICS[pairs]() if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     patterns = [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:

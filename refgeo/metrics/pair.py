@@ -1,38 +1,56 @@
-r"""The two GL(h) quotient geometries in common: everything in metric-orthonormal coordinates.
+r"""The pair metrics, inv and mix and all between: one family, in metric-orthonormal coordinates.
 
-Write the metric tensor as :math:`C C^\top`, so that a tangent vector ξ has coordinates
-:math:`x = (ξ_G C_G, ξ_H C_H)` and :math:`⟨ξ, ζ⟩` is the plain dot product of x and z. The balanced factorisation gives
+inv (9) measures G in :math:`S^{-1}` and mix (10) in T, with :math:`S = G^\top G, T = H^\top H`. Between two positive
+definite matrices lies their weighted geometric mean, so both are ends of one family of GL(h)-invariant metrics,
 
-    inv:  C_G = white_G,  C_H = white_H        mix:  C_G = root_H,  C_H = root_G
+    ⟨a, b⟩ = tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H),    M_G = S⁻¹ #ₛ T = S⁻¹(ST)ˢ,    M_H = T⁻¹ #ₛ S,    0 ≤ s ≤ 1.
 
-The base point has coordinates :math:`p = (G C_G, H C_H)`, and with :math:`P_G = G C_H^{-\top}`,
-:math:`P_H = H C_G^{-\top}` the vertical space is :math:`\{(P_G Y, -P_H Y^\top)\}`. (Put
-:math:`Λ = C_H^{-\top} Y C_G^{-1}` in (GΛ, −HΛᵀ).) Both are the gauge's orthonormal columns Q, scaled:
+*Coordinates.* In the balanced gauge S = T = Σ, and both weights are :math:`Σ^{2s-1}`. Carried back to the point,
+:math:`M = C C^\top` with
 
-    inv:  p = Q,  P = QΣ (or any multiple of it)     mix:  p = QΣ,  P = Q
+    C_G = white_G Σˢ = root_H Σˢ⁻¹,    C_H = white_H Σˢ = root_G Σˢ⁻¹,
 
-Projecting x therefore means solving
+so a tangent vector ξ has coordinates :math:`x = (ξ_G C_G, ξ_H C_H)` and ⟨ξ, ζ⟩ is the plain dot product of x and z.
+The base point has coordinates :math:`p = QΣ^s`, Q the gauge's orthonormal columns.
+
+*Projection.* With :math:`P = QΣ^{1-s}` the vertical space is :math:`\{(P_G Y, -P_H Y^\top)\}` (put
+:math:`Λ = C_H^{-\top} Y C_G^{-1}` in (GΛ, −HΛᵀ)). Projecting x means solving
 
     (P_GᵀP_G) Y + Y (P_HᵀP_H) = x_Hᵀ P_H − P_Gᵀ x_G,
 
-a Sylvester equation that is diagonal: without relaxation both coefficients are Σ² (inv) or I (mix). With it the
-columns Q are no longer orthonormal, and the eigenvectors of the two coefficients make it diagonal.
+a Sylvester equation that is diagonal: without relaxation both coefficients are :math:`Σ^{2-2s}`. With it the columns Q
+are no longer orthonormal, and the eigenvectors of the two coefficients make it diagonal.
+
+*Derivative of the metric.* Divided differences of powers of σ² give the derivative of a weighted mean where S = T = Σ.
+In coordinates the derivative of :math:`M_G` along ξ, and of :math:`M_H` with the factors exchanged, is D(x, p), with
+
+    D_G(x, z) = α ∘ (x_Gᵀz_G + z_Gᵀx_G) + β ∘ (x_Hᵀz_H + z_Hᵀx_H),
+    α_ij = −(σ_iσ_j)⁻ˢ sinh((1−s) r)/sinh r,    β_ij = (σ_iσ_j)⁻ˢ sinh(s r)/sinh r,    r = log(σ_i/σ_j)
+
+(for inv α = −1, β = 0; for mix α = 0, β = 1/(σ_iσ_j); where r = 0, sinh(s r)/sinh r = s). The D(x, p) are symmetric,
+and so is D in its arguments; Koszul's formula for :math:`⟨·, ·⟩` and its adjoint leave
+
+    Γ(x, z)    = ½ [ z D(x, p) + x D(z, p) − p D(x, z) ]
+    Γ(x, ·)* e = ½ [ e D(x, p) + p D(x, e) − x D(e, p) ]
+    D(grad f)  = grad of the Euclidean Hessian − e D(x, p).
+
+With relaxation ε (App. H.2) S + εI and T + εI replace S and T in the metric: their gauge, the same formulas.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, number, order_of, real_array
 from refgeo.balanced import BalancedGauge, balance
-from refgeo.geodesics import integrate
+from refgeo.geodesics import exact_geodesic
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair, transpose
+from refgeo.pair import Pair, as_pair
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -44,7 +62,7 @@ def symmetric_sum(matrix: Array) -> Array:
     array([[2., 2.],
            [2., 6.]])
     """
-    return matrix + transpose(matrix)
+    return matrix + matrix.mT
 
 
 @dataclass(frozen=True)
@@ -66,16 +84,42 @@ class VerticalBasis:
     eigenvectors: Array | None
 
 
-class PairMetric(Metric[Pair]):
-    """A metric on pairs that depends on them through ``S + εI`` and ``T + εI`` only."""
+class InterpolatedMetric(Metric[Pair]):
+    r"""The metric :math:`S^{-1} \#_s T` between inv (s = 0) and mix (s = 1).
 
-    _space: type[PairTangentSpace]
+    :math:`⟨η, ζ⟩ = \mathrm{tr}(S^{-1}(ST)^s η_G^\top ζ_G) + \mathrm{tr}(T^{-1}(TS)^s η_H^\top ζ_H)`, with
+    :math:`S = G^\top G` and :math:`T = H^\top H`: invariant under GL(h) for every s. The Riemannian gradient for s = ½
+    is the preconditioned gradient of RefLoRA (Zhang et al., 2025). Complete for s = 0 only: otherwise a geodesic can
+    lose rank in finite time, which raises `GeodesicIncompleteError` with the time.
 
-    def __init__(self, relaxation: float = 0.0) -> None:
+    Parameters
+    ----------
+    s : float, 0 ≤ s ≤ 1
+    relaxation : float
+        ε of App. H.2: S + εI and T + εI in the metric. Any ε > 0 leaves only O(h) of the GL(h)-invariance.
+
+    Notes
+    -----
+    For 0 < s < 1 the metric depends on powers of the singular values σ of G Hᵀ, of which the smallest are known to
+    eps times the largest: results have a relative error of about eps times the condition number of G Hᵀ.
+
+    Examples
+    --------
+    The weight of G is (HᵀH/GᵀG)^½ for s = ½ and h = 1:
+
+    >>> import refgeo as rg
+    >>> M_G, M_H = rg.InterpolatedMetric(0.5).at(rg.Pair([[2.0]], [[4.0]])).metric_tensor()
+    >>> round(M_G.item(), 12), round(M_H.item(), 12)
+    (2.0, 0.5)
+    """
+
+    def __init__(self, s: float, relaxation: float = 0.0) -> None:
+        self.s = number("s", s, "0 is inv, 1 is mix", least=0.0, most=1.0)
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
+        self.name = {0.0: "inv", 1.0: "mix"}.get(self.s, f"s={self.s:g}")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(relaxation={self.relaxation})"
+        return f"InterpolatedMetric({self.s:g}, relaxation={self.relaxation})"
 
     def at(self, point: Pair) -> PairTangentSpace:
         """Factorise `point` once and return its tangent space.
@@ -100,22 +144,69 @@ class PairMetric(Metric[Pair]):
         8
         """
         point = as_pair("point", point)
-        return self._space(self, point, balance(point, self.relaxation))
+        return PairTangentSpace(self, point, balance(point.G, point.H, self.relaxation))
 
 
-def as_pair(name: str, value: object) -> Pair:
-    """`value` itself if it is a `Pair`, a `Pair` of its two members if it is a tuple or list of two.
+class InvariantMetric(InterpolatedMetric):
+    r"""The metric "inv" (9): :math:`⟨η, ζ⟩ = \mathrm{tr}(S^{-1} η_G^\top ζ_G) + \mathrm{tr}(T^{-1} η_H^\top ζ_H)`.
+
+    Each factor is measured in its own Gram matrix, :math:`S = G^\top G` and :math:`T = H^\top H`. Invariant under
+    GL(h); geodesically complete; without units (scaling a loss's parameters changes nothing).
+
+    Parameters
+    ----------
+    relaxation : float
+        ε of App. H.2: S + εI and T + εI in the metric. Any ε > 0 leaves only O(h) of the GL(h)-invariance; the
+        default 0 needs no regularisation here, because no Gram matrix is inverted.
 
     Examples
     --------
-    >>> as_pair("v", ([[1.0]], [[2.0]]))
-    Pair(G (1, 1), H (1, 1))
+    >>> import numpy as np, refgeo as rg
+    >>> rng = np.random.default_rng(0)
+    >>> point = rg.Pair(rng.standard_normal((12, 65, 8)), rng.standard_normal((12, 65, 8)))  # twelve heads
+    >>> space = rg.InvariantMetric().at(point)
+    >>> v = space.random_tangent_vector(rng)
+    >>> space.geodesic(0.1 * v, order="exact")
+    Pair(G (12, 65, 8), H (12, 65, 8))
     """
-    if isinstance(value, Pair):
-        return value
-    if isinstance(value, (tuple, list)) and len(value) == 2:
-        return Pair(*value)
-    raise TypeError(f"{name}: expected a Pair (or a tuple (G, H)), got {type(value).__name__}; use refgeo.Pair(G, H)")
+
+    def __init__(self, relaxation: float = 0.0) -> None:
+        super().__init__(0.0, relaxation)
+
+    def __repr__(self) -> str:
+        return f"InvariantMetric(relaxation={self.relaxation})"
+
+
+class MixedMetric(InterpolatedMetric):
+    r"""The metric "mix" (10): :math:`⟨η, ζ⟩ = \mathrm{tr}(T η_G^\top ζ_G) + \mathrm{tr}(S η_H^\top ζ_H)`.
+
+    Each factor is measured in the other's Gram matrix, :math:`S = G^\top G` and :math:`T = H^\top H`. Invariant under
+    GL(h); not complete: a geodesic can lose rank in finite time, which raises `GeodesicIncompleteError` with the time.
+
+    Parameters
+    ----------
+    relaxation : float
+        ε of App. H.2: S + εI and T + εI in the metric. Any ε > 0 leaves only O(h) of the GL(h)-invariance.
+
+    Examples
+    --------
+    Two numbers (G, H) move so that the product G H is a straight line in time (Sec. 5.1):
+
+    >>> import refgeo as rg
+    >>> space = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]]))
+    >>> space.geodesic(rg.Pair([[1.0]], [[1.5]]), t=1.0, order="exact").product.round(12)
+    array([[12.]])
+    """
+
+    def __init__(self, relaxation: float = 0.0) -> None:
+        super().__init__(1.0, relaxation)
+
+    def __repr__(self) -> str:
+        return f"MixedMetric(relaxation={self.relaxation})"
+
+
+PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
+"""The paper's two metrics by name."""
 
 
 class PairTangentSpace(TangentSpace[Pair]):
@@ -123,7 +214,7 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     Attributes
     ----------
-    metric : PairMetric
+    metric : InterpolatedMetric
     point : Pair
     dim : int
         Dimension of the quotient, (n + m − h) h, per block.
@@ -135,63 +226,69 @@ class PairTangentSpace(TangentSpace[Pair]):
         The factorisation of the base point.
     """
 
-    metric: PairMetric
+    metric: InterpolatedMetric
 
-    def __init__(self, metric: PairMetric, point: Pair, gauge: BalancedGauge) -> None:
+    def __init__(self, metric: InterpolatedMetric, point: Pair, gauge: BalancedGauge) -> None:
         n, m, h = point.sizes
         self.metric, self.point, self.gauge = metric, point, gauge
         self.dim = (n + m - h) * h
         self.n_coordinates = (n + m) * h
         self.block_shape = point.block_shape
-        self._frame_G, self._frame_H = self._frames(gauge)
-        point_weights, vertical_weights = self._weights(gauge)
+        self._frame_G, self._frame_H = _frames(gauge, metric.s)
         self._columns = (gauge.orthonormal_G, gauge.orthonormal_H)
-        self._grams = tuple(transpose(q) @ q if metric.relaxation > 0.0 else None for q in self._columns)
-        self._vertical_weights = np.ones_like(gauge.sigma) if vertical_weights is None else vertical_weights
-        self._p = _scaled_columns(gauge, point_weights)
-        self._vertical_bases = _vertical_bases(gauge, vertical_weights, relaxed=metric.relaxation > 0.0)
+        self._powers = gauge.sigma[..., None, :] ** metric.s
+        # Any multiple of P spans the vertical space; this one neither overflows nor underflows.
+        self._vertical_weights = (gauge.sigma / gauge.sigma[..., :1]) ** (1.0 - metric.s)
+        self._vertical_bases = _vertical_bases(self._columns, self._vertical_weights, metric.relaxation > 0.0)
 
-    # What a metric adds ------------------------------------------------------------------------------------------
+    @cached_property
+    def _kernels(self) -> tuple[Array, Array]:
+        """α and β without their factor (σ_iσ_j)⁻ˢ."""
+        s, sigma = self.metric.s, self.gauge.sigma
+        return -_sinh_ratio(1.0 - s, sigma), _sinh_ratio(s, sigma)
 
-    @staticmethod
-    @abstractmethod
-    def _frames(gauge: BalancedGauge) -> tuple[Frame, Frame]:
-        """C of both factors with its inverse."""
+    def _combined(self, G: Array, H: Array) -> tuple[Array, Array]:
+        """α ∘ G + β ∘ H, and the same with the factors exchanged."""
+        alpha, beta = self._kernels
+        return alpha * G + beta * H, alpha * H + beta * G
 
-    @staticmethod
-    @abstractmethod
-    def _weights(gauge: BalancedGauge) -> tuple[Array | None, Array | None]:
-        """The factors of the orthonormal columns in p and in P (None: all 1)."""
+    def _derivative(self, along: Sequence[Array]) -> tuple[Array, Array]:
+        """D(x, p) from Qᵀx."""
+        G, H = (symmetric_sum(part / self._powers) for part in along)
+        return self._combined(G, H)
 
-    @abstractmethod
+    def _bending(self, products: Sequence[Array]) -> tuple[Array, Array]:
+        """Σˢ D(x, z), so that p D(x, z) is Q times it, from Σ⁻ˢ xᵀz."""
+        ratio = self._powers.mT / self._powers
+        G, H = (ratio * part + part.mT for part in products)
+        return self._combined(G, H)
+
+    def _along(self, x: Pair) -> list[Array]:
+        return [Q.mT @ part for Q, part in zip(self._columns, x, strict=True)]
+
+    def _products(self, x: Pair, z: Pair) -> list[Array]:
+        """Σ⁻ˢ xᵀz, divided before it is multiplied so that small factors cannot underflow."""
+        return [(one / self._powers).mT @ other for one, other in zip(x, z, strict=True)]
+
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
-        """Γ in coordinates."""
+        D_x, D_z = self._derivative(self._along(x)), self._derivative(self._along(z))
+        bends = self._bending(self._products(x, z))
+        return Pair.unchecked(
+            *(
+                0.5 * (b @ D_a + a @ D_b - Q @ bend)
+                for a, b, D_a, D_b, Q, bend in zip(x, z, D_x, D_z, self._columns, bends, strict=True)
+            )
+        )
 
-    @abstractmethod
     def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
-        """Γ(x, ·)* in coordinates."""
-
-    @abstractmethod
-    def _bent(
-        self, along: Sequence[Array], squares: Sequence[Array]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """A and B of both factors with x − ½Γ(x, x) = xA + QB, from Qᵀx and xᵀx."""
-
-    @abstractmethod
-    def _bent_adjoint(
-        self, along: Sequence[Array], falling: Sequence[Array], mixed: Sequence[Array]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
-        """A, B and C of both factors with e − Γ(x, ·)* e = eA + QB + xC, from Qᵀx, Qᵀe and eᵀx."""
-
-    @abstractmethod
-    def _gradient_derivative(self, e: Pair, x: Pair) -> Pair:
-        """The derivative of the metric tensor's inverse along x, applied to the gradient e, in coordinates."""
-
-    @abstractmethod
-    def _exact_geodesic(self, v: Pair, t: float) -> Pair:
-        """The geodesic without truncation."""
-
-    # Shared machinery --------------------------------------------------------------------------------------------
+        D_x, D_e = self._derivative(self._along(x)), self._derivative(self._along(e))
+        bends = self._bending(self._products(x, e))
+        return Pair.unchecked(
+            *(
+                0.5 * (f @ D_a + Q @ bend - a @ D_f)
+                for a, f, D_a, D_f, Q, bend in zip(x, e, D_x, D_e, self._columns, bends, strict=True)
+            )
+        )
 
     def _vector(self, name: str, value: object) -> Pair:
         vector = as_pair(name, value)
@@ -209,16 +306,16 @@ class PairTangentSpace(TangentSpace[Pair]):
         return Pair.unchecked(x.G @ self._frame_G.back, x.H @ self._frame_H.back)
 
     def _gradient_to(self, e: Pair) -> Pair:
-        return Pair.unchecked(e.G @ transpose(self._frame_G.back), e.H @ transpose(self._frame_H.back))
+        return Pair.unchecked(e.G @ self._frame_G.back.mT, e.H @ self._frame_H.back.mT)
 
     def _gradient_back(self, e: Pair) -> Pair:
-        return Pair.unchecked(e.G @ transpose(self._frame_G.to), e.H @ transpose(self._frame_H.to))
+        return Pair.unchecked(e.G @ self._frame_G.to.mT, e.H @ self._frame_H.to.mT)
 
     def _vertical_coefficients(self, v: Pair) -> Array:
         """Y of the vertical part (−P_G Y, P_H Yᵀ) of v. The tall products come first, so that only h×h ones follow."""
         basis_G, basis_H = self._vertical_bases
-        right_side = transpose(self._frame_H.to) @ (transpose(v.H) @ basis_H.P)
-        right_side -= (transpose(basis_G.P) @ v.G) @ self._frame_G.to
+        right_side = self._frame_H.to.mT @ (v.H.mT @ basis_H.P)
+        right_side -= (basis_G.P.mT @ v.G) @ self._frame_G.to
         return self._solved(right_side)
 
     def _solved(self, right_side: Array) -> Array:
@@ -227,14 +324,14 @@ class PairTangentSpace(TangentSpace[Pair]):
         denominator = basis_G.eigenvalues[..., :, None] + basis_H.eigenvalues[..., None, :]
         if basis_G.eigenvectors is None or basis_H.eigenvectors is None:
             return right_side / denominator
-        rotated = transpose(basis_G.eigenvectors) @ right_side @ basis_H.eigenvectors / denominator
-        return basis_G.eigenvectors @ rotated @ transpose(basis_H.eigenvectors)
+        rotated = basis_G.eigenvectors.mT @ right_side @ basis_H.eigenvectors / denominator
+        return basis_G.eigenvectors @ rotated @ basis_H.eigenvectors.mT
 
     def _vertical_part(self, v: Pair) -> tuple[Array, Array]:
         """Both parts, as arrays that the caller may write to."""
         basis_G, basis_H = self._vertical_bases
         Y = self._vertical_coefficients(v)
-        return basis_G.P @ (-Y @ self._frame_G.back), basis_H.P @ (transpose(Y) @ self._frame_H.back)
+        return basis_G.P @ (-Y @ self._frame_G.back), basis_H.P @ (Y.mT @ self._frame_H.back)
 
     # The geometry ------------------------------------------------------------------------------------------------
 
@@ -283,7 +380,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         (9.0, 4.0)
         """
         to_G, to_H = self._frame_G.to, self._frame_H.to
-        return to_G @ transpose(to_G), to_H @ transpose(to_H)
+        return to_G @ to_G.mT, to_H @ to_H.mT
 
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
         r"""The velocity :math:`(G K, -H K^\top)` of the group orbit in direction −K of the Lie algebra (Sec. 5.2).
@@ -307,7 +404,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         h = self.point.sizes[2]
         if generator.shape not in ((h, h), (*self.point.block_shape, h, h)):
             raise ValueError(f"K: expected shape {(h, h)} or {(*self.point.block_shape, h, h)}, got {generator.shape}")
-        return Pair.unchecked(self.point.G @ generator, -(self.point.H @ transpose(generator)))
+        return Pair.unchecked(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def horizontal_projection(self, v: Pair) -> Pair:
         r"""Metric-orthogonal projection onto the horizontal space (Sec. 5.2).
@@ -425,8 +522,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         e = self._gradient_to(self._vector("egrad", egrad))
         e_dot = self._gradient_to(self._vector("ehess_v", ehess_v))
         x = self._to(self._vector("v", v))
-        covariant = e_dot + self._gradient_derivative(e, x) + self._christoffel(e, x)
-        return self.horizontal_projection(self._back(covariant))
+        D_G, D_H = self._derivative(self._along(x))
+        derivative = e_dot - Pair.unchecked(e.G @ D_G, e.H @ D_H)
+        return self.horizontal_projection(self._back(derivative + self._christoffel(e, x)))
 
     def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
         r"""The Christoffel term Γ(a, b) of the Levi-Civita connection (Eq. 11, 12), symmetric and bilinear.
@@ -521,7 +619,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         """
         v, t, order = self._vector("v", v), number("t", t), order_of(order)
         if order == "exact":
-            return self._exact_geodesic(v, t) if self.metric.relaxation == 0.0 else integrate(self, v, t).point
+            return exact_geodesic(self, v, t)
         straight = self.point + t * v
         return straight if order == 1 else straight - 0.5 * self.christoffel(t * v)
 
@@ -557,8 +655,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         """
         return self._back(self._pair_of(real_array("x", x)))
 
-    # The fast way for optimisers: with Q the columns of p and P before they are scaled, a second-order step is xA + QB
-    # and its gradient eA + QB + xC, with h×h matrices that swallow every change of coordinates.
+    # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
+    # swallow every change of coordinates.
 
     def point_at(self, x: Array, order: Order = 2) -> Pair:
         """``geodesic(from_coordinates(x), 1, order)`` with four tall products a factor."""
@@ -569,12 +667,12 @@ class PairTangentSpace(TangentSpace[Pair]):
         if order == 1:
             moved = [part @ f.back for part, f in zip(step, frames, strict=True)]
         else:
-            along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
-            squares = [transpose(part) @ part for part in step]
+            derivatives = self._derivative([Q.mT @ part for Q, part in zip(self._columns, step, strict=True)])
+            bends = self._bending([part.mT @ part / self._powers.mT for part in step])
             moved = []
-            for part, q, frame, A, B in zip(step, self._columns, frames, *self._bent(along, squares), strict=True):
-                factor = part @ (A @ frame.back)
-                factor += q @ (B @ frame.back)
+            for part, Q, frame, D, bend in zip(step, self._columns, frames, derivatives, bends, strict=True):
+                factor = part @ (frame.back - 0.5 * D @ frame.back)
+                factor += Q @ (0.25 * bend @ frame.back)
                 moved.append(factor)
         for factor, base in zip(moved, self.point, strict=True):
             factor += base
@@ -589,23 +687,24 @@ class PairTangentSpace(TangentSpace[Pair]):
         if order == "exact":
             return super().gradient_at(x, e, order, out)
         step, gradients = self._split(x), tuple(e)
-        changes = [transpose(frame.back) for frame in (self._frame_G, self._frame_H)]
-        falling = [(transpose(q) @ part) @ C for q, part, C in zip(self._columns, gradients, changes, strict=True)]
-        identity: Array = np.broadcast_to(np.eye(self.point.sizes[2]), falling[0].shape)
-        if order == 1:
-            nothing: Array = np.zeros(falling[0].shape)
-            As, Bs, Cs = (identity, identity), (nothing, nothing), None
-        else:
-            along = [transpose(q) @ part for q, part in zip(self._columns, step, strict=True)]
-            mixed = [transpose(C) @ (transpose(part) @ y) for C, part, y in zip(changes, gradients, step, strict=True)]
-            As, Bs, Cs = self._bent_adjoint(along, falling, mixed)
-            falling = [q @ A + y @ C for q, A, y, C in zip(falling, As, along, Cs, strict=True)]
+        changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
+        falling = [(Q.mT @ part) @ C for Q, part, C in zip(self._columns, gradients, changes, strict=True)]
+        identity: Array = np.eye(self.point.sizes[2])
+        As, Cs = [identity, identity], None
+        Bs: list[Array] = [np.zeros(part.shape) for part in falling]
+        if order == 2:
+            along = [Q.mT @ part for Q, part in zip(self._columns, step, strict=True)]
+            mixed = [(y.mT @ part) @ C / self._powers.mT for C, part, y in zip(changes, gradients, step, strict=True)]
+            As = [identity - 0.5 * D for D in self._derivative(along)]
+            Bs = [-0.5 * bend for bend in self._bending(mixed)]
+            Cs = [0.5 * D for D in self._derivative(falling)]
             falling = [
-                q + (B if gram is None else gram @ B) for q, B, gram in zip(falling, Bs, self._grams, strict=True)
+                q @ A + (B if gram is None else gram @ B) + y @ C
+                for q, A, B, y, C, gram in zip(falling, As, Bs, along, Cs, self._grams, strict=True)
             ]
         weights = self._vertical_weights[..., None, :]
-        Y = self._solved(transpose(falling[1]) * weights - transpose(weights) * falling[0])
-        Bs = (Bs[0] + transpose(weights) * Y, Bs[1] - transpose(weights) * transpose(Y))
+        Y = self._solved(falling[1].mT * weights - weights.mT * falling[0])
+        Bs = [Bs[0] + weights.mT * Y, Bs[1] - weights.mT * Y.mT]
         flat = np.empty((*self.block_shape, self.n_coordinates)) if out is None else out
         for i, result in enumerate(self._split(flat)):
             np.matmul(gradients[i], changes[i] @ As[i], out=result)
@@ -613,6 +712,12 @@ class PairTangentSpace(TangentSpace[Pair]):
             if Cs is not None:
                 result += step[i] @ Cs[i]
         return flat
+
+    @cached_property
+    def _grams(self) -> tuple[Array | None, Array | None]:
+        """QᵀQ, where it is not the identity."""
+        G, H = (Q.mT @ Q if self.metric.relaxation > 0.0 else None for Q in self._columns)
+        return G, H
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
         """Standard normal coordinates, the same vector along an orbit even where singular values of G Hᵀ coincide.
@@ -624,7 +729,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         Q_G, Q_H = self._columns
         if self.metric.relaxation > 0.0:  # only O(h) is left, and Q has no orthonormal columns
             return super().normal_coordinates(rng)
-        return self._flat(Pair.unchecked(first @ Q_H, transpose(second) @ Q_G))
+        return self._flat(Pair.unchecked(first @ Q_H, second.mT @ Q_G))
 
     def _flat(self, x: Pair) -> Array:
         parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
@@ -640,36 +745,6 @@ class PairTangentSpace(TangentSpace[Pair]):
         if x.shape != expected:
             raise ValueError(f"x: expected shape {expected}, got {x.shape}")
         return x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape)
-
-    def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Pair:
-        """A random tangent vector of unit length in every block, uniform in direction in the metric.
-
-        Parameters
-        ----------
-        rng : numpy Generator, or a seed
-        horizontal : bool
-            Draw from the horizontal space (default) or from the whole tangent space.
-
-        Returns
-        -------
-        Pair
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> space = rg.InvariantMetric().at(rg.Pair(np.eye(3, 2), np.eye(4, 2)))
-        >>> v = space.random_tangent_vector(0)
-        >>> bool(space.is_horizontal(v)), round(float(space.norm(v)), 12)
-        (True, 1.0)
-        """
-        n, m, h = self.point.sizes
-        normal = np.random.default_rng(rng).standard_normal((*self.point.block_shape, (n + m) * h))
-        v = self.from_coordinates(normal)
-        if horizontal:
-            # twice: the rounding of the first is large beside what it leaves of a nearly vertical draw
-            v = self.horizontal_projection(v)
-            v = self.horizontal_projection(v / self.norm(v))
-        return v / self.norm(v)
 
     def momenta(self, v: Pair) -> dict[str, Array]:
         r"""What a geodesic with velocity `v` at this point conserves, by the symmetries of the metric (Noether).
@@ -690,37 +765,49 @@ class PairTangentSpace(TangentSpace[Pair]):
         True
         """
         v = self._vector("v", v)
-        x, p = self._to(v), self._p
-        vertical = transpose(self.point.G) @ x.G @ transpose(self._frame_G.to)
-        vertical = vertical - self._frame_H.to @ transpose(x.H) @ self.point.H
+        x = self._to(v)
+        p = Pair.unchecked(*(Q * self._powers for Q in self._columns))
+        vertical = self.point.G.mT @ x.G @ self._frame_G.to.mT
+        vertical = vertical - self._frame_H.to @ x.H.mT @ self.point.H
         if self.metric.relaxation > 0.0:
-            vertical = vertical - transpose(vertical)
+            vertical = vertical - vertical.mT
         return {
             "energy": 0.5 * _frobenius(x) ** 2,
-            "rotation_G": x.G @ transpose(p.G) - p.G @ transpose(x.G),
-            "rotation_H": x.H @ transpose(p.H) - p.H @ transpose(x.H),
+            "rotation_G": x.G @ p.G.mT - p.G @ x.G.mT,
+            "rotation_H": x.H @ p.H.mT - p.H @ x.H.mT,
             "vertical": vertical,
         }
 
-    def _per_factor(self, operation: Callable[..., Array], *pairs: Pair) -> Pair:
-        """Apply a formula that treats the two factors alike."""
-        return Pair.unchecked(operation(*(pair.G for pair in pairs)), operation(*(pair.H for pair in pairs)))
+
+def _frames(gauge: BalancedGauge, s: float) -> tuple[Frame, Frame]:
+    """C of both factors with its inverse, from the nearer end of the family."""
+    columns = gauge.sigma[..., None, :]
+    if s <= 0.5:
+        power = columns**s
+        parts = [(gauge.white_G * power, gauge.root_G / power), (gauge.white_H * power, gauge.root_H / power)]
+    else:
+        power = columns ** (1.0 - s)
+        parts = [(gauge.root_H / power, gauge.white_H * power), (gauge.root_G / power, gauge.white_G * power)]
+    frame_G, frame_H = (Frame(to, back.mT) for to, back in parts)
+    return frame_G, frame_H
 
 
-def _scaled_columns(gauge: BalancedGauge, weights: Array | None) -> Pair:
-    if weights is None:
-        return Pair.unchecked(gauge.orthonormal_G, gauge.orthonormal_H)
-    return Pair.unchecked(gauge.orthonormal_G * weights[..., None, :], gauge.orthonormal_H * weights[..., None, :])
+def _sinh_ratio(a: float, sigma: Array) -> Array:
+    """sinh(a r)/sinh(r) for r = |log(σ_i/σ_j)|, 0 ≤ a ≤ 1: a where they coincide, and never a difference of powers."""
+    if a in (0.0, 1.0):
+        return np.asarray(a)
+    r = np.abs(np.log(sigma[..., :, None] / sigma[..., None, :]))
+    quotient = np.divide(np.expm1(-2.0 * a * r), np.expm1(-2.0 * r), out=np.full(r.shape, a), where=r > 0.0)
+    return np.asarray(np.exp((a - 1.0) * r) * quotient)
 
 
-def _vertical_bases(gauge: BalancedGauge, weights: Array | None, relaxed: bool) -> tuple[VerticalBasis, VerticalBasis]:
-    squares = np.ones_like(gauge.sigma) if weights is None else weights**2
+def _vertical_bases(columns: Sequence[Array], weights: Array, relaxed: bool) -> tuple[VerticalBasis, VerticalBasis]:
     bases = []
-    for P in _scaled_columns(gauge, weights):
-        eigenvalues, eigenvectors = squares, None
+    for Q in columns:
+        P, eigenvalues, eigenvectors = Q * weights[..., None, :], weights**2, None
         if relaxed:
             _, singular_values, W_transposed = np.linalg.svd(P, full_matrices=False)
-            eigenvalues, eigenvectors = singular_values**2, transpose(W_transposed)
+            eigenvalues, eigenvectors = singular_values**2, W_transposed.mT
         bases.append(VerticalBasis(P, eigenvalues, eigenvectors))
     return bases[0], bases[1]
 
