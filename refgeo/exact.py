@@ -9,14 +9,21 @@ The base point is first divided by powers of two, exactly, so that its entries a
 of both metrics, under which tangent vectors scale like the point, covectors by (α⁻¹, β⁻¹), and ε as α² and β².
 
 The formulas are the literal ones (Gram matrices included): with enough bits their loss of digits does not matter, and
-they share nothing with the factorised route of the rest of the package.
+they share nothing with the factorised route of the rest of the package. With M the metric's weights and M' their
+derivatives, Koszul's formula for tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H) reads
+
+    Γ(a, b)_G = {½(b_G M_G'[a] + a_G M_G'[b]) − G W_G} M_G⁻¹,    W_G = M'_G with ½(a_Gᵀb_G + b_Gᵀa_G) for Ṡ, alike Ṫ.
+
+**Between inv and mix** M_G = S⁻¹ #ₛ T needs the eigenvalues σ² and eigenvectors of S T in balls (Arb's certified ones):
+A with A⁻ᵀSA⁻¹ = ATAᵀ = Σ gives M_G = A⁻¹Σ²ˢ⁻¹A⁻ᵀ, and there M' multiplies entry by entry with the divided
+differences of x ↦ xˢ and xˢ⁻¹ at σ². Points where singular values of G Hᵀ coincide are refused for 0 < s < 1.
 
 **The Sylvester equation, certified.** The vertical part of v minimises the distance to v, so its Λ solves the normal
 equations of the vertical space,
 
     N(Λ) = M₁ Λ M₂ + M₃ Λ M₄ = R,    all Mᵢ symmetric positive definite:
-    inv: (M₁, M₂, M₃, M₄) = (S, S_ε⁻¹, T_ε⁻¹, T),    R = T_ε⁻¹ v_HᵀH − Gᵀv_G S_ε⁻¹
-    mix: (M₁, M₂, M₃, M₄) = (S, T_ε, S_ε, T),        R = S_ε v_HᵀH − Gᵀv_G T_ε
+    (M₁, M₂, M₃, M₄) = (S, M_G, M_H, T),    R = M_H v_HᵀH − Gᵀv_G M_G,
+    inv: M_G = S_ε⁻¹, M_H = T_ε⁻¹           mix: M_G = T_ε, M_H = S_ε
 
 which for inv is the paper's Sylvester equation multiplied by T_ε⁻¹ and S_ε⁻¹, without its loss of symmetry. Let L and
 K be *any* double matrices that nearly diagonalise the pairs (M₁, M₃) and (M₂, M₄): LᵀM₁L = D₁^½(I + E₁)D₁^½, and so on
@@ -51,7 +58,8 @@ from typing import Any, TypeVar
 
 import flint
 import numpy as np
-from flint import arb, arb_mat
+import scipy.linalg
+from flint import acb_mat, arb, arb_mat
 
 from refgeo.arguments import Array, number, one_of, order_of
 from refgeo.exact_flow import NARROW as FLOW_NARROW
@@ -59,6 +67,7 @@ from refgeo.exact_flow import FlowError, flow, identity
 from refgeo.pair import Pair
 
 INITIAL_BITS = 128
+_ENDS = {"inv": 0.0, "mix": 1.0}
 MAXIMUM_BITS = 3072
 NARROW = 2.0**-80
 """A ball is narrow enough when its radius is at most this fraction of the largest entry it is judged beside."""
@@ -111,7 +120,7 @@ class ExactTangentSpace:
 
     Parameters
     ----------
-    metric : "inv" or "mix"
+    metric : "inv", "mix", or s between 0 and 1 for S⁻¹ #ₛ T
     G : ndarray, shape (n, h)
     H : ndarray, shape (m, h)
     relaxation : float
@@ -134,12 +143,15 @@ class ExactTangentSpace:
     13.0
     """
 
-    def __init__(self, metric: str, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS) -> None:
-        one_of("metric", metric, ("inv", "mix"))
+    def __init__(
+        self, metric: str | float, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS
+    ) -> None:
+        if isinstance(metric, str):
+            metric = _ENDS[one_of("metric", metric, _ENDS)]
         point = Pair(G, H)
         if point.block_shape:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
-        self.metric, self.point, self.max_bits = metric, point, max_bits
+        self.s, self.point, self.max_bits = number("metric", metric, "s", least=0.0, most=1.0), point, max_bits
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
         self._exponents = tuple(int(np.frexp(np.abs(factor).max())[1]) for factor in point)
         self._ball_points: dict[int, _BallPoint] = {}
@@ -301,19 +313,21 @@ class ExactTangentSpace:
     @property
     def _is_closed(self) -> bool:
         """Whether exact geodesics have a closed form that is known to hold for any velocity."""
-        return self.relaxation == 0.0 and (self.metric == "inv" or self.point.sizes[2] == 1)
+        return self.relaxation == 0.0 and (self.s == 0.0 or self.point.sizes[2] == 1)
 
     def _exact(self, point: _BallPoint, velocity: list[arb_mat], time: arb) -> list[arb_mat]:
         factors = (point.G, point.H)
         if not self._is_closed:
-            return flow(self.metric, factors, velocity, point.epsilons, time)
-        if self.metric == "mix":
-            return _cone_geodesic(factors, velocity, time)
+            if self.s not in (0.0, 1.0):
+                raise EnclosureError("exact geodesics between inv and mix are enclosed for h = 1 only")
+            return flow("mix" if self.s else "inv", factors, velocity, point.epsilons, time)
+        if self.s > 0.0:
+            return _cone_geodesic(factors, velocity, time, arb(self.s))
         return [_exact_geodesic(F, W, x, time) for F, W, x in zip(factors, point.weights, velocity, strict=True)]
 
-    def _scaled(self, parts: Sequence[arb_mat], sign: int, shift: int = 0) -> list[arb_mat]:
-        """Parts multiplied by 2 to the ±exponents of the point, and 2 to the shift: exact."""
-        return [part * arb(2) ** (sign * p + shift) for part, p in zip(parts, self._exponents, strict=True)]
+    def _scaled(self, parts: Sequence[arb_mat], sign: int) -> list[arb_mat]:
+        """Parts multiplied by 2 to the ±exponents of the point: exact."""
+        return [part * arb(2) ** (sign * p) for part, p in zip(parts, self._exponents, strict=True)]
 
     def _moved_back(self, parts: Sequence[arb_mat]) -> list[arb_mat]:
         """Tangent vectors or points of the scaled geometry in the original one."""
@@ -321,14 +335,15 @@ class ExactTangentSpace:
 
     def _metric_scale(self) -> arb:
         """⟨a, b⟩ beside the inner product of the scaled vectors at the scaled point."""
-        return arb(1) if self.metric == "inv" else arb(2) ** (2 * sum(self._exponents))
+        return arb(2) ** (2 * arb(self.s) * sum(self._exponents))
 
     def _covector_balls(self, e: Vector) -> list[arb_mat]:
-        shift = 0 if self.metric == "inv" else -2 * sum(self._exponents)
-        return self._scaled(_balls(self._checked(e)), 1, shift)
+        scale = 1 / self._metric_scale()
+        return [part * scale for part in self._scaled(_balls(self._checked(e)), 1)]
 
     def _covectors_back(self, parts: Sequence[arb_mat]) -> list[arb_mat]:
-        return self._scaled(parts, -1, 0 if self.metric == "inv" else 2 * sum(self._exponents))
+        scale = self._metric_scale()
+        return [part * scale for part in self._scaled(parts, -1)]
 
     def _balls(self, vector: Vector) -> list[arb_mat]:
         """The vector in balls, scaled like the point; kept for a (hence immutable) `Pair`."""
@@ -351,7 +366,7 @@ class ExactTangentSpace:
 
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:
-            self._ball_points[bits] = _BallPoint(self.metric, self.point, self.relaxation, self._exponents)
+            self._ball_points[bits] = _BallPoint(self.s, self.point, self.relaxation, self._exponents)
         return self._ball_points[bits]
 
     def _enclose_pair(
@@ -394,8 +409,8 @@ class ExactTangentSpace:
 class _BallPoint:
     """The base point in balls at the current working precision."""
 
-    def __init__(self, metric: str, point: Pair, relaxation: float, exponents: Sequence[int]) -> None:
-        self.metric, self.relaxation = metric, relaxation
+    def __init__(self, s: float, point: Pair, relaxation: float, exponents: Sequence[int]) -> None:
+        self.s = s
         self.point = Pair(*(np.ldexp(factor, -p) for factor, p in zip(point, exponents, strict=True)))
         self.G, self.H = (ball * arb(2) ** -p for ball, p in zip(_balls(point), exponents, strict=True))
         h = point.sizes[2]
@@ -409,62 +424,69 @@ class _BallPoint:
         """S_ε⁻¹ and T_ε⁻¹; ZeroDivisionError when the precision does not separate them from singular."""
         return self.S_eps.inv(), self.T_eps.inv()
 
-    @property
+    @cached_property
+    def gauge(self) -> _BallGauge:
+        """Only between inv and mix."""
+        return _BallGauge.of(self.S_eps, self.T_eps)
+
+    @cached_property
     def weights(self) -> tuple[arb_mat, arb_mat]:
         """The metric tensor of the G and of the H part."""
-        return self.inverses if self.metric == "inv" else (self.T_eps, self.S_eps)
+        if self.s in (0.0, 1.0):
+            return (self.T_eps, self.S_eps) if self.s else self.inverses
+        power = self.gauge.power(2 * arb(self.s) - 1)
+        return self.gauge.carried(power, power)
 
-    @property
+    @cached_property
     def inverse_weights(self) -> tuple[arb_mat, arb_mat]:
-        return (self.S_eps, self.T_eps) if self.metric == "inv" else (self.inverses[1], self.inverses[0])
+        if self.s in (0.0, 1.0):
+            return (self.inverses[1], self.inverses[0]) if self.s else (self.S_eps, self.T_eps)
+        power = self.gauge.power(1 - 2 * arb(self.s))
+        to_H, to_G = self.gauge.carried(power, power)
+        return to_G, to_H
 
-    def inverse_weights_derivative(self, v: Sequence[arb_mat]) -> tuple[arb_mat, arb_mat]:
+    def weights_derivative(self, S_dot: arb_mat, T_dot: arb_mat) -> tuple[arb_mat, arb_mat]:
+        """The derivative of `weights` when S and T change."""
+        if self.s == 1.0:
+            return T_dot, S_dot
+        if self.s == 0.0:
+            S_inverse, T_inverse = self.inverses
+            return -(S_inverse * S_dot * S_inverse), -(T_inverse * T_dot * T_inverse)
+        return self.gauge.mean_derivative(arb(self.s), S_dot, T_dot)
+
+    def weights_along(self, v: Sequence[arb_mat]) -> tuple[arb_mat, arb_mat]:
         S_dot, T_dot = (_symmetric_sum(x.transpose() * F) for x, F in zip(v, (self.G, self.H), strict=True))
-        if self.metric == "inv":
-            return S_dot, T_dot
-        S_inverse, T_inverse = self.inverses
-        return -(T_inverse * T_dot * T_inverse), -(S_inverse * S_dot * S_inverse)
+        return self.weights_derivative(S_dot, T_dot)
+
+    def inverse_weights_derivative(self, v: Sequence[arb_mat]) -> list[arb_mat]:
+        return [-(M * change * M) for M, change in zip(self.inverse_weights, self.weights_along(v), strict=True)]
 
     def christoffel(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> list[arb_mat]:
-        if self.metric == "inv":
-            return [
-                G * self._half(W * _symmetric_sum(x.transpose() * z))
-                - x * self._half(W * _symmetric_sum(z.transpose() * G))
-                - z * self._half(W * _symmetric_sum(x.transpose() * G))
-                for G, W, x, z in zip((self.G, self.H), self.inverses, a, b, strict=True)
-            ]
+        half = arb(1) / 2
+        between = self.weights_derivative(
+            *(_symmetric_sum(x.transpose() * z) * half for x, z in zip(a, b, strict=True))
+        )
         return [
-            a[own] * self._half(_symmetric_sum(b[other].transpose() * H) * W)
-            + b[own] * self._half(_symmetric_sum(a[other].transpose() * H) * W)
-            - G * self._half(_symmetric_sum(a[other].transpose() * b[other]) * W)
-            for own, other, G, H, W in self._crossed()
-        ]
+            z * (along_a * inverse * half) + x * (along_b * inverse * half) - F * (W * inverse)
+            for F, x, z, along_a, along_b, W, inverse in zip(
+                (self.G, self.H), a, b, self.weights_along(a), self.weights_along(b), between, self.inverse_weights,
+                strict=True,
+            )
+        ]  # fmt: skip
 
     def christoffel_adjoint(self, a: Sequence[arb_mat], e: Sequence[arb_mat]) -> list[arb_mat]:
-        if self.metric == "inv":
-            return [
-                x * self._half(_symmetric_sum(f.transpose() * G * W))
-                - G * self._half(_symmetric_sum(f.transpose() * x * W))
-                - f * self._half(_symmetric_sum(x.transpose() * G) * W)
-                for G, W, x, f in zip((self.G, self.H), self.inverses, a, e, strict=True)
-            ]
-        raised = [f * W for f, W in zip(e, (self.inverses[1], self.inverses[0]), strict=True)]
+        """Γ(a, ·)* e: the map (Ṡ, Ṫ) ↦ (M_G', M_H') is its own adjoint in tr(M_G'X) + tr(M_H'Y)."""
+        half = arb(1) / 2
+        raised = [x * inverse for x, inverse in zip(e, self.inverse_weights, strict=True)]
+        small = [_symmetric_sum(f.transpose() * x) * half for f, x in zip(raised, a, strict=True)]
+        beside = [_symmetric_sum(f.transpose() * F) * half for f, F in zip(raised, (self.G, self.H), strict=True)]
+        bends, falls = self.weights_derivative(*small), self.weights_derivative(*beside)
         return [
-            raised[own] * self._half(_symmetric_sum(a[other].transpose() * H))
-            + G * self._half(_symmetric_sum(raised[other].transpose() * a[other]))
-            - a[own] * self._half(_symmetric_sum(raised[other].transpose() * H))
-            for own, other, G, H, _ in self._crossed()
+            f * (along * half) + F * bend - x * fall
+            for F, x, f, along, bend, fall in zip(
+                (self.G, self.H), a, raised, self.weights_along(a), bends, falls, strict=True
+            )
         ]
-
-    @staticmethod
-    def _half(small: arb_mat) -> arb_mat:
-        """The formulas' ½, on h×h matrices rather than on tall ones."""
-        return small * (arb(1) / 2)
-
-    def _crossed(self) -> Iterator[tuple[int, int, arb_mat, arb_mat, arb_mat]]:
-        """Own index, other index, own factor, other factor, inverse Gram matrix of the other: G's turn, then H's."""
-        yield 0, 1, self.G, self.H, self.inverses[1]
-        yield 1, 0, self.H, self.G, self.inverses[0]
 
     def vertical_coefficients(self, v_G: arb_mat, v_H: arb_mat) -> arb_mat:
         """Λ of the horizontal projection, by the certified iteration of the module's text."""
@@ -497,13 +519,10 @@ class _BallPoint:
     @cached_property
     def _nearly_diagonal(self) -> tuple[list[arb_mat], arb_mat, arb_mat, Array, float]:
         """M̃₁..M̃₄ in the bases L and K, those bases, the diagonal N₀ (as doubles), and a bound δ on all ‖Eᵢ‖."""
-        left, right = _diagonalising_bases(self.metric, self.point, [float(epsilon) for epsilon in self.epsilons])
+        left, right = self._diagonalising_bases()
         L, K = _ball(left), _ball(right)
-        if self.metric == "inv":
-            inverse_S, inverse_T = self.inverses
-            operators = (self.S, inverse_S, inverse_T, self.T)
-        else:
-            operators = (self.S, self.T_eps, self.S_eps, self.T)
+        weight_G, weight_H = self.weights
+        operators = (self.S, weight_G, weight_H, self.T)
         transformed, diagonals, delta = [], [], arb(0)
         for operator, basis in zip(operators, (L, K, L, K), strict=True):
             matrix = basis.transpose() * operator * basis
@@ -531,27 +550,103 @@ class _BallPoint:
         # A rounded N₀ is as good as the exact one with the relative difference put into δ.
         return transformed, L, K, N0, bound + 2.0**-50
 
+    def _diagonalising_bases(self) -> tuple[Array, Array]:
+        """Double matrices L, K that nearly diagonalise (M₁, M₃) and (M₂, M₄); their errors cost time, never truth."""
+        G, H = self.point
+        if self.s == 1.0:
+            # (S, S_ε) and (T_ε, T) are diagonal in the right singular vectors of G and H.
+            return _right_singular_vectors(G), _right_singular_vectors(H)
+        if self.s > 0.0:
+            middles = [_read(matrix)[0] for matrix in (self.S, *self.weights, self.T)]
+            pairs = [(middles[0], middles[2]), (middles[3], middles[1])]
+            try:
+                left, right = (scipy.linalg.eigh(0.5 * (a + a.T), 0.5 * (b + b.T))[1] for a, b in pairs)
+            except np.linalg.LinAlgError:
+                raise EnclosureError(
+                    "the factors are too ill-conditioned for the certified Sylvester solution"
+                ) from None
+            return left, right
+        shifts = [np.sqrt(float(epsilon)) * np.eye(self.S.nrows()) for epsilon in self.epsilons]
+        (_, R_G), (_, R_H) = np.linalg.qr(G), np.linalg.qr(H)
+        (_, relaxed_G), (_, relaxed_H) = (
+            np.linalg.qr(np.vstack([factor, shift])) for factor, shift in zip((G, H), shifts, strict=True)
+        )
+        # With U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V: LᵀT_ε⁻¹L = I and LᵀSL = Σ². K alike, with the roles exchanged.
+        left = relaxed_H.T @ _right_singular_vectors(R_G @ relaxed_H.T)
+        right = relaxed_G.T @ _right_singular_vectors(R_H @ relaxed_G.T)
+        return left, right
+
+
+@dataclass(frozen=True)
+class _BallGauge:
+    """A with A⁻ᵀSA⁻¹ = ATAᵀ = Σ, its inverse, and σ²."""
+
+    A: arb_mat
+    inverse: arb_mat
+    squares: list[arb]
+
+    @classmethod
+    def of(cls, S: arb_mat, T: arb_mat) -> _BallGauge:
+        """From S T = AᵀΣ²A⁻ᵀ, whose eigenvalues are real and whose eigenvectors may be taken so."""
+        try:
+            values, vectors = acb_mat(S * T).eig(right=True)
+        except ValueError as error:
+            raise EnclosureError(
+                "between inv and mix the singular values of G Hᵀ must be told apart, and they are not"
+            ) from error
+        W, squares = vectors.real, [value.real for value in values]
+        if not all(square > 0 for square in squares):
+            raise EnclosureError("the eigenvalues of S T are not known to be positive")
+        h = S.nrows()
+        lengths = [(W.transpose() * T * W)[i, i] for i in range(h)]
+        A = (
+            W * _diagonal([(x.sqrt() / length).sqrt() for x, length in zip(squares, lengths, strict=True)])
+        ).transpose()
+        return cls(A, A.inv(), squares)
+
+    def carried(self, G: arb_mat, H: arb_mat) -> tuple[arb_mat, arb_mat]:
+        """Metric tensors of the gauge at the point."""
+        return self.inverse * G * self.inverse.transpose(), self.A.transpose() * H * self.A
+
+    def power(self, p: arb) -> arb_mat:
+        """Σᵖ."""
+        return _diagonal([x ** (p / 2) for x in self.squares])
+
+    def mean_derivative(self, s: arb, S_dot: arb_mat, T_dot: arb_mat) -> tuple[arb_mat, arb_mat]:
+        """The derivatives of S⁻¹ #ₛ T and T⁻¹ #ₛ S: (f(M) − f(N))/(M − N) entry by entry where M and N are diagonal."""
+        moved_S = self.inverse.transpose() * S_dot * self.inverse
+        moved_T = self.A * T_dot * self.A.transpose()
+        alpha = self._divided_differences(s - 1, arb(1) / 2)
+        beta = self._divided_differences(s, arb(0))
+        return self.carried(
+            _entrywise(alpha, moved_S) + _entrywise(beta, moved_T),
+            _entrywise(alpha, moved_T) + _entrywise(beta, moved_S),
+        )
+
+    def _divided_differences(self, power: arb, weight: arb) -> arb_mat:
+        """(xᵢxⱼ)ʷ (xᵢᵖ − xⱼᵖ)/(xᵢ − xⱼ), x = σ², and its limit on the diagonal."""
+
+        def entry(i: int, j: int) -> arb:
+            x, y = self.squares[i], self.squares[j]
+            quotient = power * x ** (power - 1) if i == j else (x**power - y**power) / (x - y)
+            return (x * y) ** weight * quotient
+
+        h = len(self.squares)
+        return arb_mat([[entry(i, j) for j in range(h)] for i in range(h)])
+
+
+def _diagonal(entries: Sequence[arb]) -> arb_mat:
+    h = len(entries)
+    return arb_mat([[entries[i] if i == j else arb(0) for j in range(h)] for i in range(h)])
+
+
+def _entrywise(a: arb_mat, b: arb_mat) -> arb_mat:
+    return arb_mat(a.nrows(), a.ncols(), [x * y for x, y in zip(a.entries(), b.entries(), strict=True)])
+
 
 def _iterations(contraction: float) -> int:
     """Steps until a contracting iteration has reached the working precision."""
     return int(np.ceil(-flint.ctx.prec / np.log2(max(contraction, 2.0**-52))))
-
-
-def _diagonalising_bases(metric: str, point: Pair, epsilons: Sequence[float]) -> tuple[Array, Array]:
-    """Double matrices L, K that nearly diagonalise (M₁, M₃) and (M₂, M₄); accuracy affects speed, never correctness."""
-    G, H = point
-    if metric == "mix":
-        # (S, S_ε) and (T_ε, T) are diagonal in the right singular vectors of G and H.
-        return _right_singular_vectors(G), _right_singular_vectors(H)
-    shifts = [np.sqrt(epsilon) * np.eye(point.sizes[2]) for epsilon in epsilons]
-    (_, R_G), (_, R_H) = np.linalg.qr(G), np.linalg.qr(H)
-    (_, relaxed_G), (_, relaxed_H) = (
-        np.linalg.qr(np.vstack([factor, shift])) for factor, shift in zip((G, H), shifts, strict=True)
-    )
-    # With U Σ Vᵀ = R_G R_H,εᵀ and L = R_H,εᵀ V: LᵀT_ε⁻¹L = I and LᵀSL = Σ². K alike, with the roles exchanged.
-    left = relaxed_H.T @ _right_singular_vectors(R_G @ relaxed_H.T)
-    right = relaxed_G.T @ _right_singular_vectors(R_H @ relaxed_G.T)
-    return left, right
 
 
 def _right_singular_vectors(matrix: Array) -> Array:
@@ -565,13 +660,13 @@ def _product(point: _BallPoint, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> a
     return total
 
 
-def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: arb) -> list[arb_mat]:
-    r"""Mix with h = 1, whatever the velocity.
+def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: arb, s: arb) -> list[arb_mat]:
+    r"""S⁻¹ #ₛ T with h = 1 and s > 0, whatever the velocity; mix is s = 1.
 
-    With G = r g, H = s k (g, k unit vectors), x = rs and y = ln(r/s) the metric s²|Ġ|² + r²|Ḣ|² is
-    ½ẋ² + x²(½ẏ² + |ġ|² + |k̇|²): a cone of radius ρ = x/√2 over the flat line times two spheres, of which the angle
-    advances at φ̇ = (ẏ² + 2|ġ|² + 2|k̇|²)^½. Unrolled, a geodesic is the straight line (ρ₀ + ρ̇₀t, ρ₀φ̇₀t); with τ the
-    angle of it divided by φ̇₀, y, g and k have moved along their own geodesics for the time τ.
+    With G = r g, H = q k (g, k unit vectors), x = rq and y = ln(r/q) the metric is
+    x²ˢ(½ẋ²/x² + ½ẏ² + |ġ|² + |k̇|²): a cone of radius ρ = xˢ/(√2 s) over the flat line times two spheres, of which the
+    angle advances at φ̇ = s(ẏ² + 2|ġ|² + 2|k̇|²)^½. Unrolled, a geodesic is the straight line (ρ₀ + ρ̇₀t, ρ₀φ̇₀t); with τ
+    the angle of it divided by φ̇₀, y, g and k have moved along their own geodesics for the time τ.
     """
     lengths = [_frobenius(factor) for factor in factors]
     directions = [factor * (1 / length) for factor, length in zip(factors, lengths, strict=True)]
@@ -579,8 +674,8 @@ def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: a
     turns = [(v * (1 / r)) - d * a for d, v, r, a in zip(directions, velocity, lengths, stretch, strict=True)]
     speeds = [_frobenius(turn) for turn in turns]
     y_dot = stretch[0] - stretch[1]
-    outward = 1 + (stretch[0] + stretch[1]) * t  # ρ/ρ₀ along the ray
-    turned = (y_dot * y_dot + 2 * speeds[0] * speeds[0] + 2 * speeds[1] * speeds[1]).sqrt()
+    outward = 1 + s * (stretch[0] + stretch[1]) * t  # ρ/ρ₀ along the ray
+    turned = s * (y_dot * y_dot + 2 * speeds[0] * speeds[0] + 2 * speeds[1] * speeds[1]).sqrt()
     if not (outward > 0 or turned > 0):
         raise FlowError("the geodesic ends before this time: it runs into the cone's apex")
     advance = turned * t
@@ -588,7 +683,7 @@ def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: a
         tau = arb.atan2(advance, outward) / turned
     else:  # 1 − z²/3 ≤ atan(z)/z ≤ 1, z = φ̇t/outward
         tau = t / outward * (1 + arb(0, ((advance / outward) ** 2).abs_upper() / 3))
-    growth = ((outward * outward + advance * advance).sqrt()).sqrt()  # of r and of s, √(x/x₀)
+    growth = (outward * outward + advance * advance) ** (1 / (4 * s))  # of r and of q, √(x/x₀)
     results = []
     for sign, r, d, turn, speed in zip((1, -1), lengths, directions, turns, speeds, strict=True):
         radius = r * growth * (sign * y_dot * tau / 2).exp()

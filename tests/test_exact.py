@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import scipy.integrate
 from flint import arb, arb_mat, fmpq, fmpq_mat
-from helpers import METRICS, conditioned_factor
+from helpers import FAMILY, METRICS, conditioned_factor
 
 import refgeo as rg
 from refgeo import exact
 from refgeo.exact import EnclosureError, ExactTangentSpace
 
 everything = pytest.mark.parametrize("name", METRICS)
+family = pytest.mark.parametrize("name", FAMILY)
 relaxations = pytest.mark.parametrize("relaxation", [0.0, 0.25])
 
 
@@ -101,21 +102,37 @@ def ball(array):
     return arb_mat(*np.shape(array), [float(x) for x in np.ravel(array)])
 
 
-def ball_inner(name, G, H, a, b, relaxation):
+def ball_weights(name, G, H, relaxation):
+    """(9) and (10); between them, for h = 2, (ST)ˢ = a + b ST by Cayley and Hamilton."""
     h = G.ncols()
-    shift = arb(relaxation) * arb_mat(h, h, [int(i == j) for i in range(h) for j in range(h)])
-    S, T = G.transpose() * G + shift, H.transpose() * H + shift
-    weights = (S.inv(), T.inv()) if name == "inv" else (T, S)
+    eye = arb_mat(h, h, [int(i == j) for i in range(h) for j in range(h)])
+    S, T = G.transpose() * G + arb(relaxation) * eye, H.transpose() * H + arb(relaxation) * eye
+    if name in METRICS:
+        return (S.inv(), T.inv()) if name == "inv" else (T, S)
+    s, P = arb(FAMILY[name]().s), S * T
+    half, root = P.trace() / 2, (P.trace() ** 2 / 4 - P.det()).sqrt()
+    larger, smaller = half + root, half - root
+    b = (larger**s - smaller**s) / (larger - smaller)
+    a = larger**s - b * larger
+    return S.inv() * (a * eye + b * P), T.inv() * (a * eye + b * T * S)
+
+
+def ball_inner(name, G, H, a, b, relaxation):
+    weights = ball_weights(name, G, H, relaxation)
     return sum(((W * x.transpose() * y).trace() for W, x, y in zip(weights, a, b, strict=True)), arb(0))
 
 
-@everything
+def exact_space(name, G, H, relaxation=0.0):
+    return ExactTangentSpace(FAMILY[name]().s, G, H, relaxation)
+
+
+@family
 @relaxations
 @pytest.mark.parametrize("condition", [1.0, 1e4])
 def test_christoffel_and_adjoint_satisfy_koszul_to_many_digits(name, relaxation, condition):
     """Central differences of the definition with step 2⁻²⁰⁰ in 900-bit arithmetic, for every unit vector c."""
     G, H, (a, b, e) = setting(4, 3, 2, condition)
-    space = ExactTangentSpace(name, G, H, relaxation)
+    space = exact_space(name, G, H, relaxation)
     gamma, adjoint = space.christoffel(a, b), space.christoffel_adjoint(a, e)
     with flint.ctx.workprec(900):
         point = [ball(G), ball(H)]
@@ -152,16 +169,117 @@ def test_christoffel_and_adjoint_satisfy_koszul_to_many_digits(name, relaxation,
                 assert abs(value.mid() - arb(float(mid))) <= arb(float(rad)) + arb(1e-25)
 
 
-@everything
+@pytest.mark.parametrize("name", [name for name in FAMILY if name not in METRICS])
+@relaxations
+@pytest.mark.parametrize("condition", [1.5, 1e4])
+def test_projection_between_inv_and_mix_is_orthogonal_to_every_vertical_vector(name, relaxation, condition):
+    """⟨Pv, (GK, −HKᵀ)⟩ = 0 for every unit K and v − Pv = (GK, −HKᵀ) for one, with weights by Cayley and Hamilton."""
+    G, H, (v, e, _) = setting(4, 3, 2, condition)
+    space = exact_space(name, G, H, relaxation)
+    projection, gradient = space.horizontal_projection(v), space.riemannian_gradient(e)
+    with flint.ctx.workprec(600):
+        bG, bH, V, E = ball(G), ball(H), [ball(x) for x in v], [ball(x) for x in e]
+        P = [enclosure.ball for enclosure in projection]
+        size = ball_inner(name, bG, bH, V, V, relaxation).sqrt()
+        for index in range(4):
+            K = arb_mat(2, 2, [int(k == index) for k in range(4)])
+            vertical = [bG * K, bH * K.transpose() * arb(-1)]
+            length = ball_inner(name, bG, bH, vertical, vertical, relaxation).sqrt()
+            product = ball_inner(name, bG, bH, P, vertical, relaxation) / (size * length)
+            assert product.contains(0)
+            assert product.rad() < 1e-18
+        removed = (bG.transpose() * bG).inv() * bG.transpose() * (V[0] - P[0])
+        assert (V[0] - P[0]).overlaps(bG * removed)
+        assert (P[1] - V[1]).overlaps(bH * removed.transpose())
+        for one, x, W in zip(gradient, E, ball_weights(name, bG, bH, relaxation), strict=True):
+            assert one.ball.overlaps(x * W.inv())
+
+
+def test_the_mean_for_a_half_solves_its_equation():
+    """X = S⁻¹ #_½ T is the solution of X S X = T; and its eigenvalues must be told apart."""
+    G, H, _ = setting(6, 5, 4)
+    with flint.ctx.workprec(256):
+        point = exact._BallPoint(0.5, rg.Pair(G, H), 0.0, (0, 0))
+        X, Y = point.weights
+        assert (X * point.S * X).overlaps(point.T)
+        assert (Y * point.T * Y).overlaps(point.S)
+        assert max(float(x.rad()) for x in X.entries()) < 1e-60
+    with pytest.raises(EnclosureError, match="told apart"):
+        ExactTangentSpace(0.5, np.eye(3), np.eye(3), max_bits=256).inner_product((np.eye(3),) * 2, (np.eye(3),) * 2)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-6, 1e-13, 1e-16])
+@pytest.mark.parametrize("name", [name for name in FAMILY if name not in METRICS])
+def test_the_core_keeps_its_digits_where_singular_values_nearly_coincide(name, apart):
+    """Divided differences without cancellation: Γ and the projection at gaps down to rounding, against enclosures."""
+    rng = np.random.default_rng(0)
+    Q, W = (np.linalg.qr(rng.standard_normal((n, 3)))[0] for n in (6, 5))
+    sigma = np.array([2.0, 2.0 * (1.0 + apart), 0.5])
+    G, H = Q * np.sqrt(sigma), W * np.sqrt(sigma)
+    a, b = (rg.Pair(rng.standard_normal((6, 3)), rng.standard_normal((5, 3))) for _ in range(2))
+    exact_one, space = exact_space(name, G, H), FAMILY[name]().at(rg.Pair(G, H))
+    for enclosures, values in (
+        (exact_one.christoffel(a, b), space.christoffel(a, b)),
+        (exact_one.horizontal_projection(a), space.horizontal_projection(a)),
+        (exact_one.christoffel_adjoint(a, b), space.christoffel_adjoint(a, b)),
+    ):
+        for enclosure, value in zip(enclosures, values, strict=True):
+            assert np.abs(value - enclosure.mid).max() < 2e-14 * np.abs(enclosure.mid).max()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILY if name not in METRICS])
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e5])
+@pytest.mark.parametrize("scale", [1.0, 1e-80])
+def test_the_core_between_inv_and_mix_agrees_with_enclosures(name, condition, scale):
+    """Every operation, to κ(GHᵀ) times rounding, also where all is tiny."""
+    G, H, vectors = setting(6, 5, 3, condition)
+    G, H, (a, b, e) = scale * G, scale * H, [rg.Pair(*v) for v in vectors]
+    a, b, e = a * scale, b * scale, e / scale
+    exact_one, space = exact_space(name, G, H), FAMILY[name]().at(rg.Pair(G, H))
+    for function, arguments in (
+        ("horizontal_projection", (a,)),
+        ("riemannian_gradient", (e,)),
+        ("christoffel", (a, b)),
+        ("christoffel_adjoint", (a, e)),
+        ("riemannian_hessian", (e, e, a)),
+        ("geodesic", (a, 0.3)),
+    ):
+        enclosures, values = getattr(exact_one, function)(*arguments), getattr(space, function)(*arguments)
+        error, size = (
+            max(np.abs(x).max() for x in parts)
+            for parts in (
+                [value - enclosure.mid for enclosure, value in zip(enclosures, values, strict=True)],
+                [enclosure.mid for enclosure in enclosures],
+            )
+        )
+        assert error <= 1e-14 * condition**2 * size, function
+    inner = exact_one.inner_product(a, b)
+    assert abs(space.inner_product(a, b) - inner.mid) <= 1e-14 * condition**2 * space.norm(a) * space.norm(b)
+
+
+@pytest.mark.parametrize("s", [1e-3, 0.3, 0.8])
+@pytest.mark.parametrize("seed", range(4))
+def test_cones_of_the_family_are_enclosed(s, seed):
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((4, 1)), 2.0 * rng.standard_normal((3, 1)))
+    v = 0.3 * rg.Pair(rng.standard_normal((4, 1)), rng.standard_normal((3, 1)))
+    values = rg.InterpolatedMetric(s).at(point).geodesic(v, 0.7, "exact")
+    for enclosure, value in zip(ExactTangentSpace(s, *point).geodesic(v, 0.7, "exact"), values, strict=True):
+        assert np.abs(value - enclosure.mid).max() < 1e-14 * np.abs(enclosure.mid).max()
+    with pytest.raises(EnclosureError, match="h = 1"):
+        ExactTangentSpace(s, np.eye(3, 2), np.eye(3, 2) + 0.1).geodesic((np.eye(3, 2), np.eye(3, 2)), 1.0, "exact")
+
+
+@family
 @relaxations
 def test_hessian_is_the_second_derivative_less_the_first_along_gamma(name, relaxation):
     """⟨Hess[v], u⟩ = ⟨w, u⟩ − ⟨e, Γ(v, u)⟩ in the Euclidean pairing for horizontal u; no derivative of g⁻¹ in it."""
     G, H, (e, w, v) = setting()
-    space = ExactTangentSpace(name, G, H, relaxation)
+    space = exact_space(name, G, H, relaxation)
     hessian = space.riemannian_hessian(e, w, v)
     assert narrow(hessian)
     result = tuple(part.mid for part in hessian)
-    float_space = METRICS[name](relaxation=relaxation).at(rg.Pair(G, H))
+    float_space = FAMILY[name](relaxation=relaxation).at(rg.Pair(G, H))
     assert float_space.norm(float_space.vertical_projection(rg.Pair(*result))) < 1e-13 * float_space.norm(result)
     rng = np.random.default_rng(7)
     for _ in range(4):
@@ -174,11 +292,11 @@ def test_hessian_is_the_second_derivative_less_the_first_along_gamma(name, relax
         assert abs(actual - expected) < 1e-12 * float_space.norm(result)
 
 
-@everything
+@family
 @relaxations
 def test_geodesics_of_order_1_and_2_follow_from_christoffel(name, relaxation):
     G, H, (v, _, _) = setting()
-    space = ExactTangentSpace(name, G, H, relaxation)
+    space = exact_space(name, G, H, relaxation)
     t = 0.375
     gamma = space.christoffel(v)
     for order, bend in ((1, 0.0), (2, 0.5 * t * t)):
@@ -246,17 +364,17 @@ def test_large_blocks_are_enclosed_narrowly(name, condition):
 def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, monkeypatch):
     G, H, (v, _, _) = setting()
     good = ExactTangentSpace(name, G, H).horizontal_projection(v)
-    bases = exact._diagonalising_bases
+    bases = exact._BallPoint._diagonalising_bases
 
-    def spoiled(*arguments):
+    def spoiled(point):
         rng = np.random.default_rng(0)
-        return tuple(basis * (1 + 1e-2 * rng.standard_normal(basis.shape)) for basis in bases(*arguments))
+        return tuple(basis * (1 + 1e-2 * rng.standard_normal(basis.shape)) for basis in bases(point))
 
-    monkeypatch.setattr(exact, "_diagonalising_bases", spoiled)
+    monkeypatch.setattr(exact._BallPoint, "_diagonalising_bases", spoiled)
     for one, other in zip(ExactTangentSpace(name, G, H).horizontal_projection(v), good, strict=True):
         assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
         assert one.rad.max() < 1e-15 * np.abs(one.mid).max()
-    monkeypatch.setattr(exact, "_diagonalising_bases", lambda *arguments: (np.ones((3, 3)), np.eye(3)))
+    monkeypatch.setattr(exact._BallPoint, "_diagonalising_bases", lambda point: (np.ones((3, 3)), np.eye(3)))
     with pytest.raises(EnclosureError, match="ill-conditioned"):
         ExactTangentSpace(name, G, H, max_bits=256).horizontal_projection(v)
 
