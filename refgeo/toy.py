@@ -194,7 +194,7 @@ def _name(metric: Any, euclidean: bool = False) -> str:
     if euclidean and isinstance(metric, str) and metric == "Euclidean":
         return metric
     name = geometry_of(metric).name
-    if name == "adaptive":
+    if name not in ("inv", "mix"):
         names = '"Euclidean", "inv" or "mix"' if euclidean else '"inv" or "mix"'
         raise ValueError(f"metric: expected {names}, got {metric!r}")
     return name

@@ -17,7 +17,7 @@ from refgeo.diagonal.geometry import geometry_of
 from refgeo.diagonal.problem import Problem
 from refgeo.diagonal.separable import dominating_diagonal, dual
 
-NAMES = ("inv", "mix", "adaptive")
+NAMES = ("inv", "mix", "adaptive", rg.InterpolatedMetric(0.3), rg.InterpolatedMetric(0.7))
 
 
 # The parts --------------------------------------------------------------------------------------
@@ -30,11 +30,14 @@ def test_a_term_is_concave_up_to_the_stated_point_and_convex_beyond(name):
     for _ in range(200):
         beta, g = rng.standard_normal(2)
         D, multiplier = 10.0 ** rng.uniform(-2, 2, 2)
-        turn = float(geometry.concave_until(*map(np.asarray, (beta, g, D, multiplier))))
+        at = [np.asarray(x) for x in (beta, g, D, multiplier)]
+        first, turn = float(geometry.concave_from(*at)), float(geometry.concave_until(*at))
         t = np.linspace(max(-0.7, geometry.lowest(np.asarray(beta))), 2.0, 400)
         w, slope = geometry.shift(beta, t), geometry.slope(beta, t)
         bend = 2 * (g + D * w) * geometry.curvature(beta, t) + 2 * D * slope**2 - 2 * multiplier
-        assert np.all(bend[t < turn - 1e-9] <= 1e-9)
+        assert np.all(bend[(first + 1e-9 < t) & (t < turn - 1e-9)] <= 1e-9)
+        if name != "adaptive":
+            assert np.all(bend[t < first - 1e-9] >= -1e-9)
         assert np.all(bend[t > turn + 1e-9] >= -1e-9)
 
 
@@ -118,12 +121,11 @@ def test_every_bound_alone_is_above_all_points(name):
     assert all(ratio < 1.01 for ratio in tightest.values()), tightest
 
 
-def test_a_bound_that_is_beaten_is_noticed_and_left_out(monkeypatch):
+def test_a_bound_that_is_beaten_is_an_error(monkeypatch):
     monkeypatch.setattr(outer, "ellipsoid", lambda *arguments: np.zeros(()))
     X = np.array([[1.0, 2.0], [0.0, 1.0]])
-    with pytest.warns(RuntimeWarning, match="an upper bound of 1 networks is below a value that is reached"):
-        found = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], X, [1.0, 1.0], 0.1)
-    assert found.upper > found.lower
+    with pytest.raises(ArithmeticError, match="an upper bound of 1 networks is below a value that is reached"):
+        diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], X, [1.0, 1.0], 0.1)
 
 
 # Certified values ------------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_a_thousand_instances_are_certified(name):
             size = loss(u[k], v[k], X[k], y[k]) + np.sum(y[k] ** 2) + found.lower[k]
             assert abs(reached - found.lower[k]) <= 1e-11 * size
     shares = {diagonal_gram: np.mean(np.concatenate(values)) for diagonal_gram, values in exact.items()}
-    assert shares[True] >= 0.98
+    assert shares[True] >= (0.98 if isinstance(name, str) else 0.97)
     assert shares[False] >= 0.7
 
 

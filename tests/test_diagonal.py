@@ -11,18 +11,19 @@ from refgeo import diagonal
 from refgeo.diagonal.geometry import GEOMETRIES, geometry_of
 
 METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
+BETWEEN = (rg.InterpolatedMetric(0.3), rg.InterpolatedMetric(0.7))
 NAMES = ("inv", "mix", "adaptive")
 
 
 # Geodesics -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["inv", "mix"])
+@pytest.mark.parametrize("name", ["inv", "mix", *BETWEEN])
 def test_geodesics_norms_and_projections_are_those_of_the_pair_geometry(name):
     rng = np.random.default_rng(0)
     for _ in range(20):
         u, v, a, c = rng.standard_normal((4, 6))
-        space = METRICS[name].at(one_by_one(u, v))
+        space = METRICS.get(name, name).at(one_by_one(u, v))
         projected = diagonal.horizontal_projection(u, v, a, c)
         expected = space.horizontal_projection(one_by_one(a, c))
         assert np.allclose(projected[0], expected.G[:, 0, 0], rtol=1e-12)
@@ -59,7 +60,7 @@ def test_mix_asks_for_a_horizontal_velocity_and_frozen_coordinates_stay():
         assert u[1] > 2.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *BETWEEN])
 def test_coordinates_are_isometric_and_their_velocities_end_where_the_shift_says(name):
     rng = np.random.default_rng(1)
     geometry = geometry_of(name)
@@ -67,8 +68,7 @@ def test_coordinates_are_isometric_and_their_velocities_end_where_the_shift_says
         u, v = rng.standard_normal((2, 5))
         u[0] = 0.0
         t = rng.standard_normal(5) * (u != 0)
-        if name == "mix":
-            t = np.maximum(t, 0.9 * geometry.lowest(u * v))
+        t = np.maximum(t, 0.9 * geometry.lowest(u * v))
         eta_u, eta_v = geometry.velocity(u, v, t)
         assert diagonal.norm(name, u, v, eta_u, eta_v) == pytest.approx(np.linalg.norm(t), rel=1e-12)
         moved_u, moved_v = diagonal.geodesic(name, u, v, eta_u, eta_v)
@@ -77,7 +77,8 @@ def test_coordinates_are_isometric_and_their_velocities_end_where_the_shift_says
         shift, slope, curvature = (f(u * v, t) for f in (geometry.shift, geometry.slope, geometry.curvature))
         plus, minus = geometry.shift(u * v, t + h), geometry.shift(u * v, t - h)
         smooth = np.abs(t + np.sqrt(0.5)) > 0.01  # the adaptive shift bends suddenly there
-        assert np.allclose((plus - minus)[smooth] / (2 * h), slope[smooth], rtol=1e-8, atol=1e-9)
+        near = 1e-8 if name in NAMES else 1e-6  # between inv and mix, third derivatives are large near the end
+        assert np.allclose((plus - minus)[smooth] / (2 * h), slope[smooth], rtol=near, atol=1e-9)
         assert np.allclose(((plus - 2 * shift + minus) / h**2)[smooth], curvature[smooth], rtol=1e-4, atol=1e-4)
 
 
@@ -140,14 +141,14 @@ def test_auto_pgd_reaches_the_certified_adaptive_maximum():
         assert 0.999 * found.lower <= result.value <= found.upper * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["inv", "mix"])
+@pytest.mark.parametrize("name", ["inv", "mix", *BETWEEN])
 def test_the_second_order_value_is_that_of_the_riemannian_hessian(name):
     """At zero residual the value is ½ρ²λ_max of the Hessian on the quotient, here as a dense matrix."""
     rng = np.random.default_rng(17)
     d = 5
     u, v = rng.standard_normal((2, d))
     X = rng.standard_normal((3, d))
-    space = METRICS[name].at(one_by_one(u, v))
+    space = METRICS.get(name, name).at(one_by_one(u, v))
     zero = one_by_one(np.zeros(d), np.zeros(d))
     geometry = geometry_of(name)
     H = np.empty((d, d))

@@ -26,7 +26,6 @@ The formulas of the paper follow. For XᵀX = I, with β* = Xᵀy, it is g = β�
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +110,7 @@ def worst_case(
 
     Parameters
     ----------
-    metric : "inv", "mix", "adaptive", or InvariantMetric() or MixedMetric()
+    metric : "inv", "mix", "adaptive", or InvariantMetric(), MixedMetric() or InterpolatedMetric(s)
     u, v : array_like, shape ``(..., d)``
         Coordinates with u_i v_i = 0 do not move.
     X : array_like, shape ``(..., n, d)``
@@ -266,17 +265,15 @@ def _certified(
 
 
 def _checked(bound: Array, lower: Array, rounding: Array) -> Array:
-    """A bound, at least what is reached; one that is beaten by more than rounding is a mistake, and does not count."""
+    """A bound, at least what is reached; one that is beaten by more than rounding is a mistake of ours."""
     bound = np.where(np.isnan(bound), math.inf, bound)
     beaten = bound < lower - rounding
     if np.any(beaten):
-        warnings.warn(
-            f"refgeo.diagonal: an upper bound of {np.count_nonzero(beaten)} networks is below a value that is reached; "
-            "it is left out. Please report this with the data",
-            RuntimeWarning,
-            stacklevel=5,
+        raise ArithmeticError(
+            f"refgeo.diagonal: an upper bound of {np.count_nonzero(beaten)} networks is below a value that is reached, "
+            "which is a mistake of refgeo. Please report it with the data"
         )
-    return np.where(beaten, math.inf, np.maximum(bound, lower))
+    return np.maximum(bound, lower)
 
 
 def _into_ball(t: Array, rho: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, number, real_array
-from refgeo.diagonal.geometry import Adaptive, Mixed, geometry_of
+from refgeo.diagonal.geometry import Adaptive, Interpolated, geometry_of
 from refgeo.errors import GeodesicIncompleteError
 
 _HORIZONTAL = 1e-8
@@ -32,12 +32,13 @@ def geodesic(
 ) -> tuple[Array, Array]:
     r"""The geodesic from (u, v) with initial velocity (η_u, η_v) at time t, in closed form.
 
-    inv :math:`(u e^{tη_u/u}, v e^{tη_v/v})`; mix :math:`(u\sqrt{1+2bt}, v\sqrt{1+2bt})` for a horizontal velocity;
-    adaptive, which knows no curvature, (u + tη_u, v + tη_v). Coordinates with u_i v_i = 0 do not move.
+    inv :math:`(u e^{tη_u/u}, v e^{tη_v/v})`; mix :math:`(u\sqrt{1+2bt}, v\sqrt{1+2bt})` for a horizontal velocity,
+    between them :math:`(u(1+2sbt)^{1/2s}, v(1+2sbt)^{1/2s})`; adaptive, which knows no curvature, (u + tη_u, v + tη_v).
+    Coordinates with u_i v_i = 0 do not move.
 
     Parameters
     ----------
-    metric : "inv", "mix", "adaptive", or InvariantMetric() or MixedMetric()
+    metric : "inv", "mix", "adaptive", or InvariantMetric(), MixedMetric() or InterpolatedMetric(s)
     u, v, eta_u, eta_v : array_like, shape ``(..., d)``
         They broadcast.
     t : float
@@ -67,20 +68,20 @@ def geodesic(
         free = u * v != 0.0
         return u + np.where(free, time * eta_u, 0.0), v + np.where(free, time * eta_v, 0.0)
     rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    if not isinstance(geometry, Mixed):
+    if not isinstance(geometry, Interpolated):
         return u * np.exp(time * rate_u), v * np.exp(time * rate_v)
     forward = math.copysign(1.0, time)
-    ends = _mixed_end(forward * rate_u, forward * rate_v)
+    ends = _end(forward * rate_u, forward * rate_v, geometry.s)
     if np.any(abs(time) >= ends):
         block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
         first = math.copysign(float(ends[block]), time)
         raise GeodesicIncompleteError(
-            f"t: the mix geodesic{f' of network {block}' if block else ''} reaches a zero of u ⊙ v at t = {first:.6g}, "
+            f"t: the geodesic{f' of network {block}' if block else ''} reaches a zero of u ⊙ v at t = {first:.6g}, "
             f"got t = {time:.6g}; take a shorter time or a shorter velocity",
             first,
             block,
         )
-    factor = np.sqrt(1.0 + 2.0 * time * rate_u)
+    factor = (1.0 + 2.0 * geometry.s * time * rate_u) ** (0.5 / geometry.s)
     return u * factor, v * factor
 
 
@@ -97,7 +98,7 @@ def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, 
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
     rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    weight = np.abs(u * v) if isinstance(geometry, Mixed) else 1.0
+    weight = np.abs(u * v) ** geometry.s if isinstance(geometry, Interpolated) else 1.0
     return np.asarray(np.linalg.norm(np.hypot(rate_u, rate_v) * weight, axis=-1))
 
 
@@ -129,20 +130,20 @@ def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLi
     """
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    if not isinstance(geometry, Mixed):
+    if not isinstance(geometry, Interpolated):
         return np.full(u.shape[:-1], np.inf)
-    return _mixed_end(*_rates(u, v, eta_u, eta_v))
+    return _end(*_rates(u, v, eta_u, eta_v), geometry.s)
 
 
-def _mixed_end(rate_u: Array, rate_v: Array) -> Array:
-    """The first t > 0 with 1 + 2bt = 0."""
+def _end(rate_u: Array, rate_v: Array, s: float) -> Array:
+    """The first t > 0 with 1 + 2sbt = 0."""
     if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
         raise ValueError(
-            "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form of mix; "
+            "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
             "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() follows any"
         )
     lowest = np.min(rate_u, axis=-1)
-    return np.asarray(np.divide(-0.5, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
+    return np.asarray(np.divide(-0.5 / s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
 
 
 def _arguments(*arrays: npt.ArrayLike) -> list[Array]:

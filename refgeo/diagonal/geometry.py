@@ -1,4 +1,4 @@
-r"""The three geometries of a diagonal network in one form: what a coordinate of length t does to β = u ⊙ v.
+r"""The geometries of a diagonal network in one form: what a coordinate of length t does to β = u ⊙ v.
 
 A loss that depends on (u, v) through β only cares about how far β can move for its price. With e = β/β₀ − 1:
 
@@ -7,12 +7,14 @@ A loss that depends on (u, v) through β only cares about how far β can move fo
 * mix: ‖η‖² = 2(β₀b)² and the geodesic (u√(1+2b), v√(1+2b)) moves β as β₀(1 + 2b), so with t = √2|β₀|b
   :math:`β = β_0 + \sqrt2\,\mathrm{sgn}(β_0)\, t`, as long as 1 + 2b > 0, that is t > −|β₀|/√2: there β reaches zero and
   the manifold ends.
+* between them, :math:`S^{-1} \#_s T`: the same velocity has ‖η‖² = 2b²|β|²ˢ and dβ = 2βb, so that |β|ˢ moves on a
+  straight line, :math:`|β|^s = |β_0|^s + \sqrt2\,s\,t`, as long as that is positive.
 * adaptive: weights u(1 + a), v(1 + c) at the price a² + c² give 1 + e = (1 + a)(1 + c). The cheapest way to a product
   P = xy is the point of the hyperbola nearest to (1, 1): with s = x + y the price is s² − 2P − 2s + 2. Where x = y,
   that is 2(√P − 1)²; the stationary s = 1 is real for P ≤ ¼ and then costs less, 1 − 2P. So with t² = a² + c²,
   :math:`β = β_0(1 + t/\sqrt2)^2` for t ≥ −1/√2, and :math:`β_0(1 - t^2)/2` below, which passes zero at t = −1.
 
-In all three the ball of radius ρ is {‖t‖₂ ≤ ρ}, and the sharpness is the maximum over it of a convex quadratic in β.
+In all of them the ball of radius ρ is {‖t‖₂ ≤ ρ}, and the sharpness is the maximum over it of a convex quadratic in β.
 Coordinates with β₀ = 0 do not move.
 """
 
@@ -24,11 +26,13 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.metrics.pair import InvariantMetric, MixedMetric
+from refgeo.metrics.pair import InterpolatedMetric
 
 SQRT2 = float(np.sqrt(2.0))
 _TURN = -1.0 / SQRT2
 """Where the cheapest way to a product ceases to treat both weights alike."""
+_WIDE, _HALVINGS = 690.0, 64
+"""log z is sought between ±690, where doubles end, to a gap of 2⁻⁶⁴ of that."""
 
 
 def on_sphere(t: Array, rho: Array) -> Array:
@@ -64,6 +68,10 @@ class Geometry(ABC):
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """The t below which (on the main branch) 2gW + DW² − λt² is concave; beyond, it is convex. D ≥ 0, λ > 0."""
 
+    def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """The t where the concave part begins; below it, 2gW + DW² − λt² is monotone, convex, or convex in t²."""
+        return self.end(beta)
+
     @abstractmethod
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
         """The tangent vector (η_u, η_v) of coordinates t."""
@@ -75,10 +83,6 @@ class Geometry(ABC):
     def lowest(self, beta: Array) -> Array:
         """A hair above the end, where geodesics still exist."""
         return self.end(beta) * (1.0 - 2.0**-40)
-
-    def branch(self, beta: Array) -> Array:
-        """Where the main branch begins; below it, 2gW + DW² − λt² is monotone or convex in t²."""
-        return self.end(beta)
 
 
 def _grown(beta: Array, t: Array) -> Array:
@@ -121,10 +125,90 @@ class Invariant(Geometry):
         return u * (t / SQRT2), v * (t / SQRT2)
 
 
-class Mixed(Geometry):
-    """β₀ + √2 sgn(β₀) t, while it keeps its sign."""
+class Interpolated(Geometry):
+    """sgn(β₀) (|β₀|ˢ + √2 s t)^{1/s}, 0 < s < 1, while that is not 0; in terms of z = 1 + √2 s t/|β₀|ˢ, β₀z^{1/s}."""
 
-    name = "mix"
+    def __init__(self, s: float) -> None:
+        self.s = s
+        self.name = f"s={s:g}"
+
+    def _grown_by(self, beta: Array, t: Array) -> Array:
+        """The difference z − 1."""
+        scale = np.abs(beta) ** self.s
+        shape = np.broadcast_shapes(t.shape, scale.shape)
+        grown = np.divide(SQRT2 * self.s * t, scale, out=np.zeros(shape), where=scale > 0.0)
+        return np.asarray(np.maximum(grown, -1.0))
+
+    def _power(self, beta: Array, t: Array, power: float) -> Array:
+        """A power of z."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray((1.0 + self._grown_by(beta, t)) ** power)
+
+    def shift(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(beta * np.expm1(np.log1p(self._grown_by(beta, t)) / self.s))
+
+    def slope(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        size = np.sign(beta) * np.abs(beta) ** (1.0 - self.s)
+        return np.asarray(SQRT2 * size * self._power(beta, t, 1.0 / self.s - 1.0))
+
+    def curvature(self, beta: Array, t: Array) -> Array:
+        """See `Geometry`."""
+        size = np.sign(beta) * np.abs(np.where(beta != 0.0, beta, 1.0)) ** (1.0 - 2.0 * self.s)
+        return np.asarray(2.0 * (1.0 - self.s) * size * self._power(beta, t, 1.0 / self.s - 2.0))
+
+    def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """The last z where a z^{2q−2} + b z^{q−2} = λ|β₀|²ˢ/2s², with q = 1/s; see `concave_from`."""
+        return self._crossing(beta, g, D, multiplier, first=False)
+
+    def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """Half the second derivative in z is a z^{2q−2} + b z^{q−2} less a constant, a = q(2q−1)Dβ₀², b = q(q−1)(gβ₀ −
+        Dβ₀²): it falls, where it falls at all, before it rises.
+        """
+        return self._crossing(beta, g, D, multiplier, first=True)
+
+    def _crossing(self, beta: Array, g: Array, D: Array, multiplier: Array, first: bool) -> Array:
+        q = 1.0 / self.s
+        a, b = q * (2.0 * q - 1.0) * D * beta**2, q * (q - 1.0) * (g * beta - D * beta**2)
+        level = multiplier * np.abs(beta) ** (2.0 * self.s) / self.s**2 / 2.0
+        a, b, level = np.broadcast_arrays(a, b, level)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            # the least value is where a(2q−2) z^q = b(2−q), if that is positive, and else at z = 0
+            lowest = np.log(np.where(a > 0.0, b * (2.0 - q) / (a * (2.0 * q - 2.0)), np.inf)) / q
+            lowest = np.where(b * (2.0 - q) > 0.0, np.clip(lowest, -_WIDE, _WIDE), -_WIDE)
+
+            def above(log_z: Array) -> Array:
+                return np.asarray(a * np.exp((2.0 * q - 2.0) * log_z) + b * np.exp((q - 2.0) * log_z) > level)
+
+            low, high = (np.full_like(lowest, -_WIDE), lowest) if first else (lowest, np.full_like(lowest, _WIDE))
+            never = above(lowest)
+            for _ in range(_HALVINGS):
+                middle = 0.5 * (low + high)
+                beyond = above(middle) == (not first)
+                low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+            z = np.exp(np.where(never, lowest, high if first else low))
+            z = np.where(low <= -_WIDE * (1.0 - 1e-9), 0.0, z) if first else z
+            return np.asarray((z - 1.0) * np.abs(beta) ** self.s / (SQRT2 * self.s))
+
+    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
+        """See `Geometry`."""
+        size = SQRT2 * np.abs(u * v) ** self.s
+        b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
+        return u * b, v * b
+
+    def end(self, beta: Array) -> Array:
+        """−|β₀|ˢ/(√2 s)."""
+        return np.abs(beta) ** self.s / (-SQRT2 * self.s)
+
+
+class Mixed(Interpolated):
+    """s = 1: β₀ + √2 sgn(β₀) t, while it keeps its sign."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.name = "mix"
 
     def shift(self, beta: Array, t: Array) -> Array:
         """See `Geometry`."""
@@ -142,15 +226,9 @@ class Mixed(Geometry):
         """2gW + 2Dt² − λt² is concave everywhere or nowhere."""
         return np.where(multiplier > 2.0 * D, np.inf, -np.inf)
 
-    def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """See `Geometry`."""
-        size = SQRT2 * np.abs(u * v)
-        b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
-        return u * b, v * b
-
-    def end(self, beta: Array) -> Array:
-        """−|β₀|/√2."""
-        return np.abs(beta) / -SQRT2
+    def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
+        """From the end of the manifold."""
+        return self.end(beta)
 
 
 class Adaptive(Geometry):
@@ -186,7 +264,7 @@ class Adaptive(Geometry):
             v * np.where(alike, t / SQRT2, -half_difference - 0.5),
         )
 
-    def branch(self, beta: Array) -> Array:
+    def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """Below t = −1/√2, W falls linearly in t², and the term is a convex function of t²."""
         return np.full_like(beta, _TURN)
 
@@ -199,15 +277,16 @@ def geometry_of(metric: Any) -> Geometry:
 
     Examples
     --------
-    >>> geometry_of("mix").name, geometry_of(InvariantMetric()).name
-    ('mix', 'inv')
+    >>> geometry_of("mix").name, geometry_of(InterpolatedMetric(0.5)).name
+    ('mix', 's=0.5')
     """
-    if isinstance(metric, (InvariantMetric, MixedMetric)):
+    if isinstance(metric, InterpolatedMetric):
         if metric.relaxation != 0.0:
             raise ValueError(f"metric: expected no relaxation, got {metric}; use refgeo.worst_case_sharpness for it")
-        return GEOMETRIES[metric.name]
+        return GEOMETRIES[metric.name] if metric.s in (0.0, 1.0) else Interpolated(metric.s)
     if isinstance(metric, str) and metric in GEOMETRIES:
         return GEOMETRIES[metric]
     raise ValueError(
-        f'metric: expected "inv", "mix" or "adaptive" (or an InvariantMetric or MixedMetric), got {metric!r}'
+        'metric: expected "inv", "mix" or "adaptive" (or an InvariantMetric, MixedMetric or InterpolatedMetric), '
+        f"got {metric!r}"
     )

@@ -1,16 +1,18 @@
-r"""Upper bounds by quadratic sets around the ball, for any X; inv and adaptive.
+r"""Upper bounds by quadratic sets around the ball, for any X; all but mix, for which one is exact.
 
 In e = β/β₀ − 1 the objective 2(β₀ ⊙ g)ᵀe + eᵀMe, M = diag(β₀)XᵀX diag(β₀), is exactly quadratic, and the ball is
 {Σ φ(e_i) ≤ ρ²} with φ(e) = t², the price of e. Its maximum over any larger set {Σ q_i(e_i) ≤ ρ²} with quadratics
 q_i ≤ φ is a trust-region problem, solved exactly. Two choices:
 
 * *ball*: |e| ≤ E(ρ) t/ρ, because E(t)/t grows with t and E(−t) is smaller. So ‖e‖ ≤ E(ρ); the bound exceeds the
-  maximum by a factor of at most (E(ρ)/(√2ρ))², which is 1 + O(ρ).
+  maximum by a factor of at most (E(ρ)/(√2ρ))², which is 1 + O(ρ). Between inv and mix, where E depends on β₀, the
+  same argument leaves the ellipsoid Σ (e_i/E_i(ρ))² ≤ 1.
 * *ellipsoid*: q_i touches φ at the best point known, ê_i, and bends as much as it can and stay below. If that point is
   the maximum over the ellipsoid too, the bound equals its value: a certificate. That happens when the gradient is large
   beside ρ times the curvature. At zero residual a gap of relative size O(ρ) remains.
 
-For inv φ = ½ log²(1 + e), for adaptive φ = 2(√(1 + e) − 1)². Where φ‴ < 0, the quotient
+For inv φ = ½ log²(1 + e), for adaptive φ = 2(√(1 + e) − 1)², between inv and mix φ = ½(|β₀|ˢ((1 + e)ˢ − 1)/s)².
+Where φ‴ < 0, the quotient
 (φ(e) − φ(ê) − φ′(ê)(e − ê)) / (e − ê)² falls with e, so its least value over the range is at the upper end, and at
 least ½φ″ there.
 """
@@ -23,14 +25,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Invariant, on_sphere
+from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Interpolated, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 _LARGEST = 1e150
 """The square of a longer one overflows."""
 _LEAST_BEND = 0.01
-"""φ″/2 is 1/2 at the origin. What hardly bends has its middle far away, and differences lose digits there."""
+"""Beside φ″(0). What hardly bends has its middle far away, and differences lose digits there."""
 
 
 @dataclass(frozen=True)
@@ -40,54 +42,73 @@ class _Price:
     value: Callable[[Array], Array]
     slope: Callable[[Array], Array]
     bend: Callable[[Array], Array]
-    longest: float
+    longest: Array
 
 
-_PRICES = {
-    Invariant.name: _Price(
-        lambda e: 0.5 * np.log1p(e) ** 2,
-        lambda e: np.log1p(e) / (1.0 + e),
-        lambda e: (1.0 - np.log1p(e)) / (1.0 + e) ** 2,
-        1.5 / SQRT2,  # φ‴ = (2 log(1 + e) − 3) / (1 + e)³
-    ),
-    Adaptive.name: _Price(
-        lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
-        lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
-        lambda e: (1.0 + e) ** -1.5,
-        1.0 / SQRT2,
-    ),
-}
+def _price(geometry: Geometry, beta: Array) -> _Price:
+    if isinstance(geometry, Adaptive):
+        return _Price(
+            lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
+            lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
+            lambda e: (1.0 + e) ** -1.5,
+            np.asarray(1.0 / SQRT2),
+        )
+    if not isinstance(geometry, Interpolated):
+        return _Price(
+            lambda e: 0.5 * np.log1p(e) ** 2,
+            lambda e: np.log1p(e) / (1.0 + e),
+            lambda e: (1.0 - np.log1p(e)) / (1.0 + e) ** 2,
+            np.asarray(1.5 / SQRT2),  # φ‴ = (2 log(1 + e) − 3) / (1 + e)³
+        )
+    s = geometry.s
+    scale = np.abs(beta) ** s / s
+    return _Price(
+        lambda e: 0.5 * (scale * np.expm1(s * np.log1p(e))) ** 2,
+        lambda e: s * scale**2 * np.expm1(s * np.log1p(e)) * (1.0 + e) ** (s - 1.0),
+        lambda e: s * scale**2 * (1.0 + e) ** (s - 2.0) * ((2.0 * s - 1.0) * (1.0 + e) ** s + 1.0 - s),
+        # φ‴ < 0 while 2(1 − 2s)(1 + e)ˢ < 2 − s
+        np.min(1.5 * s * scale, axis=-1) / (SQRT2 * (1.0 - 2.0 * s)) if s < 0.5 else np.asarray(np.inf),
+    )
 
 
 def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
-    """The maximum over ‖e‖ ≤ E(ρ), and the point of the sphere ‖t‖ = ρ in the direction of its maximiser."""
+    """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximiser."""
+    gradient = 2.0 * problem.moving_g * problem.beta
+    if isinstance(geometry, Interpolated):  # E differs from coordinate to coordinate
+        size = np.where(problem.beta != 0.0, problem.beta, 1.0)
+        radii = np.where(problem.beta != 0.0, geometry.shift(problem.beta, rho[..., None]) / size, 0.0)
+        finite = np.all(radii < _LARGEST, axis=-1)
+        radii = np.where(finite[..., None], radii, 0.0)
+        found = maximise_quadratic(
+            radii * gradient, 2.0 * radii[..., :, None] * problem.log_gram * radii[..., None, :], np.ones_like(rho)
+        )
+        return np.where(finite, found.upper, np.inf), on_sphere(found.x, rho)
     w, V = np.linalg.eigh(problem.log_gram)
-    c = 2.0 * problem.moving_g * problem.beta
     radius = geometry.shift(np.ones_like(rho), rho)
     finite = radius < _LARGEST
-    along = (V.mT @ c[..., None])[..., 0]
+    along = (V.mT @ gradient[..., None])[..., 0]
     found = maximise_diagonal_quadratic(along, 2.0 * w, np.where(finite, radius, 1.0))
     return np.where(finite, found.upper, np.inf), on_sphere((V @ found.x[..., None])[..., 0], rho)
 
 
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
     """The maximum over the ellipsoid that touches the ball at t; inf where there is none."""
-    price = _PRICES[geometry.name]
+    beta = np.where(problem.beta != 0.0, problem.beta, 1.0)
+    price = _price(geometry, beta)
     possible = rho <= price.longest
-    safe = np.where(possible, rho, price.longest)[..., None]
-    ones = np.ones_like(t)
-    touch, end = (
-        geometry.shift(ones, np.clip(np.where(possible[..., None], t, 0.0), -safe, safe)),
-        geometry.shift(ones, safe * ones),
-    )
+    safe = np.where(possible, rho, np.minimum(price.longest, rho))[..., None]
+    inside = np.maximum(np.clip(np.where(possible[..., None], t, 0.0), -safe, safe), geometry.lowest(beta))
+    touch, end = (geometry.shift(beta, at) / beta for at in (inside, safe * np.ones_like(t)))
     value, slope = price.value(touch), price.slope(touch)
     distance = end - touch
     parts = (price.value(end), -value, -slope * distance)
     rounding = 8.0 * np.finfo(np.float64).eps * sum(np.abs(part) for part in parts)
     quotient = np.divide(sum(parts) - rounding, distance**2, out=np.full_like(t, -np.inf), where=distance > 0.0)
     bend = np.maximum(quotient, 0.5 * price.bend(end))
-    usable = possible & np.all(bend >= _LEAST_BEND, axis=-1)
-    bend = np.where(usable[..., None], bend, 1.0)
+    straight = _LEAST_BEND * price.bend(np.zeros_like(beta))
+    usable = possible & np.all((bend >= straight) & np.isfinite(bend) & np.isfinite(slope), axis=-1)
+    bend, slope = np.where(usable[..., None], bend, 1.0), np.where(usable[..., None], slope, 0.0)
     root = np.sqrt(bend)
     middle = touch - slope / (2.0 * bend)
     square = rho**2 - np.sum(value, axis=-1) + np.sum(slope**2 / (4.0 * bend), axis=-1)

@@ -84,8 +84,7 @@ class _Terms:
         self.geometry, self.beta, self.g, self.D = geometry, beta, g, D
         self.highest = np.broadcast_to(rho[..., None], np.broadcast_shapes(beta.shape, (*rho.shape, 1)))
         self.lowest = np.maximum(-self.highest, geometry.end(beta))
-        self.first = np.minimum(np.maximum(self.lowest, geometry.branch(beta)), self.highest)
-        self.last = np.zeros_like(self.first)  # where Newton's method ended for the λ before
+        self.last = np.zeros_like(self.lowest)  # where Newton's method ended for the λ before
 
     def _at(self, t: Array, multiplier: Array) -> Array:
         w = self.geometry.shift(self.beta, t)
@@ -99,8 +98,9 @@ class _Terms:
 
     def maximised(self, multiplier: Array) -> tuple[Array, Array]:
         """The sum of the maxima, and where they are; 0 where nothing moves."""
-        ends = self.geometry.concave_until(self.beta, self.g, self.D, multiplier[..., None])
-        inner = self._stationary(multiplier, self.first, np.clip(ends, self.first, self.highest))
+        at = (self.beta, self.g, self.D, multiplier[..., None])
+        first = np.clip(self.geometry.concave_from(*at), self.lowest, self.highest)
+        inner = self._stationary(multiplier, first, np.clip(self.geometry.concave_until(*at), first, self.highest))
         best, where = self._at(inner, multiplier), inner
         for end in (self.lowest, self.highest):
             value = self._at(end, multiplier)
