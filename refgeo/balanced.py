@@ -1,4 +1,4 @@
-r"""The one factorisation: thin QR of both factors and an SVD of :math:`R_G R_H^\top`.
+r"""The one factorisation: R of a thin QR of both factors, and an SVD of :math:`R_G R_H^\top`.
 
 Forming the Gram matrices :math:`S = G^\top G`, :math:`T = H^\top H` squares the condition number, and the Sylvester
 equation of the horizontal projection squares it again. Neither is needed. With :math:`G = Q_G R_G`,
@@ -7,18 +7,19 @@ equation of the horizontal projection squares it again. Neither is needed. With 
 
     root_G        = R_Gᵀ U,    S   = root_G root_Gᵀ
     white_G       = R_G⁻¹ U,   S⁻¹ = white_G white_Gᵀ,   root_Gᵀ white_G = I
-    orthonormal_G = Q_G U = G white_G
+    Q_G           = G white_G
 
-and the same for H with V. These come straight from QR and triangular solves, hence with errors like κ(G), not κ(G)².
+and the same for H with V. These come from a triangular factor and solves with it, hence with errors like κ(G), not
+κ(G)². R itself is Householder's; where a factor's columns are nearly orthogonal, Cholesky's of GᵀG is as good.
 
-With relaxation ε > 0 (App. H.2) the metric uses ``S + εI``, which is the Gram matrix of G stacked on ``√ε I``: the same
-factorisation of the stacked factors gives the same quantities, again without forming a Gram matrix.
+With relaxation ε > 0 (App. H.2) the metric uses ``S + εI``, which is the Gram matrix of G stacked on ``√ε I``: R of the
+stacked factors gives the same quantities, again without forming a Gram matrix.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -34,23 +35,43 @@ class BalancedGauge:
     ----------
     sigma
         Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
-    orthonormal_G, orthonormal_H
-        Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ (with relaxation, the rows of the
-        stacked factors' singular vectors that belong to G and H, no longer orthonormal).
     root_G, root_H, white_G, white_H
         Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
     triangular
-        R of both factors, up to powers of two.
+        R of both factors without relaxation, up to powers of two.
+    factors
+        G and H themselves.
+    accurate
+        Whether G R⁻¹ is orthonormal to rounding, as κ(G) is small; and H.
+    relaxed
+        Whether the Gram matrices are relaxed.
     """
 
     sigma: Array
-    orthonormal_G: Array
-    orthonormal_H: Array
     root_G: Array
     root_H: Array
     white_G: Array
     white_H: Array
     triangular: tuple[Array, Array]
+    factors: tuple[Array, Array]
+    accurate: tuple[bool, bool]
+    relaxed: bool
+
+    @cached_property
+    def columns(self) -> tuple[Array, Array]:
+        """Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
+        H white_H, which are not orthonormal.
+
+        Examples
+        --------
+        >>> balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])).columns[0]
+        array([[0.6],
+               [0.8]])
+        """
+        G, H = (F @ white for F, white in zip(self.factors, (self.white_G, self.white_H), strict=True))
+        if self.relaxed:
+            return G, H
+        return (G if self.accurate[0] else _orthonormalised(G)), (H if self.accurate[1] else _orthonormalised(H))
 
     @cached_property
     def condition(self) -> Array:
@@ -88,7 +109,8 @@ class BalancedGauge:
                [0.]])
         """
         root = np.sqrt(self.sigma)[..., None, :]
-        return self.orthonormal_G * root, self.orthonormal_H * root
+        Q_G, Q_H = self.columns
+        return Q_G * root, Q_H * root
 
 
 def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
@@ -116,15 +138,10 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     >>> gauge.sigma
     array([10.])
     """
-    G, exponent_G = _scaled(G)
-    H, exponent_H = _scaled(H)
-    (Q_G, R_G), (Q_H, R_H) = _qr(G), _qr(H)
+    (R_G, exponent_G, accurate_G), (R_H, exponent_H, accurate_H) = _triangular(G), _triangular(H)
     triangular = (R_G, R_H)
     if relaxation > 0.0:
-        R_G = _relaxed(R_G, relaxation, exponent_G)
-        R_H = _relaxed(R_H, relaxation, exponent_H)
-        Q_G, Q_H = _divided(G, R_G), _divided(H, R_H)
-
+        R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
     U, sigma, V_transposed = np.linalg.svd(R_G @ R_H.mT)
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
     if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
@@ -133,73 +150,71 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
         least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)
         sigma = np.maximum(sigma, (least_G * least_H)[..., None])
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
-    orthonormal_G = Q_G @ U
-    signs = _sign_of_largest_entry(orthonormal_G)
+    white_G = np.ldexp(np.linalg.solve(R_G, U), -exponent_G[..., None, None])
+    signs = _signs(G, white_G)
     U, V = U * signs, V_transposed.mT * signs
-
-    def restored(array: Array, exponent: Array) -> Array:
-        return np.ldexp(array, exponent[..., None, None])
-
     return BalancedGauge(
         sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
-        orthonormal_G=orthonormal_G * signs,
-        orthonormal_H=Q_H @ V,
-        root_G=restored(R_G.mT @ U, exponent_G),
-        root_H=restored(R_H.mT @ V, exponent_H),
-        white_G=restored(np.linalg.solve(R_G, U), -exponent_G),
-        white_H=restored(np.linalg.solve(R_H, V), -exponent_H),
+        root_G=np.ldexp(R_G.mT @ U, exponent_G[..., None, None]),
+        root_H=np.ldexp(R_H.mT @ V, exponent_H[..., None, None]),
+        white_G=white_G * signs,
+        white_H=np.ldexp(np.linalg.solve(R_H, V), -exponent_H[..., None, None]),
         triangular=triangular,
+        factors=(G, H),
+        accurate=(accurate_G, accurate_H),
+        relaxed=relaxation > 0.0,
     )
 
 
 _TELLING = 1e-10
 """A singular value of the product down to this share of ‖G‖‖H‖ has digits of its own, and the factors full rank."""
-_SAFE = 1e6
-"""Bound on κ up to which Cholesky's factor of a Gram matrix, twice, is as good as Householder reflections."""
+_NEWTON_STEPS = 5
 _LARGE = 1 << 12
 """A block of so many numbers is worth more calls."""
 
 
-def _qr(factor: Array) -> tuple[Array, Array]:
-    r"""Q and R of a factor. Products of tall matrices are fast, Householder reflections are not.
-
-    :math:`R_1` of :math:`G^\top G = R_1^\top R_1` leaves :math:`Q_1 = G R_1^{-1}` orthonormal to κ²·eps only; the same
-    once more on :math:`Q_1` makes it orthonormal to eps, and :math:`R = R_2 R_1` (CholeskyQR2, Yamamoto et al. 2015).
-    One step of refinement makes the product with the inverse as good as solving: :math:`G = Q R` to eps.
+def _triangular(factor: Array) -> tuple[Array, Array, bool]:
+    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; the power; and
+    whether κ(G) is small in every block.
     """
-    if factor.shape[-2] * factor.shape[-1] < _LARGE:
-        return np.linalg.qr(factor)
-    try:
-        R_1 = np.linalg.cholesky(factor.mT @ factor).mT
-        inverse = np.linalg.inv(R_1)
-        Q_1 = factor @ inverse
-        Q_1 += (factor - Q_1 @ R_1) @ inverse
-        R_2 = np.linalg.cholesky(Q_1.mT @ Q_1).mT
-    except np.linalg.LinAlgError:
-        return np.linalg.qr(factor)
-    Q, R = Q_1 @ np.linalg.inv(R_2), R_2 @ R_1
-    far = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1)) > _SAFE
-    if np.any(far):
-        Q[far], R[far] = np.linalg.qr(factor[far])
-    return Q, R
+    large = factor.shape[-2] * factor.shape[-1] >= _LARGE
+    R, small = _cholesky_or_householder(factor) if large else (np.linalg.qr(factor, mode="r"), False)
+    exponent = np.frexp(np.abs(R).max(axis=(-2, -1), initial=0.0))[1]
+    return np.ldexp(R, -exponent[..., None, None]), exponent, small
 
 
-def _scaled(factor: Array) -> tuple[Array, Array]:
-    """Each block divided by a power of two near its largest entry (exact), so that products cannot overflow."""
-    largest = np.abs(factor).max(axis=(-2, -1), initial=0.0)
-    exponent = np.frexp(largest)[1]
-    return np.ldexp(factor, -exponent[..., None, None]), exponent
+def _cholesky_or_householder(factor: Array) -> tuple[Array, bool]:
+    """R by one fast product where κ(G) ≤ 2√h, so that its square is no loss, block by block."""
+    h = factor.shape[-1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = factor.mT @ factor
+        try:
+            R = np.linalg.cholesky(gram, upper=True)
+            spread = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R), axis=(-2, -1))
+        except np.linalg.LinAlgError:
+            return np.asarray(np.linalg.qr(factor, mode="r")), False
+    size = np.trace(gram, axis1=-2, axis2=-1)
+    small = (spread <= 2.0 * h) & (size > 1e-200) & (size < 1e200)
+    if not small.all():
+        R[~small] = np.linalg.qr(factor[~small], mode="r")
+    return R, bool(small.all())
+
+
+def _orthonormalised(Q: Array) -> Array:
+    """G R⁻¹ is orthonormal to κ(G)·eps; each step of Newton's iteration for QᵀQ = I squares what is missing."""
+    identity = np.eye(Q.shape[-1])
+    for _ in range(_NEWTON_STEPS):
+        gram = Q.mT @ Q
+        if np.max(np.abs(gram - identity), initial=0.0) <= 1e-14:
+            break
+        Q = Q @ (1.5 * identity - 0.5 * gram)
+    return Q
 
 
 def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
     """The R of G stacked on √ε I."""
     root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
     return np.asarray(np.linalg.qr(np.concatenate([R, root], axis=-2), mode="r"))
-
-
-def _divided(factor: Array, R: Array) -> Array:
-    """G R⁻¹."""
-    return np.linalg.solve(R.mT, factor.mT).mT
 
 
 def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
@@ -220,8 +235,11 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
     )
 
 
-def _sign_of_largest_entry(columns: Array) -> Array:
-    size = np.abs(columns)
-    # The first of those that are largest up to rounding, so that a tie is broken alike along the whole orbit.
-    first = (size >= (1.0 - 1e-6) * size.max(axis=-2, keepdims=True)).argmax(axis=-2)
-    return np.where(np.take_along_axis(columns, first[..., None, :], axis=-2) < 0, -1.0, 1.0)
+def _signs(G: Array, white: Array) -> Array:
+    """±1 a column: the sign of its product with a vector that nothing is orthogonal to but by accident."""
+    return np.where(((_generic(G.shape[-2]) @ G)[..., None, :] @ white) < 0, -1.0, 1.0)
+
+
+@lru_cache(maxsize=64)
+def _generic(n: int) -> Array:
+    return np.sin(1.0 + np.arange(n, dtype=np.float64) ** 2)

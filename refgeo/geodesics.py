@@ -104,8 +104,7 @@ def invariant_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
     >>> invariant_geodesic(rg.InvariantMetric().at(one), 2 * one, 0.5).G.round(12)
     array([[2.71828183]])
     """
-    x, gauge = space._to(v), space.gauge
-    columns = (gauge.orthonormal_G, gauge.orthonormal_H)
+    x, columns = space._to(v), space.gauge.columns
     return space._back(Pair.unchecked(*(_invariant_factor(Q, y, t) for Q, y in zip(columns, x, strict=True))))
 
 

@@ -75,15 +75,6 @@ class Frame:
     back: Array
 
 
-@dataclass(frozen=True)
-class VerticalBasis:
-    """``P`` of one factor, with the eigenvalues and orthogonal eigenvectors of ``PᵀP`` (None for the identity)."""
-
-    P: Array
-    eigenvalues: Array
-    eigenvectors: Array | None
-
-
 class InterpolatedMetric(Metric[Pair]):
     r"""The metric :math:`S^{-1} \#_s T` between inv (s = 0) and mix (s = 1).
 
@@ -235,11 +226,22 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.n_coordinates = (n + m) * h
         self.block_shape = point.block_shape
         self._frame_G, self._frame_H = _frames(gauge, metric.s)
-        self._columns = (gauge.orthonormal_G, gauge.orthonormal_H)
         self._powers = gauge.sigma[..., None, :] ** metric.s
         # Any multiple of P spans the vertical space; this one neither overflows nor underflows.
-        self._vertical_weights = (gauge.sigma / gauge.sigma[..., :1]) ** (1.0 - metric.s)
-        self._vertical_bases = _vertical_bases(self._columns, self._vertical_weights, metric.relaxation > 0.0)
+        self._vertical_weights = (gauge.sigma / gauge.sigma[..., :1])[..., None, :] ** (1.0 - metric.s)
+
+    @property
+    def _columns(self) -> tuple[Array, Array]:
+        return self.gauge.columns
+
+    @cached_property
+    def _vertical_eigen(self) -> list[tuple[Array, Array | None]]:
+        """Eigenvalues and orthogonal eigenvectors (None for the identity) of PᵀP, P = Q times the weights."""
+        weights = self._vertical_weights
+        if not self.gauge.relaxed:
+            return [(weights[..., 0, :] ** 2, None)] * 2
+        decompositions = [np.linalg.svd(Q * weights, full_matrices=False) for Q in self._columns]
+        return [(values**2, W_transposed.mT) for _, values, W_transposed in decompositions]
 
     @cached_property
     def _kernels(self) -> tuple[Array, Array]:
@@ -311,27 +313,21 @@ class PairTangentSpace(TangentSpace[Pair]):
     def _gradient_back(self, e: Pair) -> Pair:
         return Pair.unchecked(e.G @ self._frame_G.to.mT, e.H @ self._frame_H.to.mT)
 
-    def _vertical_coefficients(self, v: Pair) -> Array:
-        """Y of the vertical part (−P_G Y, P_H Yᵀ) of v. The tall products come first, so that only h×h ones follow."""
-        basis_G, basis_H = self._vertical_bases
-        right_side = self._frame_H.to.mT @ (v.H.mT @ basis_H.P)
-        right_side -= (basis_G.P.mT @ v.G) @ self._frame_G.to
-        return self._solved(right_side)
-
     def _solved(self, right_side: Array) -> Array:
         """Y of the diagonal Sylvester equation."""
-        basis_G, basis_H = self._vertical_bases
-        denominator = basis_G.eigenvalues[..., :, None] + basis_H.eigenvalues[..., None, :]
-        if basis_G.eigenvectors is None or basis_H.eigenvectors is None:
+        (values_G, vectors_G), (values_H, vectors_H) = self._vertical_eigen
+        denominator = values_G[..., :, None] + values_H[..., None, :]
+        if vectors_G is None or vectors_H is None:
             return right_side / denominator
-        rotated = basis_G.eigenvectors.mT @ right_side @ basis_H.eigenvectors / denominator
-        return basis_G.eigenvectors @ rotated @ basis_H.eigenvectors.mT
+        return vectors_G @ (vectors_G.mT @ right_side @ vectors_H / denominator) @ vectors_H.mT
 
     def _vertical_part(self, v: Pair) -> tuple[Array, Array]:
-        """Both parts, as arrays that the caller may write to."""
-        basis_G, basis_H = self._vertical_bases
-        Y = self._vertical_coefficients(v)
-        return basis_G.P @ (-Y @ self._frame_G.back), basis_H.P @ (Y.mT @ self._frame_H.back)
+        """Both parts of (−P_G Y, P_H Yᵀ), as arrays that the caller may write to; only h×h products but for four."""
+        (Q_G, Q_H), weights = self._columns, self._vertical_weights
+        right_side = self._frame_H.to.mT @ ((v.H.mT @ Q_H) * weights)
+        right_side -= (weights.mT * (Q_G.mT @ v.G)) @ self._frame_G.to
+        Y = self._solved(right_side)
+        return Q_G @ (-weights.mT * (Y @ self._frame_G.back)), Q_H @ (weights.mT * (Y.mT @ self._frame_H.back))
 
     # The geometry ------------------------------------------------------------------------------------------------
 
@@ -702,7 +698,7 @@ class PairTangentSpace(TangentSpace[Pair]):
                 q @ A + (B if gram is None else gram @ B) + y @ C
                 for q, A, B, y, C, gram in zip(falling, As, Bs, along, Cs, self._grams, strict=True)
             ]
-        weights = self._vertical_weights[..., None, :]
+        weights = self._vertical_weights
         Y = self._solved(falling[1].mT * weights - weights.mT * falling[0])
         Bs = [Bs[0] + weights.mT * Y, Bs[1] - weights.mT * Y.mT]
         flat = np.empty((*self.block_shape, self.n_coordinates)) if out is None else out
@@ -799,17 +795,6 @@ def _sinh_ratio(a: float, sigma: Array) -> Array:
     r = np.abs(np.log(sigma[..., :, None] / sigma[..., None, :]))
     quotient = np.divide(np.expm1(-2.0 * a * r), np.expm1(-2.0 * r), out=np.full(r.shape, a), where=r > 0.0)
     return np.asarray(np.exp((a - 1.0) * r) * quotient)
-
-
-def _vertical_bases(columns: Sequence[Array], weights: Array, relaxed: bool) -> tuple[VerticalBasis, VerticalBasis]:
-    bases = []
-    for Q in columns:
-        P, eigenvalues, eigenvectors = Q * weights[..., None, :], weights**2, None
-        if relaxed:
-            _, singular_values, W_transposed = np.linalg.svd(P, full_matrices=False)
-            eigenvalues, eigenvectors = singular_values**2, W_transposed.mT
-        bases.append(VerticalBasis(P, eigenvalues, eigenvectors))
-    return bases[0], bases[1]
 
 
 def _frobenius(x: Pair) -> Array:
