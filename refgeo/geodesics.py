@@ -5,13 +5,13 @@ factors, and one for h = 1.
 
 *inv.* The metric treats the factors separately. The Euler-Lagrange equation conserves :math:`P^\top = S^{-1}ξ^\top G`
 and :math:`Ω = ξS^{-1}G^\top - GS^{-1}ξ^\top`, so :math:`G' = ΩG + GP^\top` has constant coefficients:
-:math:`G(t) = e^{tΩ} G e^{tP^\top}`. In coordinates G is a p with orthonormal columns and S = I. Splitting
-:math:`x = pB + QR` (Q orthonormal, orthogonal to p) gives, in the basis (p, Q),
+:math:`G(t) = e^{tΩ} G e^{tP^\top}`. In coordinates G is a p with orthonormal columns and S = I. With
+:math:`B = p^\top x` and :math:`W = x^\top x - B^\top B` the curve :math:`e^{tΩ}p` stays in the span of p and x:
 
-    Ω = [ B − Bᵀ   −Rᵀ ]
-        [   R       0  ]
+    e^{tΩ} p = p (U − BY) + xY,    U' = (B − Bᵀ) U − WY,  Y' = U,    U(0) = I, Y(0) = 0,
 
-a 2h×2h matrix: no n×n exponential is needed.
+so that only h columns are exponentiated, of a matrix of 2h rows, by their Taylor series. Its gradient is the same
+series backwards.
 
 *mix, n = m = h.* The quotient metric is ½‖dX‖², X = GHᵀ: X is a straight line, :math:`X(t) = X_0 + t\dot X`. Its
 horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^{½}`,
@@ -28,6 +28,8 @@ y moves on the line, u and w on great circles. Horizontal velocities have ẏ = 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,7 +57,7 @@ _MAXIMUM_STEPS = 3_000
 
 
 def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
-    """The geodesic of a pair metric without truncation: a closed form where there is one, else `integrate`.
+    """A geodesic without truncation, but for inv: a closed form where there is one, else `integrate`.
 
     Examples
     --------
@@ -67,8 +69,6 @@ def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
     metric, (n, m, h) = space.metric, space.point.sizes
     if metric.relaxation > 0.0:
         return integrate(space, v, t).point
-    if metric.s == 0.0:
-        return invariant_geodesic(space, v, t)
     if h == 1:
         return cone_geodesic(space.gauge, v, t, metric.s)
     if metric.s == 1.0 and n == m == h and not _counts_as_vertical(space, v):
@@ -83,43 +83,112 @@ def _counts_as_vertical(space: PairTangentSpace, v: Pair) -> bool:
     return bool(np.any(vertical > rounding * np.maximum(100.0 * space.norm(v), 1000.0 * space.norm(space.point))))
 
 
-def invariant_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
-    r"""The inv geodesic in coordinates (derivation in the module's text).
+class InvariantCurve:
+    """One factor of an inv geodesic in coordinates, to time 1 (derivation in the module's text).
 
     Parameters
     ----------
-    space : PairTangentSpace
-        Of inv, without relaxation.
-    v : Pair
-    t : float
-
-    Returns
-    -------
-    Pair
+    p : ndarray, shape ``(..., n, h)``
+        The base point, with orthonormal columns.
+    x : ndarray, shape ``(..., n, h)``
+        The velocity.
 
     Examples
     --------
-    >>> import refgeo as rg
-    >>> one = rg.Pair([[1.0]], [[1.0]])
-    >>> invariant_geodesic(rg.InvariantMetric().at(one), 2 * one, 0.5).G.round(12)
-    array([[2.71828183]])
+    >>> curve = InvariantCurve(np.array([[1.0]]), np.array([[0.5]]))
+    >>> curve.end, curve.gradient(np.array([[1.0]]))
+    (array([[1.64872127]]), array([[1.64872127]]))
     """
-    x, columns = space._to(v), space.gauge.columns
-    return space._back(Pair.unchecked(*(_invariant_factor(Q, y, t) for Q, y in zip(columns, x, strict=True))))
+
+    def __init__(self, p: Array, x: Array) -> None:
+        self.p, self.x = p, x
+        self.B = B = p.mT @ x
+        square = x.mT @ x
+        self.W = square - B.mT @ B
+        # bounds ‖x‖₂; Y comes as Y·speed, so that all blocks of the matrix have this size
+        speed = np.sqrt(np.max(np.sum(np.abs(square), axis=-1), axis=-1, initial=0.0))[..., None, None]
+        self.speed = np.where(speed > 0.0, speed, 1.0)
+        identity: Array = np.broadcast_to(np.eye(B.shape[-1]), B.shape)
+        longest = float(np.max(speed, initial=0.0))
+        self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), 3.0 * longest)
+        self.growth = _Exponential(lambda F: (F @ B.mT,), lambda F: (F @ B,), (identity,), longest)
+        U, Y = self.turn.end
+        (self.F,), self.Y = self.growth.end, Y / self.speed
+        self.V = U - B @ self.Y
+
+    def _turned(self, U: Array, Y: Array) -> tuple[Array, Array]:
+        return (self.B - self.B.mT) @ U - (self.W / self.speed) @ Y, self.speed * U
+
+    def _turned_back(self, U: Array, Y: Array) -> tuple[Array, Array]:
+        return (self.B.mT - self.B) @ U + self.speed * Y, (self.W / -self.speed) @ U
+
+    @property
+    def end(self) -> Array:
+        """Shape ``(..., n, h)``."""
+        moved: Array = self.p @ (self.V @ self.F)
+        moved += self.x @ (self.Y @ self.F)
+        return moved
+
+    def gradient(self, e: Array) -> Array:
+        """Of ⟨e, end⟩ with respect to x: the chain rule, backwards through `end` and `__init__`."""
+        along_p, along_x = self.p.mT @ e, self.x.mT @ e
+        to_V, to_Y = along_p @ self.F.mT, along_x @ self.F.mT
+        to_B = -to_V @ self.Y.mT
+        to_Y = (to_Y - self.B.mT @ to_V) / self.speed
+        for (F_back,), (F,) in self.growth.pairs(self.V.mT @ along_p + self.Y.mT @ along_x):
+            to_B += F_back.mT @ F
+        to_W: Array = np.zeros(self.W.shape)
+        to_skew: Array = np.zeros(self.W.shape)
+        for (U_back, _), (U, Y) in self.turn.pairs(to_V, to_Y):
+            to_skew += U_back @ U.mT
+            to_W -= U_back @ Y.mT
+        to_W = (to_W + to_W.mT) / self.speed
+        to_B += to_skew - to_skew.mT - self.B @ to_W
+        result: Array = e @ (self.Y @ self.F).mT
+        result += self.x @ to_W
+        result += self.p @ to_B
+        return result
 
 
-def _invariant_factor(p: Array, x: Array, t: float) -> Array:
-    h = p.shape[-1]
-    B = p.mT @ x
-    orthogonal = x - p @ B
-    orthogonal = orthogonal - p @ (p.mT @ orthogonal)
-    Q, R = np.linalg.qr(orthogonal)
-    zero = np.zeros_like(B)
-    omega = np.block([[B - B.mT, -R.mT], [R, zero]])
-    rotation = scipy.linalg.expm(t * omega)[..., :, :h]
-    rotated = p @ rotation[..., :h, :] + Q @ rotation[..., h:, :]
-    moved: Array = rotated @ scipy.linalg.expm(t * B.mT)
-    return moved
+class _Exponential:
+    """exp(M) applied to a start, by Taylor series over equal substeps, and its derivative with respect to M.
+
+    With k substeps the terms are K_j = MK_{j−1}/(jk); backwards, K̄_{j−1} = (what the sum passes on) + MᵀK̄_j/(jk), and
+    the derivative with respect to M is the sum of K̄_j K_{j−1}ᵀ/(jk).
+    """
+
+    def __init__(
+        self,
+        apply: Callable[..., tuple[Array, ...]],
+        apply_transposed: Callable[..., tuple[Array, ...]],
+        start: tuple[Array, ...],
+        size: float,
+    ) -> None:
+        self.apply_transposed = apply_transposed
+        self.substeps = max(1, math.ceil(size / 2.0))
+        step, degree, last = size / self.substeps, 1, size / self.substeps
+        while last > 2.0**-56:
+            degree += 1
+            last *= step / degree
+        self.terms: list[list[tuple[Array, ...]]] = []
+        self.end = start
+        for _ in range(self.substeps):
+            terms = [self.end]
+            for j in range(1, degree + 1):
+                terms.append(tuple(part / (j * self.substeps) for part in apply(*terms[-1])))
+            self.terms.append(terms)
+            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True))
+
+    def pairs(self, *falling: Array) -> Iterator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
+        """K̄_j/(jk) and K_{j−1}, for the gradient `falling` with respect to the end."""
+        passed = falling
+        for terms in reversed(self.terms):
+            back = passed
+            for j in range(len(terms) - 1, 0, -1):
+                scaled = tuple(part / (j * self.substeps) for part in back)
+                yield scaled, terms[j - 1]
+                back = tuple(x + y for x, y in zip(passed, self.apply_transposed(*scaled), strict=True))
+            passed = back
 
 
 def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:

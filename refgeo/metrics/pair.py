@@ -48,7 +48,7 @@ import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, number, order_of, real_array
 from refgeo.balanced import BalancedGauge, balance
-from refgeo.geodesics import exact_geodesic
+from refgeo.geodesics import InvariantCurve, exact_geodesic
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, as_pair
 
@@ -615,9 +615,49 @@ class PairTangentSpace(TangentSpace[Pair]):
         """
         v, t, order = self._vector("v", v), number("t", t), order_of(order)
         if order == "exact":
-            return exact_geodesic(self, v, t)
+            if not self._is_invariant:
+                return exact_geodesic(self, v, t)
+            return self._back(Pair.unchecked(*(curve.end for curve in self._curves(t * v))))
         straight = self.point + t * v
         return straight if order == 1 else straight - 0.5 * self.christoffel(t * v)
+
+    def geodesic_gradient(self, v: Pair, e: Pair, order: Order = 2) -> Pair:
+        r"""The Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
+
+        Analytic for orders 1 and 2, and exact inv geodesics; other exact ones as in `TangentSpace.geodesic_gradient`.
+
+        Parameters
+        ----------
+        v : Pair
+        e : Pair
+            Euclidean gradient of ℓ at γ_v(1).
+        order : 1, 2 or "exact"
+
+        Returns
+        -------
+        Pair
+
+        Examples
+        --------
+        Of ℓ = G along G e^b: 2e^b, and twice that as ⟨·, ·⟩ is da²/G².
+
+        >>> import refgeo as rg
+        >>> space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[3.0]]))
+        >>> space.geodesic_gradient(rg.Pair([[2.0]], [[0.0]]), rg.Pair([[1.0]], [[0.0]]), "exact").G.round(6)
+        array([[10.873127]])
+        """
+        if order_of(order) != "exact" or not self._is_invariant:
+            return super().geodesic_gradient(v, e, order)
+        falling = self._gradient_to(self._vector("e", e))
+        curves = self._curves(self._vector("v", v))
+        return self._back(Pair.unchecked(*(curve.gradient(y) for curve, y in zip(curves, falling, strict=True))))
+
+    @property
+    def _is_invariant(self) -> bool:
+        return self.metric.s == 0.0 and self.metric.relaxation == 0.0
+
+    def _curves(self, v: Pair) -> list[InvariantCurve]:
+        return [InvariantCurve(Q, x) for Q, x in zip(self._columns, self._to(v), strict=True)]
 
     def to_coordinates(self, v: Pair) -> Array:
         """Orthonormal coordinates: dot products of coordinate vectors are metric inner products.
