@@ -20,6 +20,7 @@ from refgeo.pair import Pair
 from refgeo.sharpness import (
     AverageSharpness,
     Progress,
+    SharpnessCurve,
     SharpnessResult,
     adaptive_sharpness,
     average_case_sharpness,
@@ -51,6 +52,7 @@ __all__ = [
     "RankDeficientError",
     "Report",
     "ScalingMetric",
+    "SharpnessCurve",
     "SharpnessResult",
     "TangentSpace",
     "TranslationMetric",

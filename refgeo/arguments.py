@@ -82,6 +82,22 @@ def radius_of(value: Any) -> float:
     return number("rho", value, "the radius of the ball", above=0.0)
 
 
+def radii_listed(value: Any) -> list[float]:
+    """ρ, or several, as a list of floats.
+
+    Examples
+    --------
+    >>> radii_listed(0.1), radii_listed((0.1, 0.2))
+    ([0.1], [0.1, 0.2])
+    """
+    if np.ndim(value) == 0:
+        return [radius_of(value)]
+    radii = [radius_of(radius) for radius in np.ravel(value).tolist()] if np.ndim(value) == 1 else []
+    if not radii:
+        raise ValueError(f"rho: expected a number or a list of them, got shape {np.shape(value)}")
+    return radii
+
+
 def radii_of(value: npt.ArrayLike, batch: tuple[int, ...]) -> Array:
     """Many ρ, of a shape that the leading dimensions `batch` broadcast to.
 

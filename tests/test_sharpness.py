@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 import threading
 import time
@@ -94,7 +95,7 @@ def test_without_memory_the_search_is_the_algorithm_of_the_paper(seed):
         return g + frequencies * np.cos(frequencies * x)
 
     result = rg.worst_case_sharpness(
-        lambda w: (f(w), gradient(w)), np.zeros(n), rg.EuclideanMetric(), rho, memory=0, n_iter=n_iter
+        lambda w: (f(w), gradient(w)), np.zeros(n), rg.EuclideanMetric(), rho, method="auto_pgd", n_iter=n_iter
     )
 
     def project(x):
@@ -420,7 +421,7 @@ def test_the_point_opposite_the_best_is_tried():
 
     found = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5)
     assert found.value == pytest.approx(f(np.array([0.0, 0.0, -0.5]))[0], rel=1e-6)
-    literal = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5, memory=0)
+    literal = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5, method="auto_pgd")
     assert literal.value < 0.9 * found.value
 
 
@@ -429,7 +430,9 @@ def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
     values = {}
     for gradient in ("exact", "paper"):
         results = [
-            rg.worst_case_sharpness(f, params, model.metric("inv"), rho, gradient=gradient, memory=0, n_iter=60)
+            rg.worst_case_sharpness(
+                f, params, model.metric("inv"), rho, gradient=gradient, method="auto_pgd", n_iter=60
+            )
             for rho in (0.5, 1.0)
         ]
         values[gradient] = [(r.value, r.residual) for r in results]
@@ -528,7 +531,7 @@ def test_restarts_differ_and_the_best_is_kept():
         return float(value), np.array([0.1 + (2 * w[0] if w[0] < 0 else 0.0), 0.0])
 
     metric = rg.EuclideanMetric()
-    single = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, memory=0)
+    single = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, method="auto_pgd")
     several = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, n_restarts=6)
     assert single.value == pytest.approx(0.1)
     assert several.value == pytest.approx(0.9)
@@ -662,7 +665,7 @@ def line(w):
         ({"gradient": "autodiff"}, ValueError, 'gradient: expected "exact" or "paper"'),
         ({"n_iter": 0}, ValueError, "n_iter: expected an integer >= 1, got 0"),
         ({"n_restarts": 1.5}, ValueError, "n_restarts: expected an integer >= 1"),
-        ({"memory": -1}, ValueError, "memory: expected an integer >= 0"),
+        ({"method": "pgd"}, ValueError, "method: expected"),
         ({"workers": 0}, ValueError, "workers: expected an integer >= 1"),
         ({"rng": "seed"}, TypeError, "rng: expected a seed"),
         (
@@ -1037,8 +1040,96 @@ def test_a_loss_may_keep_every_point_it_is_given(kind):
         gradient = [np.cos(f) for f in factors]
         return value, {"w": tuple(gradient) if kind == "pairs" else gradient[0]}
 
-    result = rg.worst_case_sharpness(loss, params, metric, 0.5, memory=0)
+    result = rg.worst_case_sharpness(loss, params, metric, 0.5, method="auto_pgd")
     assert len(kept) == 21 + 4, "three evaluations verify the gradient, and one that the loss has not changed"
     for views, copies in kept:
         assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
     assert np.isfinite(result.value)
+
+
+# Several radii ------------------------------------------------------------------------------------
+
+
+def test_several_radii_are_one_search_each_in_the_order_given(tmp_path):
+    model, params, f = transformer()
+    metric, radii = model.metric("inv"), [0.4, 0.05, 0.2]
+    curve = rg.worst_case_sharpness(f, params, metric, radii, n_iter=8)
+    assert curve.rho.tolist() == radii
+    for result in curve:
+        alone = rg.worst_case_sharpness(f, params, metric, result.rho, n_iter=8)
+        assert result.value >= alone.value * (1 - 1e-12)
+        space = metric.at(params)
+        assert float(space.norm(result.maximizer)) <= result.rho * (1 + 1e-12)
+    assert curve.to_dict()["rho"] == radii
+    assert len(set(map(len, curve.to_dict().values()))) == 1
+    curve.save(tmp_path / "curve.npz")
+    assert list(rg.SharpnessCurve.load(tmp_path / "curve.npz")) == list(curve)
+    with pytest.raises(ValueError, match=r"written by SharpnessResult\.save"):
+        rg.SharpnessResult.load(tmp_path / "curve.npz")
+    assert len(repr(curve).splitlines()) == 4
+    assert curve.plot().get_xlabel() == "radius ρ"
+
+
+def test_a_smaller_balls_maximum_is_the_start_of_a_larger_search_where_that_finds_more():
+    """Two peaks, the higher one on the side that the gradient does not lead to; the small ball's random start knows."""
+
+    def two_sided(w):
+        x = float(w[0])
+        return x + 3.0 * x**2 * (x < 0) - 0.1 * x**4, np.array([1.0 + 6.0 * x * (x < 0) - 0.4 * x**3, 0.0])
+
+    metric = rg.EuclideanMetric()
+    larger = rg.worst_case_sharpness(two_sided, np.zeros(2), metric, 1.2, method="auto_pgd", n_iter=5)
+    assert larger.maximizer[0] > 0
+    seeds = [
+        seed
+        for seed in range(20)
+        if rg.worst_case_sharpness(
+            two_sided, np.zeros(2), metric, 1.0, method="auto_pgd", n_iter=5, n_restarts=2, rng=seed
+        ).maximizer[0] < 0
+    ]  # fmt: skip
+    assert seeds
+    curve = rg.worst_case_sharpness(
+        two_sided, np.zeros(2), metric, [1.2, 1.0], method="auto_pgd", n_iter=5, n_restarts=2, rng=seeds[0]
+    )
+    assert curve[0].maximizer[0] < 0
+    assert curve[0].value > larger.value
+
+
+def test_several_radii_with_batches_and_a_callback():
+    model, params, _ = transformer()
+    batches, seen = batches_of(model, 2), []
+    curve = rg.worst_case_sharpness(
+        model.value_and_grad, params, model.metric("mix"), [0.1, 0.2], n_iter=3, batches=batches, callback=seen.append
+    )
+    assert [len(result.batches) for result in curve] == [2, 2]
+    assert {p.rho for p in seen} == {0.1, 0.2}
+    assert seen[-1].done <= seen[-1].total == 2 * (2 * 3 + 2)
+    assert sum(result.n_evaluations for result in curve) == seen[-1].done
+    for bad in ([], [0.1, -1.0], [[0.1]]):
+        with pytest.raises(ValueError, match=r"^rho: expected"):
+            rg.worst_case_sharpness(model.value_and_grad, params, model.metric("mix"), bad, batches=batches)
+
+
+def test_results_say_what_to_try():
+    metric, theta = rg.EuclideanMetric(), np.array([1.0, 0.5, 0.2])
+    curved = np.array([1.0, 30.0, 31.0])
+
+    def f(w):
+        return float(0.5 * w @ (curved * w)), curved * w
+
+    rough = rg.worst_case_sharpness(f, theta, metric, 5.0, n_iter=1)
+    assert not rough.converged
+    assert "n_iter=2" in rough.advice
+    fine = rg.worst_case_sharpness(f, theta, metric, 5.0, n_iter=60)
+    assert fine.converged
+    assert "stationary" in fine.advice
+    assert json.loads(json.dumps(fine.to_dict()))["method"] == "model_steps"
+
+
+def test_the_box_has_no_model_steps():
+    with pytest.raises(ValueError, match="method: expected"):
+        rg.adaptive_sharpness(
+            lambda w: (float(w.sum()), np.ones(2)), np.ones(2), 0.1, norm=np.inf, method="model_steps"
+        )
+    curve = rg.adaptive_sharpness(lambda w: (float(w.sum()), np.ones(2)), np.ones(2), [0.1, 0.2], norm=np.inf)
+    assert curve.values == pytest.approx([0.2, 0.4])

@@ -3,12 +3,13 @@
 from refgeo.sharpness.adaptive import adaptive_sharpness
 from refgeo.sharpness.average_case import average_case_sharpness
 from refgeo.sharpness.gradient_check import check_gradient
-from refgeo.sharpness.result import AverageSharpness, Progress, SharpnessResult
+from refgeo.sharpness.result import AverageSharpness, Progress, SharpnessCurve, SharpnessResult
 from refgeo.sharpness.worst_case import worst_case_sharpness
 
 __all__ = [
     "AverageSharpness",
     "Progress",
+    "SharpnessCurve",
     "SharpnessResult",
     "adaptive_sharpness",
     "average_case_sharpness",

@@ -8,36 +8,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from refgeo.arguments import Array, radius_of, real_array
+from refgeo.arguments import Array, radii_listed, real_array
 from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
 from refgeo.sharpness.objective import LossAndGradient, checked_evaluation, on_batch
-from refgeo.sharpness.result import SharpnessResult
+from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, checked_effort, search
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
 
+@overload
 def adaptive_sharpness(
+    value_and_grad: LossAndGradient, params: Any, rho: float, **settings: Any
+) -> SharpnessResult: ...
+@overload
+def adaptive_sharpness(
+    value_and_grad: LossAndGradient, params: Any, rho: Sequence[float], **settings: Any
+) -> SharpnessCurve: ...
+def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the overloads leave open
     value_and_grad: LossAndGradient,
     params: Any,
-    rho: float,
+    rho: float | Sequence[float],
     *,
     norm: float = 2,
     names: Iterable[str] | None = None,
+    method: Literal["model_steps", "auto_pgd"] | None = None,
     n_iter: int = 20,
     n_restarts: int = 1,
-    memory: int = 20,
     rng: np.random.Generator | int | None = 0,
     batches: Iterable[Any] | None = None,
     workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
-) -> SharpnessResult:
+) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
     Parameters
@@ -46,13 +54,15 @@ def adaptive_sharpness(
         As in `worst_case_sharpness`.
     params : Pair, array or dict of these
         Parameters that are exactly zero do not move.
-    rho : float
-        Radius of the ball.
+    rho : float or sequence of float
+        Radius of the ball, or radii, as in `worst_case_sharpness`.
     norm : 2 or inf
     names : iterable of str, optional
         The blocks of a dict that are perturbed; default: all.
-    n_iter, n_restarts, memory, rng, batches, workers, callback
-        As in `worst_case_sharpness`; the ball of the norm inf has no use for the memory.
+    method : "model_steps" or "auto_pgd"
+        As in `worst_case_sharpness`. The first is for round balls only; for the norm inf the second is the default.
+    n_iter, n_restarts, rng, batches, workers, callback
+        As in `worst_case_sharpness`.
 
     verify : bool
         Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
@@ -62,7 +72,7 @@ def adaptive_sharpness(
 
     Returns
     -------
-    SharpnessResult
+    SharpnessResult, or SharpnessCurve for several radii
         Its ``maximizer`` is δ.
 
     Examples
@@ -74,24 +84,24 @@ def adaptive_sharpness(
     >>> round(rg.adaptive_sharpness(loss, np.array([3.0, 4.0]), rho=0.1, norm=np.inf).value, 12)
     0.7
     """
-    effort = checked_effort(n_iter, n_restarts, memory if norm == 2 else 0, rng, workers, callback, verify)
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
-    ball = _NORMS[norm](radius_of(rho))
+    if method == "model_steps" and norm != 2:
+        raise ValueError('method: expected "auto_pgd" for the norm inf, whose ball is not round, got "model_steps"')
+    chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
+    effort = checked_effort(chosen, n_iter, n_restarts, rng, workers, callback, verify)
+    radii = radii_listed(rho)
     arrays = _Arrays(params, names)
     settings = {
         "sharpness": "adaptive",
         "norm": "inf" if norm == math.inf else 2,
-        "n_iter": effort.n_iter,
-        "n_restarts": effort.n_restarts,
-        "memory": effort.memory,
-        "seed": effort.seed,
     }
 
     def objective(batch: Any) -> _Adaptive:
         return _Adaptive(value_and_grad if batches is None else on_batch(value_and_grad, batch), arrays)
 
-    return search(objective, batches, ball, effort, settings)
+    results = search(objective, batches, [_NORMS[norm](radius) for radius in radii], effort, settings)
+    return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
 
 
 class _Arrays:

@@ -3,10 +3,6 @@ r"""Auto-PGD (Alg. 1; Croce & Hein 2020): the maximum of a function over a ball 
 An iteration takes the projected step z = P(x + η ĝ) and adds momentum, P(x + ¾(z − x) + ¼(x − x⁻)). At checkpoints
 that become more frequent, η is halved and the search goes back to the best point if fewer than 75% of the steps since
 the last one improved on the step before, or if neither η nor the best value has changed since.
-
-Every fourth evaluation, and the last, is spent on the maximum of a quadratic model instead
-(`refgeo.sharpness.model_step`), and one, in the middle, on the point opposite the best, if curvature rather than slope
-made that one large: then both are local maxima of nearly the same height. With an empty memory it is Alg. 1 literally.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from typing import Protocol
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.sharpness.model_step import Memory
 from refgeo.sharpness.vectors import combination, gram, is_zero
 
 Evaluation = tuple[float, Array]
@@ -27,12 +22,11 @@ Watch = Callable[[int, float, float, float], bool]
 
 MOMENTUM = 0.75
 IMPROVING = 0.75
-MODEL_STEP_EVERY = 4
 NEGLIGIBLE = 1e-6
 """Share of the first step's value below which the gradient is rounding, and its direction means nothing."""
 _SMALL = 1 << 20
-STATIONARY = 0.03
-"""Residual at which a run counts as converged; the value's relative error is of the order of its square."""
+STATIONARY = 0.01
+"""Residual at which a run counts as converged."""
 
 
 class Ball(Protocol):
@@ -53,6 +47,9 @@ class Ball(Protocol):
 
     def random(self, direction: Array) -> Array:
         """The boundary point in a random direction; 0 if there is none."""
+
+    def outermost(self, x: Array) -> Array:
+        """The multiple of x on the boundary."""
 
 
 def _of_usual_size(gradient: Array) -> Array:
@@ -106,6 +103,10 @@ class RoundBall:
             return np.zeros_like(direction)
         return np.asarray(direction * (self.radius / length))
 
+    def outermost(self, x: Array) -> Array:
+        """The multiple of x whose length is the radius."""
+        return np.asarray(x * (self.radius / float(np.linalg.norm(x))))
+
 
 @dataclass(frozen=True)
 class Box:
@@ -133,6 +134,10 @@ class Box:
     def random(self, direction: Array) -> Array:
         """The corner in the direction of the signs."""
         return np.asarray(self.radius * np.sign(direction))
+
+    def outermost(self, x: Array) -> Array:
+        """The multiple of x whose largest entry is the radius."""
+        return np.asarray(x * (self.radius / float(np.max(np.abs(x)))))
 
 
 @dataclass(frozen=True)
@@ -172,63 +177,21 @@ def checkpoints(n_iter: int) -> list[int]:
     return sorted({math.ceil(round(share * n_iter, 9)) for share in shares[1:] if share <= 1.0})
 
 
-def maximise(
-    evaluate: Callable[[Array], Evaluation],
-    ball: Ball,
-    start: Array,
-    at_start: Evaluation,
-    n_iter: int,
-    watch: Watch,
-    memory: Memory,
-    from_gradient: bool = False,
-) -> Run | None:
-    """Maximise over the ball from `start`, whose value and gradient are `at_start`.
+class AutoPGD:
+    """The state of one run of Alg. 1: the current iterate, the one before, and the best.
 
-    `evaluate` gives −inf where there is no value; such a step is undone and the next one is half as long. `watch` is
-    told of every evaluation (iteration, value, best value, step size), and says whether to stop there.
-
-    With `from_gradient`, the result is None if the gradient at the start turns out to be negligible beside the
-    curvature: it is rounding then, and another start is better.
+    Parameters
+    ----------
+    evaluate : callable
+        Value and gradient; −inf where there is no value. Such a step is undone and the next one is half as long.
+    ball : Ball
+    start : ndarray
+    at_start : tuple
+        Value and gradient at the start.
     """
-    search = _Search(evaluate, ball, start, at_start, memory)
-    halvings = set(checkpoints(n_iter))
-    values, steps = [at_start[0]], [0.0]
-    for iteration in range(1, n_iter + 1):
-        if is_zero(search.gradient):
-            break  # nothing to follow: a stationary point, or a function that is constant
-        if iteration == n_iter // 2 + 1 and iteration < n_iter:
-            proposal = search.opposite()
-        else:
-            proposal = search.proposal() if iteration % MODEL_STEP_EVERY == 0 or iteration == n_iter else None
-        values.append(search.advance() if proposal is None else search.go_to(proposal))
-        steps.append(search.tried)
-        if iteration in halvings:
-            search.check()
-        if watch(iteration, values[-1], search.best_value, search.tried):
-            break
-        is_first = iteration == 1 and from_gradient and math.isfinite(values[1])
-        if is_first and ball.linear_gain(at_start[1]) <= NEGLIGIBLE * abs(values[1]):
-            return None
-    residual = (
-        ball.residual(search.best, search.best_gradient)
-        if np.isfinite(values[1:]).any() or len(values) == 1
-        else math.inf
-    )
-    return Run(search.best_value, search.best, np.array(values), np.array(steps), residual)
 
-
-class _Search:
-    """The state of one run: the current iterate, the one before, and the best."""
-
-    def __init__(
-        self,
-        evaluate: Callable[[Array], Evaluation],
-        ball: Ball,
-        start: Array,
-        at_start: Evaluation,
-        memory: Memory,
-    ) -> None:
-        self.evaluate, self.ball, self.memory = evaluate, ball, memory
+    def __init__(self, evaluate: Callable[[Array], Evaluation], ball: Ball, start: Array, at_start: Evaluation) -> None:
+        self.evaluate, self.ball = evaluate, ball
         self.size = self.tried = 2.0 * ball.radius
         self.value, self.gradient = at_start
         self.x = self.best = start
@@ -237,11 +200,14 @@ class _Search:
         self.improved = self.since = 0
         self.last = (self.size, self.best_value)
 
+    def move(self, iteration: int, n_iter: int) -> float:
+        """One evaluation; its value."""
+        return self.advance()
+
     def advance(self) -> float:
         """A gradient step with momentum."""
         before = self.value
-        candidate = self.ball.step(self.x, self.previous, self.gradient, self.size)
-        value = self._evaluated(candidate)
+        value = self.evaluated(self.ball.step(self.x, self.previous, self.gradient, self.size))
         self.since += 1
         if value > -math.inf:
             self.improved += value > before
@@ -250,33 +216,12 @@ class _Search:
             self.size, self.previous = 0.5 * min(self.size, self.ball.radius), None
         return value
 
-    def proposal(self) -> Array | None:
-        """Where the model's maximum is."""
-        return self.memory.model_maximiser(self.best, self.best_gradient, self.ball.radius)
-
-    def opposite(self) -> Array | None:
-        """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
-        if not self.memory.remembers or self.best_value <= 0.0:
-            return None
-        return -self.best if 4.0 * self.memory.slope_towards(self.best) <= self.best_value else None
-
-    def go_to(self, candidate: Array) -> float:
-        """Evaluate a proposal; if it is not the best point, the search goes on from where it was."""
-        here = (self.x, self.previous, self.value, self.gradient)
-        best_before = self.best_value
-        value = self._evaluated(candidate)
-        if value <= best_before:
-            self.x, self.previous, self.value, self.gradient = here
-        else:
-            self.previous = None
-        return value
-
-    def _evaluated(self, candidate: Array) -> float:
+    def evaluated(self, candidate: Array) -> float:
+        """The value at a candidate, which becomes the current iterate."""
         self.tried = self.size
         value, gradient = self.evaluate(candidate)
         if value == -math.inf:
             return value
-        self.memory.add(candidate, gradient)
         self.x, self.previous, self.value, self.gradient = candidate, self.x, value, gradient
         if value > self.best_value:
             self.best, self.best_value, self.best_gradient = candidate, value, gradient
@@ -291,3 +236,33 @@ class _Search:
             self.x, self.previous = self.best, None
             self.value, self.gradient = self.best_value, self.best_gradient
         self.improved = self.since = 0
+
+    def residual(self) -> float:
+        """Of the best point."""
+        return self.ball.residual(self.best, self.best_gradient)
+
+
+def maximise(search: AutoPGD, n_iter: int, watch: Watch, from_gradient: bool = False) -> Run | None:
+    """Run a search to its end. `watch` is told of every evaluation (iteration, value, best value, step size), and says
+    whether to stop there.
+
+    With `from_gradient`, the result is None if the gradient at the start turns out to be negligible beside the
+    curvature: it is rounding then, and another start is better.
+    """
+    halvings = set(checkpoints(n_iter))
+    gradient, values, steps = search.gradient, [search.value], [0.0]
+    for iteration in range(1, n_iter + 1):
+        if is_zero(search.gradient):
+            break  # nothing to follow: a stationary point, or a function that is constant
+        values.append(search.move(iteration, n_iter))
+        steps.append(search.tried)
+        if iteration in halvings:
+            search.check()
+        if watch(iteration, values[-1], search.best_value, search.tried):
+            break
+        is_first = iteration == 1 and from_gradient and math.isfinite(values[1])
+        if is_first and search.ball.linear_gain(gradient) <= NEGLIGIBLE * abs(values[1]):
+            return None
+    known = len(values) == 1 or np.isfinite(values[1:]).any()
+    residual = search.residual() if known else math.inf
+    return Run(search.best_value, search.best, np.array(values), np.array(steps), residual)

@@ -95,7 +95,7 @@ def average_case_sharpness(
         rng = np.random.default_rng([seed, batch, sample])
         x = rho * geometry.horizontal(geometry.space.normal_coordinates(rng))
         increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
-        watcher.tell(batch, sample, 0, increase, increase, rho)
+        watcher.tell(batch, sample, 0, increase, increase, rho, rho)
         return increase
 
     indices = [(batch, sample) for batch in range(len(data)) for sample in range(n_samples // 2)]

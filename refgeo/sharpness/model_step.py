@@ -1,4 +1,4 @@
-r"""Model steps: the maximiser of a quadratic model over the ball, within the span of the points evaluated so far.
+r"""Auto-PGD with model steps: every fourth evaluation, and the last, goes to the maximum of a quadratic model.
 
 Gradient steps need many iterations where the gradient is small and curvature decides, that is near a minimum, where
 sharpness is asked for most. But k evaluated points carry the Hessian on their span: with differences d_i of points and
@@ -7,73 +7,105 @@ y_i of gradients, Q an orthonormal basis of the d_i, D = QᵀD-coordinates, the 
 .. math:: m(z) = c^\top z + ½ z^\top B z, \qquad B = D^+ Y Q,\; c = Q g_b - B Q x_b
 
 is exact for a quadratic, and its maximum over ‖z‖ ≤ ρ, a trust-region subproblem in k dimensions, is what Lanczos'
-method would find there with as many gradients.
+method would find there with as many gradients. One evaluation in the middle goes to the point opposite the best, if
+curvature rather than slope made that one large: then both are local maxima of nearly the same height.
+
+Where the loss is not nearly quadratic, models mislead: a prediction far above the best value is not tried, and after
+an evaluation that found nothing better the search is plain Auto-PGD. (`validation.search_methods` compares them.)
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from refgeo.arguments import Array
+from refgeo.sharpness.auto_pgd import AutoPGD, Ball, Evaluation
 from refgeo.trust_region import maximise_quadratic
 
-_NUMBERS = 1 << 25
-"""What a memory may hold, 256 MiB of float64."""
-_FEWEST = 6
-"""With fewer points, gradient steps do better."""
+POINTS = 20
+"""The latest points that a model is made of, beside the origin."""
+EVERY = 4
+BELIEVED = 3.0
+"""A model's maximum up to so many times the best value is tried."""
 _REGULAR = 1e-5
 """Differences shorter than this part of the longest tell rounding rather than curvature, and count less."""
 _INDEPENDENT = 1e-7
 
 
-@dataclass
-class _Evaluated:
-    x: Array
-    gradient: Array
-
-
-class Memory:
-    """The origin and the most recent points with their gradients, as many as fit.
+class ModelSteps(AutoPGD):
+    """Auto-PGD with model steps.
 
     Parameters
     ----------
-    points : int
-        The most that are kept.
-    origin, gradient : ndarray
+    evaluate, ball, start, at_start
+        As for `AutoPGD`; the ball is round.
+    origin : tuple of ndarray
         The ball's centre and the gradient there; with it the best point is in the span of the differences.
     horizontal : callable
         The projection onto the subspace in which all points lie but for rounding, which short differences magnify.
     """
 
-    def __init__(self, points: int, origin: Array, gradient: Array, horizontal: Callable[[Array], Array]) -> None:
-        room = min(points, _NUMBERS // max(2 * len(origin), 1))
-        self._origin, self._horizontal = _Evaluated(origin, gradient), horizontal
-        self._points: deque[_Evaluated] = deque(maxlen=room if room >= _FEWEST else 0)
+    def __init__(
+        self,
+        evaluate: Callable[[Array], Evaluation],
+        ball: Ball,
+        start: Array,
+        at_start: Evaluation,
+        origin: tuple[Array, Array],
+        horizontal: Callable[[Array], Array],
+    ) -> None:
+        super().__init__(evaluate, ball, start, at_start)
+        self._origin, self._horizontal = origin, horizontal
+        self._points: deque[tuple[Array, Array]] = deque(maxlen=POINTS)
+        self._misled = False
 
-    @property
-    def remembers(self) -> bool:
-        """Whether there is room for points at all."""
-        return self._points.maxlen != 0
+    def move(self, iteration: int, n_iter: int) -> float:
+        """A proposal where one is due, else a gradient step."""
+        proposal = None
+        if iteration == n_iter // 2 + 1 and iteration < n_iter:
+            proposal = self._opposite()
+        elif not self._misled and (iteration % EVERY == 0 or iteration == n_iter):
+            proposal = self._model_maximiser()
+        return self.advance() if proposal is None else self._try(proposal)
 
-    def slope_towards(self, x: Array) -> float:
-        """The linear part of the function at x."""
-        return float(np.dot(self._origin.gradient, x - self._origin.x))
+    def evaluated(self, candidate: Array) -> float:
+        """The value at a candidate, which is remembered."""
+        value = super().evaluated(candidate)
+        if value > -math.inf:
+            self._points.append((candidate, self.gradient))
+        return value
 
-    def add(self, x: Array, gradient: Array) -> None:
-        """Remember a point."""
-        self._points.append(_Evaluated(x, gradient))
+    def _try(self, candidate: Array) -> float:
+        """Evaluate a proposal; if it is not the best point, the search goes on from where it was."""
+        here = (self.x, self.previous, self.value, self.gradient)
+        best_before = self.best_value
+        value = self.evaluated(candidate)
+        if value <= best_before:
+            self._misled = True
+            self.x, self.previous, self.value, self.gradient = here
+        else:
+            self.previous = None
+        return value
 
-    def model_maximiser(self, best: Array, best_gradient: Array, radius: float) -> Array | None:
-        """The model's maximiser over the ball, expanded about the best point; None without enough points."""
-        others = [point for point in (self._origin, *self._points) if point.x is not best]
+    def _opposite(self) -> Array | None:
+        """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
+        if self.best_value <= 0.0:
+            return None
+        x, gradient = self._origin
+        return -self.best if 4.0 * float(np.dot(gradient, self.best - x)) <= self.best_value else None
+
+    def _model_maximiser(self) -> Array | None:
+        """The model's maximiser over the ball, expanded about the best point; None without points or belief."""
+        best, best_gradient, radius = self.best, self.best_gradient, self.ball.radius
+        others = [point for point in (self._origin, *self._points) if point[0] is not best]
         if len(others) < 3:
             return None
-        D = np.stack([point.x - best for point in others])
-        Y = np.stack([point.gradient - best_gradient for point in others])
+        D = np.stack([x - best for x, _ in others])
+        Y = np.stack([gradient - best_gradient for _, gradient in others])
         squares, U = np.linalg.eigh(D @ D.T)
         lengths = np.sqrt(np.maximum(squares, 0.0))
         kept = lengths > _INDEPENDENT * lengths[-1]
@@ -86,5 +118,8 @@ class Memory:
         B = damped[:, None] * (U.T @ (Y @ Q.T))
         B = 0.5 * (B + B.T)
         c = Q @ best_gradient - B @ (Q @ best)
-        found = self._horizontal(maximise_quadratic(c, B, radius).x @ Q)
-        return np.asarray(found * min(1.0, radius / max(float(np.linalg.norm(found)), 1e-300)))
+        found = maximise_quadratic(c, B, radius)
+        if found.upper > BELIEVED * self.best_value:
+            return None
+        x = self._horizontal(found.x @ Q)
+        return np.asarray(x * min(1.0, radius / max(float(np.linalg.norm(x)), 1e-300)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from refgeo.arguments import Array
 from refgeo.pair import Pair
 
 FORMAT = "refgeo-sharpness/1"
+CURVE_FORMAT = "refgeo-sharpness-curve/1"
+AVERAGE_FORMAT = "refgeo-average-sharpness/1"
 
 
 class Progress(NamedTuple):
@@ -22,7 +24,7 @@ class Progress(NamedTuple):
 
     ``done`` of ``total`` evaluations are over, of all batches and starts (None if the number of batches is not known;
     fewer can be enough, so ``total`` need not be reached); ``value`` is the one just found (−inf where
-    the step was rejected), ``best`` the best of its start.
+    the step was rejected), ``best`` the best of its start; ``rho`` is the radius of the ball that is searched.
     """
 
     done: int
@@ -33,6 +35,7 @@ class Progress(NamedTuple):
     value: float
     best: float
     step: float
+    rho: float
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,11 @@ class SharpnessResult:
     n_rejected : int
         Steps that left the domain: an incomplete geodesic, or a loss that is not finite.
     residual : float
-        0 at a stationary point of the ball; the largest of all batches.
+        How far `maximizer` is from a stationary point of the ball, 0 to about 2: ‖P(ξ + ρ g/‖g‖) − ξ‖/ρ with the
+        gradient g there and the projection P onto the ball; the largest of all batches.
     converged : bool
-        Whether `residual` is at most 0.03. The value's relative error is of the order of its square, if the maximum
-        is the global one.
+        Whether `residual` is at most 0.01: a condition of first order. It does not say that the maximum is the global
+        one, nor, where the loss bends much, how much more there is to find nearby; `advice` says what would tell.
     rho : float
         The ball's radius.
     settings : dict
@@ -88,6 +92,30 @@ class SharpnessResult:
     def __float__(self) -> float:
         return self.value
 
+    @property
+    def advice(self) -> str:
+        """What to try for a better value."""
+        again = "n_restarts=4 tells how much the start matters"
+        if self.converged:
+            return f"stationary (residual {self.residual:.2g}); {again}"
+        done = len(self.trace) - 1
+        if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
+            return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
+        return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers and settings without the arrays, for a table or JSON.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).to_dict()["rho"]
+        0.1
+        """
+        numbers = {name: getattr(self, name) for name in _NUMBERS if name != "settings"}
+        return {**numbers, "batches": len(self.batches) or 1, **self.settings}
+
     def save(self, path: str | Path) -> None:
         """Write everything to an .npz file, whole or not at all; `load` reads it back.
 
@@ -102,13 +130,7 @@ class SharpnessResult:
         True
         """
         arrays: list[Array] = []
-        document = {"format": FORMAT, "result": self._document(arrays)}
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".part")
-        with open(unfinished, "wb") as file:
-            members = {f"array{i}": array for i, array in enumerate(arrays)}
-            np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
-        os.replace(unfinished, path)
+        _write(path, {"format": FORMAT, "result": self._document(arrays)}, arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> SharpnessResult:
@@ -119,17 +141,8 @@ class SharpnessResult:
         ValueError
             The file is not one that `save` wrote, or not whole.
         """
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
-                document = json.loads(str(contents["document"]))
-                if document["format"] != FORMAT:
-                    raise ValueError(f"its format is {document['format']!r}")
-                arrays = [contents[f"array{i}"] for i in range(len(contents.files) - 1)]
-            return cls._from_document(document["result"], arrays)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise ValueError(f"{path}: expected a file written by SharpnessResult.save, {error}") from error
+        document, arrays = _read(path, FORMAT, cls)
+        return cls._from_document(document["result"], arrays)
 
     def plot(self, ax: Any = None) -> Any:
         """The values along the search, with matplotlib; returns the axes.
@@ -139,10 +152,7 @@ class SharpnessResult:
         ax : matplotlib axes, optional
             Default: those of a new figure.
         """
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+        ax = _axes(ax)
         at = np.arange(len(self.trace))
         for batch in self.batches:
             ax.plot(np.arange(len(batch.trace)), batch.trace, color="#bbbbbb", linewidth=1)
@@ -189,6 +199,122 @@ class SharpnessResult:
         fields |= {name: _unflattened(document[name], arrays) for name in _ARRAYS}
         fields["maximizer"] = maximizers if batches else _unflattened(document["maximizer"], arrays)
         return cls(**fields, batches=batches)
+
+
+@dataclass(frozen=True)
+class SharpnessCurve:
+    """Results for several radii, a sequence of `SharpnessResult`.
+
+    Attributes
+    ----------
+    results : tuple of SharpnessResult
+        In the order in which the radii were given.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> loss = lambda w: (float(w @ w), 2 * w)
+    >>> curve = rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), rho=[0.1, 0.2])
+    >>> curve.rho, curve.values.round(6)
+    (array([0.1, 0.2]), array([0.01, 0.04]))
+    """
+
+    results: tuple[SharpnessResult, ...]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, i: int) -> SharpnessResult:
+        return self.results[i]
+
+    def __iter__(self) -> Iterator[SharpnessResult]:
+        return iter(self.results)
+
+    @property
+    def rho(self) -> Array:
+        """The radii."""
+        return np.array([result.rho for result in self.results])
+
+    @property
+    def values(self) -> Array:
+        """The sharpness for each."""
+        return np.array([result.value for result in self.results])
+
+    def __repr__(self) -> str:
+        rows = (f"{one.rho:10.4g}  {one.value:12.6g}  {one.residual:8.2g}  {one.n_evaluations:11}" for one in self)
+        return "\n".join(["       rho     sharpness  residual  evaluations", *rows])
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A column for every number and setting; `pandas.DataFrame` takes it.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), rho=[0.1, 0.2]).to_dict()["rho"]
+        [0.1, 0.2]
+        """
+        rows = [result.to_dict() for result in self.results]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, whole or not at all; `load` reads it back."""
+        arrays: list[Array] = []
+        documents = [result._document(arrays) for result in self.results]
+        _write(path, {"format": CURVE_FORMAT, "results": documents}, arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SharpnessCurve:
+        """The results that `save` wrote."""
+        document, arrays = _read(path, CURVE_FORMAT, cls)
+        return cls(tuple(SharpnessResult._from_document(one, arrays) for one in document["results"]))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Sharpness over radius, both logarithmic, with matplotlib; returns the axes.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        ax = _axes(ax)
+        order = np.argsort(self.rho)
+        ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
+        ax.set_xlabel("radius ρ")
+        ax.set_ylabel("increase of the loss")
+        ax.spines[["top", "right"]].set_visible(False)
+        return ax
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+
+
+def _write(path: str | Path, document: dict[str, Any], arrays: list[Array]) -> None:
+    """A JSON document and arrays in one .npz file, whole or not at all."""
+    path = Path(path)
+    unfinished = path.with_name(path.name + ".part")
+    with open(unfinished, "wb") as file:
+        members = {f"array{i}": array for i, array in enumerate(arrays)}
+        np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
+    os.replace(unfinished, path)
+
+
+def _read(path: str | Path, expected: str, kind: type) -> tuple[dict[str, Any], list[Array]]:
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
+            document = json.loads(str(contents["document"]))
+            if document["format"] != expected:
+                raise ValueError(f"its format is {document['format']!r}")
+            return document, [contents[f"array{i}"] for i in range(len(contents.files) - 1)]
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path}: expected a file written by {kind.__name__}.save, {error}") from error
 
 
 _ARRAYS = ("trace", "values", "steps")
@@ -243,3 +369,31 @@ class AverageSharpness:
 
     def __float__(self) -> float:
         return self.value
+
+    def to_dict(self) -> dict[str, float]:
+        """The numbers without the samples, for a table or JSON."""
+        return {name: getattr(self, name) for name in _AVERAGES}
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, whole or not at all; `load` reads it back.
+
+        Examples
+        --------
+        >>> import tempfile, refgeo as rg
+        >>> loss = lambda w: float(w @ w)
+        >>> result = rg.average_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_samples=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/result.npz")
+        ...     rg.AverageSharpness.load(f"{folder}/result.npz").value == result.value
+        True
+        """
+        _write(path, {"format": AVERAGE_FORMAT, "result": self.to_dict()}, [self.samples])
+
+    @classmethod
+    def load(cls, path: str | Path) -> AverageSharpness:
+        """The result that `save` wrote."""
+        document, (samples,) = _read(path, AVERAGE_FORMAT, cls)
+        return cls(**document["result"], samples=samples)
+
+
+_AVERAGES = ("value", "standard_error", "loss", "n_rejected", "rho")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from refgeo.arguments import Array, integer, seed_of
-from refgeo.sharpness.auto_pgd import STATIONARY, Ball, Run, maximise
+from refgeo.arguments import Array, integer, one_of, seed_of
+from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Evaluation, Run, maximise
 from refgeo.sharpness.gradient_check import Verifiable, verify, verify_unchanged
-from refgeo.sharpness.model_step import Memory
+from refgeo.sharpness.model_step import ModelSteps
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
 
@@ -38,18 +38,21 @@ class Searched(Verifiable, Protocol):
         """What x stands for."""
 
 
+METHODS = ("model_steps", "auto_pgd")
+
+
 @dataclass(frozen=True)
 class Effort:
     """How hard to search.
 
     Attributes
     ----------
+    method : str
+        "auto_pgd", Alg. 1 literally, or "model_steps".
     n_iter : int
         Iterations of every start.
     n_restarts : int
         Starts: the first along the gradient, the others in random directions.
-    memory : int
-        Points that a quadratic model is made of.
     seed : int
     workers : int
         Threads, over batches if there are several, else over starts.
@@ -58,19 +61,24 @@ class Effort:
         Whether the gradient is compared with differences first.
     """
 
+    method: str
     n_iter: int
     n_restarts: int
-    memory: int
     seed: int
     workers: int
     callback: Callback | None
     verify: bool
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For the record."""
+        return {name: getattr(self, name) for name in ("method", "n_iter", "n_restarts", "seed")}
+
 
 def checked_effort(
+    method: str,
     n_iter: int,
     n_restarts: int,
-    memory: int,
     rng: np.random.Generator | int | None,
     workers: int,
     callback: Callback | None,
@@ -78,9 +86,9 @@ def checked_effort(
 ) -> Effort:
     """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
     return Effort(
+        one_of("method", method, METHODS),
         integer("n_iter", n_iter),
         integer("n_restarts", n_restarts),
-        integer("memory", memory, least=0),
         seed_of(rng),
         integer("workers", workers),
         callback,
@@ -110,13 +118,13 @@ class Watcher:
         self._done = 0
         self.stopped = False
 
-    def tell(self, batch: int, start: int, iteration: int, value: float, best: float, step: float) -> bool:
+    def tell(self, batch: int, start: int, iteration: int, value: float, best: float, step: float, rho: float) -> bool:
         """One more evaluation; whether to stop."""
         with self._lock:
             self._done += 1
             if self._callback is not None and not self.stopped:
                 try:
-                    self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step))
+                    self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step, rho))
                 except StopIteration:
                     self.stopped = True
             return self.stopped
@@ -125,32 +133,34 @@ class Watcher:
 def search(
     objective_of: Callable[[Any], Searched],
     batches: Iterable[Any] | None,
-    ball: Ball,
+    balls: Sequence[Ball],
     effort: Effort,
     settings: dict[str, Any],
-) -> SharpnessResult:
-    """Maximise over the ball for every batch; average."""
+) -> list[SharpnessResult]:
+    """Maximise over every ball for every batch; a result for each ball, averaged over batches."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
-    per_batch = effort.n_restarts * (1 + effort.n_iter)
+    # one evaluation at θ, one where a random start begins, and one for each loan from a smaller ball
+    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) - 1) + len(balls)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
+    settings = {**settings, **effort.settings}
 
-    def one(item: tuple[int, Any]) -> SharpnessResult | None:
+    def one(item: tuple[int, Any]) -> list[SharpnessResult] | None:
         if watcher.stopped:
             return None
         index, batch = item
         workers = effort.workers if batches is None else 1
         objective = objective_of(batch)
         if effort.verify and index == 0:
-            verify(objective, ball.radius)
-        found = _one_batch(objective, index, ball, effort, workers, watcher, settings)
+            verify(objective, max(ball.radius for ball in balls))
+        found = _BatchSearch(objective, index, effort, workers, watcher, settings).over(balls)
         if effort.verify:
             verify_unchanged(objective, effort.workers)
         return found
 
     if batches is None:
-        result = one((0, None))
-        assert result is not None
-        return result
+        results = one((0, None))
+        assert results is not None
+        return results
     if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
         raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
 
@@ -160,85 +170,119 @@ def search(
             if watcher.stopped:
                 return
 
-    found = [result for result in in_order(one, until_stopped(), effort.workers) if result is not None]
+    found = [results for results in in_order(one, until_stopped(), effort.workers) if results is not None]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
-    return _mean(found, settings)
+    # a batch in which the callback stopped may lack the last balls
+    whole = min(len(results) for results in found)
+    return [_mean(list(of_ball), settings) for of_ball in zip(*(results[:whole] for results in found), strict=True)]
 
 
-class _Counted:
-    """An objective that counts its evaluations, from any thread; the one at the origin is already made."""
+class _BatchSearch:
+    """The search for one batch: one ball after the other, each from several starts."""
 
-    def __init__(self, objective: Searched) -> None:
-        self._objective, self._lock = objective, threading.Lock()
-        self.evaluations, self.rejected = 1, 0
+    def __init__(
+        self,
+        objective: Searched,
+        batch: int,
+        effort: Effort,
+        workers: int,
+        watcher: Watcher,
+        settings: dict[str, Any],
+    ) -> None:
+        self.objective, self.batch, self.effort = objective, batch, effort
+        self.workers, self.watcher, self.settings = workers, watcher, settings
+        self.at_origin: Evaluation = (0.0, objective.gradient_at_origin)
+        self._lock = threading.Lock()
+        self.evaluations = self.rejected = 0
 
-    def __call__(self, x: Array) -> tuple[float, Array]:
-        value, gradient = self._objective(x)
+    def over(self, balls: Sequence[Ball]) -> list[SharpnessResult]:
+        """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
+        self.watcher.tell(self.batch, 0, 0, 0.0, 0.0, 0.0, balls[0].radius)
+        self.evaluations = 1
+        found: dict[int, SharpnessResult] = {}
+        best: Array | None = None
+        for i in sorted(range(len(balls)), key=lambda i: balls[i].radius):
+            if found and self.watcher.stopped:
+                break
+            result, best = self._over_one(balls[i], best)
+            found[i] = result
+            self.evaluations = self.rejected = 0
+        return [found[i] for i in sorted(found)]
+
+    def _over_one(self, ball: Ball, smaller: Array | None) -> tuple[SharpnessResult, Array]:
+        starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
+        runs = list(in_order(lambda start: self._from_start(ball, start), starts, self.workers))
+        best = max(runs, key=lambda run: run.value)
+        if smaller is not None and not is_zero(smaller):
+            further = self._from_smaller(ball, smaller, best.value)
+            best = best if further is None else max(best, further, key=lambda run: run.value)
+        return self._result(ball, best), best.x
+
+    def _from_start(self, ball: Ball, start: int) -> Run:
+        if start == 0 and not is_zero(self.objective.gradient_at_origin):
+            found = self._climbed(ball, start, self.objective.origin, self.at_origin, from_gradient=True)
+            if found is not None:
+                return found
+        rng = np.random.default_rng([self.effort.seed, self.batch, start])
+        x, evaluation = ball.random(self.objective.random_direction(rng)), self.at_origin
+        while not is_zero(x):
+            evaluation = self._told(ball, start, x)
+            if evaluation[0] > -math.inf:
+                break
+            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
+        found = self._climbed(ball, start, x, self.at_origin if is_zero(x) else evaluation)
+        assert found is not None
+        return found
+
+    def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run | None:
+        """From the maximiser of a smaller ball, moved to this one's boundary, if that is better than what is known."""
+        x = ball.outermost(x)
+        evaluation = self._told(ball, 0, x)
+        return self._climbed(ball, 0, x, evaluation) if evaluation[0] > to_beat else None
+
+    def _climbed(
+        self, ball: Ball, start: int, x: Array, evaluation: Evaluation, from_gradient: bool = False
+    ) -> Run | None:
+        def watch(iteration: int, value: float, best: float, step: float) -> bool:
+            return self.watcher.tell(self.batch, start, iteration, value, best, step, ball.radius)
+
+        if self.effort.method == "auto_pgd":
+            climb = AutoPGD(self._counted, ball, x, evaluation)
+        else:
+            origin = (self.objective.origin, self.objective.gradient_at_origin)
+            climb = ModelSteps(self._counted, ball, x, evaluation, origin, self.objective.horizontal)
+        return maximise(climb, self.effort.n_iter, watch, from_gradient)
+
+    def _told(self, ball: Ball, start: int, x: Array) -> Evaluation:
+        evaluation = self._counted(x)
+        self.watcher.tell(self.batch, start, 0, evaluation[0], evaluation[0], 0.0, ball.radius)
+        return evaluation
+
+    def _counted(self, x: Array) -> Evaluation:
+        value, gradient = self.objective(x)
         with self._lock:
             self.evaluations += 1
             self.rejected += value == -math.inf
         return value, gradient
 
-
-def _one_batch(
-    objective: Searched,
-    batch: int,
-    ball: Ball,
-    effort: Effort,
-    workers: int,
-    watcher: Watcher,
-    settings: dict[str, Any],
-) -> SharpnessResult:
-    watcher.tell(batch, 0, 0, 0.0, 0.0, 0.0)
-    counted = _Counted(objective)
-    at_origin = (0.0, objective.gradient_at_origin)
-
-    def random_start(start: int) -> Array:
-        rng = np.random.default_rng([effort.seed, batch, start])
-        return ball.random(objective.random_direction(rng))
-
-    def run(start: int) -> Run:
-        def watch(iteration: int, value: float, best: float, step: float) -> bool:
-            return watcher.tell(batch, start, iteration, value, best, step)
-
-        def climbed(x: Array, evaluation: tuple[float, Array], from_gradient: bool = False) -> Run | None:
-            memory = Memory(effort.memory, objective.origin, objective.gradient_at_origin, objective.horizontal)
-            return maximise(counted, ball, x, evaluation, effort.n_iter, watch, memory, from_gradient)
-
-        if start == 0 and not is_zero(objective.gradient_at_origin):
-            found = climbed(objective.origin, at_origin, from_gradient=True)
-            if found is not None:
-                return found
-        x, evaluation = random_start(start), at_origin
-        while not is_zero(x):
-            evaluation = counted(x)
-            watch(0, evaluation[0], evaluation[0], 0.0)
-            if evaluation[0] > -math.inf:
-                break
-            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
-        found = climbed(x, at_origin if is_zero(x) else evaluation)
-        assert found is not None
-        return found
-
-    runs = list(in_order(run, range(1 if watcher.stopped else effort.n_restarts), workers))
-    best = max(runs, key=lambda run: run.value)
-    nothing = best.value <= 0.0
-    return SharpnessResult(
-        value=max(best.value, 0.0),
-        maximizer=objective.tangent_vector(objective.origin if nothing else best.x),
-        loss=objective.loss,
-        loss_max=objective.loss + max(best.value, 0.0),
-        trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
-        values=best.values,
-        steps=best.steps,
-        n_evaluations=counted.evaluations,
-        n_rejected=counted.rejected,
-        residual=best.residual,
-        converged=best.residual <= STATIONARY,
-        rho=ball.radius,
-        settings=settings,
-    )
+    def _result(self, ball: Ball, best: Run) -> SharpnessResult:
+        nothing = best.value <= 0.0
+        return SharpnessResult(
+            value=max(best.value, 0.0),
+            maximizer=self.objective.tangent_vector(self.objective.origin if nothing else best.x),
+            loss=self.objective.loss,
+            loss_max=self.objective.loss + max(best.value, 0.0),
+            trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
+            values=best.values,
+            steps=best.steps,
+            n_evaluations=self.evaluations,
+            n_rejected=self.rejected,
+            residual=best.residual,
+            converged=best.residual <= STATIONARY,
+            rho=ball.radius,
+            settings=self.settings,
+        )
 
 
 def _mean(found: list[SharpnessResult], settings: dict[str, Any]) -> SharpnessResult:

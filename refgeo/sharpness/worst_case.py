@@ -2,36 +2,44 @@ r"""Worst-case sharpness over a geodesic ball (Eq. 3, 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from refgeo.arguments import Order, order_of, radius_of
+from refgeo.arguments import Order, order_of, radii_listed
 from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
 from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, on_batch
-from refgeo.sharpness.result import SharpnessResult
+from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, checked_effort, search
 
 
+@overload
 def worst_case_sharpness(
+    value_and_grad: LossAndGradient, params: Any, metric: Metric[Any], rho: float, **settings: Any
+) -> SharpnessResult: ...
+@overload
+def worst_case_sharpness(
+    value_and_grad: LossAndGradient, params: Any, metric: Metric[Any], rho: Sequence[float], **settings: Any
+) -> SharpnessCurve: ...
+def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that the overloads leave open
     value_and_grad: LossAndGradient,
     params: Any,
     metric: Metric[Any],
-    rho: float,
+    rho: float | Sequence[float],
     *,
     order: Order = 2,
+    method: Literal["model_steps", "auto_pgd"] = "model_steps",
     n_iter: int = 20,
     n_restarts: int = 1,
-    memory: int = 20,
     rng: np.random.Generator | int | None = 0,
     gradient: Literal["exact", "paper"] = "exact",
     batches: Iterable[Any] | None = None,
     workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
-) -> SharpnessResult:
+) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
 
     .. math:: \max_{‖ξ‖_θ ≤ ρ,\; ξ\,\text{horizontal}} L(γ_ξ(1)) - L(θ)
@@ -51,17 +59,18 @@ def worst_case_sharpness(
         The point θ.
     metric : Metric
         For a dict, a `ProductMetric`: parameters that it does not name stay fixed.
-    rho : float
-        Radius of the ball in the metric.
+    rho : float or sequence of float
+        Radius of the ball in the metric. For several there is one search each, and the maximiser of a smaller ball is
+        tried as a start in the next larger one, if it is better there than what was found.
     order : 1, 2 or "exact"
         Of the geodesics; 2 is the paper's (4/5).
+    method : "model_steps" or "auto_pgd"
+        "auto_pgd" is Alg. 1 literally. "model_steps" spends every fourth evaluation, and the last, on the maximum of a
+        quadratic model made of the 20 latest points, as long as that pays; it keeps 40 vectors of the parameters' size.
     n_iter : int
         Iterations of each start. Each takes one evaluation of the loss and its gradient.
     n_restarts : int
         Number of starts; the best is returned.
-    memory : int
-        Every fourth iteration, and the last, goes to the maximum of a quadratic model made of this many of the latest
-        points, if they fit into 256 MiB. 0: Alg. 1 literally.
     rng : int, numpy Generator or None
         Seed. The same seed gives the same result, whatever the number of workers.
     gradient : "exact" or "paper"
@@ -82,7 +91,7 @@ def worst_case_sharpness(
 
     Returns
     -------
-    SharpnessResult
+    SharpnessResult, or SharpnessCurve for several radii
         A step that leaves the domain (an incomplete geodesic, a loss or gradient that is not finite) is undone and
         the next one halved.
 
@@ -106,8 +115,8 @@ def worst_case_sharpness(
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = checked_effort(n_iter, n_restarts, memory, rng, workers, callback, verify)
-    ball, order = RoundBall(radius_of(rho)), order_of(order)
+    effort = checked_effort(method, n_iter, n_restarts, rng, workers, callback, verify)
+    radii, order = radii_listed(rho), order_of(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
     geometry = Geometry(params, metric)
@@ -116,14 +125,11 @@ def worst_case_sharpness(
         "metric": repr(metric),
         "order": order,
         "gradient": gradient,
-        "n_iter": effort.n_iter,
-        "n_restarts": effort.n_restarts,
-        "memory": effort.memory,
-        "seed": effort.seed,
     }
 
     def objective(batch: Any) -> Objective:
         loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
         return Objective(loss, geometry, order, order if gradient == "exact" else 1)
 
-    return search(objective, batches, ball, effort, settings)
+    results = search(objective, batches, [RoundBall(radius) for radius in radii], effort, settings)
+    return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
