@@ -11,7 +11,7 @@ method would find there with as many gradients. One evaluation in the middle goe
 curvature rather than slope made that one large: then both are local maxima of nearly the same height.
 
 Where the loss is not nearly quadratic, models mislead: a prediction far above the best value is not tried, and after
-an evaluation that found nothing better the search is plain Auto-PGD. (`validation.search_methods` compares them.)
+two evaluations that found nothing better the search is plain Auto-PGD. (`validation.search_methods` compares them.)
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from refgeo.trust_region import maximise_quadratic
 POINTS = 20
 """The latest points that a model is made of, beside the origin."""
 EVERY = 4
+MOST_FAILURES = 2
 BELIEVED = 3.0
 """A model's maximum up to so many times the best value is tried."""
 _REGULAR = 1e-5
@@ -61,14 +62,14 @@ class ModelSteps(AutoPGD):
         super().__init__(evaluate, ball, start, at_start)
         self._origin, self._horizontal = origin, horizontal
         self._points: deque[tuple[Array, Array]] = deque(maxlen=POINTS)
-        self._misled = False
+        self._failures = 0
 
     def move(self, iteration: int, n_iter: int) -> float:
         """A proposal where one is due, else a gradient step."""
         proposal = None
         if iteration == n_iter // 2 + 1 and iteration < n_iter:
             proposal = self._opposite()
-        elif not self._misled and (iteration % EVERY == 0 or iteration == n_iter):
+        elif self._failures < MOST_FAILURES and (iteration % EVERY == 0 or iteration == n_iter):
             proposal = self._model_maximiser()
         return self.advance() if proposal is None else self._try(proposal)
 
@@ -85,7 +86,7 @@ class ModelSteps(AutoPGD):
         best_before = self.best_value
         value = self.evaluated(candidate)
         if value <= best_before:
-            self._misled = True
+            self._failures += 1
             self.x, self.previous, self.value, self.gradient = here
         else:
             self.previous = None
