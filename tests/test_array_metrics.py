@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import conditioned_factor
 
 import refgeo as rg
 
@@ -408,6 +409,28 @@ def test_euclidean_norm_projects_orthogonally_onto_the_same_horizontal_space(met
     assert np.allclose(part, basis @ (basis.T @ v), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.4)])
+@pytest.mark.parametrize("condition", [30.0, 300.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_euclidean_norm_keeps_its_digits_or_refuses(metric, condition, seed):
+    """Pv horizontal, v − Pv Euclidean-orthogonal to horizontal vectors; at κ = 1e7 an error."""
+    rng = np.random.default_rng(seed)
+
+    def point(condition):
+        return rg.Pair(conditioned_factor(rng, 12, 4, condition), conditioned_factor(rng, 9, 4, condition))
+
+    there = point(condition)
+    base, space = metric.at(there), rg.EuclideanNormMetric(metric).at(there)
+    v = rg.Pair(rng.standard_normal((12, 4)), rng.standard_normal((9, 4)))
+    projected = space.horizontal_projection(v)
+    assert base.is_horizontal(projected, 1e-9 * condition)
+    for _ in range(5):
+        w = base.random_tangent_vector(rng)
+        assert abs(space.inner_product(v - projected, w)) <= 1e-12 * condition * space.norm(v) * space.norm(w)
+    with pytest.raises(ValueError, match="point: expected a condition number"):
+        rg.EuclideanNormMetric(metric).at(point(1e7)).horizontal_projection(v)
+
+
 def test_euclidean_norm_keeps_the_horizontal_space_and_the_geodesics():
     rng = np.random.default_rng(0)
     point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
@@ -422,3 +445,42 @@ def test_euclidean_norm_keeps_the_horizontal_space_and_the_geodesics():
         rg.EuclideanNormMetric(network()[0])
     with pytest.raises(TypeError, match="expected a metric"):
         rg.ConstantMetric("inv")
+
+
+def test_vectors_of_a_product_can_be_added():
+    metric, point, _ = network()
+    space = metric.at(point)
+    a, b = space.random_tangent_vector(0), space.random_tangent_vector(1)
+    x = space.to_coordinates(2.0 * a - b / 4.0 + (-a))
+    assert np.allclose(x, space.to_coordinates(a) - 0.25 * space.to_coordinates(b), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="blocks: expected a dict with the blocks"):
+        a + {"other": 1.0}
+
+
+def test_a_constant_product_is_a_product_of_constants():
+    metric, point, _ = network()
+
+    def value_and_grad(blocks):
+        flats = [np.concatenate([np.ravel(x) for x in (b if isinstance(b, rg.Pair) else [b])]) for b in blocks.values()]
+        return float(sum(x @ x for x in flats)), {name: 2.0 * block for name, block in blocks.items()}
+
+    one = rg.worst_case_sharpness(value_and_grad, point, rg.ConstantMetric(metric), 0.1)
+    parts = rg.ProductMetric({name: rg.ConstantMetric(part) for name, part in metric.metrics.items()})
+    assert one.value == rg.worst_case_sharpness(value_and_grad, point, parts, 0.1).value
+
+
+def test_wrong_kinds_are_refused_at_once():
+    pair = rg.Pair(np.eye(3, 2), np.eye(4, 2))
+    with pytest.raises(TypeError, match=r"point: ElementwiseMetric\(\) is for arrays, got a Pair"):
+        rg.ElementwiseMetric().at(pair)
+    with pytest.raises(TypeError, match="got the class InvariantMetric; call it"):
+        rg.worst_case_sharpness(lambda p: (0.0, p), pair, rg.InvariantMetric, 0.1)
+    with pytest.raises(TypeError, match="pairs: expected a metric on pairs"):
+        rg.networks.block_metric({"heads": pair}, rg.ConstantMetric(rg.ElementwiseMetric()))
+    spaces = [rg.ElementwiseMetric().at(np.ones(3)), rg.EuclideanMetric().at(np.ones(3))]
+    for space in spaces:
+        for call in (lambda s=space: s.gradient_at(np.zeros(3), np.ones(1)), lambda s=space: s.point_at(np.zeros(1))):
+            with pytest.raises(ValueError, match="expected"):
+                call()
+    with pytest.raises(ValueError, match="e: expected the shapes of the point"):
+        rg.MixedMetric().at(pair).gradient_at(np.zeros(14), rg.Pair(np.eye(3, 2), np.eye(3, 2)))

@@ -671,7 +671,7 @@ def line(w):
         (
             {"metric": rg.EuclideanMetric},
             TypeError,
-            r"got type \(the class; call it\)|got ABCMeta \(the class; call it\)",
+            "got the class EuclideanMetric; call it",
         ),
         ({"metric": "inv"}, TypeError, "metric: expected a metric such as"),
         ({"params": {"w": np.ones(3)}}, TypeError, "expected a refgeo.ProductMetric that names its blocks"),
@@ -935,6 +935,7 @@ def test_spaces_without_a_direction_have_no_sharpness():
     ):
         result = rg.worst_case_sharpness(loss, point, metric, 0.1, n_restarts=3)
         assert result.value == 0.0
+        assert "no parameter can move" in result.advice
         assert np.array_equal(result.maximizer, np.zeros_like(point))
     assert rg.adaptive_sharpness(loss, np.zeros(3), 0.1, n_restarts=2).value == 0.0
 

@@ -9,6 +9,7 @@ from scipy.linalg import solve_sylvester
 
 from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
+from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair
 
@@ -115,12 +116,17 @@ class ConstantMetric(Metric[Any]):
         self.base = _a_metric(metric)
         self.name = f"constant {metric.name}"
 
-    def at(self, point: Any) -> ConstantTangentSpace:
-        """The tangent space at `point`, which the other metric must accept."""
+    def at(self, point: Any) -> TangentSpace[Any]:
+        """The tangent space at `point`, which the other metric must accept; of a product, block by block."""
+        if isinstance(self.base, ProductMetric):
+            return ProductMetric({name: ConstantMetric(metric) for name, metric in self.base.metrics.items()}).at(point)
         return ConstantTangentSpace(self, self.base.at(point))
 
     def __repr__(self) -> str:
         return f"ConstantMetric({self.base!r})"
+
+
+_REFINEMENTS, _AT_REST = 10, 1e-10
 
 
 class EuclideanNormTangentSpace(_WrappedTangentSpace):
@@ -133,6 +139,8 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
     .. math:: M_H^{-2} S Λ + Λ T M_G^{-2} = M_H^{-2} (G^\top ξ_G M_G - M_H ξ_H^\top H) M_G^{-2}.
     """
 
+    _space: PairTangentSpace
+
     def __init__(self, metric: Metric[Any], space: PairTangentSpace) -> None:
         super().__init__(metric, space)
         self._tensor_G, self._tensor_H = space.metric_tensor()
@@ -142,14 +150,35 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
         return np.asarray(np.sum(self.to_coordinates(a) * self.to_coordinates(b), axis=-1))
 
     def horizontal_projection(self, v: Any) -> Any:
-        """The nearest horizontal vector in the Euclidean norm."""
+        """The nearest horizontal vector in the Euclidean norm.
+
+        What is taken away is a N(Λ) whatever the rounding of Λ, so that doing it again refines the result.
+
+        Raises
+        ------
+        ValueError
+            The point is so ill-conditioned (beyond κ of some hundreds for inv, some thousands for mix) that this does
+            not come to rest.
+        """
+        size = self.norm(v)
+        for _ in range(_REFINEMENTS):
+            normal = self._normal_part(v)
+            v = v - normal
+            if not np.any(self.norm(normal) > _AT_REST * size):
+                return v
+        raise ValueError(
+            "point: expected a condition number at which the projection in the Euclidean norm keeps digits, got "
+            f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself has no such bound"
+        )
+
+    def _normal_part(self, v: Any) -> Pair:
         (G, H), (M_G, M_H) = self.point, (self._tensor_G, self._tensor_H)
         inverse_G, inverse_H = np.linalg.inv(M_G), np.linalg.inv(M_H)
         left = inverse_H @ inverse_H @ (G.mT @ G)
         right = (H.mT @ H) @ inverse_G @ inverse_G
         falling = G.mT @ v.G @ M_G - M_H @ v.H.mT @ H
         K = _sylvester(left, right, inverse_H @ inverse_H @ falling @ inverse_G @ inverse_G)
-        return Pair(v.G - G @ K @ M_G, v.H + H @ K.mT @ M_H)
+        return Pair.unchecked(G @ K @ M_G, -(H @ K.mT @ M_H))
 
     def vertical_projection(self, v: Any) -> Any:
         """What `horizontal_projection` removes."""
@@ -192,7 +221,7 @@ class EuclideanNormMetric(Metric[Any]):
 
     Parameters
     ----------
-    metric : InvariantMetric or MixedMetric
+    metric : InvariantMetric, MixedMetric or InterpolatedMetric
         A network's blocks are wrapped one by one; on arrays, `EuclideanMetric` is what this would be.
 
     Examples

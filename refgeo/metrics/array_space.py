@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, order_of, real_array
 from refgeo.metrics.tangent_space import Metric, TangentSpace
+from refgeo.pair import Pair
 
 
 class ArrayTangentSpace(TangentSpace[Array]):
@@ -23,6 +24,11 @@ class ArrayTangentSpace(TangentSpace[Array]):
     """
 
     def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
+        if isinstance(point, Pair):
+            raise TypeError(
+                f"point: {metric!r} is for arrays, got a Pair; use InvariantMetric or MixedMetric, or a ProductMetric "
+                "with both factors as arrays"
+            )
         array = np.array(real_array("point", point))
         array.setflags(write=False)
         self.metric, self.point = metric, array
@@ -33,6 +39,12 @@ class ArrayTangentSpace(TangentSpace[Array]):
         if vector.shape != self.point.shape:
             raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {vector.shape}")
         return vector
+
+    def _shaped(self, name: str, value: Array) -> Array:
+        """A look at the shape alone, for what is called in every iteration."""
+        if np.shape(value) != self.point.shape:
+            raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {np.shape(value)}")
+        return value
 
     def _coordinates(self, x: npt.ArrayLike) -> Array:
         coordinates = real_array("x", x)

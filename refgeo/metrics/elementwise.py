@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, order_of, real_array
+from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric
 
@@ -20,11 +20,10 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
     """Tangent space of `ElementwiseMetric`; see `ArrayTangentSpace` for its members."""
 
     def __init__(self, metric: ElementwiseMetric, point: npt.ArrayLike) -> None:
-        array = real_array("point", point)
-        free = array != 0
-        super().__init__(metric, point, dim=int(np.count_nonzero(free)))
-        self.n_coordinates = self.dim
-        self._free = None if self.dim == array.size else free
+        super().__init__(metric, point)
+        free = self.point != 0
+        self.dim = self.n_coordinates = int(np.count_nonzero(free))
+        self._free = None if free.all() else free
         # 1/w, and 0 for a frozen parameter, so that what is divided by it vanishes
         self._inverse = np.divide(1.0, self.point, out=np.zeros_like(self.point), where=free)
 
@@ -111,6 +110,8 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
 
     def point_at(self, x: Array, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
+        if np.shape(x) != (self.n_coordinates,):
+            raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {np.shape(x)}")
         if self._free is not None:
             return np.asarray(self._placed(_FACTORS[order_of(order)](x)) * self.point)
         moved = np.empty(self.point.shape)
@@ -123,6 +124,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
 
     def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
+        e = self._shaped("e", e)
         gradient = np.empty((self.n_coordinates,)) if out is None else out
         if self._free is None:
             np.multiply(self.point, e, out=gradient.reshape(self.point.shape))

@@ -31,11 +31,11 @@ class EuclideanTangentSpace(ArrayTangentSpace):
 
     def christoffel(self, a: Array, b: Array | None = None) -> Array:
         """Γ = 0."""
-        return np.zeros_like(self._vector("a", a))
+        return np.zeros_like(self._vector("a", a) if b is None else self._vector("b", b))
 
     def christoffel_adjoint(self, a: Array, e: Array) -> Array:
         """Γ(a, ·)* e = 0."""
-        return np.zeros_like(self._vector("a", a))
+        return np.zeros_like(self._vector("e", e))
 
     def _exact_geodesic(self, v: Array) -> Array:
         return np.asarray(self.point + v)

@@ -722,7 +722,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         order = order_of(order)
         if order == "exact":
             return super().gradient_at(x, e, order, out)
-        step, gradients = self._split(x), tuple(e)
+        step, gradients = self._split(x), tuple(self._vector("e", e))
         changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
         falling = [(Q.mT @ part) @ C for Q, part, C in zip(self._columns, gradients, changes, strict=True)]
         identity: Array = np.eye(self.point.sizes[2])

@@ -11,11 +11,45 @@ import numpy.typing as npt
 from refgeo.arguments import Array, Order, real_array
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 
-Blocks = Mapping[str, Any]
+Named = Mapping[str, Any]
+
+
+class Blocks(dict[str, Any]):
+    """A vector of the product: a dict of blocks with ``+``, ``-`` and multiplication by a number, block by block.
+
+    Examples
+    --------
+    >>> v = Blocks(w=np.array([1.0, 2.0]), b=np.array([3.0]))
+    >>> 2.0 * v - v
+    {'w': array([1., 2.]), 'b': array([3.])}
+    """
+
+    def __add__(self, other: Named) -> Blocks:
+        return self._with(other, lambda x, y: x + y)
+
+    def __sub__(self, other: Named) -> Blocks:
+        return self._with(other, lambda x, y: x - y)
+
+    def __neg__(self) -> Blocks:
+        return Blocks({name: -block for name, block in self.items()})
+
+    def __mul__(self, number: float) -> Blocks:
+        return Blocks({name: block * number for name, block in self.items()})
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: float) -> Blocks:
+        return Blocks({name: block / number for name, block in self.items()})
+
+    def _with(self, other: Named, operation: Callable[[Any, Any], Any]) -> Blocks:
+        if not isinstance(other, Mapping) or other.keys() != self.keys():
+            raise ValueError(f"blocks: expected a dict with the blocks {_names(self)}, got {_names(other)}")
+        return Blocks({name: operation(block, other[name]) for name, block in self.items()})
 
 
 class ProductTangentSpace(TangentSpace[dict[str, Any]]):
-    """Tangent space of a `ProductMetric`: vectors are dicts with the names of the metric's blocks.
+    """Tangent space of a `ProductMetric`: vectors are dicts with the names of the metric's blocks (what it
+    returns are `Blocks`, which can be added).
 
     Attributes
     ----------
@@ -38,7 +72,7 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         self._lengths = {name: space.n_coordinates * heads[name] for name, space in spaces.items()}
         self.n_coordinates = sum(self._lengths.values())
 
-    def _blocks(self, name: str, value: Blocks) -> Blocks:
+    def _blocks(self, name: str, value: Named) -> Named:
         if not isinstance(value, Mapping):
             raise TypeError(
                 f"{name}: expected a dict with the blocks {_names(self.spaces)}, got {type(value).__name__}"
@@ -48,10 +82,10 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
             raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {_names(self.spaces)}")
         return value
 
-    def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> dict[str, Any]:
-        return {name: method(space, name) for name, space in self.spaces.items()}
+    def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> Blocks:
+        return Blocks({name: method(space, name) for name, space in self.spaces.items()})
 
-    def inner_product(self, a: Blocks, b: Blocks) -> Array:
+    def inner_product(self, a: Named, b: Named) -> Array:
         """The sum over blocks and heads, one number.
 
         Examples
@@ -65,67 +99,68 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         a, b = self._blocks("a", a), self._blocks("b", b)
         return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
 
-    def horizontal_projection(self, v: Blocks) -> dict[str, Any]:
+    def horizontal_projection(self, v: Named) -> Blocks:
         """Block by block."""
         v = self._blocks("v", v)
         return self._each(lambda space, name: space.horizontal_projection(v[name]))
 
-    def vertical_projection(self, v: Blocks) -> dict[str, Any]:
+    def vertical_projection(self, v: Named) -> Blocks:
         """Block by block."""
         v = self._blocks("v", v)
         return self._each(lambda space, name: space.vertical_projection(v[name]))
 
-    def is_horizontal(self, v: Blocks, tolerance: float = 1e-8) -> bool:
+    def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
         """Whether every block is."""
         v = self._blocks("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
 
-    def riemannian_gradient(self, egrad: Blocks) -> dict[str, Any]:
+    def riemannian_gradient(self, egrad: Named) -> Blocks:
         """Block by block."""
         e = self._blocks("egrad", egrad)
         return self._each(lambda space, name: space.riemannian_gradient(e[name]))
 
-    def riemannian_hessian(self, egrad: Blocks, ehess_v: Blocks, v: Blocks) -> dict[str, Any]:
+    def riemannian_hessian(self, egrad: Named, ehess_v: Named, v: Named) -> Blocks:
         """Block by block; `ehess_v` is the Hessian of the whole loss applied to the whole `v`."""
         e, w, v = self._blocks("egrad", egrad), self._blocks("ehess_v", ehess_v), self._blocks("v", v)
         return self._each(lambda space, name: space.riemannian_hessian(e[name], w[name], v[name]))
 
-    def christoffel(self, a: Blocks, b: Blocks | None = None) -> dict[str, Any]:
+    def christoffel(self, a: Named, b: Named | None = None) -> Blocks:
         """Block by block."""
         a = self._blocks("a", a)
         b = a if b is None else self._blocks("b", b)
         return self._each(lambda space, name: space.christoffel(a[name], b[name]))
 
-    def christoffel_adjoint(self, a: Blocks, e: Blocks) -> dict[str, Any]:
+    def christoffel_adjoint(self, a: Named, e: Named) -> Blocks:
         """Block by block."""
         a, e = self._blocks("a", a), self._blocks("e", e)
         return self._each(lambda space, name: space.christoffel_adjoint(a[name], e[name]))
 
-    def geodesic(self, v: Blocks, t: float = 1.0, order: Order = 2) -> dict[str, Any]:
+    def geodesic(self, v: Named, t: float = 1.0, order: Order = 2) -> Blocks:
         """Block by block: a geodesic of the product is one in every block."""
         v = self._blocks("v", v)
         return self._each(lambda space, name: space.geodesic(v[name], t, order))
 
-    def geodesic_gradient(self, v: Blocks, e: Blocks, order: Order = 2) -> dict[str, Any]:
+    def geodesic_gradient(self, v: Named, e: Named, order: Order = 2) -> Blocks:
         """Block by block."""
         v, e = self._blocks("v", v), self._blocks("e", e)
         return self._each(lambda space, name: space.geodesic_gradient(v[name], e[name], order))
 
-    def to_coordinates(self, v: Blocks) -> Array:
+    def to_coordinates(self, v: Named) -> Array:
         """Orthonormal coordinates of all blocks and heads, one flat vector."""
         v = self._blocks("v", v)
         return self._gathered(lambda space, name, _: space.to_coordinates(v[name]), np.empty(self.n_coordinates))
 
-    def from_coordinates(self, x: npt.ArrayLike) -> dict[str, Any]:
+    def from_coordinates(self, x: npt.ArrayLike) -> Blocks:
         """The inverse of `to_coordinates`."""
         return self._scattered(lambda space, part: space.from_coordinates(part), real_array("x", x))
 
-    def point_at(self, x: Array, order: Order = 2) -> dict[str, Any]:
+    def point_at(self, x: Array, order: Order = 2) -> Blocks:
         """Block by block."""
         return self._scattered(lambda space, part: space.point_at(part, order), x)
 
-    def gradient_at(self, x: Array, e: Blocks, order: Order = 2, out: Array | None = None) -> Array:
+    def gradient_at(self, x: Array, e: Named, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
+        e = self._blocks("e", e)
         gradient = np.empty((self.n_coordinates,)) if out is None else out
         places = (part for _, _, _, part in self._parts(gradient))
         for (name, space, _, part), place in zip(self._parts(x), places, strict=True):
@@ -144,8 +179,8 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
             part = slice(start, start := start + self._lengths[name])
             yield name, space, part, x[part].reshape(*space.block_shape, space.n_coordinates)
 
-    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Array) -> dict[str, Any]:
-        return {name: function(space, part) for name, space, _, part in self._parts(x)}
+    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Array) -> Blocks:
+        return Blocks({name: function(space, part) for name, space, _, part in self._parts(x)})
 
     def _gathered(self, function: Callable[[TangentSpace[Any], str, Array], Array], x: Array) -> Array:
         gathered = np.empty(self.n_coordinates)
@@ -187,7 +222,7 @@ class ProductMetric(Metric[dict[str, Any]]):
             raise ValueError("metrics: expected at least one block, got none")
         self.metrics = dict(metrics)
 
-    def at(self, point: Blocks) -> ProductTangentSpace:
+    def at(self, point: Named) -> ProductTangentSpace:
         """The tangent space at `point`.
 
         Parameters

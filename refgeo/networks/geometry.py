@@ -8,8 +8,10 @@ from typing import Any
 
 from refgeo.metrics.ablations import ConstantMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
+from refgeo.metrics.euclidean import EuclideanMetric
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
 
@@ -39,6 +41,8 @@ def block_metric(
 
     Raises
     ------
+    TypeError
+        `pairs` is a metric on arrays.
     ValueError
         A name in `frozen` fits no block, or everything is frozen.
 
@@ -51,6 +55,11 @@ def block_metric(
     """
     if isinstance(pairs, str) and pairs not in PAIR_METRICS:
         raise ValueError(f'pairs: expected "inv", "mix" or a metric, got {pairs!r}')
+    if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
+        raise TypeError(
+            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness takes "
+            "every entry by itself"
+        )
     pair_metric = PAIR_METRICS[pairs]() if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     patterns = [frozen] if isinstance(frozen, str) else list(frozen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -52,6 +53,14 @@ class Network:
     dtypes: dict[str, np.dtype[Any]] = field(repr=False)
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
+
+    def __repr__(self) -> str:
+        pairs = sum(isinstance(block, Pair) for block in self.blocks.values())
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        return (
+            f"Network({self.layout!r}, {len(self.blocks)} blocks, {pairs} of them pairs, {size:,} parameters, "
+            f"heads={self.heads!r})"
+        )
 
     def metric(
         self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
@@ -184,6 +193,10 @@ def read(
     """
     if layout not in LAYOUTS:
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if not isinstance(source, (str, Path, Mapping)):
+        module = hasattr(source, "state_dict")
+        hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
+        raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
     state = _load(Path(source)) if isinstance(source, (str, Path)) else dict(source)
     if isinstance(source, (str, Path)):
         config = _configuration(Path(source))
@@ -232,14 +245,21 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     from safetensors.numpy import load_file
 
     if not path.is_file():
-        raise FileNotFoundError(f"checkpoint: no file {path}")
+        if not path.is_dir():
+            raise FileNotFoundError(f"checkpoint: no file {path}")
+        inside = sorted(path.glob("*.safetensors"))
+        which = f"did you mean {inside[0]}?" if inside else "there is no *.safetensors file in it"
+        raise IsADirectoryError(f"checkpoint: expected a file, got the folder {path}; {which}")
     try:
         return dict(load_file(path))
     except (SafetensorError, KeyError, TypeError, AttributeError) as error:
         widened = _with_bfloat16(path)
         if widened is not None:
             return widened
-        raise LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}") from error
+        advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
+        raise LayoutError(
+            f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}"
+        ) from error
 
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}

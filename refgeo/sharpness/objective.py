@@ -10,7 +10,7 @@ import numpy as np
 
 from refgeo.arguments import Array, Order
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, NotFiniteError, RankDeficientError
-from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.product import ProductMetric, ProductTangentSpace
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
 from refgeo.sharpness.vectors import is_zero
@@ -30,18 +30,17 @@ class Geometry:
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         if not isinstance(metric, Metric):
             raise TypeError(
-                f"metric: expected a metric such as refgeo.InvariantMetric(), got {type(metric).__name__}"
-                f"{' (the class; call it)' if isinstance(metric, type) else ''}"
+                "metric: expected a metric such as refgeo.InvariantMetric(), got "
+                + (f"the class {metric.__name__}; call it" if isinstance(metric, type) else type(metric).__name__)
             )
         self.single = not isinstance(params, Mapping)
-        if self.single:
-            self.space = ProductMetric({ONLY: metric}).at({ONLY: params})
-        elif isinstance(metric, ProductMetric):
-            self.space = metric.at(params)
-        else:
+        if not (self.single or isinstance(getattr(metric, "base", metric), ProductMetric)):
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
+        space = ProductMetric({ONLY: metric}).at({ONLY: params}) if self.single else metric.at(params)
+        assert isinstance(space, ProductTangentSpace)
+        self.space = space
         self.params = params
 
     def assembled(self, blocks: Mapping[str, Any]) -> Any:

@@ -95,6 +95,8 @@ class SharpnessResult:
     @property
     def advice(self) -> str:
         """What to try for a better value."""
+        if len(self.trace) == 1:
+            return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
         again = "n_restarts=4 tells how much the start matters"
         if self.converged:
             return f"stationary (residual {self.residual:.2g}); {again}"
