@@ -2,7 +2,7 @@ r"""The trust-region subproblem: the global maximum of a quadratic on a ball, al
 
 .. math:: \max_{‖x‖ ≤ ρ} c^\top x + ½ x^\top B x
 
-x is a global maximiser exactly if some λ ≥ max(0, λ_max(B)) has (λI − B) x = c and λ(ρ − ‖x‖) = 0 (Moré & Sorensen
+x is a global maximizer exactly if some λ ≥ max(0, λ_max(B)) has (λI − B) x = c and λ(ρ − ‖x‖) = 0 (Moré & Sorensen
 1983). In the eigenbasis of B, with gaps δ_i = λ_max − w_i and the unknown μ = λ − λ_max, ‖x‖ is a decreasing function
 of μ alone, x_i = c_i / (μ + δ_i). In the *hard case* c has no part in the top eigenspace and even μ = 0 leaves ‖x‖ < ρ:
 then a top eigenvector fills the rest.
@@ -23,7 +23,7 @@ from refgeo.arguments import Array
 class QuadraticMaximum(NamedTuple):
     """The solution of a trust-region subproblem; leading dimensions are independent problems.
 
-    ``x`` is the maximiser, ``lower`` the value there, ``upper`` a bound that no point of the ball exceeds and
+    ``x`` is the maximizer, ``lower`` the value there, ``upper`` a bound that no point of the ball exceeds and
     ``multiplier`` its λ.
     """
 

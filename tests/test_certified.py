@@ -318,7 +318,7 @@ def test_networks_radii_and_data_broadcast():
         )
 
 
-def test_leaving_the_domain_is_said_and_the_maximiser_still_has_a_geodesic():
+def test_leaving_the_domain_is_said_and_the_maximizer_still_has_a_geodesic():
     u, v = np.array([0.01, 1.0]), np.array([1.0, 1.0])
     X, y = np.eye(2), np.array([3.0, 1.0])  # β₀ should grow from 0.01 to 3: the loss rises the other way
     found = diagonal.worst_case("mix", u, v, X, y, 0.5)
@@ -332,7 +332,7 @@ def test_leaving_the_domain_is_said_and_the_maximiser_still_has_a_geodesic():
     assert unconstrained.lower > found.upper
 
 
-def test_at_zero_residual_the_maximiser_is_on_the_side_that_the_domain_has():
+def test_at_zero_residual_the_maximizer_is_on_the_side_that_the_domain_has():
     inside = [diagonal.worst_case("mix", [b, 1.0], [1.0, 1.0], np.eye(2), [b, 1.0], 0.5) for b in (0.01, -0.01)]
     for found in inside:
         assert not found.leaves_domain

@@ -15,6 +15,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from refgeo.files import write_whole
+
 console = Console()
 
 
@@ -66,11 +68,8 @@ class Results:
 
     def save(self) -> None:
         """Write the file, whole or not at all."""
-        unfinished = self.path.with_name(self.path.name + ".part")
-        unfinished.write_text(
-            json.dumps({"settings": self.settings, "values": self.values}, indent=1), encoding="utf-8"
-        )
-        os.replace(unfinished, self.path)
+        text = json.dumps({"settings": self.settings, "values": self.values}, indent=1)
+        write_whole(self.path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _in_processes(

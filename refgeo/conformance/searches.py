@@ -317,7 +317,7 @@ def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) ->
     moved = root * root - 1.0
     terms = [2.0 * gi * bi * moved + bi**2 * moved * moved for gi, bi in zip(g, beta, strict=True)]
 
-    def maximisers(multiplier: float) -> Array:
+    def maximizers(multiplier: float) -> Array:
         best = []
         for term, cost in zip(terms, price, strict=True):
             reach = rho / np.sqrt(cost)
@@ -330,7 +330,7 @@ def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) ->
 
     def dual(log_multiplier: float) -> float:
         multiplier = float(np.exp(log_multiplier))
-        b = maximisers(multiplier)
+        b = maximizers(multiplier)
         return multiplier * (rho**2 - float(price @ b**2)) + sum(float(t(x)) for t, x in zip(terms, b, strict=True))
 
     grid = np.linspace(-12.0, 16.0, 57)
@@ -338,7 +338,7 @@ def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) ->
     found = scipy.optimize.minimize_scalar(
         dual, bounds=(start - 0.6, start + 0.6), method="bounded", options={"xatol": 1e-12}
     )
-    b = maximisers(float(np.exp(found.x)))
+    b = maximizers(float(np.exp(found.x)))
     b = b * min(1.0, rho / max(float(np.sqrt(price @ b**2)), 1e-300))
     on_sphere = b * rho / max(float(np.sqrt(price @ b**2)), 1e-300)
     lower = max(sum(float(t(x)) for t, x in zip(terms, point, strict=True)) for point in (b, on_sphere))

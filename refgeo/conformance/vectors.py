@@ -6,7 +6,6 @@ import difflib
 import functools
 import hashlib
 import json
-import os
 import re
 import shutil
 import struct
@@ -27,6 +26,7 @@ from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
+from refgeo.files import write_whole
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, VALUES, Operation, Value
 
@@ -119,11 +119,11 @@ def write(
     _claim(folder)
     for old in (*(f"inputs.{format}" for format in FORMATS), EXPECTED):
         (folder / old).unlink(missing_ok=True)
-    _replace(file, functools.partial(_WRITERS[format], named))
+    write_whole(file, functools.partial(_WRITERS[format], named))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
     if with_results:
         expected = _expected(blocks, progress or untold)
-        _replace(folder / EXPECTED, functools.partial(_write_plain, {"schema": EXPECTED_SCHEMA, "cases": expected}))
+        write_whole(folder / EXPECTED, functools.partial(_write_plain, {"schema": EXPECTED_SCHEMA, "cases": expected}))
     manifest: Named = {
         "schema": SCHEMA,
         "complete": True,
@@ -240,7 +240,7 @@ def _claim(folder: Path) -> None:
 
 def _write_manifest(folder: Path, manifest: Named) -> None:
     text = json.dumps(manifest | {"self": _own_digest(manifest)}, indent=1)
-    _replace(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
+    write_whole(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
 
 
 def _own_digest(manifest: Named) -> str:
@@ -411,13 +411,6 @@ def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 # Files ---------------------------------------------------------------------------------------------------------
-
-
-def _replace(file: Path, write: Callable[[Path], Any]) -> None:
-    """Write beside the file and move, so that a half-written one never has its name."""
-    beside = file.with_name(f".{file.name}.part")
-    write(beside)
-    os.replace(beside, file)
 
 
 def _digest(file: Path) -> str:

@@ -1,6 +1,6 @@
 r"""Lower bounds: points of the ball that are local maxima.
 
-For μ large enough F(W(t)) + ½μ‖t‖² is convex near t. A convex function lies above its tangent plane, so the maximiser
+For μ large enough F(W(t)) + ½μ‖t‖² is convex near t. A convex function lies above its tangent plane, so the maximizer
 of the tangent plane over the ball is an ascent: t⁺ ∝ ∇ + μt, cut off where the manifold ends (a power iteration, where
 F is quadratic in t). μ is 0 until a step loses, and then grows until one gains. Newton's method on the sphere finishes.
 """

@@ -4,7 +4,7 @@ In the coordinates t of `refgeo.diagonal.geometry` it is max F(W(t)) over ‖t�
 
 * mix moves β on straight lines: a trust-region problem in w over ‖w‖ ≤ √2ρ, exact for any X as long as its solution
   stays within the manifold;
-* for XᵀX = I, and any other diagonal, the problem is separable: Lagrange's dual is exact unless its maximiser jumps;
+* for XᵀX = I, and any other diagonal, the problem is separable: Lagrange's dual is exact unless its maximizer jumps;
 * otherwise, a local maximum from many starts, and the least of the upper bounds that apply: the dual with a diagonal
   that dominates XᵀX, the trust region over a ball or an ellipsoid around the feasible set (`refgeo.diagonal.outer`),
   or, for mix, the trust region that does not know where the manifold ends.
@@ -53,7 +53,7 @@ class Certified:
     Attributes
     ----------
     lower : ndarray
-        The increase of the loss at the maximiser: reached, up to rounding.
+        The increase of the loss at the maximizer: reached, up to rounding.
     upper : ndarray
         No point of the ball exceeds it, up to rounding.
     maximizer : tuple of ndarray
@@ -288,7 +288,7 @@ def _is_diagonal(gram: Array) -> bool:
 
 
 def _fillings(bound: separable.Dual, rho: Array) -> list[Array]:
-    """Points on the sphere near the dual's maximisers; where these jump, one coordinate takes what is left."""
+    """Points on the sphere near the dual's maximizers; where these jump, one coordinate takes what is left."""
     inside, outside = bound.inside, bound.outside
     jump = np.argmax(np.abs(inside - outside), axis=-1)[..., None]
     rest = np.copy(inside)

@@ -100,15 +100,15 @@ class Invariant(Geometry):
     name = "inv"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W(t) = β − β₀."""
         return np.where(t < 1.0, beta * np.expm1(SQRT2 * np.minimum(t, 1.0)), _grown(beta, t) - beta)
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W′(t)."""
         return SQRT2 * _grown(beta, t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W″(t)."""
         return 2.0 * _grown(beta, t)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -121,7 +121,7 @@ class Invariant(Geometry):
             return np.asarray(np.log(z) / SQRT2)
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """See `Geometry`."""
+        """The tangent vector (η_u, η_v) of coordinates t."""
         return u * (t / SQRT2), v * (t / SQRT2)
 
 
@@ -145,17 +145,17 @@ class Interpolated(Geometry):
             return np.asarray((1.0 + self._grown_by(beta, t)) ** power)
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W(t) = β − β₀."""
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray(beta * np.expm1(np.log1p(self._grown_by(beta, t)) / self.s))
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W′(t)."""
         size = np.sign(beta) * np.abs(beta) ** (1.0 - self.s)
         return np.asarray(SQRT2 * size * self._power(beta, t, 1.0 / self.s - 1.0))
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W″(t)."""
         size = np.sign(beta) * np.abs(np.where(beta != 0.0, beta, 1.0)) ** (1.0 - 2.0 * self.s)
         return np.asarray(2.0 * (1.0 - self.s) * size * self._power(beta, t, 1.0 / self.s - 2.0))
 
@@ -193,7 +193,7 @@ class Interpolated(Geometry):
             return np.asarray((z - 1.0) * np.abs(beta) ** self.s / (SQRT2 * self.s))
 
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
-        """See `Geometry`."""
+        """The tangent vector (η_u, η_v) of coordinates t."""
         size = SQRT2 * np.abs(u * v) ** self.s
         b = np.divide(t, size, out=np.zeros(np.broadcast_shapes(t.shape, size.shape)), where=size > 0.0)
         return u * b, v * b
@@ -211,15 +211,15 @@ class Mixed(Interpolated):
         self.name = "mix"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W(t) = β − β₀."""
         return SQRT2 * np.sign(beta) * t
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W′(t)."""
         return SQRT2 * np.sign(beta) * np.ones_like(t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W″(t)."""
         return np.zeros(np.broadcast_shapes(beta.shape, t.shape))
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
@@ -237,15 +237,15 @@ class Adaptive(Geometry):
     name = "adaptive"
 
     def shift(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W(t) = β − β₀."""
         return beta * np.where(t >= _TURN, t * (SQRT2 + 0.5 * t), -0.5 * (1.0 + t * t))
 
     def slope(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W′(t)."""
         return beta * np.where(t >= _TURN, SQRT2 + t, -t)
 
     def curvature(self, beta: Array, t: Array) -> Array:
-        """See `Geometry`."""
+        """W″(t)."""
         return beta * np.where(t >= _TURN, 1.0, -1.0)
 
     def concave_until(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:

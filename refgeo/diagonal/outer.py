@@ -72,7 +72,7 @@ def _price(geometry: Geometry, beta: Array) -> _Price:
 
 
 def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
-    """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximiser."""
+    """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximizer."""
     gradient = 2.0 * problem.moving_g * problem.beta
     if isinstance(geometry, Interpolated):  # E differs from coordinate to coordinate
         size = np.where(problem.beta != 0.0, problem.beta, 1.0)

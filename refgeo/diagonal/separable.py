@@ -6,7 +6,7 @@ With XᵀX ⪯ D, F(W(t)) ≤ Σ_i 2g_iW_i + D_iW_i², with equality if XᵀX = 
 
 Each term is a problem in one variable that is solved globally: on the main branch it is concave up to a known t and
 convex beyond, so that its maximum is at the one stationary point of the concave part or at an end. The bound is convex
-in λ; its slope is ρ² − ‖t(λ)‖². At its minimum either ‖t(λ)‖ = ρ, and t(λ) is a global maximiser, or ‖t(λ)‖ jumps past
+in λ; its slope is ρ² − ‖t(λ)‖². At its minimum either ‖t(λ)‖ = ρ, and t(λ) is a global maximizer, or ‖t(λ)‖ jumps past
 ρ and a gap can remain.
 """
 
@@ -26,7 +26,7 @@ _NEGLIGIBLE = 1e-9
 
 
 class Dual(NamedTuple):
-    """The bound, and the maximisers of the terms on either side of the best λ: within the ball and outside."""
+    """The bound, and the maximizers of the terms on either side of the best λ: within the ball and outside."""
 
     upper: Array
     inside: Array

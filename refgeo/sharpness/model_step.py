@@ -70,7 +70,7 @@ class ModelSteps(AutoPGD):
         if iteration == n_iter // 2 + 1 and iteration < n_iter:
             proposal = self._opposite()
         elif self._failures < MOST_FAILURES and (iteration % EVERY == 0 or iteration == n_iter):
-            proposal = self._model_maximiser()
+            proposal = self._model_maximizer()
         return self.advance() if proposal is None else self._try(proposal)
 
     def evaluated(self, candidate: Array) -> float:
@@ -99,8 +99,8 @@ class ModelSteps(AutoPGD):
         x, gradient = self._origin
         return -self.best if 4.0 * float(np.dot(gradient, self.best - x)) <= self.best_value else None
 
-    def _model_maximiser(self) -> Array | None:
-        """The model's maximiser over the ball, expanded about the best point; None without points or belief."""
+    def _model_maximizer(self) -> Array | None:
+        """The model's maximizer over the ball, expanded about the best point; None without points or belief."""
         best, best_gradient, radius = self.best, self.best_gradient, self.ball.radius
         others = [point for point in (self._origin, *self._points) if point[0] is not best]
         if len(others) < 3:

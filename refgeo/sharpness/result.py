@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refgeo.arguments import Array
+from refgeo.files import write_whole
 from refgeo.pair import Pair
 
 FORMAT = "refgeo-sharpness/1"
@@ -298,12 +298,13 @@ def _axes(ax: Any) -> Any:
 
 def _write(path: str | Path, document: dict[str, Any], arrays: list[Array]) -> None:
     """A JSON document and arrays in one .npz file, whole or not at all."""
-    path = Path(path)
-    unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "wb") as file:
-        members = {f"array{i}": array for i, array in enumerate(arrays)}
-        np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
-    os.replace(unfinished, path)
+    members = {f"array{i}": array for i, array in enumerate(arrays)}
+
+    def write(beside: Path) -> None:
+        with open(beside, "wb") as file:
+            np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
+
+    write_whole(path, write)
 
 
 def _read(path: str | Path, expected: str, kind: type) -> tuple[dict[str, Any], list[Array]]:

@@ -236,7 +236,7 @@ class _BatchSearch:
         return found
 
     def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run | None:
-        """From the maximiser of a smaller ball, moved to this one's boundary, if that is better than what is known."""
+        """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
         x = ball.outermost(x)
         evaluation = self._told(ball, 0, x)
         return self._climbed(ball, 0, x, evaluation) if evaluation[0] > to_beat else None

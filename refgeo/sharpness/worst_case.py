@@ -60,7 +60,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     metric : Metric
         For a dict, a `ProductMetric`: parameters that it does not name stay fixed.
     rho : float or sequence of float
-        Radius of the ball in the metric. For several there is one search each, and the maximiser of a smaller ball is
+        Radius of the ball in the metric. For several there is one search each, and the maximizer of a smaller ball is
         tried as a start in the next larger one, if it is better there than what was found.
     order : 1, 2 or "exact"
         Of the geodesics; 2 is the paper's (4/5).
