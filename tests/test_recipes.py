@@ -33,7 +33,7 @@ def test_torch_recipe(capsys):
     module = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
     network = rg.networks.read({k: v.numpy() for k, v in module.state_dict().items()}, "clip", heads=4)
     x, y = torch.randn(8, 5, 16, dtype=torch.float64), torch.randn(8, 5, 16, dtype=torch.float64)
-    loss = names["torch_value_and_grad"](module, network, lambda call: (call(x) - y).square().mean(), np.float64)
+    loss = names["torch_value_and_grad"](module, network, lambda call: (call(x) - y).square().mean(), dtype=np.float64)
     space = network.metric("inv", arrays=rg.EuclideanMetric()).at(network.blocks)
     value, grads = loss(network.blocks)
     assert value == pytest.approx((module(x) - y).square().mean().item(), rel=1e-12)
@@ -107,10 +107,13 @@ def test_torch_recipe_serves_hugging_face_models_in_threads():
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     network = rg.networks.read({name: tensor.numpy() for name, tensor in before.items()}, "bert", heads=2)
     tokens, labels = torch.randint(0, 30, (4, 6)), torch.tensor([0, 1, 0, 1])
-    loss = recipe("def torch_value_and_grad")["torch_value_and_grad"](
-        module, network, lambda call: call(input_ids=tokens, labels=labels).loss
-    )
     metric = network.metric("inv", frozen=["*LayerNorm*", "*embeddings*", "*classifier*", "*pooler*"])
+    make = recipe("def torch_value_and_grad")["torch_value_and_grad"]
+    loss = make(module, network, lambda call: call(input_ids=tokens, labels=labels).loss, metric)
+    whole, grads = make(module, network, lambda call: call(input_ids=tokens, labels=labels).loss)(network.blocks)
+    part, moving = loss(network.blocks)
+    assert part == pytest.approx(whole, rel=1e-6)
+    assert moving.keys() == metric.metrics.keys() < grads.keys()
     found = [
         rg.worst_case_sharpness(loss, network.blocks, metric, 0.1, n_iter=6, n_restarts=3, workers=workers)
         for workers in (1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,10 @@ class Network:
         return block_metric(self.blocks, pairs, arrays, frozen)
 
     def state_dict(
-        self, blocks: Mapping[str, Block] | None = None, dtype: npt.DTypeLike | None = None
+        self,
+        blocks: Mapping[str, Block] | None = None,
+        dtype: npt.DTypeLike | None = None,
+        without: Container[str] = (),
     ) -> dict[str, npt.NDArray[Any]]:
         """The checkpoint's tensors again, with their names, shapes and dtypes.
 
@@ -80,6 +83,8 @@ class Network:
             checkpoint bit by bit.
         dtype : dtype, optional
             Of the parameters, for a network that computes in another precision than the checkpoint's.
+        without : container of str
+            Blocks that are arrays and need not be converted, because they do not move; they are left out.
 
         Returns
         -------
@@ -101,10 +106,15 @@ class Network:
             if shapes != expected:
                 raise ValueError(f"blocks[{name!r}]: expected the shape {_shown(expected)}, got {_shown(shapes)}")
         pairs = {name: Pair(*blocks[name]) for name, block in self.blocks.items() if isinstance(block, Pair)}
-        arrays = {name: blocks[name] for name, block in self.blocks.items() if not isinstance(block, Pair)}
+        arrays = {
+            name: blocks[name]
+            for name, block in self.blocks.items()
+            if not isinstance(block, Pair) and name not in without
+        }
         tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
         state = {name: np.asarray(tensor).astype(dtype or self.dtypes[name]) for name, tensor in tensors.items()}
-        return {name: (state | self.constants)[name] for name in self.dtypes}
+        everything = state | self.constants
+        return {name: everything[name] for name in self.dtypes if name in everything}
 
     def blocks_of(self, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, Any]:
         """Tensors under the checkpoint's names as blocks: gradients on their way back.
