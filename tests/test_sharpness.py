@@ -229,7 +229,10 @@ def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_larges
     largest = eigsh(hessian_operator(metric.at(params), f, params), k=1, which="LA", v0=np.ones(14))[0][0]
     ratios = []
     for rho in (1e-2, 1e-3):
-        result = rg.worst_case_sharpness(f, params, metric, rho, order=order)
+        # near a minimum model steps need few points, and an integrated geodesic takes its time
+        result = rg.worst_case_sharpness(
+            f, params, metric, rho, order=order, n_iter=12 if (order, name) == ("exact", "mix") else 20
+        )
         ratios.append(result.value / rho**2 / (0.5 * largest) - 1)
     assert abs(ratios[1]) < 1e-2
     assert abs(ratios[1]) < 0.3 * abs(ratios[0]) + 1e-6
@@ -1028,9 +1031,9 @@ def test_a_loss_may_keep_every_point_it_is_given(kind):
     """What a user kept, even as a view, does not change afterwards."""
     rng = np.random.default_rng(0)
     if kind == "arrays":
-        params, metric = {"w": rng.standard_normal((300, 300))}, rg.ProductMetric({"w": rg.ElementwiseMetric()})
+        params, metric = {"w": rng.standard_normal((40, 30))}, rg.ProductMetric({"w": rg.ElementwiseMetric()})
     else:
-        pair = rg.Pair(rng.standard_normal((2, 300, 200)), rng.standard_normal((2, 300, 200)))
+        pair = rg.Pair(rng.standard_normal((2, 70, 64)), rng.standard_normal((2, 70, 64)))
         params, metric = {"w": pair}, rg.ProductMetric({"w": rg.InvariantMetric()})
     kept = []
 

@@ -1,6 +1,6 @@
 """Every operation of a pair metric beside plain matrix products, in one run.
 
-    python -m validation.benchmarks.operations [--rounds 9]
+    python -m validation.benchmarks.operations [--rounds 9] [--quick]
 
 The unit is six tall products, (h, n)·(n, h) twice and (n, h)·(h, h) four times a block: what a projection contains that
 is written directly in the balanced gauge. Then a first call, `metric.at` and one projection, beside a loop over blocks
@@ -129,12 +129,14 @@ def first_call(shape, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="without the largest point")
+    options = parser.parse_args()
+    rounds, last = options.rounds, -1 if options.quick else None
     print("A first call (target: no slower than the loop)")
-    for shape in FIRST_CALLS:
+    for shape in FIRST_CALLS[:last]:
         first_call(shape, rounds)
     print("\nUnits of six tall products")
-    for shape in LARGE:
+    for shape in LARGE[:last]:
         for metric in (rg.InvariantMetric(), rg.MixedMetric()):
             operations(metric, shape, rounds)
 
