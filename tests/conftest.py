@@ -1,4 +1,4 @@
-"""One thread of linear algebra in each test process: pytest-xdist uses all cores already, and thread pools would fight."""
+"""One thread of linear algebra a test process: pytest-xdist uses all cores already, and thread pools would fight."""
 
 import os
 
