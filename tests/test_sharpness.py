@@ -1137,3 +1137,25 @@ def test_the_box_has_no_model_steps():
         )
     curve = rg.adaptive_sharpness(lambda w: (float(w.sum()), np.ones(2)), np.ones(2), [0.1, 0.2], norm=np.inf)
     assert curve.values == pytest.approx([0.2, 0.4])
+
+
+@pytest.mark.parametrize("batches", [None, range(3)])
+def test_an_interruption_ends_the_other_threads_after_their_next_evaluation(batches):
+    """Ctrl-C in a search of thousands of iterations: not one run goes on."""
+    calls = []
+
+    def loss(w, batch=None):
+        calls.append(threading.get_ident())
+        if len(calls) == 40:
+            raise KeyboardInterrupt
+        return float(np.sum(np.sin(3.0 * w))), 3.0 * np.cos(3.0 * w)
+
+    with pytest.raises(KeyboardInterrupt):
+        rg.worst_case_sharpness(
+            loss, np.zeros(4), rg.EuclideanMetric(), 1.0, n_iter=5000, n_restarts=3, workers=2, batches=batches,
+            verify=False,
+        )  # fmt: skip
+    ended = len(calls)
+    time.sleep(0.2)
+    assert len(calls) == ended
+    assert ended < 2000

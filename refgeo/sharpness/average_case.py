@@ -99,7 +99,7 @@ def average_case_sharpness(
         return increase
 
     indices = [(batch, sample) for batch in range(len(data)) for sample in range(n_samples // 2)]
-    drawn = list(in_order(pair, indices, workers))
+    drawn = list(in_order(pair, indices, workers, watcher.abort))
     samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(data), -1)
     begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
     kept = np.isfinite(samples)

@@ -96,17 +96,32 @@ def checked_effort(
     )
 
 
-def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """The results in the order of the items, whatever the number of threads."""
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, abort: Callable[[], None]
+) -> Iterator[Result]:
+    """The results in the order of the items, whatever the number of threads; after an error or an interruption what
+    has not begun does not begin, and `abort` tells what has to end.
+    """
     if workers == 1:
         for item in items:  # not map: a StopIteration of the function would end it silently
             yield function(item)
-    else:
-        pool = ThreadPoolExecutor(workers)
+        return
+
+    def watched(item: Item) -> Result:
         try:
-            yield from pool.map(function, items)
-        finally:  # after an error or an interruption, what has not begun does not begin
-            pool.shutdown(cancel_futures=True)
+            return function(item)
+        except BaseException:
+            abort()
+            raise
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield from pool.map(watched, items)
+    except BaseException:
+        abort()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Watcher:
@@ -117,6 +132,10 @@ class Watcher:
         self._lock = threading.Lock()
         self._done = 0
         self.stopped = False
+
+    def abort(self) -> None:
+        """Every run ends after its next evaluation."""
+        self.stopped = True
 
     def tell(self, batch: int, start: int, iteration: int, value: float, best: float, step: float, rho: float) -> bool:
         """One more evaluation; whether to stop."""
@@ -170,7 +189,9 @@ def search(
             if watcher.stopped:
                 return
 
-    found = [results for results in in_order(one, until_stopped(), effort.workers) if results is not None]
+    found = [
+        results for results in in_order(one, until_stopped(), effort.workers, watcher.abort) if results is not None
+    ]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
     # a batch in which the callback stopped may lack the last balls
@@ -212,7 +233,7 @@ class _BatchSearch:
 
     def _over_one(self, ball: Ball, smaller: Array | None) -> tuple[SharpnessResult, Array]:
         starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
-        runs = list(in_order(lambda start: self._from_start(ball, start), starts, self.workers))
+        runs = list(in_order(lambda start: self._from_start(ball, start), starts, self.workers, self.watcher.abort))
         best = max(runs, key=lambda run: run.value)
         if smaller is not None and not is_zero(smaller):
             further = self._from_smaller(ball, smaller, best.value)
