@@ -94,6 +94,17 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
     def _exact_geodesic(self, v: Array) -> Array:
         return np.asarray(self.point * np.exp(v * self._inverse))
 
+    def geodesic_gradient(self, v: Array, e: Array, order: Order = 2) -> Array:
+        """The gradient w² ⊙ e times 1, 1 + v/w or e^{v/w}: the derivative of w(1 + x), w(1 + x + ½x²) or w eˣ with respect to x.
+
+        Examples
+        --------
+        >>> ElementwiseMetric().at([2.0]).geodesic_gradient([2.0], [3.0], "exact").round(6)
+        array([32.619382])
+        """
+        factor = _DERIVATIVES[order_of(order)](self._vector("v", v) * self._inverse)
+        return np.asarray(self.point**2 * factor * self._vector("e", e))
+
     def to_coordinates(self, v: Array) -> Array:
         """The ratios v / w, without the frozen parameters; a flat vector.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array
+from refgeo.arguments import Array, Order, order_of
 from refgeo.errors import RankDeficientError
 from refgeo.metrics.array_space import ArrayTangentSpace
 from refgeo.metrics.tangent_space import Metric
@@ -75,6 +75,30 @@ class ScalingTangentSpace(ArrayTangentSpace):
         return np.asarray(
             np.exp(growth) * self._radius * (np.cos(angle) * self._unit + np.sinc(angle / np.pi) * turning)
         )
+
+    def geodesic_gradient(self, v: Array, e: Array, order: Order = 2) -> Array:
+        """The Riemannian gradient at ξ = v of ξ ↦ ℓ(γ_ξ(1)).
+
+        With x = v/‖θ‖ = a u + τ and φ = |τ| the exact geodesic ends at ‖θ‖eᵃ(cos φ u + sin φ/φ τ), of which this is
+        the derivative.
+
+        Examples
+        --------
+        >>> ScalingMetric().at([2.0, 0.0]).geodesic_gradient([0.0, np.pi], [1.0, 0.0], "exact").round(12)
+        array([ 0., -4.])
+        """
+        if order_of(order) != "exact":
+            return np.asarray(super().geodesic_gradient(v, e, order))
+        x, e, u = self._vector("v", v) / self._radius, self._vector("e", e), self._unit
+        a = np.vdot(u, x)
+        turn = x - a * u
+        angle = float(np.linalg.norm(turn))
+        c, s = np.cos(angle), np.sinc(angle / np.pi)
+        # (cos φ − sin φ/φ)/φ², whose digits cancel where φ is small
+        bend = (c - s) / angle**2 if angle > 0.03 else -1.0 / 3.0 + angle**2 / 30.0 - angle**4 / 840.0
+        across = s * e + (bend * np.vdot(e, turn) - s * np.vdot(e, u)) * turn
+        gradient = (np.vdot(e, c * u + s * turn) - np.vdot(u, across)) * u + across
+        return np.asarray(self._radius**2 * np.exp(a) * gradient)
 
     def to_coordinates(self, v: Array) -> Array:
         """V / ‖θ‖, as a flat vector."""

@@ -87,7 +87,8 @@ class TangentSpace(ABC, Generic[Point]):
 
         .. math:: \mathrm{grad} = -\frac{d}{ds} \exp_{θ_1}(-(v_1 + s g_1)) \Big|_{s=0},
 
-        taken by five-point differences (relative error about 1e-10).
+        taken by five-point differences (relative error about 1e-10): one direction, and so four geodesics, where the
+        equation of variation would need the derivative of Γ. Metrics with a closed form differentiate that instead.
 
         Parameters
         ----------
