@@ -95,7 +95,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         return np.asarray(self.point * np.exp(v * self._inverse))
 
     def geodesic_gradient(self, v: Array, e: Array, order: Order = 2) -> Array:
-        """The gradient w² ⊙ e times 1, 1 + v/w or e^{v/w}: the derivative of w(1 + x), w(1 + x + ½x²) or w eˣ with respect to x.
+        """The gradient w² ⊙ e times the derivative 1, 1 + x or eˣ of the geodesic of this order, x = v/w.
 
         Examples
         --------
