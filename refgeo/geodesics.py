@@ -103,11 +103,12 @@ class InvariantCurve:
     def __init__(self, p: Array, x: Array) -> None:
         self.p, self.x = p, x
         self.B = B = p.mT @ x
+        self.skew = B - B.mT
         square = x.mT @ x
-        self.W = square - B.mT @ B
         # bounds ‖x‖₂; Y comes as Y·speed, so that all blocks of the matrix have this size
         speed = np.sqrt(np.max(np.sum(np.abs(square), axis=-1), axis=-1, initial=0.0))[..., None, None]
         self.speed = np.where(speed > 0.0, speed, 1.0)
+        self.W = (square - B.mT @ B) / self.speed
         identity: Array = np.broadcast_to(np.eye(B.shape[-1]), B.shape)
         longest = float(np.max(speed, initial=0.0))
         self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), 3.0 * longest)
@@ -117,10 +118,10 @@ class InvariantCurve:
         self.V = U - B @ self.Y
 
     def _turned(self, U: Array, Y: Array) -> tuple[Array, Array]:
-        return (self.B - self.B.mT) @ U - (self.W / self.speed) @ Y, self.speed * U
+        return self.skew @ U - self.W @ Y, self.speed * U
 
     def _turned_back(self, U: Array, Y: Array) -> tuple[Array, Array]:
-        return (self.B.mT - self.B) @ U + self.speed * Y, (self.W / -self.speed) @ U
+        return self.speed * Y - self.skew @ U, -(self.W @ U)
 
     @property
     def end(self) -> Array:
@@ -164,27 +165,31 @@ class _Exponential:
         start: tuple[Array, ...],
         size: float,
     ) -> None:
-        self.apply_transposed = apply_transposed
+        self.apply, self.apply_transposed = apply, apply_transposed
         self.substeps = max(1, math.ceil(size / 2.0))
-        step, degree, last = size / self.substeps, 1, size / self.substeps
+        step, last, self.degree = size / self.substeps, size / self.substeps, 1
         while last > 2.0**-56:
-            degree += 1
-            last *= step / degree
-        self.terms: list[list[tuple[Array, ...]]] = []
+            self.degree += 1
+            last *= step / self.degree
+        self.starts: list[tuple[Array, ...]] = []
         self.end = start
         for _ in range(self.substeps):
-            terms = [self.end]
-            for j in range(1, degree + 1):
-                terms.append(tuple(part / (j * self.substeps) for part in apply(*terms[-1])))
-            self.terms.append(terms)
-            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*terms, strict=True))
+            self.starts.append(self.end)
+            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self._terms(self.end), strict=True))
+
+    def _terms(self, start: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+        """Of one substep; not kept, since those of a long geodesic would be many."""
+        terms = [start]
+        for j in range(1, self.degree + 1):
+            terms.append(tuple(part / (j * self.substeps) for part in self.apply(*terms[-1])))
+        return terms
 
     def pairs(self, *falling: Array) -> Iterator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
         """K̄_j/(jk) and K_{j−1}, for the gradient `falling` with respect to the end."""
         passed = falling
-        for terms in reversed(self.terms):
-            back = passed
-            for j in range(len(terms) - 1, 0, -1):
+        for start in reversed(self.starts):
+            back, terms = passed, self._terms(start)
+            for j in range(self.degree, 0, -1):
                 scaled = tuple(part / (j * self.substeps) for part in back)
                 yield scaled, terms[j - 1]
                 back = tuple(x + y for x, y in zip(passed, self.apply_transposed(*scaled), strict=True))

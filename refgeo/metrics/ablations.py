@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -171,11 +172,15 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
             f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself has no such bound"
         )
 
+    @cached_property
+    def _equation(self) -> tuple[Array, Array, Array, Array]:
+        """The inverse metric tensors, and the coefficients of the Sylvester equation."""
+        (G, H), inverse_G, inverse_H = self.point, np.linalg.inv(self._tensor_G), np.linalg.inv(self._tensor_H)
+        return inverse_G, inverse_H, inverse_H @ inverse_H @ (G.mT @ G), (H.mT @ H) @ inverse_G @ inverse_G
+
     def _normal_part(self, v: Any) -> Pair:
         (G, H), (M_G, M_H) = self.point, (self._tensor_G, self._tensor_H)
-        inverse_G, inverse_H = np.linalg.inv(M_G), np.linalg.inv(M_H)
-        left = inverse_H @ inverse_H @ (G.mT @ G)
-        right = (H.mT @ H) @ inverse_G @ inverse_G
+        inverse_G, inverse_H, left, right = self._equation
         falling = G.mT @ v.G @ M_G - M_H @ v.H.mT @ H
         K = _sylvester(left, right, inverse_H @ inverse_H @ falling @ inverse_G @ inverse_G)
         return Pair.unchecked(G @ K @ M_G, -(H @ K.mT @ M_H))

@@ -39,7 +39,7 @@ With relaxation ε (App. H.2) S + εI and T + εI replace S and T in the metric:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -265,7 +265,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         G, H = (ratio * part + part.mT for part in products)
         return self._combined(G, H)
 
-    def _along(self, x: Pair) -> list[Array]:
+    def _along(self, x: Iterable[Array]) -> list[Array]:
         return [Q.mT @ part for Q, part in zip(self._columns, x, strict=True)]
 
     def _products(self, x: Pair, z: Pair) -> list[Array]:
@@ -273,22 +273,20 @@ class PairTangentSpace(TangentSpace[Pair]):
         return [(one / self._powers).mT @ other for one, other in zip(x, z, strict=True)]
 
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
-        D_x, D_z = self._derivative(self._along(x)), self._derivative(self._along(z))
+        return self._half_sum(x, z, 1.0)
+
+    def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
+        return self._half_sum(x, e, -1.0)
+
+    def _half_sum(self, x: Pair, z: Pair, sign: float) -> Pair:
+        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))]: Γ(x, z), or with the minus sign Γ(x, ·)* z."""
+        D_x = self._derivative(self._along(x))
+        D_z = D_x if z is x else self._derivative(self._along(z))
         bends = self._bending(self._products(x, z))
         return Pair.unchecked(
             *(
-                0.5 * (b @ D_a + a @ D_b - Q @ bend)
+                0.5 * (b @ D_a + sign * (a @ D_b - Q @ bend))
                 for a, b, D_a, D_b, Q, bend in zip(x, z, D_x, D_z, self._columns, bends, strict=True)
-            )
-        )
-
-    def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
-        D_x, D_e = self._derivative(self._along(x)), self._derivative(self._along(e))
-        bends = self._bending(self._products(x, e))
-        return Pair.unchecked(
-            *(
-                0.5 * (f @ D_a + Q @ bend - a @ D_f)
-                for a, f, D_a, D_f, Q, bend in zip(x, e, D_x, D_e, self._columns, bends, strict=True)
             )
         )
 
@@ -703,7 +701,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         if order == 1:
             moved = [part @ f.back for part, f in zip(step, frames, strict=True)]
         else:
-            derivatives = self._derivative([Q.mT @ part for Q, part in zip(self._columns, step, strict=True)])
+            derivatives = self._derivative(self._along(step))
             bends = self._bending([part.mT @ part / self._powers.mT for part in step])
             moved = []
             for part, Q, frame, D, bend in zip(step, self._columns, frames, derivatives, bends, strict=True):
@@ -724,12 +722,12 @@ class PairTangentSpace(TangentSpace[Pair]):
             return super().gradient_at(x, e, order, out)
         step, gradients = self._split(x), tuple(self._vector("e", e))
         changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
-        falling = [(Q.mT @ part) @ C for Q, part, C in zip(self._columns, gradients, changes, strict=True)]
+        falling = [part @ C for part, C in zip(self._along(gradients), changes, strict=True)]
         identity: Array = np.eye(self.point.sizes[2])
         As, Cs = [identity, identity], None
         Bs: list[Array] = [np.zeros(part.shape) for part in falling]
         if order == 2:
-            along = [Q.mT @ part for Q, part in zip(self._columns, step, strict=True)]
+            along = self._along(step)
             mixed = [(y.mT @ part) @ C / self._powers.mT for C, part, y in zip(changes, gradients, step, strict=True)]
             As = [identity - 0.5 * D for D in self._derivative(along)]
             Bs = [-0.5 * bend for bend in self._bending(mixed)]

@@ -169,7 +169,6 @@ class SharpnessResult:
         ax.set_ylabel("increase of the loss")
         ax.set_title(f"sharpness {self.value:.4g} at ρ = {self.rho:g}", loc="left")
         ax.legend(frameon=False)
-        ax.spines[["top", "right"]].set_visible(False)
         return ax
 
     def __eq__(self, other: object) -> bool:
@@ -284,16 +283,17 @@ class SharpnessCurve:
         ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
         ax.set_xlabel("radius ρ")
         ax.set_ylabel("increase of the loss")
-        ax.spines[["top", "right"]].set_visible(False)
         return ax
 
 
 def _axes(ax: Any) -> Any:
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
+    """The axes given or those of a new figure, without a frame above and on the right."""
+    if ax is None:
+        import matplotlib.pyplot as plt
 
-    return plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+        ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
 
 
 def _write(path: str | Path, document: dict[str, Any], arrays: list[Array]) -> None:

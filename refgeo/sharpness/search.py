@@ -158,8 +158,8 @@ def search(
 ) -> list[SharpnessResult]:
     """Maximise over every ball for every batch; a result for each ball, averaged over batches."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
-    # one evaluation at θ, one where a random start begins, and one for each loan from a smaller ball
-    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) - 1) + len(balls)
+    # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
+    per_batch = len(balls) * effort.n_restarts * (1 + effort.n_iter)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
 
