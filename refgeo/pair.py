@@ -83,7 +83,9 @@ class Pair:
 
     @classmethod
     def unchecked(cls, G: Array, H: Array) -> Pair:
-        """A pair of float64 arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
+        """A pair of arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
+
+        They are float64, but for the points of a search with ``dtype="float32"``.
 
         Examples
         --------
@@ -242,8 +244,8 @@ def as_pair(name: str, value: object) -> Pair:
     >>> as_pair("v", ([[1.0]], [[2.0]]))
     Pair(G (1, 1), H (1, 1))
     """
-    if isinstance(value, Pair):
+    if isinstance(value, Pair) and value.G.dtype == value.H.dtype == np.float64:
         return value
-    if isinstance(value, (tuple, list)) and len(value) == 2:
+    if isinstance(value, Pair) or (isinstance(value, (tuple, list)) and len(value) == 2):
         return Pair(*value)
     raise TypeError(f"{name}: expected a Pair (or a tuple (G, H)), got {type(value).__name__}; use refgeo.Pair(G, H)")

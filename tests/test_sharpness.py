@@ -756,6 +756,50 @@ def test_float32_losses_and_gradients_are_accepted():
     assert result.value == pytest.approx(2 * 0.1 * math.sqrt(3) + 0.01, rel=1e-5)
 
 
+@pytest.mark.parametrize("method", ["model_steps", "auto_pgd"])
+@pytest.mark.parametrize(
+    "pairs", [rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.3), rg.InvariantMetric(0.01)], ids=repr
+)
+def test_a_search_in_single_precision_is_that_in_double(pairs, method):
+    model, params, f = transformer()
+    params["tokens"][0] = 0.0  # frozen entries take another way
+    metric, seen = model.metric(pairs, arrays=rg.ElementwiseMetric()), set()
+
+    def loss(blocks):
+        seen.add(np.asarray(blocks["layer0.up.weight"]).dtype.name)
+        seen.add(blocks["layer0.query_key"].G.dtype.name)
+        return f(blocks)
+
+    double = rg.worst_case_sharpness(f, params, metric, 0.1, method=method)
+    single = rg.worst_case_sharpness(loss, params, metric, 0.1, method=method, dtype="float32")
+    assert seen == {"float32", "float64"}  # θ itself is not rounded
+    assert np.allclose(single.trace, double.trace, rtol=2e-5)
+    space = metric.at(params)
+    difference = space.to_coordinates(single.maximizer - double.maximizer)
+    assert np.linalg.norm(difference) <= 1e-3 * 0.1  # the place of a maximum is known to the root of its value
+    assert float(space.norm(single.maximizer)) <= 0.1 * (1 + 1e-6)
+    assert single.settings["dtype"] == "float32"
+
+
+def test_gradients_in_single_precision_are_those_in_double():
+    rng = np.random.default_rng(0)
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(0.1)):
+        point = rg.Pair(rng.standard_normal((3, 70, 5)), rng.standard_normal((3, 61, 5)))
+        space = metric.at(point)
+        x, e = 0.1 * rng.standard_normal((3, space.n_coordinates)), rg.Pair(*(f[:] for f in point))
+        rounded = x.astype(np.float32)
+        narrow = rg.Pair.unchecked(*(f.astype(np.float32) for f in e))
+        for order in (1, 2):
+            here = space.point_at(rounded, order)
+            assert here.G.dtype == np.float32
+            for one, other in zip(here, space.point_at(rounded.astype(np.float64), order), strict=True):
+                assert np.allclose(one, other, rtol=0, atol=3e-6 * np.abs(other).max())
+            gradient = space.gradient_at(rounded, narrow, order)
+            assert gradient.dtype == np.float32
+            right = space.gradient_at(rounded.astype(np.float64), e, order)
+            assert np.allclose(gradient, right, rtol=0, atol=3e-6 * np.abs(right).max())
+
+
 # The ball's steps -----------------------------------------------------------------------------------------------
 
 

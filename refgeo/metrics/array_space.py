@@ -29,7 +29,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
                 f"point: {metric!r} is for arrays, got a Pair; use InvariantMetric or MixedMetric, or a ProductMetric "
                 "with both factors as arrays"
             )
-        array = np.array(real_array("point", point))
+        array = real_array("point", point)
         array.setflags(write=False)
         self.metric, self.point = metric, array
         self.dim = array.size if dim is None else dim

@@ -7,6 +7,8 @@ others: it is *frozen*, vectors have a zero there, and nothing is divided by it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +26,19 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         free = self.point != 0
         self.dim = self.n_coordinates = int(np.count_nonzero(free))
         self._free = None if free.all() else free
-        # 1/w, and 0 for a frozen parameter, so that what is divided by it vanishes
-        self._inverse = np.divide(1.0, self.point, out=np.zeros_like(self.point), where=free)
+
+    @cached_property
+    def _inverse(self) -> Array:
+        """1/w, and 0 for a frozen parameter, so that what is divided by it vanishes."""
+        return np.divide(1.0, self.point, out=np.zeros_like(self.point), where=self.point != 0)
+
+    @cached_property
+    def _in_single(self) -> Array:
+        return self.point.astype(np.float32)
+
+    def _point(self, dtype: Any) -> Array:
+        """W in the precision of a search."""
+        return self._in_single if dtype == np.float32 else self.point
 
     def inner_product(self, a: Array, b: Array) -> Array:
         """Σ a_i b_i / w_i²; frozen parameters do not count.
@@ -123,24 +136,25 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
         if np.shape(x) != (self.n_coordinates,):
             raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {np.shape(x)}")
+        w = self._point(x.dtype)
         if self._free is not None:
-            return np.asarray(self._placed(_FACTORS[order_of(order)](x)) * self.point)
-        moved = np.empty(self.point.shape)
+            return np.asarray(self._placed(_FACTORS[order_of(order)](x)) * w)
+        moved = np.empty_like(w)
         if order == 1:
-            np.multiply(x.reshape(moved.shape), self.point, out=moved)
-            moved += self.point
+            np.multiply(x.reshape(w.shape), w, out=moved)
+            moved += w
         else:
-            np.multiply(_FACTORS[order_of(order)](x.reshape(moved.shape)), self.point, out=moved)
+            np.multiply(_FACTORS[order_of(order)](x.reshape(w.shape)), w, out=moved)
         return moved
 
     def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
-        e = self._shaped("e", e)
-        gradient = np.empty((self.n_coordinates,)) if out is None else out
+        e, w = self._shaped("e", e), self._point(x.dtype)
+        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
         if self._free is None:
-            np.multiply(self.point, e, out=gradient.reshape(self.point.shape))
+            np.multiply(w, e, out=gradient.reshape(w.shape))
         else:
-            gradient[...] = (self.point * e)[self._free]
+            gradient[...] = (w * e)[self._free]
         if order != 1:
             gradient *= _DERIVATIVES[order_of(order)](x)
         return gradient
@@ -151,7 +165,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
     def _placed(self, flat: Array) -> Array:
         if self._free is None:
             return np.asarray(flat.reshape(self.point.shape))
-        array = np.zeros(self.point.shape)
+        array = np.zeros(self.point.shape, flat.dtype)
         array[self._free] = flat
         return array
 

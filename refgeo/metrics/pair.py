@@ -42,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -266,7 +267,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._combined(G, H)
 
     def _along(self, x: Iterable[Array]) -> list[Array]:
-        return [Q.mT @ part for Q, part in zip(self._columns, x, strict=True)]
+        parts = tuple(x)
+        return [Q.mT @ part for Q, part in zip(self._tall(parts[0].dtype)[1], parts, strict=True)]
 
     def _products(self, x: Pair, z: Pair) -> list[Array]:
         """Σ⁻ˢ xᵀz, divided before it is multiplied so that small factors cannot underflow."""
@@ -291,7 +293,10 @@ class PairTangentSpace(TangentSpace[Pair]):
         )
 
     def _vector(self, name: str, value: object) -> Pair:
-        vector = as_pair(name, value)
+        return self._fitting(name, as_pair(name, value))
+
+    def _fitting(self, name: str, vector: Pair) -> Pair:
+        """A look at the shapes alone, for what is called in every iteration, in any precision."""
         if vector.G.shape != self.point.G.shape or vector.H.shape != self.point.H.shape:
             raise ValueError(
                 f"{name}: expected the shapes of the point, G {self.point.G.shape} and H {self.point.H.shape}, "
@@ -690,7 +695,17 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._back(self._pair_of(real_array("x", x)))
 
     # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
-    # swallow every change of coordinates.
+    # swallow every change of coordinates. Tall products are in the precision of x, small ones in double.
+
+    @cached_property
+    def _in_single(self) -> tuple[Pair, tuple[Array, Array]]:
+        Q_G, Q_H = self._columns
+        point = Pair.unchecked(*(factor.astype(np.float32) for factor in self.point))
+        return point, (Q_G.astype(np.float32), Q_H.astype(np.float32))
+
+    def _tall(self, dtype: Any) -> tuple[Pair, tuple[Array, Array]]:
+        """The point and Q in a precision."""
+        return self._in_single if dtype == np.float32 else (self.point, self._columns)
 
     def point_at(self, x: Array, order: Order = 2) -> Pair:
         """``geodesic(from_coordinates(x), 1, order)`` with four tall products a factor."""
@@ -698,17 +713,18 @@ class PairTangentSpace(TangentSpace[Pair]):
         if order == "exact":
             return super().point_at(x, order)
         step, frames = self._split(x), (self._frame_G, self._frame_H)
+        point, columns = self._tall(x.dtype)
         if order == 1:
-            moved = [part @ f.back for part, f in zip(step, frames, strict=True)]
+            moved = [part @ f.back.astype(x.dtype) for part, f in zip(step, frames, strict=True)]
         else:
             derivatives = self._derivative(self._along(step))
             bends = self._bending([part.mT @ part / self._powers.mT for part in step])
             moved = []
-            for part, Q, frame, D, bend in zip(step, self._columns, frames, derivatives, bends, strict=True):
-                factor = part @ (frame.back - 0.5 * D @ frame.back)
-                factor += Q @ (0.25 * bend @ frame.back)
+            for part, Q, frame, D, bend in zip(step, columns, frames, derivatives, bends, strict=True):
+                factor = part @ (frame.back - 0.5 * D @ frame.back).astype(x.dtype)
+                factor += Q @ (0.25 * bend @ frame.back).astype(x.dtype)
                 moved.append(factor)
-        for factor, base in zip(moved, self.point, strict=True):
+        for factor, base in zip(moved, point, strict=True):
             factor += base
         return Pair.unchecked(*moved)
 
@@ -720,7 +736,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         order = order_of(order)
         if order == "exact":
             return super().gradient_at(x, e, order, out)
-        step, gradients = self._split(x), tuple(self._vector("e", e))
+        step, gradients = self._split(x), tuple(self._fitting("e", e if isinstance(e, Pair) else as_pair("e", e)))
         changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
         falling = [part @ C for part, C in zip(self._along(gradients), changes, strict=True)]
         identity: Array = np.eye(self.point.sizes[2])
@@ -739,12 +755,13 @@ class PairTangentSpace(TangentSpace[Pair]):
         weights = self._vertical_weights
         Y = self._solved(falling[1].mT * weights - weights.mT * falling[0])
         Bs = [Bs[0] + weights.mT * Y, Bs[1] - weights.mT * Y.mT]
-        flat = np.empty((*self.block_shape, self.n_coordinates)) if out is None else out
+        flat = np.empty((*self.block_shape, self.n_coordinates), x.dtype) if out is None else out
+        columns = self._tall(x.dtype)[1]
         for i, result in enumerate(self._split(flat)):
-            np.matmul(gradients[i], changes[i] @ As[i], out=result)
-            result += self._columns[i] @ Bs[i]
+            np.matmul(gradients[i], (changes[i] @ As[i]).astype(x.dtype), out=result)
+            result += columns[i] @ Bs[i].astype(x.dtype)
             if Cs is not None:
-                result += step[i] @ Cs[i]
+                result += step[i] @ Cs[i].astype(x.dtype)
         return flat
 
     @cached_property

@@ -161,7 +161,7 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
     def gradient_at(self, x: Array, e: Named, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
         e = self._blocks("e", e)
-        gradient = np.empty((self.n_coordinates,)) if out is None else out
+        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
         places = (part for _, _, _, part in self._parts(gradient))
         for (name, space, _, part), place in zip(self._parts(x), places, strict=True):
             space.gradient_at(part, e[name], order, place)

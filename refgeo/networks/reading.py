@@ -89,6 +89,7 @@ class Network:
         Returns
         -------
         dict of ndarray
+            May share memory with `blocks`.
 
         Raises
         ------
@@ -105,14 +106,22 @@ class Network:
             expected = [part.shape for part in (block if isinstance(block, Pair) else [block])]
             if shapes != expected:
                 raise ValueError(f"blocks[{name!r}]: expected the shape {_shown(expected)}, got {_shown(shapes)}")
-        pairs = {name: Pair(*blocks[name]) for name, block in self.blocks.items() if isinstance(block, Pair)}
+        pairs = {
+            name: given if isinstance(given := blocks[name], Pair) else Pair(*given)
+            for name, block in self.blocks.items()
+            if isinstance(block, Pair)
+        }
         arrays = {
             name: blocks[name]
             for name, block in self.blocks.items()
             if not isinstance(block, Pair) and name not in without
         }
         tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
-        state = {name: np.asarray(tensor).astype(dtype or self.dtypes[name]) for name, tensor in tensors.items()}
+        # the blocks as read are nobody's to change; of others, what may be written to need not be copied
+        state = {
+            name: tensor.astype(dtype or self.dtypes[name], copy=blocks is self.blocks or not tensor.flags.writeable)
+            for name, tensor in zip(tensors, map(np.asarray, tensors.values()), strict=True)
+        }
         everything = state | self.constants
         return {name: everything[name] for name in self.dtypes if name in everything}
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.sharpness.auto_pgd import AutoPGD, Ball, Evaluation
+from refgeo.sharpness.vectors import gram_of_many
 from refgeo.trust_region import maximise_quadratic
 
 POINTS = 20
@@ -107,20 +108,20 @@ class ModelSteps(AutoPGD):
             return None
         D = np.stack([x - best for x, _ in others])
         Y = np.stack([gradient - best_gradient for _, gradient in others])
-        squares, U = np.linalg.eigh(D @ D.T)
+        squares, U = np.linalg.eigh(gram_of_many(D))
         lengths = np.sqrt(np.maximum(squares, 0.0))
         kept = lengths > _INDEPENDENT * lengths[-1]
         if not kept.any():
             return None
         lengths, U = lengths[kept], U[:, kept]
         # D = U diag(lengths) Q, so D⁺ = Qᵀ diag(1/lengths) Uᵀ; damped, so that rounding is not divided by nothing
-        Q = (U / lengths).T @ D
+        Q = (U / lengths).T.astype(D.dtype) @ D
         damped = lengths / (lengths**2 + (_REGULAR * lengths[-1]) ** 2)
         B = damped[:, None] * (U.T @ (Y @ Q.T))
         B = 0.5 * (B + B.T)
-        c = Q @ best_gradient - B @ (Q @ best)
+        c = (Q @ best_gradient).astype(np.float64) - B @ (Q @ best)
         found = maximise_quadratic(c, B, radius)
         if found.upper > BELIEVED * self.best_value:
             return None
-        x = self._horizontal(found.x @ Q)
+        x = self._horizontal(found.x.astype(Q.dtype) @ Q)
         return np.asarray(x * min(1.0, radius / max(float(np.linalg.norm(x)), 1e-300)))

@@ -47,13 +47,13 @@ class Geometry:
         """Parameters as the user gave them, with the moved blocks."""
         return blocks[ONLY] if self.single else {**self.params, **blocks}
 
-    def gradients(self, grads: Any) -> dict[str, Any]:
+    def gradients(self, grads: Any, dtype: Any) -> dict[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
         if self.single:
             grads = {ONLY: grads}
         elif not isinstance(grads, Mapping):
             raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
-        return {name: checked_gradient(name, grads, space.point) for name, space in self.space.spaces.items()}
+        return {name: checked_gradient(name, grads, space.point, dtype) for name, space in self.space.spaces.items()}
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
@@ -62,7 +62,8 @@ class Geometry:
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""
-        return self.space.to_coordinates(self.space.horizontal_projection(self.space.from_coordinates(x)))
+        vector = self.space.horizontal_projection(self.space.from_coordinates(x))
+        return self.space.to_coordinates(vector).astype(x.dtype, copy=False)
 
     def point(self, x: Array, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ without rounding for ξ = 0."""
@@ -87,7 +88,7 @@ def _factors(block: Any) -> tuple[Array, ...]:
     return tuple(block) if isinstance(block, Pair) else (block,)
 
 
-def checked_gradient(name: str, grads: Any, point: Any) -> Any:
+def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64) -> Any:
     """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
 
     Examples
@@ -99,21 +100,21 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
     if name not in grads:
         raise ValueError(f"{what} is missing; expected one for every block that is moved")
     if not isinstance(point, Pair):
-        return _checked_array(what, grads[name], point.shape)
+        return _checked_array(what, grads[name], point.shape, dtype)
     try:
         G, H = grads[name]
     except (TypeError, ValueError):
         raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
     return Pair.unchecked(
-        _checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape)
+        _checked_array(what + ", G", G, point.G.shape, dtype), _checked_array(what + ", H", H, point.H.shape, dtype)
     )
 
 
-def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+def _checked_array(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     array = np.asarray(value)
     if array.shape != shape or array.dtype.kind not in "fiu":
         raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
-    return array if array.dtype == np.float64 else array.astype(np.float64)
+    return array.astype(dtype, copy=False)
 
 
 class Objective:
@@ -126,15 +127,22 @@ class Objective:
     order : 1, 2 or "exact"
     gradient_order : 1, 2 or "exact"
         The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
+    dtype : "float64" or "float32"
+        Of the coordinates, and of the points that the loss gets.
     """
 
     def __init__(
-        self, value_and_grad: LossAndGradient, geometry: Geometry, order: Order, gradient_order: Order
+        self,
+        value_and_grad: LossAndGradient,
+        geometry: Geometry,
+        order: Order,
+        gradient_order: Order,
+        dtype: str = "float64",
     ) -> None:
         self._value_and_grad, self.geometry = value_and_grad, geometry
         self.source = value_and_grad, geometry.params
         self._order, self._gradient_order = order, gradient_order
-        self.origin: Array = np.zeros(geometry.space.n_coordinates)
+        self.origin: Array = np.zeros(geometry.space.n_coordinates, dtype)
         loss, gradient = self._evaluate(self.origin)
         if not math.isfinite(loss):
             raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
@@ -159,7 +167,7 @@ class Objective:
             return -math.inf, self.origin
         if not math.isfinite(loss):
             return -math.inf, self.origin
-        blocks = self.geometry.gradients(grads)
+        blocks = self.geometry.gradients(grads, x.dtype)
         if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
             return -math.inf, self.origin
         with np.errstate(over="ignore", invalid="ignore"):
@@ -168,7 +176,7 @@ class Objective:
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.horizontal(self.geometry.space.normal_coordinates(rng))
+        return self.horizontal(self.geometry.space.normal_coordinates(rng).astype(self.origin.dtype, copy=False))
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""

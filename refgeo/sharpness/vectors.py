@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.linalg.blas import daxpy
+from scipy.linalg import get_blas_funcs
 
 from refgeo.arguments import Array
 
@@ -28,7 +28,7 @@ def is_zero(vector: Array) -> bool:
 
 
 def gram(vectors: Sequence[Array]) -> Array:
-    """The matrix of their dot products.
+    """The matrix of their dot products, in double precision.
 
     Examples
     --------
@@ -38,10 +38,27 @@ def gram(vectors: Sequence[Array]) -> Array:
     """
     products = np.zeros((len(vectors), len(vectors)))
     for part in _chunks(len(vectors[0])):
-        for i, u in enumerate(vectors):
+        pieces = [u[part].astype(np.float64, copy=False) for u in vectors]
+        for i, u in enumerate(pieces):
             for j in range(i + 1):
-                products[i, j] += np.dot(u[part], vectors[j][part])
+                products[i, j] += np.dot(u, pieces[j])
     return np.asarray(products + np.tril(products, -1).T)
+
+
+def gram_of_many(rows: Array) -> Array:
+    """The same of the rows of a matrix, by one product a chunk.
+
+    Examples
+    --------
+    >>> gram_of_many(np.array([[1.0, 2.0], [0.0, 3.0]]))
+    array([[5., 6.],
+           [6., 9.]])
+    """
+    products = np.zeros((len(rows), len(rows)))
+    for part in _chunks(rows.shape[1]):
+        pieces = rows[:, part].astype(np.float64, copy=False)
+        products += pieces @ pieces.T
+    return products
 
 
 def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array]) -> Array:
@@ -52,9 +69,10 @@ def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array])
     >>> combination([1.0, -2.0], [np.array([1.0, 2.0]), np.array([0.0, 3.0])])
     array([ 1., -4.])
     """
-    total = np.empty(vectors[0].shape)
+    total = np.empty_like(vectors[0])
+    add = get_blas_funcs("axpy", vectors)
     for part in _chunks(len(total)):
         np.multiply(vectors[0][part], coefficients[0], out=total[part])
         for factor, vector in zip(coefficients[1:], vectors[1:], strict=True):
-            daxpy(vector[part], total[part], a=factor)
+            add(vector[part], total[part], a=factor)
     return total
