@@ -85,6 +85,18 @@ class BalancedGauge:
         values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
         return np.maximum(values_G[..., 0] / values_G[..., -1], values_H[..., 0] / values_H[..., -1])
 
+    @cached_property
+    def condition_of_product(self) -> Array:
+        """The product of both condition numbers, one per block: at least that of G Hᵀ.
+
+        Examples
+        --------
+        >>> float(balance(np.diag([8.0, 1.0]), np.diag([1.0, 2.0])).condition_of_product)
+        16.0
+        """
+        values = [np.linalg.svd(R, compute_uv=False) for R in self.triangular]
+        return np.asarray(np.prod([one[..., 0] / one[..., -1] for one in values], axis=0))
+
     @property
     def to_balanced(self) -> tuple[Array, Array]:
         r"""The group element :math:`A = Σ^{-½} U^\top R_G` that carries the point to its gauge, and its inverse.

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str]) -> None:
-    parser.add_argument("--metric", action="append", choices=["inv", "mix"], help="only this metric (repeatable)")
+    parser.add_argument("--metric", action="append", help='"inv", "mix" or "s=0.5": only this metric (repeatable)')
     parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
     parser.add_argument("--dtype", default="float64", choices=dtypes)
     fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -417,73 +417,84 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
     return solution
 
 
-def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> GeodesicSolution:
-    from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
+class _Reduced:
+    """The same geodesic in the balanced gauge and in the span of point and velocity, which it never leaves."""
 
-    relaxed = space.metric.relaxation > 0.0
-    A = np.eye(space.point.sizes[2]) if relaxed else space.gauge.to_balanced[0]
-    point, velocity = space.point.transform(A), v.transform(A)
-    basis_G, basis_H = (
-        np.linalg.qr(np.concatenate([factor, direction], axis=-1))[0]
-        for factor, direction in zip(point, velocity, strict=True)
-    )
-    reduced = Pair.unchecked(basis_G.mT @ point.G, basis_H.mT @ point.H)
-    reduced_velocity = Pair.unchecked(basis_G.mT @ velocity.G, basis_H.mT @ velocity.H)
-
-    def unpack(y: Array) -> tuple[Pair, Pair]:
-        size_G, size_H = reduced.G.size, reduced.H.size
-        parts = np.split(y, np.cumsum([size_G, size_H, size_G]))
-        G, H, v_G, v_H = (
-            part.reshape(shape) for part, shape in zip(parts, 2 * (reduced.G.shape, reduced.H.shape), strict=True)
+    def __init__(self, space: PairTangentSpace, v: Pair) -> None:
+        self.metric = space.metric
+        self.is_relaxed = space.metric.relaxation > 0.0  # only O(h) is left of the group
+        self._A = np.eye(space.point.sizes[2]) if self.is_relaxed else space.gauge.to_balanced[0]
+        point, velocity = space.point.transform(self._A), v.transform(self._A)
+        self._bases = [np.linalg.qr(np.concatenate(parts, axis=-1))[0] for parts in zip(point, velocity, strict=True)]
+        self.point, self.velocity = (
+            Pair.unchecked(*(basis.mT @ part for basis, part in zip(self._bases, pair, strict=True)))
+            for pair in (point, velocity)
         )
+
+    def lifted(self, reduced: Pair) -> Pair:
+        """A point or vector in the coordinates of the space."""
+        parts = (basis @ part for basis, part in zip(self._bases, reduced, strict=True))
+        return Pair.unchecked(*parts).transform(np.linalg.inv(self._A))
+
+    def packed(self, position: Pair, velocity: Pair) -> Array:
+        """Both as one flat vector."""
+        return np.concatenate([part.ravel() for part in (*position, *velocity)])
+
+    def unpacked(self, y: Array) -> tuple[Pair, Pair]:
+        """The inverse of `packed`."""
+        parts = np.split(y, np.cumsum([self.point.G.size, self.point.H.size, self.point.G.size]))
+        shapes = 2 * (self.point.G.shape, self.point.H.shape)
+        G, H, v_G, v_H = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         return Pair.unchecked(G, H), Pair.unchecked(v_G, v_H)
 
-    def pack(position: Pair, direction: Pair) -> Array:
-        return np.concatenate([part.ravel() for part in (*position, *direction)])
+    def derivative(self, _: float, y: Array) -> Array:
+        """γ'' = −Γ(γ', γ')."""
+        position, velocity = self.unpacked(y)
+        return self.packed(velocity, -self.metric.at(position).christoffel(velocity))
 
-    def derivative(_: float, y: Array) -> Array:
-        position, direction = unpack(y)
-        return pack(direction, -space.metric.at(position).christoffel(direction))
 
-    # Time runs from 0 to 1 with velocity t·v, so that positions and velocities have comparable size.
-    y0 = pack(reduced, t * reduced_velocity)
-    size = np.sqrt(np.sum(reduced.G**2, axis=(-2, -1)) + np.sum(reduced.H**2, axis=(-2, -1)))[..., None, None]
-    sizes = Pair.unchecked(np.broadcast_to(size, reduced.G.shape).copy(), np.broadcast_to(size, reduced.H.shape).copy())
-    first = space.metric.at(reduced)
-    initial_sigma = first.gauge.sigma[..., -1]
-    solver = DOP853(derivative, 0.0, y0, 1.0, rtol=rtol, atol=rtol * pack(sizes, sizes))
-    for _ in range(_MAXIMUM_STEPS):
-        previous = solver.t
-        try:
-            solver.step()
-            last = space.metric.at(unpack(solver.y)[0])
-        except RankDeficientError as error:
-            raise _incomplete(t * previous, t, error.block) from error
-        ratio = last.gauge.sigma[..., -1] / initial_sigma
-        if not relaxed and (solver.status == "failed" or ratio.min() <= RANK_FLOOR):
-            block = np.unravel_index(int(np.argmin(ratio)), ratio.shape)
-            raise _incomplete(t * solver.t, t, tuple(int(i) for i in block))
-        if solver.status != "running":
-            break
-    if solver.status != "finished":
-        raise GeodesicAccuracyError(
-            f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations of Γ; "
-            "ask for a shorter time or a smaller velocity"
-        )
-    end, end_velocity = unpack(solver.y)
-    drift = _drift(first, t * reduced_velocity, last, end_velocity)
+def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> GeodesicSolution:
+    """One integration in time from 0 to 1 with velocity t·v, so that positions and velocities have comparable size."""
+    from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
+
+    reduced = _Reduced(space, t * v)
+    first = space.metric.at(reduced.point)
+    size = np.hypot(*(np.linalg.norm(factor, axis=(-2, -1)) for factor in reduced.point))[..., None, None]
+    sizes = Pair.unchecked(*(np.broadcast_to(size, factor.shape).copy() for factor in reduced.point))
+    y, scale = reduced.packed(reduced.point, reduced.velocity), reduced.packed(sizes, sizes)
+    solver = DOP853(reduced.derivative, 0.0, y, 1.0, rtol=rtol, atol=rtol * scale)
+    last = _followed(solver, reduced, first, t)
+    end, end_velocity = reduced.unpacked(solver.y)
+    drift = _drift(first, reduced.velocity, last, end_velocity)
     worst = max(drift, key=lambda name: drift[name])
     if drift[worst] > DRIFT_BOUND:
         raise GeodesicAccuracyError(
             f"the integrated geodesic changed its conserved quantity {worst!r} by {drift[worst]:.1e} (relative), more "
             f"than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
         )
-    A_inverse = np.linalg.inv(A)
-    return GeodesicSolution(
-        Pair.unchecked(basis_G @ end.G, basis_H @ end.H).transform(A_inverse),
-        Pair.unchecked(basis_G @ end_velocity.G, basis_H @ end_velocity.H).transform(A_inverse) / t,
-        drift,
-        solver.nfev,
+    return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift, solver.nfev)
+
+
+def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float) -> PairTangentSpace:
+    """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
+    for _ in range(_MAXIMUM_STEPS):
+        previous = solver.t
+        try:
+            solver.step()
+            last = reduced.metric.at(reduced.unpacked(solver.y)[0])
+        except RankDeficientError as error:
+            raise _incomplete(t * previous, t, error.block) from error
+        ratio = last.gauge.sigma[..., -1] / first.gauge.sigma[..., -1]
+        if not reduced.is_relaxed and (solver.status == "failed" or ratio.min() <= RANK_FLOOR):
+            block = np.unravel_index(int(np.argmin(ratio)), ratio.shape)
+            raise _incomplete(t * solver.t, t, tuple(int(i) for i in block))
+        if solver.status == "finished":
+            return last
+        if solver.status != "running":
+            break
+    raise GeodesicAccuracyError(
+        f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations of Γ; "
+        "ask for a shorter time or a smaller velocity"
     )
 
 

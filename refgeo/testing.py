@@ -40,7 +40,7 @@ from refgeo.conformance.points import PRECISIONS, Case, given_case
 from refgeo.conformance.report import FAILING, Report, Verdict
 from refgeo.conformance.run import CHECKS, check, chosen_checks
 from refgeo.conformance.trial import Trial
-from refgeo.metrics.pair import PAIR_METRICS
+from refgeo.metrics.pair import pair_metric
 from refgeo.operations import OPERATIONS, VALUES
 from refgeo.pair import Pair
 
@@ -146,7 +146,7 @@ def parametrize_with_checks(
     import pytest
 
     names = [one.name for one in chosen_checks(checks)]
-    wanted_metrics = [one_of("metrics", metric, PAIR_METRICS) for metric in metrics]
+    wanted_metrics = [pair_metric(metric).name for metric in metrics]
     wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in dtypes]
     items = []
     for given in backends:
@@ -171,7 +171,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
         name, _, metric = entry.partition("[")
         one_of("expected_failures", name, CHECKS)
         if metric:
-            one_of("expected_failures", metric.removesuffix("]"), PAIR_METRICS)
+            pair_metric(metric.removesuffix("]"))
         if not reason or not isinstance(reason, str):
             raise ValueError(f"expected_failures: {entry} has no reason; say why it fails")
     return entries
@@ -189,7 +189,7 @@ def assert_matches(
     function : str
         Which one it is: ``"inner_product"``, ``"horizontal_projection"``, ``"riemannian_gradient"``,
         ``"riemannian_hessian"``, ``"christoffel"`` or ``"geodesic"``.
-    metric : "inv" or "mix"
+    metric : "inv", "mix", or "s=0.5" between them
     *arguments
         What your function got: ``G``, ``H``, then vectors, and for a geodesic ``t`` and ``order``, as in the protocol
         of `refgeo.conformance.Backend`.
@@ -277,7 +277,7 @@ def _as_case(
 ) -> tuple[Case, Check]:
     judged = {value.operation.name for value in VALUES.values()}
     operation = OPERATIONS[one_of("function", function, judged)]
-    one_of("metric", metric, PAIR_METRICS)
+    pair_metric(metric)
     one_of("dtype", dtype, PRECISIONS)
     if len(arguments) != len(operation.arguments):
         raise ValueError(

@@ -626,3 +626,95 @@ def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
         assert right.passed
         wrong = backend(inner_product=rounded(formulas.inner_product, 2.0))
         assert rg.check(wrong, checks=["inner_product"], dtype=dtype).wrong
+
+
+# Between inv and mix -------------------------------------------------------------------------------------------------
+
+
+def _root(A, power=0.5):
+    values, Q = np.linalg.eigh(A)
+    return (Q * values[..., None, :] ** power) @ np.swapaxes(Q, -1, -2)
+
+
+def _mean(A, B):
+    """The geometric mean A # B of positive definite matrices, by its definition."""
+    root, inverse = _root(A), _root(A, -0.5)
+    return root @ _root(inverse @ B @ inverse) @ root
+
+
+class RefLoRA:
+    """S⁻¹ # T by roots of Gram matrices, as its authors precondition a gradient."""
+
+    @staticmethod
+    def _grams(G, H):
+        return np.swapaxes(G, -1, -2) @ G, np.swapaxes(H, -1, -2) @ H
+
+    def inner_product(self, metric, G, H, a_G, a_H, b_G, b_H):
+        S, T = self._grams(G, H)
+        weights = _mean(np.linalg.inv(S), T), _mean(np.linalg.inv(T), S)
+        return sum(
+            np.einsum("...ij,...kj,...ki->...", M, a, b)
+            for M, a, b in zip(weights, (a_G, a_H), (b_G, b_H), strict=True)
+        )
+
+    def riemannian_gradient(self, metric, G, H, e_G, e_H):
+        S, T = self._grams(G, H)
+        return e_G @ _mean(S, np.linalg.inv(T)), e_H @ _mean(T, np.linalg.inv(S))
+
+
+def _own(name):
+    def function(self, metric, G, H, *rest):
+        arrays = [x for x in rest if isinstance(x, np.ndarray) and x.ndim > 1]
+        vectors = [rg.Pair(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
+        found = getattr(rg.InterpolatedMetric(self.s).at(rg.Pair(G, H)), name)(*vectors, *rest[len(arrays) :])
+        return tuple(found) if isinstance(found, rg.Pair) else found
+
+    return function
+
+
+class OfTheFamily:
+    """refgeo's own geometry, of one s whatever is asked for."""
+
+    def __init__(self, s):
+        self.s = s
+
+
+for _name in OPERATIONS:
+    if _name != "retraction":
+        setattr(OfTheFamily, _name, _own(_name))
+
+
+@pytest.mark.parametrize(("seed", "dtype"), [(0, "float64"), (7, "float64"), (0, "float32")])
+def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
+    report = rg.check(RefLoRA(), metrics=["s=0.5"], dtype=dtype, seed=seed)
+    assert report.passed, report.wrong
+    assert {row.check for row in report.rows if row.kind == "value" and row.decisive_points > 300} == {
+        "inner_product", "riemannian_gradient",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("s", [0.5, 0.2])
+def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
+    name = f"s={s:g}"
+    right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3", "3-7x4x1/k3", "4x4x4/k3"])
+    assert right.passed, right.wrong
+    assert sum(row.kind == "law" and row.verdict.value == "pass" for row in right.rows) > 60
+    near = rg.check(OfTheFamily(s + 0.01), metrics=[name], cases=["5x4x2/k3", "3-7x4x1/k3"])
+    assert {row.check for row in near.failures if row.kind == "value"} >= {
+        "inner_product", "horizontal_projection", "riemannian_gradient", "riemannian_hessian", "christoffel",
+        "geodesic_exact",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["inv", "mix"])
+def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
+    wrong = rg.check(OfTheFamily(0.0 if end == "inv" else 1.0), metrics=["s=0.5"], checks=["riemannian_gradient"])
+    diagnoses = {row.check: row.diagnosis for row in wrong.failures if row.kind == "value"}
+    assert diagnoses == {"riemannian_gradient": f"your result is that of the metric {end!r}"}
+    assert "metrics=['s=0.5']" in wrong.reproduce_in_python(wrong.failures[0])
+
+
+@pytest.mark.parametrize("name", ["s=2", "s=", "between", "s=0", "s=half", ""])
+def test_metrics_that_there_are_not_are_refused(name):
+    with pytest.raises(ValueError, match=r'metric: expected "inv", "mix" or a number between them such as "s=0.5"'):
+        rg.check(metrics=[name])

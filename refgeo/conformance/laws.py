@@ -239,8 +239,8 @@ def _again(trial: Trial, value: Value, first: Parts, **options: Any) -> Array:
 
 
 def _doubled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, float]) -> Array:
-    """One factor doubled, which is a homothety of both metrics: the result is known from the one at the point."""
-    constant = 1.0 if trial.case.metric == "inv" else (factors[0] * factors[1]) ** 2
+    """One factor doubled, which is a homothety of all metrics: the result is known from the one at the point."""
+    constant = (factors[0] * factors[1]) ** (2.0 * trial.space.metric.s)
     covectors = ("e", "hessian_e", "hessian_w")
 
     def moved(pair: Pair, covector: bool = False) -> Pair:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from refgeo.arguments import Array, number
 from refgeo.errors import RankDeficientError
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
-from refgeo.metrics.pair import PAIR_METRICS, PairTangentSpace
+from refgeo.metrics.pair import PairTangentSpace, pair_metric
 from refgeo.operations import Operation, Value, relative_speed
 from refgeo.pair import Pair
 
@@ -88,7 +88,7 @@ class ExactBlock:
     def __init__(self, case: Case, block: tuple[int, ...]) -> None:
         self._case, self._block = case, block
         G, H = _block_of(case.point, block)
-        self._space = ExactTangentSpace(case.metric, G, H, case.relaxation)
+        self._space = ExactTangentSpace(case.space.metric.s, G, H, case.relaxation)
         self._vectors: dict[str, Pair] = {}
         self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
 
@@ -173,8 +173,13 @@ class Case:
 
     @cached_property
     def condition(self) -> Array:
-        """κ, the larger condition number of the factors, per block."""
-        return np.asarray(self.space.gauge.condition)
+        """κ, the larger condition number of the factors, per block; between inv and mix that of G Hᵀ.
+
+        A metric between them depends on powers of the singular values of G Hᵀ.
+        """
+        gauge = self.space.gauge
+        is_end = self.space.metric.s in (0.0, 1.0)
+        return np.asarray(gauge.condition if is_end else gauge.condition_of_product)
 
     def lost(self, power: float) -> Array:
         """κ to a power, per block; computed once."""
@@ -238,6 +243,8 @@ class Case:
         speed = np.max(np.abs(t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
         if self.relaxation == 0.0 and (self.metric == "inv" or h == 1):
             return bool(speed <= 8.0)
+        if self.space.metric.s not in (0.0, 1.0):
+            return False
         if h <= 2:
             few = blocks <= (1 if self.unusual else 2)
             return bool(few and speed <= 1.0 and np.max(self.condition, initial=1.0) <= 10.0)
@@ -534,7 +541,7 @@ def make_case(
                 f"{part}: expected numbers of a size between 1e-75 and 1e75, whose products doubles can hold, got "
                 f"{size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
             )
-    space = PAIR_METRICS[metric](relaxation).at(point)
+    space = pair_metric(metric, relaxation).at(point)
     vectors = _drawn(space, kind, rng)
     if kind.startswith("shared"):
         vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
@@ -616,7 +623,7 @@ def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) 
 
     Examples
     --------
-    >>> space = PAIR_METRICS["inv"]().at(Pair([[1.0]], [[1.0]]))
+    >>> space = pair_metric("inv").at(Pair([[1.0]], [[1.0]]))
     >>> bool(space.is_horizontal(horizontal_like(space, space.vertical_vector([[1.0]]), np.random.default_rng(0))))
     True
     """
@@ -917,7 +924,7 @@ def _is_horizontal(s: Situation) -> bool:
 def _are_orthogonal(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
         return False
-    space = PAIR_METRICS[s.metric]().at(Pair(s.G, s.H))
+    space = pair_metric(s.metric).at(Pair(s.G, s.H))
     product = space.inner_product(s.vectors[0], s.vectors[1])
     return bool(np.all(np.abs(product) <= 1e-5 * space.norm(s.vectors[0]) * space.norm(s.vectors[1])))
 

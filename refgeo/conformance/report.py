@@ -11,7 +11,6 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import PRECISIONS, Points
-from refgeo.metrics.pair import PAIR_METRICS
 
 ABSENT = "no function"
 EVERY = "any metric"
@@ -140,6 +139,11 @@ class Row:
     def is_law(self) -> bool:
         """Whether the row is anything but a value."""
         return self.kind != "value"
+
+    @property
+    def of_one_metric(self) -> bool:
+        """Whether its metric is one that `refgeo.check` can be asked for."""
+        return self.metric not in (EVERY, "adaptive")
 
     @property
     def is_absent(self) -> bool:
@@ -291,7 +295,7 @@ class Report:
         words = self.points.command()
         if words is None or self.spec is None or row.example is None:
             return ""
-        selection = [f"--metric {row.metric}"] if row.metric in PAIR_METRICS else []
+        selection = [f"--metric {row.metric}"] if row.of_one_metric else []
         selection += [f"--checks {row.check}"]
         selection += [f"--case {shlex.quote(row.example.case)}"] if row.kind != "search" else []
         return " ".join(["refgeo check", *self._backend_words(), *words, *selection, f"--seed {self.seed}"])
@@ -319,7 +323,7 @@ class Report:
         if self.files is not None and case is not None:
             return f"rg.conformance.vectors.assert_case{(*self.files, case.split(' ')[0], row.check)!r}"
         words = ["backend" if self.spec is None else repr(self.spec)]
-        words += [f"metrics={[row.metric]!r}"] if row.metric in PAIR_METRICS else []
+        words += [f"metrics={[row.metric]!r}"] if row.of_one_metric else []
         words += [f"checks={[row.check]!r}"]
         words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
         words += self.points.python(case, self.failing_points.get(case or ""))

@@ -201,6 +201,26 @@ PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": Inv
 """The paper's two metrics by name."""
 
 
+def pair_metric(name: str, relaxation: float = 0.0) -> InterpolatedMetric:
+    """The metric called "inv", "mix" or, between them, "s=0.5".
+
+    Examples
+    --------
+    >>> pair_metric("s=0.5")
+    InterpolatedMetric(0.5, relaxation=0.0)
+    """
+    if name in PAIR_METRICS:
+        return PAIR_METRICS[name](relaxation)
+    try:
+        kind, _, value = name.partition("=")
+        metric = InterpolatedMetric(float(value), relaxation)
+        if kind == "s" and metric.name == name:
+            return metric
+    except (AttributeError, ValueError):
+        pass
+    raise ValueError(f'metric: expected "inv", "mix" or a number between them such as "s=0.5", got {name!r}')
+
+
 class PairTangentSpace(TangentSpace[Pair]):
     r"""Tangent space of a pair metric; made by ``metric.at(point)``.
 

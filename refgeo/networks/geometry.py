@@ -9,7 +9,7 @@ from typing import Any
 from refgeo.metrics.ablations import ConstantMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric
-from refgeo.metrics.pair import PAIR_METRICS
+from refgeo.metrics.pair import pair_metric
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric
@@ -27,7 +27,7 @@ def block_metric(
     Parameters
     ----------
     blocks : mapping of str to Pair or array
-    pairs : "inv", "mix" or a metric
+    pairs : "inv", "mix", "s=0.5" or a metric
         For every `Pair`.
     arrays : metric, optional
         For every array. Default: the elementwise metric with Γ = 0, ``ConstantMetric(ElementwiseMetric())``, the
@@ -53,21 +53,19 @@ def block_metric(
     >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
     ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
     """
-    if isinstance(pairs, str) and pairs not in PAIR_METRICS:
-        raise ValueError(f'pairs: expected "inv", "mix" or a metric, got {pairs!r}')
     if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
             f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness takes "
             "every entry by itself"
         )
-    pair_metric = PAIR_METRICS[pairs]() if isinstance(pairs, str) else pairs
+    on_pairs = pair_metric(pairs) if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     patterns = [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in blocks):
             raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(list(blocks)[:4])}, ...")
     moving = {
-        name: pair_metric if isinstance(block, Pair) else array_metric
+        name: on_pairs if isinstance(block, Pair) else array_metric
         for name, block in blocks.items()
         if not any(fnmatchcase(name, pattern) for pattern in patterns)
     }

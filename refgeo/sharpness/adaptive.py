@@ -15,7 +15,7 @@ import numpy as np
 from refgeo.arguments import Array, radii_listed, real_array
 from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
-from refgeo.sharpness.objective import LossAndGradient, checked_evaluation, on_batch
+from refgeo.sharpness.objective import Increase, LossAndGradient, checked_evaluation, on_batch
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, checked_effort, search
 
@@ -165,22 +165,14 @@ class _Arrays:
         return {**self.params, **blocks} if isinstance(self.params, Mapping) else blocks
 
 
-class _Adaptive:
+class _Adaptive(Increase):
     """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
     def __init__(self, value_and_grad: LossAndGradient, arrays: _Arrays) -> None:
         self._value_and_grad, self._arrays = value_and_grad, arrays
         self.source = value_and_grad, arrays.params
         self._theta = real_array("params", arrays.theta)
-        self.origin = np.zeros_like(self._theta)
-        loss, gradient = self._evaluate(self.origin)
-        if not math.isfinite(loss):
-            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
-        self.loss, self.gradient_at_origin = loss, gradient
-
-    def __call__(self, x: Array) -> tuple[float, Array]:
-        loss, gradient = self._evaluate(x)
-        return loss - self.loss, gradient
+        super().__init__(np.zeros_like(self._theta))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         loss, grads = checked_evaluation(self._value_and_grad(self._arrays.whole(self._theta * (1.0 + x))))

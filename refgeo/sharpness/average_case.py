@@ -102,16 +102,21 @@ def average_case_sharpness(
     drawn = list(in_order(pair, indices, workers, watcher.abort))
     samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(data), -1)
     begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
+    return _averaged(samples, begun, at_origin, rho, watcher.stopped)
+
+
+def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool) -> AverageSharpness:
+    """The mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not begun."""
     kept = np.isfinite(samples)
     enough = kept.sum(axis=1) >= 2
-    if watcher.stopped and enough.any():
+    if stopped and enough.any():
         samples, begun, kept = samples[enough], begun[enough], kept[enough]
         at_origin = [loss for loss, used in zip(at_origin, enough, strict=True) if used]
-    elif watcher.stopped:
+    elif stopped:
         raise ValueError("callback: stopped before two pairs of any batch were done, which is no average yet")
     elif not enough.all():
         raise ValueError(
-            f"rho: at {rho:g}, fewer than two of {n_samples // 2} pairs stayed in the domain; try a smaller one"
+            f"rho: at {rho:g}, fewer than two of {samples.shape[1]} pairs stayed in the domain; try a smaller one"
         )
     means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
     errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]

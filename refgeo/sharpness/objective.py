@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -117,7 +118,34 @@ def _checked_array(what: str, value: Any, shape: tuple[int, ...], dtype: Any) ->
     return array.astype(dtype, copy=False)
 
 
-class Objective:
+class Increase(ABC):
+    """x ↦ L(at x) − L(at the origin), with its gradient in x.
+
+    Attributes
+    ----------
+    origin : ndarray
+        x of the parameters themselves.
+    loss, gradient_at_origin
+        Value and gradient there.
+    """
+
+    def __init__(self, origin: Array) -> None:
+        self.origin = origin
+        self.loss, self.gradient_at_origin = self._evaluate(origin)
+        if not math.isfinite(self.loss):
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
+
+    def __call__(self, x: Array) -> tuple[float, Array]:
+        """Value and gradient; −inf where there is none."""
+        loss, gradient = self._evaluate(x)
+        return loss - self.loss, gradient
+
+    @abstractmethod
+    def _evaluate(self, x: Array) -> tuple[float, Array]:
+        """The loss itself, and its gradient."""
+
+
+class Objective(Increase):
     """x ↦ L(γ_ξ(1)) − L(θ) with its gradient in coordinates.
 
     Parameters
@@ -142,16 +170,7 @@ class Objective:
         self._value_and_grad, self.geometry = value_and_grad, geometry
         self.source = value_and_grad, geometry.params
         self._order, self._gradient_order = order, gradient_order
-        self.origin: Array = np.zeros(geometry.space.n_coordinates, dtype)
-        loss, gradient = self._evaluate(self.origin)
-        if not math.isfinite(loss):
-            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
-        self.loss, self.gradient_at_origin = loss, gradient
-
-    def __call__(self, x: Array) -> tuple[float, Array]:
-        """Value and gradient; −inf where there is none."""
-        loss, gradient = self._evaluate(x)
-        return loss - self.loss, gradient
+        super().__init__(np.zeros(geometry.space.n_coordinates, dtype))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         if "exact" in (self._order, self._gradient_order) and not is_zero(x):

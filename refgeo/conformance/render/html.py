@@ -148,7 +148,14 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
         if points:
             x, y = np.array(points).T
             axes.plot(
-                x, y, _MARKERS[row.metric], ms=4.5, alpha=0.55, mew=0, color=_COLOURS[row.metric], label=row.metric
+                x,
+                y,
+                _MARKERS.get(row.metric, "D"),
+                ms=4.5,
+                alpha=0.55,
+                mew=0,
+                color=_COLOURS.get(row.metric, "#7a4fa3"),
+                label=row.metric,
             )
     axes.set_xscale("log")
     axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))
@@ -164,7 +171,16 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
         points = [(one.condition, 1.0 - one.relative_error) for one in row.measurements]
         if points:
             x, y = np.array(points).T
-            axes.plot(x, y, _MARKERS[row.metric], ms=5, alpha=0.6, mew=0, color=_COLOURS[row.metric], label=row.metric)
+            axes.plot(
+                x,
+                y,
+                _MARKERS.get(row.metric, "D"),
+                ms=5,
+                alpha=0.6,
+                mew=0,
+                color=_COLOURS.get(row.metric, "#7a4fa3"),
+                label=row.metric,
+            )
     axes.set_xscale("log")
     axes.axhline(1.0, color="0.25", lw=1.2)
     axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
