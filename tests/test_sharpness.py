@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import threadpoolctl
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 import refgeo as rg
@@ -798,6 +799,37 @@ def test_gradients_in_single_precision_are_those_in_double():
             assert gradient.dtype == np.float32
             right = space.gradient_at(rounded.astype(np.float64), e, order)
             assert np.allclose(gradient, right, rtol=0, atol=3e-6 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blas_has_one_thread_for_the_geometry_and_its_own_for_the_loss(monkeypatch, workers):
+    """Small batched products wait seconds for each other's threads where the machine is busy."""
+
+    def threads():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    in_loss, in_geometry = [], []
+
+    def loss(w):
+        in_loss.append(threads())
+        return float(w @ w), 2 * w
+
+    class Watched(type(rg.EuclideanMetric().at(np.ones(1)))):
+        def point_at(self, x, order=2):
+            in_geometry.append(threads())
+            return super().point_at(x, order)
+
+    monkeypatch.setattr(rg.EuclideanMetric, "at", lambda self, point: Watched(self, point))
+    limit = threadpoolctl.threadpool_limits(2, user_api="blas")  # as a context it would refuse those of other threads
+    try:
+        rg.worst_case_sharpness(loss, np.ones(20_000), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
+        assert threads() == {2}
+    finally:
+        limit.restore_original_limits()
+    assert in_geometry
+    assert set(map(frozenset, in_geometry)) == {frozenset({1})}
+    if workers == 1:  # else another thread may be in the geometry
+        assert set(map(frozenset, in_loss)) == {frozenset({2})}
 
 
 # The ball's steps -----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.sharpness.vectors import combination, gram, is_zero
+from refgeo.threads import one_thread
 
 Evaluation = tuple[float, Array]
 Watch = Callable[[int, float, float, float], bool]
@@ -207,7 +208,9 @@ class AutoPGD:
     def advance(self) -> float:
         """A gradient step with momentum."""
         before = self.value
-        value = self.evaluated(self.ball.step(self.x, self.previous, self.gradient, self.size))
+        with one_thread(len(self.x)):
+            candidate = self.ball.step(self.x, self.previous, self.gradient, self.size)
+        value = self.evaluated(candidate)
         self.since += 1
         if value > -math.inf:
             self.improved += value > before
@@ -239,7 +242,8 @@ class AutoPGD:
 
     def residual(self) -> float:
         """Of the best point."""
-        return self.ball.residual(self.best, self.best_gradient)
+        with one_thread(len(self.best)):
+            return self.ball.residual(self.best, self.best_gradient)
 
 
 def maximise(search: AutoPGD, n_iter: int, watch: Watch, from_gradient: bool = False) -> Run | None:

@@ -25,6 +25,7 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.sharpness.auto_pgd import AutoPGD, Ball, Evaluation
 from refgeo.sharpness.vectors import gram_of_many
+from refgeo.threads import one_thread
 from refgeo.trust_region import maximise_quadratic
 
 POINTS = 20
@@ -71,7 +72,8 @@ class ModelSteps(AutoPGD):
         if iteration == n_iter // 2 + 1 and iteration < n_iter:
             proposal = self._opposite()
         elif self._failures < MOST_FAILURES and (iteration % EVERY == 0 or iteration == n_iter):
-            proposal = self._model_maximizer()
+            with one_thread(len(self.x)):
+                proposal = self._model_maximizer()
         return self.advance() if proposal is None else self._try(proposal)
 
     def evaluated(self, candidate: Array) -> float:

@@ -15,6 +15,7 @@ from refgeo.metrics.product import ProductMetric, ProductTangentSpace
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
 from refgeo.sharpness.vectors import is_zero
+from refgeo.threads import one_thread
 
 LossAndGradient = Callable[..., tuple[float, Any]]
 
@@ -39,7 +40,8 @@ class Geometry:
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
-        space = ProductMetric({ONLY: metric}).at({ONLY: params}) if self.single else metric.at(params)
+        with one_thread():
+            space = ProductMetric({ONLY: metric}).at({ONLY: params}) if self.single else metric.at(params)
         assert isinstance(space, ProductTangentSpace)
         self.space = space
         self.params = params
@@ -173,9 +175,10 @@ class Objective(Increase):
         super().__init__(np.zeros(geometry.space.n_coordinates, dtype))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
-        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
-            x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
-        point = self.geometry.point(x, self._order)
+        with one_thread(len(x)):
+            if "exact" in (self._order, self._gradient_order) and not is_zero(x):
+                x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
+            point = self.geometry.point(x, self._order)
         if point is None:
             return -math.inf, self.origin
         try:
@@ -187,9 +190,9 @@ class Objective(Increase):
         if not math.isfinite(loss):
             return -math.inf, self.origin
         blocks = self.geometry.gradients(grads, x.dtype)
-        if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
-            return -math.inf, self.origin
-        with np.errstate(over="ignore", invalid="ignore"):
+        with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
+            if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
+                return -math.inf, self.origin
             gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
         return (loss, gradient) if math.isfinite(np.sum(gradient)) else (-math.inf, self.origin)
 
