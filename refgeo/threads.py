@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -11,10 +10,6 @@ from typing import Any
 
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
-
-_lock = threading.Lock()
-_inside = 0
-_limit: Any = None
 
 
 @lru_cache(maxsize=1)
@@ -26,27 +21,20 @@ def _controller() -> Any:
 
 @contextmanager
 def one_thread(size: float = math.inf) -> Iterator[None]:
-    """Limit BLAS to one thread, for work on `size` numbers; the limit there was comes back when the last one leaves.
+    """Limit BLAS to one thread, for work on `size` numbers.
+
+    The limit is one of the whole process. The first Python thread that sets it is in control until it leaves; what
+    others ask for meanwhile has no effect.
 
     Examples
     --------
     >>> from threadpoolctl import threadpool_info
-    >>> with one_thread(10**6):
+    >>> with one_thread():
     ...     {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     {1}
     """
-    global _inside, _limit
     if size < LEAST:
         yield
         return
-    with _lock:
-        if _inside == 0:
-            _limit = _controller().limit(limits=1, user_api="blas")
-        _inside += 1
-    try:
+    with _controller().limit(limits=1, user_api="blas"):
         yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                _limit.restore_original_limits()

@@ -65,15 +65,16 @@ class Geometry:
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""
-        vector = self.space.horizontal_projection(self.space.from_coordinates(x))
-        return self.space.to_coordinates(vector).astype(x.dtype, copy=False)
+        with one_thread(len(x)):
+            vector = self.space.horizontal_projection(self.space.from_coordinates(x))
+            return self.space.to_coordinates(vector).astype(x.dtype, copy=False)
 
     def point(self, x: Array, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ without rounding for ξ = 0."""
         if is_zero(x):
             return self.assembled(self.space.point)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
                 return self.assembled(self.space.point_at(x, order))
         except _OUTSIDE:
             return None
@@ -175,10 +176,9 @@ class Objective(Increase):
         super().__init__(np.zeros(geometry.space.n_coordinates, dtype))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
-        with one_thread(len(x)):
-            if "exact" in (self._order, self._gradient_order) and not is_zero(x):
-                x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
-            point = self.geometry.point(x, self._order)
+        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
+            x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
+        point = self.geometry.point(x, self._order)
         if point is None:
             return -math.inf, self.origin
         try:

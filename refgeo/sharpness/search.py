@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from refgeo.sharpness.gradient_check import Verifiable, verify, verify_unchanged
 from refgeo.sharpness.model_step import ModelSteps
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
+from refgeo.threads import one_thread
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
@@ -176,6 +178,18 @@ def search(
             verify_unchanged(objective, effort.workers)
         return found
 
+    # several searches at once are the threads, and none of them may set a limit for the others
+    with one_thread() if effort.workers > 1 else nullcontext():
+        return _over_batches(one, batches, effort, watcher, settings)
+
+
+def _over_batches(
+    one: Callable[[tuple[int, Any]], list[SharpnessResult] | None],
+    batches: Iterable[Any] | None,
+    effort: Effort,
+    watcher: Watcher,
+    settings: dict[str, Any],
+) -> list[SharpnessResult]:
     if batches is None:
         results = one((0, None))
         assert results is not None

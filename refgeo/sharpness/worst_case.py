@@ -84,7 +84,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     batches : iterable, optional
         Each batch has a maximum of its own; the values are averaged (Eq. 3).
     workers : int
-        Threads, over batches if there are any, else over starts; `value_and_grad` must then be thread-safe.
+        Threads, over batches if there are any, else over starts; `value_and_grad` must then be thread-safe, and
+        NumPy's linear algebra has one thread each.
     callback : callable, optional
         Called with a `Progress` after every evaluation. Raise ``StopIteration`` in it to stop: what has been found by
         then is returned, without the batches that had not begun.
