@@ -146,7 +146,7 @@ def parametrize_with_checks(
     import pytest
 
     names = [one.name for one in chosen_checks(checks)]
-    wanted_metrics = [pair_metric(metric).name for metric in metrics]
+    wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in metrics]
     wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in dtypes]
     items = []
     for given in backends:
@@ -171,7 +171,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
         name, _, metric = entry.partition("[")
         one_of("expected_failures", name, CHECKS)
         if metric:
-            pair_metric(metric.removesuffix("]"))
+            pair_metric(metric.removesuffix("]"), argument="expected_failures")
         if not reason or not isinstance(reason, str):
             raise ValueError(f"expected_failures: {entry} has no reason; say why it fails")
     return entries

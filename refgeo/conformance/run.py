@@ -129,7 +129,7 @@ def check(
     """
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, PRECISIONS)
-    wanted = list(dict.fromkeys(pair_metric(metric).name for metric in _listed(metrics)))
+    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in _listed(metrics)))
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)

@@ -201,7 +201,7 @@ PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": Inv
 """The paper's two metrics by name."""
 
 
-def pair_metric(name: str, relaxation: float = 0.0) -> InterpolatedMetric:
+def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric") -> InterpolatedMetric:
     """The metric called "inv", "mix" or, between them, "s=0.5".
 
     Examples
@@ -218,7 +218,7 @@ def pair_metric(name: str, relaxation: float = 0.0) -> InterpolatedMetric:
             return metric
     except (AttributeError, ValueError):
         pass
-    raise ValueError(f'metric: expected "inv", "mix" or a number between them such as "s=0.5", got {name!r}')
+    raise ValueError(f'{argument}: expected "inv", "mix" or a number between them such as "s=0.5", got {name!r}')
 
 
 class PairTangentSpace(TangentSpace[Pair]):

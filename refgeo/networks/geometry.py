@@ -58,7 +58,7 @@ def block_metric(
             f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness takes "
             "every entry by itself"
         )
-    on_pairs = pair_metric(pairs) if isinstance(pairs, str) else pairs
+    on_pairs = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     patterns = [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:
