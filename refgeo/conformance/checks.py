@@ -102,17 +102,24 @@ class Check:
         >>> bool(VALUE_CHECKS["christoffel"].unit(build(Recipe(((), 5, 4, 2)), "inv", "float64", 0)) < 1e-13)
         True
         """
-        roundoff = PRECISIONS[case.dtype].roundoff ** self.roundoff_power
-        rows = max(case.point.sizes[:2]) ** 0.5
+        power = self.power if power is None else power
         # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
-        spread = case.spread if self.operation.sources == ("a", "b") else 1.0
-        return np.asarray(self.scale * roundoff * rows * spread * case.lost(self.power if power is None else power))
+        combines = self.operation.sources == ("a", "b")
+
+        def computed() -> Array:
+            roundoff = PRECISIONS[case.dtype].roundoff ** self.roundoff_power
+            rows = max(case.point.sizes[:2]) ** 0.5
+            spread = case.spread if combines else 1.0
+            return np.asarray(self.scale * roundoff * rows * spread * case.lost(power))
+
+        return case.once((power, self.scale, self.roundoff_power, combines), computed)
 
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""
         if not case.in_range(2.0 + self.power):
             return np.zeros(case.point.block_shape, dtype=bool)
-        return np.asarray((self.unit(case, 1.5 * self.power) <= 1.0) & (MANY_TIMES * self.unit(case) <= 1.0))
+        far, unit = self.unit(case, 1.5 * self.power), self.unit(case)
+        return np.asarray((far <= 1.0) & (MANY_TIMES * unit <= 1.0))
 
 
 def _outside(trial: Trial, value: Value, results: Parts) -> tuple[Parts, Array]:

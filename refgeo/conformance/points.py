@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -182,14 +182,18 @@ class Case:
         return np.asarray(gauge.condition if is_end else gauge.condition_of_product)
 
     def lost(self, power: float) -> Array:
-        """κ to a power, per block; computed once."""
-        if power not in self._lost:
-            with np.errstate(over="ignore"):
-                self._lost[power] = self.condition**power
-        return self._lost[power]
+        """κ to a power, per block."""
+        with np.errstate(over="ignore"):
+            return np.asarray(self.condition**power)
+
+    def once(self, key: Hashable, compute: Callable[[], Array]) -> Array:
+        """What many checks ask of this case, computed for the first."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
 
     @cached_property
-    def _lost(self) -> dict[float, Array]:
+    def _known(self) -> dict[Hashable, Array]:
         return {}
 
     def in_range(self, factors: float) -> bool:
