@@ -9,6 +9,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,21 @@ class Results:
 def _in_processes(
     function: Callable[..., Any], tasks: dict[str, tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[str, Any]]:
-    """Names and values, as they are done; every process has one thread of its own for linear algebra."""
-    threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(threads, "1"))
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    try:
+    """Names and values, as they are done."""
+    with processes(workers) as pool:
         names = {pool.submit(function, *arguments): name for name, arguments in tasks.items()}
         for future in as_completed(names):
             yield names[future], future.result()
+
+
+@contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool; every process has one thread of its own for linear algebra."""
+    threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(threads, "1"))
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield pool
     finally:
         pool.shutdown(cancel_futures=True)
         for name, value in threads.items():

@@ -1,0 +1,294 @@
+"""The study of generalisation: statistics, measures against routes of their own, a pipeline that can be killed."""
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import refgeo as rg
+from validation import table1
+from validation.study import runner, statistics, summary, tiny
+from validation.study.measures import MEASURES, Effort, Measured, Model
+
+ROOT = Path(__file__).parents[1]
+
+
+# Statistics ------------------------------------------------------------------------------------------------------
+
+
+def by_pairs(x, y):
+    pairs = list(itertools.combinations(range(len(x)), 2))
+    return sum(np.sign(x[i] - x[j]) * np.sign(y[i] - y[j]) for i, j in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tau_is_that_of_all_pairs_and_scipys_without_ties(seed):
+    x, y = np.random.default_rng(seed).standard_normal((2, 17))
+    assert statistics.tau_a(x, y) == pytest.approx(by_pairs(x, y))
+    assert statistics.tau_a(x, y) == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
+    tied = np.round(x)
+    found = statistics.correlation(tied, y)
+    assert found.tau_a.value == pytest.approx(by_pairs(tied, y))
+    assert found.tau_b == pytest.approx(scipy.stats.kendalltau(tied, y).statistic)
+    assert abs(found.tau_a.value) < abs(found.tau_b)
+
+
+def test_p_values_are_those_of_all_orders():
+    x, y = np.random.default_rng(0).standard_normal((2, 6))
+    right = np.mean(
+        [abs(by_pairs(x[list(p)], y)) >= abs(by_pairs(x, y)) - 1e-9 for p in itertools.permutations(range(6))]
+    )
+    assert statistics.correlation(x, y).p == pytest.approx(right, abs=4 * np.sqrt(right * (1 - right) / 2000) + 1e-3)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    # of normal variables with correlation r, τ = 2/π arcsin r
+    truth = 2 / np.pi * np.arcsin(0.6)
+    held = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal(40)
+        y = 0.6 * x + 0.8 * rng.standard_normal(40)
+        low, high = statistics.correlation(x, y, seed).tau_a[1:]
+        held += low <= truth <= high
+    assert 52 <= held <= 60  # 95% of 60 is 57, give or take 1.7
+
+
+def test_a_difference_of_measures_on_the_same_models_is_sharper_than_the_two_alone():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(60)
+    common = rng.standard_normal(60)
+    measures = {"adaptive": 0.5 * y + common, "inv": 0.6 * y + common}
+    difference = statistics.differences(measures, y, of="adaptive")["inv"]
+    assert difference.value == pytest.approx(by_pairs(measures["inv"], y) - by_pairs(measures["adaptive"], y))
+    assert difference.low <= difference.value <= difference.high
+    alone = [statistics.correlation(measures[name], y).tau_a for name in measures]
+    assert difference.high - difference.low < 0.5 * min(one.high - one.low for one in alone)
+
+
+def test_partial_tau_is_zero_where_a_common_cause_explains_everything():
+    rng = np.random.default_rng(0)
+    cause = rng.standard_normal(400)
+    x, y = cause + 0.3 * rng.standard_normal(400), cause + 0.3 * rng.standard_normal(400)
+    assert statistics.tau_a(x, y) > 0.6
+    assert abs(statistics.partial_tau(x, y, cause)) < 0.15
+    assert abs(statistics.partial_tau(x, y, rng.standard_normal(400)) - statistics.tau_a(x, y)) < 0.02
+
+
+# Measures --------------------------------------------------------------------------------------------------------
+
+
+def quadratic(seed=0, n=6):
+    """½wᵀAw − bᵀw on one array, whose Hessian is known."""
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((n, n))
+    A, w = root @ root.T, rng.standard_normal(n)
+    b = rng.standard_normal(n)
+
+    def value_and_grad(blocks, batch):
+        x = blocks["w"]
+        return float(0.5 * x @ A @ x - b @ x), {"w": A @ x - b}
+
+    return A, b, Model({"w": w}, value_and_grad, [None], {"gap": 0.0})
+
+
+def value_of(model, name, rho=0.1, effort=None):
+    (row,) = Measured(model, effort or Effort(probes=4000)).rows(MEASURES[name], [rho])
+    assert row["note"] == ""
+    return row["value"]
+
+
+def test_euclidean_curvature_is_that_of_the_hessian():
+    A, _, model = quadratic()
+    assert value_of(model, "λ_max, Euclidean") == pytest.approx(np.linalg.eigvalsh(A)[-1], rel=1e-4)
+    spread = np.sqrt(2 * (np.sum(A**2) - np.sum(np.diag(A) ** 2)) / 4000)
+    assert abs(value_of(model, "trace, Euclidean") - np.trace(A)) < 4 * spread
+
+
+def scalar_network():
+    """½(gh − 1)² of one pair."""
+
+    def value_and_grad(blocks, batch):
+        pair = blocks["p"]
+        residual = pair.G.item() * pair.H.item() - 1.0
+        return 0.5 * residual**2, {"p": (residual * pair.H, residual * pair.G)}
+
+    return Model({"p": rg.Pair([[2.0]], [[3.0]])}, value_and_grad, [None], {"gap": 0.0})
+
+
+@pytest.mark.parametrize("name", ["inv", "mix"])
+def test_riemannian_curvature_is_that_of_the_quotient(name):
+    """There is one coordinate, b with g h = 6 exp(√2 b) for inv and 6 + √2 √(…) b for mix: differences along geodesics."""
+    model = scalar_network()
+    space = (rg.InvariantMetric() if name == "inv" else rg.MixedMetric()).at(model.blocks["p"])
+    v = space.random_tangent_vector(0)
+
+    def loss(t):
+        pair = space.geodesic(v, t, "exact")
+        return 0.5 * (pair.G.item() * pair.H.item() - 1.0) ** 2
+
+    second = (loss(1e-3) - 2 * loss(0.0) + loss(-1e-3)) / 1e-6
+    assert value_of(model, f"trace, {name}", effort=Effort(probes=400)) == pytest.approx(second, rel=0.05)
+
+
+def test_relative_flatness_is_petzkas_sum():
+    rng = np.random.default_rng(0)
+    W, C = rng.standard_normal((3, 4)), rng.standard_normal((12, 12))
+    A = C @ C.T
+
+    def value_and_grad(blocks, batch):
+        w = blocks["W"].ravel()
+        return float(0.5 * w @ A @ w), {"W": (A @ w).reshape(3, 4)}
+
+    model = Model({"W": W}, value_and_grad, [None], {"gap": 0.0}, weights=("W",))
+    H = A.reshape(3, 4, 3, 4)
+    right = sum((W[s] @ W[r]) * np.trace(H[s, :, r, :]) for s in range(3) for r in range(3))
+    for name in ("relative flatness, last layer", "relative flatness, all layers"):
+        assert value_of(model, name) == pytest.approx(right, rel=0.1)
+
+
+@pytest.mark.parametrize("name", list(MEASURES))
+def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_orbit(name):
+    model = tiny.Population(1, 20).model(0)
+    effort = Effort(n_iter=4, n_samples=4, probes=2, restarts=20)
+    radii = [0.05]
+    A = np.random.default_rng(1).standard_normal((1, 4, 4)) + 2 * np.eye(4)
+    key = "layer0.query_key"
+    other = Model(
+        {**model.blocks, key: model.blocks[key].transform(A)},
+        model.value_and_grad,
+        model.batches,
+        {},
+        (),
+        model.weights,
+    )
+    (here,), (there,) = (Measured(one, effort).rows(MEASURES[name], radii) for one in (model, other))
+    assert here["note"] == ""
+    assert np.isfinite(here["value"])
+    if MEASURES[name].metric in ("inv", "mix", "s=0.5") and "norm" not in name and "ε" not in name:
+        tolerance = {"top": 0.02, "trace": 1e-4}.get(MEASURES[name].kind, 1e-6)
+        assert there["value"] == pytest.approx(here["value"], rel=tolerance)
+    elif name in ("adaptive", "λ_max, Euclidean", "trace, Euclidean", "inv, Euclidean norm"):
+        assert abs(there["value"] / here["value"] - 1) > 0.01
+
+
+# The pipeline ----------------------------------------------------------------------------------------------------
+
+
+def tiny_tasks(out, count=6):
+    effort = Effort(n_iter=3, n_samples=4, probes=2)
+    measures = ("adaptive", "inv", "λ_max, inv")
+    return table1.all_units("validation.study.tiny", {"count": count, "steps": 5}, measures, (0.05, 0.1), effort, out)
+
+
+def test_a_study_from_training_to_the_table(tmp_path):
+    pd = pytest.importorskip("pandas")
+    document = table1.study(tiny_tasks(tmp_path), tmp_path, 1, {})
+    rows = runner.load_table(tmp_path / "table1.csv")
+    assert len(rows) == 6 * 5
+    frame = pd.read_csv(tmp_path / "table1.csv")
+    assert list(frame.columns) == list(rows[0])
+    assert set(frame["measure"]) == {"adaptive", "inv", "λ_max, inv"}
+    assert frame["rho"].isna().sum() == 6
+    found = document["populations"]["tiny"]
+    assert found["models"] == 6
+    inv = frame[(frame["measure"] == "inv") & (frame["rho"] == 0.1)]
+    assert found["gap"]["inv"]["0.1"]["tau_a"][0] == pytest.approx(
+        by_pairs(inv["value"].to_numpy(), inv["gap"].to_numpy())
+    )
+    assert found["gap"]["inv"]["0.1"]["minus adaptive"] is not None
+    assert json.loads((tmp_path / "table1.json").read_text())["versions"]["refgeo"] == rg.__version__
+    table1.plot(document, rows, tmp_path / "table1.png")
+    table1.plot_gap(rows, tmp_path / "gap.png")
+    table1.say(document)
+    assert (tmp_path / "gap.png").stat().st_size > 5000
+
+
+def test_sets_of_models_have_a_tau_each(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "population": "p", "unit": str(unit), "model": str(model), "measure": "inv", "rho": 0.1, "value": float(x),
+            "gap": float(x if unit else -x), "trained": True, "note": "",
+        }
+        for unit in range(3)
+        for model, x in enumerate(rng.standard_normal(8))
+    ]  # fmt: skip
+    found = summary.best_radius(rows, "gap")["inv"][0.1]
+    assert found["sets"] == 3
+    assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
+
+
+def test_processes_and_other_maps_give_the_same_table(tmp_path):
+    tables = []
+    for k, workers in enumerate((1, 2, map, lambda f, tasks: [f(task) for task in tasks][::1])):
+        out = tmp_path / str(k)
+        runner.save_table(runner.run(tiny_tasks(out), workers), out / "table.csv")
+        tables.append((out / "table.csv").read_bytes())
+    assert len(set(tables)) == 1
+
+
+def test_a_dask_cluster_gives_the_same_table(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    here = runner.run(tiny_tasks(tmp_path / "here"), 1)
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        cluster.get_client() as c,
+    ):
+        there = runner.run(tiny_tasks(tmp_path / "there"), lambda f, tasks: c.gather(c.map(f, tasks)))
+    assert json.dumps(here) == json.dumps(there)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+from test_study import tiny_tasks
+from validation.study import runner
+runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "table.csv")
+"""
+
+
+def test_a_killed_study_goes_on_and_gives_the_same_table(tmp_path):
+    def program(out):
+        text = PROGRAM.format(root=str(ROOT), tests=str(ROOT / "tests"), out=str(out))
+        return [sys.executable, "-c", text]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(program(whole), check=True, capture_output=True)
+    process = subprocess.Popen(program(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    units = killed / "units" / "tiny"
+    while process.poll() is None and len(list(units.glob("*.json"))) < 2:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = {file: file.stat().st_mtime_ns for file in units.glob("*.json")}
+    assert 2 <= len(before) < 6
+    subprocess.run(program(killed), check=True, capture_output=True)
+    assert (killed / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
+    assert {file: file.stat().st_mtime_ns for file in before} == before  # what was done is not done again
+    next(iter(before)).write_text("{")  # and what is damaged is
+    subprocess.run(program(killed), check=True, capture_output=True)
+    assert (killed / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
+
+
+def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
+    def value_and_grad(blocks, batch):
+        return 1.0, {"p": (np.zeros((2, 1)), np.zeros((2, 1)))}
+
+    deficient = Model({"p": rg.Pair(np.zeros((2, 1)), np.ones((2, 1)))}, value_and_grad, [None], {"gap": 0.0})
+    (row,) = Measured(deficient, Effort()).rows(MEASURES["inv"], [0.1])
+    assert np.isnan(row["value"])
+    assert "RankDeficientError" in row["note"]
+    runner.save_table([row], tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as stream:
+        assert next(csv.DictReader(stream))["value"] == ""

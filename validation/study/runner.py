@@ -1,0 +1,262 @@
+"""Population × measures × ρ × batches → one tidy table, a unit of work at a time.
+
+A unit is a model to train and measure (or a set of models). Its rows are written, whole or not at all, as soon as they
+are there; what is written is not done again. So a run that is killed loses at most the units in work, and units can be
+shared among processes or machines by anything that maps a function over a list.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import refgeo
+from refgeo.files import write_whole
+from validation import experiment
+from validation.study.measures import MEASURES, Effort, Measured, Model
+
+Row = dict[str, Any]
+Workers = int | Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")
+
+
+class Population(Protocol):
+    """Where models come from. It is named by its module, and made again in every process."""
+
+    name: str
+
+    def units(self) -> list[str]:
+        """The names of the units of work."""
+
+    def rows(self, task: Task) -> list[Row]:
+        """Train and measure the models of a unit."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit, as it travels to a process.
+
+    Attributes
+    ----------
+    module, options
+        The population is ``module.Population(**options)``.
+    unit : str
+    measures : tuple of str
+    radii : tuple of float
+    effort : Effort
+    out : str
+        The study's folder.
+    """
+
+    module: str
+    options: tuple[tuple[str, Any], ...]
+    unit: str
+    measures: tuple[str, ...]
+    radii: tuple[float, ...]
+    effort: Effort
+    out: str
+
+    @property
+    def population(self) -> Any:
+        """Made anew."""
+        return import_module(self.module).Population(**dict(self.options))
+
+    @property
+    def weights(self) -> Path:
+        """The folder of what has been trained."""
+        return Path(self.out) / "weights" / self.population.name
+
+    @property
+    def settings(self) -> Row:
+        """What the numbers depend on."""
+        described = asdict(self)
+        del described["out"]
+        return json.loads(json.dumps(described))  # type: ignore[no-any-return]
+
+    @property
+    def place(self) -> Path:
+        """The unit's file; another one for other settings."""
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:12]
+        return Path(self.out) / "units" / self.population.name / f"{self.unit}-{digest}.json"
+
+
+def done(task: Task) -> list[Row] | None:
+    """The rows of a unit that is finished."""
+    try:
+        document = json.loads(task.place.read_text(encoding="utf-8"))
+        return list(document["rows"]) if document["settings"] == task.settings else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def work(task: Task) -> list[Row]:
+    """Train and measure one unit; its rows, written to its file as well."""
+    finished = done(task)
+    if finished is not None:
+        return finished
+    population = task.population
+    rows = [{"population": population.name, "unit": task.unit, **row} for row in population.rows(task)]
+    write(task, rows)
+    return rows
+
+
+def measured(task: Task, name: str, model: Model) -> list[Row]:
+    """All that a task measures of a model."""
+    numbers = Measured(model, task.effort)
+    return [
+        {"model": name, **model.columns, **row}
+        for measure in task.measures
+        for row in numbers.rows(MEASURES[measure], task.radii)
+    ]
+
+
+def write(task: Task, rows: list[Row]) -> None:
+    """A unit's file."""
+    task.place.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"settings": task.settings, "versions": versions(), "rows": rows})
+    write_whole(task.place, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers come from."""
+    found = {"python": platform.python_version(), "refgeo": refgeo.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
+    """The rows of all units.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    workers : int or callable
+        A number of processes, or a function like ``map``: `concurrent.futures.Executor.map`, one of joblib, or
+        ``lambda f, tasks: client.gather(client.map(f, tasks))`` of dask.distributed.
+
+    Returns
+    -------
+    list of dict
+        In the order of the tasks, whoever did them.
+    """
+    found = {task.place: rows for task in tasks if (rows := done(task)) is not None}
+    missing = [task for task in tasks if task.place not in found]
+    with experiment.progress() as bar:
+        shown = bar.add_task("models", total=len(tasks), completed=len(found))
+        for task, rows in _mapped(missing, workers):
+            if done(task) is None:  # it was done on a machine with other files
+                write(task, rows)
+            found[task.place] = json.loads(json.dumps(rows))
+            bar.advance(shown)
+    return [row for task in tasks for row in found[task.place]]
+
+
+def _mapped(tasks: list[Task], workers: Workers) -> Iterator[tuple[Task, list[Row]]]:
+    if callable(workers):
+        yield from zip(tasks, workers(work, tasks), strict=True)
+    elif workers == 1 or len(tasks) <= 1:
+        yield from ((task, work(task)) for task in tasks)
+    else:
+        with experiment.processes(workers) as pool:
+            futures = {pool.submit(work, task): task for task in tasks}
+            yield from ((futures[future], future.result()) for future in as_completed(futures))
+
+
+# The table ---------------------------------------------------------------------------------------------------------
+
+
+def save_table(rows: Sequence[Row], place: Path) -> None:
+    """Tidy CSV, a number a row, as pandas and polars read it; NaN is an empty field."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+
+    def plain(value: Any) -> Any:
+        return "" if isinstance(value, float) and math.isnan(value) else value
+
+    def written(beside: Path) -> None:
+        with beside.open("w", newline="", encoding="utf-8") as stream:
+            table = csv.DictWriter(stream, names, restval="", lineterminator="\n")
+            table.writeheader()
+            table.writerows({name: plain(value) for name, value in row.items()} for row in rows)
+
+    write_whole(place, written)
+
+
+def load_table(place: Path) -> list[Row]:
+    """The rows of `save_table`."""
+    with place.open(newline="", encoding="utf-8") as stream:
+        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(stream)]
+
+
+def _number(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": math.nan, "True": True, "False": False}[text]
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def columns(
+    rows: Iterable[Row], outcome: str, by: Callable[[Row], str] | None = None
+) -> tuple[dict[str, Any], Any, list[str]]:
+    """Measures as columns over models, averaged over batches; the outcome; the models' names.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Of one population.
+    outcome : str
+        The column to predict: "gap" or "test loss".
+    by : callable, optional
+        What a column is called; default: the measure with its ρ.
+
+    Returns
+    -------
+    dict of ndarray, ndarray, list of str
+        NaN where a model lacks a number.
+    """
+    label = by or (lambda row: named(row["measure"], row["rho"]))
+    values: dict[str, dict[str, list[float]]] = {}
+    outcomes: dict[str, float] = {}
+    for row in rows:
+        model = f"{row['unit']}/{row['model']}"
+        outcomes[model] = float(row[outcome])
+        values.setdefault(label(row), {}).setdefault(model, []).append(_float(row["value"]))
+    models = list(outcomes)
+    found = {
+        name: np.array([float(np.mean(of.get(model, [math.nan]))) for model in models]) for name, of in values.items()
+    }
+    return found, np.array([outcomes[model] for model in models]), models
+
+
+def named(measure: str, rho: Any) -> str:
+    """A measure with its radius."""
+    return measure if _float(rho) != _float(rho) else f"{measure}, ρ={_float(rho):g}"
+
+
+def _float(value: Any) -> float:
+    return math.nan if value is None or value == "" else float(value)
+
+
+def of_population(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
+    """Rows by population."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row["population"]), []).append(row)
+    return found

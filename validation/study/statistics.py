@@ -1,0 +1,169 @@
+r"""Rank correlation over a population of models, with what chance does to it.
+
+:math:`τ_a = \frac{2}{n(n-1)} Σ_{i<j} \mathrm{sign}(x_i - x_j)\, \mathrm{sign}(y_i - y_j)` is the paper's; τ_b, SciPy's,
+divides by the pairs that are not tied. A bootstrap draws models with replacement; a pair of a model with itself says
+nothing and does not count. What compares two measures draws the same models for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import kendalltau
+
+Array = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    """A number with its 95% bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]".replace("-", "−")
+
+
+class Correlation(NamedTuple):
+    """How one measure ranks a population.
+
+    Attributes
+    ----------
+    tau_a, tau_b : Estimate, float
+    p : float
+        Share of random orders with a τ_a at least as far from zero, two-sided.
+    models : int
+    """
+
+    tau_a: Estimate
+    tau_b: float
+    p: float
+    models: int
+
+
+def signs(x: npt.ArrayLike) -> Array:
+    """sign(x_i − x_j) for all pairs.
+
+    Examples
+    --------
+    >>> signs([1.0, 3.0])
+    array([[ 0., -1.],
+           [ 1.,  0.]])
+    """
+    x = np.asarray(x, dtype=np.float64)
+    return np.sign(x[:, None] - x)
+
+
+def tau_a(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Concordant minus discordant pairs, over all pairs.
+
+    Examples
+    --------
+    >>> tau_a([1, 2, 3], [1, 3, 2])
+    0.3333333333333333
+    """
+    n = len(np.asarray(x))
+    return float(np.sum(signs(x) * signs(y)) / (n * (n - 1)))
+
+
+def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> float:
+    r"""Kendall's partial τ: :math:`(τ_{xy} - τ_{xz}τ_{yz}) / \sqrt{(1 - τ_{xz}^2)(1 - τ_{yz}^2)}`.
+
+    NaN where z orders like x or y.
+
+    Examples
+    --------
+    >>> round(partial_tau([1, 2, 3, 4], [2, 1, 3, 4], [1, 2, 4, 3]), 12)
+    0.632455532034
+    """
+    xy, xz, yz = tau_a(x, y), tau_a(x, given), tau_a(y, given)
+    rest = (1.0 - xz**2) * (1.0 - yz**2)
+    return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else np.nan
+
+
+def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlation:
+    """τ of two columns with its interval and p-value.
+
+    Examples
+    --------
+    >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 6, 5])
+    >>> round(found.tau_a.value, 12), found.models, found.p < 0.02
+    (0.866666666667, 6, True)
+    """
+    products = signs(x) * signs(y)
+    value = float(products.sum() / _pairs(len(products)))
+    estimate = Estimate(value, *_interval(_resampled(products, seed)))
+    generator, S_x, S_y = np.random.default_rng([seed, 1]), signs(x), signs(y)
+    shuffled = np.array([np.sum(S_x[np.ix_(order, order)] * S_y) for order in _orders(len(products), generator)])
+    beyond = np.count_nonzero(np.abs(shuffled) >= np.abs(products.sum()) - 0.5)
+    p = (1 + beyond) / (1 + len(shuffled))
+    return Correlation(estimate, float(kendalltau(x, y).statistic), float(p), len(products))
+
+
+def differences(measures: Mapping[str, npt.ArrayLike], y: npt.ArrayLike, of: str, seed: int = 0) -> dict[str, Estimate]:
+    """τ_a of each other measure minus that of one of them, on the same models.
+
+    Examples
+    --------
+    >>> found = differences({"a": [1, 2, 3, 4], "b": [4, 3, 2, 1]}, [1, 2, 3, 4], of="a")
+    >>> found["b"].value
+    -2.0
+    """
+    S_y = signs(y)
+    base = signs(measures[of]) * S_y
+    found = {}
+    for name, values in measures.items():
+        if name != of:
+            products = signs(values) * S_y - base
+            found[name] = Estimate(
+                float(products.sum() / _pairs(len(products))), *_interval(_resampled(products, seed))
+            )
+    return found
+
+
+def median(values: Sequence[float], seed: int = 0) -> Estimate:
+    """The median over sets, with its bootstrap interval.
+
+    Examples
+    --------
+    >>> median([1.0, 2.0, 3.0]).value
+    2.0
+    """
+    there = np.asarray([value for value in values if np.isfinite(value)])
+    if not len(there):
+        return Estimate(np.nan, np.nan, np.nan)
+    drawn = np.random.default_rng(seed).integers(len(there), size=(RESAMPLES, len(there)))
+    return Estimate(float(np.median(there)), *_interval(np.median(there[drawn], axis=1)))
+
+
+def _pairs(n: int) -> int:
+    return n * (n - 1)
+
+
+def _resampled(products: Array, seed: int) -> Array:
+    """The mean of what pairs say, over models drawn with replacement."""
+    n = len(products)
+    generator = np.random.default_rng(seed)
+    found = np.full(RESAMPLES, np.nan)
+    for i in range(RESAMPLES):
+        # how often each model was drawn; a pair of one model with itself has product 0 and is no pair
+        counts = np.bincount(generator.integers(n, size=n), minlength=n).astype(np.float64)
+        pairs = n * n - counts @ counts
+        if pairs > 0:
+            found[i] = counts @ products @ counts / pairs
+    return found[np.isfinite(found)]
+
+
+def _orders(n: int, generator: np.random.Generator) -> list[npt.NDArray[np.int64]]:
+    return [generator.permutation(n) for _ in range(RESAMPLES)]
+
+
+def _interval(drawn: Array) -> tuple[float, float]:
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(low), float(high)
