@@ -48,14 +48,18 @@ class Population:
 
     def units(self) -> list[str]:
         """A file each."""
+        return list(self._files())
+
+    def _files(self) -> dict[str, Path]:
         files = sorted(self.folder.rglob("*.safetensors"))
         if not files:
             raise SystemExit(f"--checkpoints: expected .safetensors files in {self.folder}, found none")
-        return [str(file.relative_to(self.folder)).removesuffix(".safetensors").replace("/", "__") for file in files]
+        names = ["_".join(file.relative_to(self.folder).with_suffix("").parts) for file in files]
+        return {f"{k:03d}_{name}": file for k, (name, file) in enumerate(zip(names, files, strict=True))}
 
     def rows(self, task: Task) -> list[Row]:
         """Load a model and measure it."""
-        path = self.folder / (task.unit.replace("__", "/") + ".safetensors")
+        path = self._files()[task.unit]
         network = rg.networks.read(path, self.layout, self.heads)
         told = self._module().model(path, network)
         missing = [name for name in ("value_and_grad", "batches", "gap") if name not in told]

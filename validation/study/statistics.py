@@ -75,7 +75,8 @@ def tau_a(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
 def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> float:
     r"""Kendall's partial τ: :math:`(τ_{xy} - τ_{xz}τ_{yz}) / \sqrt{(1 - τ_{xz}^2)(1 - τ_{yz}^2)}`.
 
-    NaN where z orders like x or y.
+    The correlation, over pairs, of "x agrees with z" and "y agrees with z". NaN where z orders like x or y. It is less
+    than τ where z explains something, and not zero where z explains everything.
 
     Examples
     --------
