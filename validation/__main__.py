@@ -9,6 +9,7 @@ EXPERIMENTS = {
     "orbit": "Figure 7: sharpness of a network whose heads are moved along their orbit",
     "table1": "Table 1: sharpness against the generalisation gap, over populations of models",
     "diagonal": "Figure 3: diagonal networks, sharpness against test loss, and a map over what the paper does not fix",
+    "sign": "what decides the sign of τ, on diagonal networks",
     "toy": "Figures 1 and 8: level sets of the scalar model",
     "family": "between inv and mix: sharpness and its rank correlation along the family",
     "gradient_norm": "beside Figure 1: gradient norms of one attention block along an orbit",

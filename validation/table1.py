@@ -44,11 +44,11 @@ def tasks(population: str, quick: bool, out: Path) -> list[Task]:
     module = f"validation.study.{'diagonal_sets' if population == 'diagonal' else population}"
     options: dict[str, Any] = {}
     measures: Sequence[str] = CHEAP
-    radii, effort = (0.01, 0.03, 0.1, 0.3), Effort()
+    radii, effort = (0.03, 0.1, 0.3), Effort()
     if population == "diagonal":
         options, measures, radii = {"sets": 3 if quick else 20}, ("adaptive", "inv", "mix"), (0.001, 0.01, 0.1)
     elif population == "digits":
-        options = {"count": 10 if quick else 72, "batches": 1 if quick else 2}
+        options = {"count": 10 if quick else 72, "batches": 1}
     elif quick:
         options = {"count": 6, "steps": 20, "batch_size": 6}
     else:
