@@ -4,17 +4,17 @@ At zero residual the loss is ‖X(β' − β)‖², and to second order in ρ
 
     S_inv ≈ S_adaptive ≈ 2ρ² λ_max(D_β XᵀX D_β),    D_β = diag(|β|),
 
-because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. For random X the columns
-are nearly orthogonal beside their lengths: λ_max lies between n max β_i² and n times a mean of the largest squares, so it
-measures how *concentrated* β is: ‖β‖₄²/‖β‖₂ and the like. All networks of a set fit the same data. Whether the
+because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. For random X the
+columns are nearly orthogonal beside their lengths: λ_max lies between n max β_i² and n times a mean of the largest
+squares, so it measures how *concentrated* β is, as ‖β‖₄/‖β‖₂ does. All networks of a set fit the same data. Whether the
 concentrated ones are nearer to the truth is up to the truth. So
 
     truth sparse  →  concentrated fits are right   →  τ < 0: sharp generalises,
     truth dense   →  concentrated fits are wrong   →  τ > 0: flat generalises.
 
 Interventions change one thing each: the truth's share of zeros, the start, n/d, the noise. Every set of 50 networks is
-trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are the mediators,
-and the partial τ says what is left of sharpness once a mediator is known.
+trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are the
+mediators, and the partial τ says what is left of sharpness once a mediator is known.
 
     python -m validation sign [--quick] [--out DIR] [--workers N]
 """
@@ -54,10 +54,9 @@ def settings(quick: bool) -> dict[str, Setting]:
 
 def mediators(X: Any, beta: Any) -> dict[str, Any]:
     """What says how concentrated β is: larger where it is."""
-    gram = X.T @ X
     two = np.linalg.norm(beta, axis=-1)
     return {
-        "λ_max(D XᵀX D)": np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta]) if gram.size else np.zeros(0),
+        "λ_max(D XᵀX D)": np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta]),
         "‖β‖₄/‖β‖₂": np.sum(beta**4, axis=-1) ** 0.25 / two,
         "−ℓ1/ℓ2": -np.sum(np.abs(beta), axis=-1) / two,
         "largest |β|": np.max(np.abs(beta), axis=-1),
@@ -180,8 +179,8 @@ def main() -> None:
         if row["sets"]:
             left = {m: f"{row['mediators'][m]['left'][0]:+.2f}" for m in MEDIATORS}
             experiment.console.print(
-                f"{name}: τ = {statistics.Estimate(*row['tau'])}, negative in {row['negative']:.0%} of {row['sets']} sets, "
-                f"{row['trained']:.0%} of the networks trained; given each mediator {left}"
+                f"{name}: τ = {statistics.Estimate(*row['tau'])}, negative in {row['negative']:.0%} of {row['sets']} "
+                f"sets, {row['trained']:.0%} of the networks trained; given each mediator {left}"
             )
 
 
