@@ -119,6 +119,8 @@ class Value:
         ``(space, vectors, t) -> ndarray``: the natural size of the result, that of its terms before they cancel.
     gram_power : int
     order : 1, 2, "exact" or None
+    between : str
+        The formula for a metric between inv and mix, where it is another one.
     """
 
     name: str
@@ -128,6 +130,17 @@ class Value:
     size: Callable[[PairTangentSpace, Vectors, float], Array]
     gram_power: int
     order: Any = None
+    between: str = ""
+
+    def statement_of(self, metric: str) -> str:
+        """The formula, in a line, for one metric.
+
+        Examples
+        --------
+        >>> VALUES["riemannian_gradient"].statement_of("s=0.5")
+        '(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ, M_H = T⁻¹(TS)ˢ'
+        """
+        return self.between if self.between and metric not in ("inv", "mix") else self.statement
 
     def extra(self, t: float) -> tuple[Any, ...]:
         """The arguments after the vectors.
@@ -222,6 +235,7 @@ def _plain(
     statement: str,
     expected: Callable[..., tuple[Enclosure, ...]],
     size: Callable[..., Array],
+    between: str = "",
 ) -> Value:
     operation = OPERATIONS[name]
     return Value(
@@ -231,7 +245,11 @@ def _plain(
         lambda exact, vectors, t: expected(exact, *vectors),
         lambda space, vectors, t: size(space, *vectors),
         operation.gram_power,
+        between=between,
     )
+
+
+_WEIGHTS = "with M_G = S⁻¹(ST)ˢ, M_H = T⁻¹(TS)ˢ"
 
 
 VALUES: dict[str, Value] = {
@@ -242,6 +260,7 @@ VALUES: dict[str, Value] = {
             "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",
             lambda exact, a, b: (exact.inner_product(a, b),),
             lambda space, a, b: space.norm(a) * space.norm(b),
+            f"tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H) {_WEIGHTS}",
         ),
         _plain(
             "horizontal_projection",
@@ -254,6 +273,7 @@ VALUES: dict[str, Value] = {
             "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹)",
             lambda exact, e: exact.riemannian_gradient(e),
             lambda space, e: space.norm(space.riemannian_gradient(e)),
+            f"(e_G M_G⁻¹, e_H M_H⁻¹) {_WEIGHTS}",
         ),
         _plain(
             "riemannian_hessian",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Any
 
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
+
+_in_control = threading.RLock()
 
 
 @lru_cache(maxsize=1)
@@ -23,8 +26,7 @@ def _controller() -> Any:
 def one_thread(size: float = math.inf) -> Iterator[None]:
     """Limit BLAS to one thread, for work on `size` numbers.
 
-    The limit is one of the whole process. The first Python thread that sets it is in control until it leaves; what
-    others ask for meanwhile has no effect.
+    The limit is one of the whole process. While one Python thread is inside, what others ask for has no effect.
 
     Examples
     --------
@@ -33,8 +35,18 @@ def one_thread(size: float = math.inf) -> Iterator[None]:
     ...     {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     {1}
     """
-    if size < LEAST:
+    if size < LEAST or not _in_control.acquire(blocking=False):
         yield
         return
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
+    try:
+        controller = _controller()
+        before = [pool["num_threads"] for pool in controller.info()]
+        try:
+            with controller.limit(limits=1, user_api="blas"):
+                yield
+        finally:  # an interruption can come between the limit and the block that would have lifted it
+            for pool, number in zip(controller.lib_controllers, before, strict=True):
+                if pool.num_threads != number:
+                    pool.set_num_threads(number)
+    finally:
+        _in_control.release()

@@ -718,3 +718,68 @@ def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
 def test_metrics_that_there_are_not_are_refused(name):
     with pytest.raises(ValueError, match=r'metrics: expected "inv", "mix" or a number between them such as "s=0.5"'):
         rg.check(metrics=[name])
+
+
+# What a cache, a shortcut or a large h hides ------------------------------------------------------------------------
+
+
+class KeepsTheLatestPoint:
+    """Gram matrices of the latest call, looked up by one factor alone."""
+
+    def __init__(self, factor):
+        self.factor, self.key, self.grams = factor, None, None
+
+    def riemannian_gradient(self, metric, G, H, e_G, e_H):
+        key = (G, H)[self.factor]
+        if self.key is None or not np.array_equal(self.key, key):
+            self.key = np.array(key)
+            self.grams = [np.swapaxes(F, -1, -2) @ F for F in (G, H)]
+        S, T = self.grams
+        return (e_G @ S, e_H @ T) if metric == "inv" else (e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S))
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_grams_kept_of_the_latest_point_by_one_factor_alone_are_caught(factor):
+    report = rg.check(KeepsTheLatestPoint(factor), checks=["riemannian_gradient"])
+    assert {row.check for row in report.failures} >= {"riemannian_gradient.remembers_nothing"}
+
+
+def test_an_iteration_that_stops_early_for_large_h_is_caught():
+    def gradient(metric, G, H, e_G, e_H):
+        S, T = (np.swapaxes(F, -1, -2) @ F for F in (G, H))
+        if metric == "inv":
+            return e_G @ S, e_H @ T
+        if G.shape[-1] <= 16:
+            return e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S)
+        X = [np.eye(len(M)) / np.trace(M) for M in (S, T)]
+        for _ in range(12):
+            X = [2 * x - x @ M @ x for x, M in zip(X, (S, T), strict=True)]
+        return e_G @ X[1], e_H @ X[0]
+
+    unbatched = SimpleNamespace(riemannian_gradient=rg.adapters.unbatched(gradient))
+    report = rg.check(unbatched, checks=["riemannian_gradient"], metrics=["mix"])
+    assert "riemannian_gradient[mix]" in report.wrong
+
+
+def test_a_shortcut_for_small_vectors_is_not_blamed_on_the_factors():
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        if max(np.abs(x).max() for x in (a_G, a_H, b_G, b_H)) < 1e-5:
+            return np.zeros_like(G), np.zeros_like(H)
+        return formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+
+    report = rg.check(SimpleNamespace(christoffel=christoffel), checks=["christoffel"], metrics=["inv"])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert "factors are tiny" not in row.diagnosis
+
+
+def test_stateless_code_is_not_said_to_remember():
+    wrong = SimpleNamespace(riemannian_gradient=lambda metric, G, H, e_G, e_H: (e_G, e_H))
+    report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["inv"])
+    assert "riemannian_gradient.remembers_nothing" not in {row.check for row in report.failures}
+
+
+def test_the_formula_of_a_metric_between_is_told():
+    wrong = SimpleNamespace(riemannian_gradient=lambda metric, G, H, e_G, e_H: (e_G, e_H))
+    report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["s=0.5"], cases=["5x4x2/k3"])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert row.statement.startswith("(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ")

@@ -16,10 +16,14 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 import refgeo as rg
 from refgeo.sharpness.auto_pgd import Box, RoundBall, checkpoints
+from refgeo.threads import one_thread
 from refgeo.trust_region import maximise_quadratic
 
 PAIR_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
 pair_metrics = pytest.mark.parametrize("name", PAIR_METRICS)
+
+
+DTYPES = ("float64", "float32")
 
 
 @functools.cache
@@ -773,13 +777,27 @@ def test_a_search_in_single_precision_is_that_in_double(pairs, method):
 
     double = rg.worst_case_sharpness(f, params, metric, 0.1, method=method)
     single = rg.worst_case_sharpness(loss, params, metric, 0.1, method=method, dtype="float32")
-    assert seen == {"float32", "float64"}  # θ itself is not rounded
+    assert seen == {"float32"}
     assert np.allclose(single.trace, double.trace, rtol=2e-5)
     space = metric.at(params)
     difference = space.to_coordinates(single.maximizer - double.maximizer)
     assert np.linalg.norm(difference) <= 1e-3 * 0.1  # the place of a maximum is known to the root of its value
     assert float(space.norm(single.maximizer)) <= 0.1 * (1 + 1e-6)
     assert single.settings["dtype"] == "float32"
+
+
+def test_what_single_precision_cannot_hold_is_refused():
+    def loss(w):
+        return float(w @ w), 2 * w
+
+    metric = rg.ElementwiseMetric()
+    with pytest.raises(ValueError, match=r'rho: expected at least 6e-06 with dtype="float32"'):
+        rg.worst_case_sharpness(loss, np.ones(4), metric, [0.1, 1e-6], dtype="float32")
+    with pytest.raises(ValueError, match="dtype: expected parameters that float32 can hold"):
+        rg.worst_case_sharpness(loss, np.full(4, 1e39), metric, 0.1, dtype="float32")
+    for rho in (7e-6, 1e-4, 1e-2):
+        values = [rg.worst_case_sharpness(loss, 1 / np.arange(1.0, 5), metric, rho, dtype=d).value for d in DTYPES]
+        assert values[0] == pytest.approx(values[1], rel=0.02)
 
 
 def test_gradients_in_single_precision_are_those_in_double():
@@ -801,28 +819,54 @@ def test_gradients_in_single_precision_are_those_in_double():
             assert np.allclose(gradient, right, rtol=0, atol=3e-6 * np.abs(right).max())
 
 
+def blas_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_blas_has_its_threads_again_after_searches_in_threads_and_an_interruption():
+    inside, leave = threading.Event(), threading.Event()
+
+    def first():
+        with one_thread():
+            inside.set()
+            leave.wait(10.0)
+
+    limit = threadpoolctl.threadpool_limits(2, user_api="blas")  # no context, which would refuse the other thread
+    threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
+    try:
+        thread = threading.Thread(target=first)
+        thread.start()
+        assert inside.wait(10.0)
+        with one_thread():  # the other thread leaves while this one is inside
+            leave.set()
+            thread.join()
+        assert blas_threads() == {2}
+        with pytest.raises(KeyboardInterrupt), one_thread():
+            raise KeyboardInterrupt
+        assert blas_threads() == {2}
+    finally:
+        limit.restore_original_limits()
+        threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_blas_has_one_thread_for_the_geometry_and_its_own_for_the_loss(monkeypatch, workers):
     """Small batched products wait seconds for each other's threads where the machine is busy."""
-
-    def threads():
-        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
-
     in_loss, in_geometry = [], []
 
     def loss(w):
-        in_loss.append(threads())
+        in_loss.append(blas_threads())
         return float(w @ w), 2 * w
 
     class Watched(type(rg.EuclideanMetric().at(np.ones(1)))):
         def point_at(self, x, order=2):
-            in_geometry.append(threads())
+            in_geometry.append(blas_threads())
             return super().point_at(x, order)
 
     monkeypatch.setattr(rg.EuclideanMetric, "at", lambda self, point: Watched(self, point))
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
         rg.worst_case_sharpness(loss, np.ones(20_000), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
-        assert threads() == {2}
+        assert blas_threads() == {2}
     assert in_geometry
     assert set(map(frozenset, in_geometry)) == {frozenset({1})}
     assert set(map(frozenset, in_loss)) == {frozenset({2 if workers == 1 else 1})}

@@ -93,6 +93,16 @@ class Check:
     most: int | None = None
     unusual: int = 0
 
+    def statement_of(self, metric: str) -> str:
+        """What must hold, for one metric.
+
+        Examples
+        --------
+        >>> VALUE_CHECKS["inner_product"].statement_of("s=0.5")[:25]
+        'tr(M_G a_Gᵀb_G) + tr(M_H '
+        """
+        return self.value.statement_of(metric) if self.kind == "value" and self.value else self.statement
+
     def unit(self, case: Case, power: float | None = None) -> Array:
         """The relative error of ratio 1, per block; with another power of κ, if asked.
 

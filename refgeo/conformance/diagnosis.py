@@ -649,7 +649,8 @@ def _by_place(check: Check, failing: list[Case], passing: list[Case]) -> str:
     assert check.value is not None
     operation = check.value.operation
     for kept in (lambda case: True, lambda case: case.plain):  # at zero vectors many a mistake does not show
-        wrong, right = ([situation(case, operation) for case in cases if kept(case)] for cases in (failing, passing))
+        wrong = [situation(case, operation) for case in failing]
+        right = [situation(case, operation) for case in passing if kept(case)]
         if not wrong or len(right) < 3:
             return ""
         found = [name for name, holds in PROPERTIES.items() if all(map(holds, wrong)) and not any(map(holds, right))]

@@ -355,6 +355,13 @@ def _message(error: BaseException) -> str:
 # Output ----------------------------------------------------------------------------------------------------------
 
 
+def _as_users_see_them() -> None:
+    """Warnings every time, but for those that Python does not show: they are for developers of what raises them."""
+    warnings.simplefilter("always")
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+
+
 class Capture:
     """Output of Python code, by replacing its streams."""
 
@@ -370,7 +377,7 @@ class Capture:
         self._stack.enter_context(contextlib.redirect_stdout(self._text))
         self._stack.enter_context(contextlib.redirect_stderr(self._text))
         self._warnings = self._stack.enter_context(warnings.catch_warnings(record=True))
-        warnings.simplefilter("always")
+        _as_users_see_them()
 
     def stop(self) -> tuple[str, str]:
         """What was printed since the start, and what was done to the streams."""
@@ -402,7 +409,7 @@ class FileCapture(Capture):
             os.dup2(self._file.fileno(), stream)
         self._streams = sys.stdout, sys.stderr
         self._seen = 0
-        warnings.simplefilter("always")
+        _as_users_see_them()
 
     def start(self) -> None:
         """From now on, output is new."""

@@ -13,6 +13,7 @@ four; otherwise with δ = u^{1/5}, where truncation δ⁴ and rounding u/δ are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -298,10 +299,12 @@ def _of_every_value(value: Value) -> None:
         "the result follows the arrays' contents, not their address, one factor alone, or norms", **options,
     )  # fmt: skip
     def _(trial: Trial) -> Array:
-        plain = trial.value(value)
-        errors = [_again(trial, value, plain, do="again"), _turned(trial, value, plain)]
+        errors = [_again(trial, value, trial.value(value), do="again")]
+        variations = [_turned]
         if trial.case.relaxation == 0.0:
-            errors += [_doubled(trial, value, plain, factors) for factors in ((1.0, 2.0), (2.0, 1.0))]
+            variations += [partial(_doubled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0))]
+        # each right after the point itself: what is kept of the latest call only is kept of that
+        errors += [vary(trial, value, trial.value(value)) for vary in variations]
         return np.asarray(np.max(errors, axis=0))
 
     @law(function, f"loop_over_blocks{order}", "a batch gives what its blocks give one by one", **options)

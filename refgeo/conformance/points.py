@@ -420,6 +420,7 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
         probes += (((), 4, 4, 4), ((2, 2), 6, 7, 2))
         small += (((), 6, 6, 3), ((2,), 3, 8, 3))
     yield from (Recipe(shape, conditions) for conditions in CONDITIONS for shape in probes)
+    yield from (Recipe(((), h + 2, h + 1, h), (30.0, 30.0)) for h in (12, 18, 32) + (profile == "full") * (64,))
     yield from (Recipe(shape, point=point) for point in POINTS[1:] for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
     yield from (Recipe(shape, scale=scale) for scale in list(SCALES)[1:] for shape in (((), 10, 9, 4), ((3,), 7, 4, 1)))
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)

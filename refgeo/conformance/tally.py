@@ -141,7 +141,7 @@ class Tally:
             kind=self.check.kind,
             function=self.check.operation.name,
             metric=self.metric,
-            statement=self.check.statement,
+            statement=self.check.statement_of(self.metric),
             verdict=verdict,
             points=len(self.measurements),
             decisive_points=len(self.decisive),

@@ -122,7 +122,7 @@ class Network:
             name: tensor.astype(dtype or self.dtypes[name], copy=blocks is self.blocks or not tensor.flags.writeable)
             for name, tensor in zip(tensors, map(np.asarray, tensors.values()), strict=True)
         }
-        everything = state | self.constants
+        everything = state | {name: constant.copy() for name, constant in self.constants.items()}
         return {name: everything[name] for name in self.dtypes if name in everything}
 
     def blocks_of(self, tensors: Mapping[str, npt.ArrayLike]) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Geometry:
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
-        vector = self.space.from_coordinates(x)
+        with one_thread(len(x)):
+            vector = self.space.from_coordinates(x)
         return vector[ONLY] if self.single else vector
 
     def horizontal(self, x: Array) -> Array:
@@ -70,9 +71,10 @@ class Geometry:
             return self.space.to_coordinates(vector).astype(x.dtype, copy=False)
 
     def point(self, x: Array, order: Order) -> Any | None:
-        """γ_ξ(1), or None where the geodesic does not get there; θ without rounding for ξ = 0."""
+        """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, in the precision of x."""
         if is_zero(x):
-            return self.assembled(self.space.point)
+            here = self.space.point if x.dtype == np.float64 else self.space.point_at(x, 1)
+            return self.assembled(here)
         try:
             with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
                 return self.assembled(self.space.point_at(x, order))
@@ -81,14 +83,21 @@ class Geometry:
 
 
 def _is_finite(array: Array) -> bool:
-    """One pass; a dot product overflows for finite numbers beyond 1e154, and a sum does not."""
+    """One pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
     flat = array.reshape(-1) if array.flags.c_contiguous else None
     if flat is not None and math.isfinite(np.dot(flat, flat)):
         return True
     return bool(np.isfinite(array).all())
 
 
-def _factors(block: Any) -> tuple[Array, ...]:
+def as_factors(block: Any) -> tuple[Array, ...]:
+    """The arrays of a block.
+
+    Examples
+    --------
+    >>> as_factors(np.ones(2))
+    (array([1., 1.]),)
+    """
     return tuple(block) if isinstance(block, Pair) else (block,)
 
 
@@ -191,10 +200,11 @@ class Objective(Increase):
             return -math.inf, self.origin
         blocks = self.geometry.gradients(grads, x.dtype)
         with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
-            if not all(_is_finite(factor) for block in blocks.values() for factor in _factors(block)):
+            if not all(_is_finite(factor) for block in blocks.values() for factor in as_factors(block)):
                 return -math.inf, self.origin
             gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
-        return (loss, gradient) if math.isfinite(np.sum(gradient)) else (-math.inf, self.origin)
+            is_finite = _is_finite(gradient)
+        return (loss, gradient) if is_finite else (-math.inf, self.origin)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""

@@ -69,10 +69,10 @@ def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array])
     >>> combination([1.0, -2.0], [np.array([1.0, 2.0]), np.array([0.0, 3.0])])
     array([ 1., -4.])
     """
-    total = np.empty_like(vectors[0])
-    add = get_blas_funcs("axpy", vectors)
+    total = np.empty(vectors[0].shape, np.result_type(*vectors))
+    add = get_blas_funcs("axpy", (total,))
     for part in _chunks(len(total)):
         np.multiply(vectors[0][part], coefficients[0], out=total[part])
         for factor, vector in zip(coefficients[1:], vectors[1:], strict=True):
-            add(vector[part], total[part], a=factor)
+            add(vector[part].astype(total.dtype, copy=False), total[part], a=factor)
     return total

@@ -2,6 +2,7 @@ r"""Worst-case sharpness over a geodesic ball (Eq. 3, 4)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
@@ -10,7 +11,7 @@ import numpy as np
 from refgeo.arguments import Order, one_of, order_of, radii_listed
 from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
-from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, on_batch
+from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, as_factors, on_batch
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, checked_effort, search
 
@@ -79,8 +80,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     dtype : "float64" or "float32"
         Of the search's vectors, and of the points that `value_and_grad` gets. "float32" saves about half of the time
         and a third of the memory beside a loss that is computed in float32 itself. The base point is factorised in
-        double precision all the same; perturbed points and gradients have the errors that rounding parameters to
-        float32 has: 1e-7 times the condition number of the factors.
+        double precision all the same; points and gradients have the errors that rounding parameters to float32 has:
+        1e-7 times the condition number of the factors. Radii that are not long beside that are refused.
     batches : iterable, optional
         Each batch has a maximum of its own; the values are averaged (Eq. 3).
     workers : int
@@ -128,6 +129,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
     one_of("dtype", dtype, ("float64", "float32"))
     geometry = Geometry(params, metric)
+    if dtype == "float32":
+        _refuse_rounding(geometry, min(radii))
     settings = {
         "sharpness": "worst case",
         "metric": repr(metric),
@@ -142,3 +145,17 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
 
     results = search(objective, batches, [RoundBall(radius) for radius in radii], effort, settings)
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
+
+
+def _refuse_rounding(geometry: Geometry, rho: float) -> None:
+    """Rounding every parameter to float32 must be short beside a perturbation, and possible."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        here = geometry.space.point_at(np.zeros(geometry.space.n_coordinates, np.float32), 1)
+    if not all(np.isfinite(factor).all() for block in here.values() for factor in as_factors(block)):
+        raise ValueError('dtype: expected parameters that float32 can hold; use "float64"')
+    least = 50.0 * 2.0**-24 * math.sqrt(geometry.space.n_coordinates)
+    if rho < least:
+        raise ValueError(
+            f'rho: expected at least {least:.1g} with dtype="float32", whose rounding of '
+            f'{geometry.space.n_coordinates} parameters is as long as a fiftieth of that, got {rho:g}; use "float64"'
+        )
