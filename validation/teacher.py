@@ -23,7 +23,7 @@ import refgeo as rg
 from validation import experiment
 from validation.study import statistics
 
-D, TOKENS, SEQUENCES, STUDENTS = 8, 5, 32, 40
+D, TOKENS, SEQUENCES, STUDENTS = 8, 5, 10, 40
 RANKS = (1, 2, 3, 5, 8)
 STEPS, TRAINED = 4000, 1e-4
 """A student is trained whose loss is this share of that of predicting nothing."""
