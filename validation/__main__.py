@@ -11,6 +11,8 @@ EXPERIMENTS = {
     "diagonal": "Figure 3: diagonal networks, sharpness against test loss, and a map over what the paper does not fix",
     "sign": "what decides the sign of τ, on diagonal networks",
     "teacher": "what decides the sign of τ, for attention: students of teachers with different spectra",
+    "fault": "how much of a τ is the fault of the search: certified, ours, published",
+    "validity": "from which ρ first- and second-order geodesics leave the exact ones, on real heads",
     "toy": "Figures 1 and 8: level sets of the scalar model",
     "family": "between inv and mix: sharpness and its rank correlation along the family",
     "gradient_norm": "beside Figure 1: gradient norms of one attention block along an orbit",

@@ -1,0 +1,278 @@
+r"""How much of a τ is the search's fault? Certified values, our search, and the procedure that is published.
+
+*Published*: the ℓ2 Auto-PGD of "A modern look at the relationship between sharpness and generalization" (Andriushchenko
+et al. 2023), rewritten here: steps δ + η |w|⊙g/‖|w|⊙g‖, momentum and checkpoints as in Alg. 1, and the *Euclidean*
+projection onto the ellipsoid ‖δ/|w|‖ ≤ ρ by bisection of its multiplier, which stops at an absolute tolerance of 1e-5.
+
+On diagonal networks the largest increase is certified, so shares and τ are known. On vision transformers trained on
+digits the reference is the best that any of them finds, ours with restarts included.
+
+    python -m validation fault [--quick] [--out DIR] [--workers N]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import refgeo as rg
+from refgeo import diagonal
+from refgeo.sharpness.auto_pgd import AutoPGD, maximise
+from validation import experiment
+from validation.study import statistics
+from validation.study.diagonal_sets import Setting, network_set
+
+TOLERANCE = 1e-5
+RADII = {"diagonal": (1e-4, 0.01, 0.1), "digits": (0.03, 0.1, 0.3)}
+SEARCHES = ("ours", "published")
+
+
+class Ellipsoid:
+    """The published steps and projection, for `AutoPGD`; x is δ itself.
+
+    Parameters
+    ----------
+    w : ndarray
+    radius : float
+    """
+
+    def __init__(self, w: Any, radius: float) -> None:
+        self.w, self.radius = np.abs(w), radius
+
+    def step(self, x: Any, previous: Any, gradient: Any, size: float) -> Any:
+        """The next δ."""
+        ascent = self.w * gradient
+        z = self.projected(x + size * ascent / max(float(np.linalg.norm(ascent)), 1e-300))
+        return z if previous is None else self.projected(x + 0.75 * (z - x) + 0.25 * (x - previous))
+
+    def projected(self, x: Any) -> Any:
+        """The nearest point of the ellipsoid, nearly."""
+        squares = self.w**2
+
+        def at(multiplier: float) -> Any:
+            return x * squares / (squares + multiplier)
+
+        def length(point: Any) -> float:
+            return float(np.linalg.norm(np.divide(point, self.w, out=np.zeros_like(point), where=self.w > 0)))
+
+        if length(x) <= self.radius:
+            return x
+        low, high = 0.0, 1.0
+        while length(at(high)) > self.radius:
+            low, high = high, 10.0 * high
+        while abs(length(at(high)) - self.radius) > TOLERANCE and high - low > 1e-15 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if length(at(middle)) > self.radius else (low, middle)
+            if abs(length(at(middle)) - self.radius) <= TOLERANCE:
+                return at(middle)
+        return at(high)
+
+    def residual(self, x: Any, gradient: Any) -> float:
+        """Not looked at."""
+        return 0.0
+
+    def linear_gain(self, gradient: Any) -> float:
+        """ρ‖w ⊙ g‖."""
+        return self.radius * float(np.linalg.norm(self.w * gradient))
+
+    def random(self, direction: Any) -> Any:
+        """A random start."""
+        return self.projected(direction)
+
+    def outermost(self, x: Any) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+
+def published(value_and_grad: Any, w: Any, rho: float, n_iter: int = 20) -> tuple[float, float]:
+    """The increase that it claims, and how far outside the ball its δ lies, in radii."""
+    loss, gradient = value_and_grad(w)
+
+    def evaluated(delta: Any) -> tuple[float, Any]:
+        value, slope = value_and_grad(w + delta)
+        return value - loss, slope
+
+    search = AutoPGD(evaluated, Ellipsoid(w, rho), np.zeros_like(w), (0.0, gradient))
+    run = maximise(search, n_iter, lambda *_: False)
+    assert run is not None
+    ratios = np.divide(run.x, w, out=np.zeros_like(w), where=w != 0)
+    return float(run.value), float(np.linalg.norm(ratios)) / rho - 1.0
+
+
+def on_diagonal_networks(seed: int, most: int) -> dict[str, Any]:
+    """One set: τ of certified and searched values, and the share that each search finds."""
+    found = network_set(Setting(), seed)
+    X, y, test = found.X, found.y, found.test_loss[:most]
+    result: dict[str, Any] = {}
+    for rho in RADII["diagonal"]:
+        certified = diagonal.worst_case("adaptive", found.u[:most], found.v[:most], X, y, rho, tight=False)
+        values: dict[str, list[float]] = {name: [] for name in SEARCHES}
+        outside = []
+        for u, v in zip(found.u[:most], found.v[:most], strict=True):
+            w = np.concatenate([u, v])
+
+            def loss(w: Any) -> tuple[float, Any]:
+                a, b = np.split(w, 2)
+                residual = X @ (a * b) - y
+                e = 2.0 * X.T @ residual
+                return float(residual @ residual), np.concatenate([e * b, e * a])
+
+            values["ours"].append(rg.adaptive_sharpness(loss, w, rho).value)
+            value, beyond = published(loss, w, rho)
+            values["published"].append(value)
+            outside.append(beyond)
+        result[f"{rho:g}"] = {
+            "tau": {
+                "certified": statistics.tau_a(certified.lower, test),
+                **{name: statistics.tau_a(of, test) for name, of in values.items()},
+            },
+            "share": {name: (np.array(of) / certified.lower).tolist() for name, of in values.items()},
+            "above the bound": {name: float(np.mean(np.array(of) > certified.upper)) for name, of in values.items()},
+            "outside": float(np.max(outside)),
+        }
+    return result
+
+
+def on_digits(unit: str, out: str) -> dict[str, Any]:
+    """One transformer: shares of the best known."""
+    from validation.study.digits import Population
+
+    model = Population(batches=1).model(unit, Path(out) / "table1" / "weights" / "digits")
+    names = list(model.blocks)
+    shapes = [(name, part, factor.shape) for name in names for part, factor in _parts(model.blocks[name])]
+    w = np.concatenate([factor.ravel() for name in names for _, factor in _parts(model.blocks[name])])
+
+    def loss(flat: Any) -> tuple[float, Any]:
+        blocks: dict[str, Any] = {}
+        start = 0
+        for name, part, shape in shapes:
+            size = int(np.prod(shape))
+            blocks.setdefault(name, {})[part] = flat[start : start + size].reshape(shape)
+            start += size
+        made = {n: rg.Pair(of["G"], of["H"]) if "H" in of else of[""] for n, of in blocks.items()}
+        value, grads = model.value_and_grad(made, model.batches[0])
+        return value, np.concatenate([np.ravel(x) for n in names for _, x in _parts(grads[n])])
+
+    result: dict[str, Any] = {}
+    for rho in RADII["digits"]:
+        values = {
+            "ours": rg.adaptive_sharpness(loss, w, rho).value,
+            "published": published(loss, w, rho)[0],
+            "published, 100": published(loss, w, rho, 100)[0],
+        }
+        best = max(*values.values(), rg.adaptive_sharpness(loss, w, rho, n_iter=100, n_restarts=3).value)
+        result[f"{rho:g}"] = {name: value / best for name, value in values.items()}
+    return result
+
+
+def _parts(block: Any) -> list[tuple[str, Any]]:
+    if isinstance(block, rg.Pair | tuple):
+        return list(zip("GH", map(np.asarray, block), strict=True))
+    return [("", np.asarray(block))]
+
+
+def plot(sets: list[dict[str, Any]], models: list[dict[str, Any]], place: Path) -> None:
+    """Shares found, and τ of what was found."""
+    plt = experiment.style()
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.0, 3.6))
+    colours = {"ours": experiment.COLOURS["inv"], "published": experiment.COLOURS["adaptive"], "certified": "0.2"}
+    for axis, key in ((left, "diagonal"), (right, "digits")):
+        for k, rho in enumerate(RADII[key]):
+            names = SEARCHES if key == "diagonal" else (*SEARCHES, "published, 100")
+            for j, name in enumerate(names):
+                if key == "diagonal":
+                    values = [x for one in sets for x in one[f"{rho:g}"]["share"][name]]
+                else:
+                    values = [one[f"{rho:g}"][name] for one in models]
+                box = axis.boxplot([values], positions=[k + 0.25 * (j - 0.5)], widths=0.2, whis=(0, 100))
+                plt.setp(
+                    [*box["boxes"], *box["medians"], *box["whiskers"], *box["caps"]],
+                    color=colours[name.split(",")[0]],
+                    ls="--" if "100" in name else "-",
+                )
+        axis.set_xticks(range(len(RADII[key])), [f"{rho:g}" for rho in RADII[key]])
+        what = "the certified maximum" if key == "diagonal" else "the best known"
+        axis.set(xlabel="ρ", ylabel=f"share of {what}", title=f"{key}: blue ours, red published")
+    for k, name in enumerate(("certified", *SEARCHES)):
+        taus = np.array([[one[f"{rho:g}"]["tau"][name] for rho in RADII["diagonal"]] for one in sets])
+        middle.plot(
+            np.arange(len(RADII["diagonal"])) + 0.12 * (k - 1),
+            np.median(taus, axis=0),
+            "o",
+            color=colours[name],
+            label=name,
+        )
+        middle.vlines(
+            np.arange(len(RADII["diagonal"])) + 0.12 * (k - 1), taus.min(axis=0), taus.max(axis=0), color=colours[name]
+        )
+    middle.set_xticks(range(len(RADII["diagonal"])), [f"{rho:g}" for rho in RADII["diagonal"]])
+    middle.set(xlabel="ρ", ylabel="Kendall's τ with the test loss", title="diagonal: median and range of sets")
+    middle.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(place)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run it."""
+    options = experiment.parser(__doc__).parse_args()
+    seeds, most, models = (2, 10, 1) if options.quick else (10, 50, 12)
+    results = experiment.Results(options.out / "fault.json", {"quick": options.quick, "seeds": seeds, "models": models})
+    tasks: dict[str, Any] = {f"set {seed}": (seed, most) for seed in range(seeds)}
+    sets = results.measure_all(on_diagonal_networks, tasks, options.workers, "sets of networks")
+    units = {f"digits {k:03d}": (f"{k:03d}", str(options.out)) for k in range(models)}
+    found = results.measure_all(on_digits, units, options.workers, "transformers")
+    summary = results.values["summary"] = {
+        "diagonal": {
+            f"{rho:g}": {
+                "tau": {
+                    name: list(statistics.median([one[f"{rho:g}"]["tau"][name] for one in sets]))
+                    for name in ("certified", *SEARCHES)
+                },
+                "moves": {
+                    name: list(
+                        statistics.median(
+                            [abs(one[f"{rho:g}"]["tau"][name] - one[f"{rho:g}"]["tau"]["certified"]) for one in sets]
+                        )
+                    )
+                    for name in SEARCHES
+                },
+                "share": {
+                    name: np.quantile([x for one in sets for x in one[f"{rho:g}"]["share"][name]], (0, 0.5, 1)).tolist()
+                    for name in SEARCHES
+                },
+                "above the bound": {
+                    name: float(np.mean([one[f"{rho:g}"]["above the bound"][name] for one in sets]))
+                    for name in SEARCHES
+                },
+                "outside": float(np.max([one[f"{rho:g}"]["outside"] for one in sets])),
+            }
+            for rho in RADII["diagonal"]
+        },
+        "digits": {
+            f"{rho:g}": {
+                name: np.quantile([one[f"{rho:g}"][name] for one in found], (0, 0.5, 1)).tolist()
+                for name in (*SEARCHES, "published, 100")
+            }
+            for rho in RADII["digits"]
+        },
+    }
+    results.save()
+    plot(sets, found, options.out / "fault.png")
+    for rho, row in summary["diagonal"].items():
+        for name in SEARCHES:
+            low, mid, high = row["share"][name]
+            experiment.console.print(
+                f"diagonal, ρ = {rho}, {name}: finds {low:.2f}, {mid:.3f}, {high:.2f} of the certified maximum (least, "
+                f"median, most), above the bound in {row['above the bound'][name]:.0%}; τ moves by "
+                f"{row['moves'][name][0]:.3f} from {row['tau']['certified'][0]:+.2f}"
+            )
+    for rho, by_name in summary["digits"].items():
+        told = ", ".join(f"{name} {low:.2f}, {mid:.3f}, {high:.2f}" for name, (low, mid, high) in by_name.items())
+        experiment.console.print(f"digits, ρ = {rho}, of the best known: {told}")
+
+
+if __name__ == "__main__":
+    main()
