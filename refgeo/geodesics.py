@@ -423,8 +423,8 @@ class _Reduced:
     def __init__(self, space: PairTangentSpace, v: Pair) -> None:
         self.metric = space.metric
         self.is_relaxed = space.metric.relaxation > 0.0  # only O(h) is left of the group
-        identity: Array = np.eye(space.point.sizes[2])
-        self._A, self._A_inverse = (identity, identity) if self.is_relaxed else space.gauge.to_balanced
+        self._A = np.eye(space.point.sizes[2]) if self.is_relaxed else space.gauge.to_balanced[0]
+        self._A_inverse = np.linalg.inv(self._A)  # of A as it is, so that a point comes back to rounding
         point, velocity = space.point.transform(self._A), v.transform(self._A)
         self._bases = [np.linalg.qr(np.concatenate(parts, axis=-1))[0] for parts in zip(point, velocity, strict=True)]
         self.point, self.velocity = (
