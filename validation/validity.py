@@ -1,9 +1,12 @@
 r"""Which ρ may one use? First- and second-order geodesics against exact ones, on the heads of a real checkpoint.
 
-For the 12 heads of some layers of all-MiniLM-L6-v2, query with key and value with output, and random horizontal
-directions of unit length: the relative error ‖γ_order(ρ) − γ_exact(ρ)‖ / ‖γ_exact(ρ) − θ‖ of one pair that moves by ρ,
-in the metric at θ, against ρ; and for mix the length at which the geodesic loses rank. In a network ρ² is shared out
-among all its blocks, so that each moves by less.
+For the 12 heads of some layers of all-MiniLM-L6-v2, query with key and value with output, and horizontal directions of
+unit length, random ones and those of the loss's Riemannian gradient, which a search follows: the relative error
+
+    ‖γ_order(ρ) − γ_exact(ρ)‖ / ‖γ_exact(ρ) − θ‖
+
+of one pair that moves by ρ, in the metric at θ, against ρ; and for mix the length at which the geodesic loses rank. In
+a network ρ² is shared out among all its blocks, so that each moves by less.
 
     python -m validation validity [--quick] [--out DIR]
 """
@@ -18,18 +21,27 @@ import numpy as np
 import refgeo as rg
 from validation import experiment, minilm
 
-RADII = tuple(float(rho) for rho in np.geomspace(0.01, 3.0, 11))
+RADII = tuple(float(rho) for rho in np.geomspace(0.01, 10.0, 13))
 PAIRS = ("query_key", "value_out")
+DIRECTIONS = ("random", "gradient")
 
 
-def errors(name: str, block: str, seed: int) -> dict[str, Any]:
+def errors(name: str, block: str, direction: str, seed: int) -> dict[str, Any]:
     """Of every head, order and radius; and the length at which mix ends (None: not within the last radius)."""
-    pair = minilm.network().blocks[block]
+    network = minilm.network()
+    pair = network.blocks[block]
+    if direction == "gradient":
+        loss = minilm.SentenceLoss(*minilm.tokens(minilm.sentence_pairs(8), 48))
+        e_G, e_H = loss(network.blocks)[1][block]
     metric = rg.InvariantMetric() if name == "inv" else rg.MixedMetric()
     result: dict[str, Any] = {"1": [], "2": [], "ends": []}
     for head in range(pair.block_shape[0]):
         space = metric.at(rg.Pair(pair.G[head], pair.H[head]))
-        v = space.random_tangent_vector(np.random.default_rng([seed, head]))
+        if direction == "gradient":
+            v = space.riemannian_gradient(rg.Pair(e_G[head], e_H[head]))
+            v = v / float(space.norm(v))
+        else:
+            v = space.random_tangent_vector(np.random.default_rng([seed, head]))
         rows: dict[str, list[float | None]] = {"1": [], "2": []}
         ends = None
         for rho in RADII:
@@ -55,24 +67,21 @@ def plot(found: dict[tuple[str, str], list[dict[str, Any]]], place: Path) -> Non
     """Median error and its range over heads."""
     plt = experiment.style()
     figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.8), sharey=True)
+    colours = {"random": experiment.COLOURS["inv"], "gradient": experiment.COLOURS["adaptive"]}
     for axis, name in zip(axes, ("inv", "mix"), strict=True):
-        for (metric, pair), several in found.items():
+        for (metric, direction), several in found.items():
             if metric != name:
                 continue
             for order, style in (("1", "--"), ("2", "-")):
                 table = np.array([row for one in several for row in one[order]], dtype=float)
                 kept = np.isfinite(table).any(axis=0)
-                middle = np.nanmedian(table[:, kept], axis=0)
-                colour = experiment.COLOURS["inv" if pair == "query_key" else "adaptive"]
-                label = f"{pair.replace('_', ' and ')}, order {order}"
-                axis.loglog(np.array(RADII)[kept], middle, style, color=colour, label=label)
-                low, high = np.nanmin(table[:, kept], axis=0), np.nanmax(table[:, kept], axis=0)
-                axis.fill_between(np.array(RADII)[kept], low, high, color=colour, alpha=0.1, lw=0)
-            ends = [end for one in several for end in one["ends"] if end is not None]
-            for end in ends:
-                axis.axvline(
-                    end, ymax=0.04, color=experiment.COLOURS["inv" if pair == "query_key" else "adaptive"], lw=0.6
-                )
+                radii, table = np.array(RADII)[kept], table[:, kept]
+                label = f"{'random' if direction == 'random' else 'along the gradient'}, order {order}"
+                axis.loglog(radii, np.nanmedian(table, axis=0), style, color=colours[direction], label=label)
+                low, high = np.nanmin(table, axis=0), np.nanmax(table, axis=0)
+                axis.fill_between(radii, low, high, color=colours[direction], alpha=0.1, lw=0)
+            for end in (end for one in several for end in one["ends"] if end is not None):
+                axis.axvline(end, ymax=0.04, color=colours[direction], lw=0.6)
         axis.axhline(0.01, color="0.7", lw=0.8)
         axis.set(xlabel="length ρ that one pair moves", title=name)
         axis.legend(fontsize=7)
@@ -101,25 +110,31 @@ def main() -> None:
     layers = (0,) if options.quick else (0, 2, 5)
     results = experiment.Results(options.out / "validity.json", {"quick": options.quick, "radii": RADII})
     places = {
-        f"{metric} | {layer} | {pair}": (metric, f"encoder.layer.{layer}.attention.{pair}", layer)
+        f"{metric} | {direction} | {layer} | {pair}": (
+            metric,
+            f"encoder.layer.{layer}.attention.{pair}",
+            direction,
+            layer,
+        )
         for metric in ("inv", "mix")
+        for direction in DIRECTIONS
         for layer in layers
         for pair in PAIRS
     }
     found = results.measure_all(errors, places, options.workers, "layers")
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for place, one in zip(places, found, strict=True):
-        metric, _, pair = place.split(" | ")
-        grouped.setdefault((metric, pair), []).append(one)
+        metric, direction, *_ = place.split(" | ")
+        grouped.setdefault((metric, direction), []).append(one)
     plot(grouped, options.out / "validity.png")
     summary = results.values["summary"] = {
-        f"{metric}, {pair}": {
+        f"{metric}, {direction}": {
             "1% at": {order: within([row for one in several for row in one[order]], 0.01) for order in ("1", "2")},
             "10% at": {order: within([row for one in several for row in one[order]], 0.1) for order in ("1", "2")},
             "first end": min((end for one in several for end in one["ends"] if end is not None), default=None),
             "ended": float(np.mean([end is not None for one in several for end in one["ends"]])),
         }
-        for (metric, pair), several in grouped.items()
+        for (metric, direction), several in grouped.items()
     }
     results.save()
     for name, row in summary.items():
