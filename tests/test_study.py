@@ -295,3 +295,59 @@ def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
     runner.save_table([row], tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(newline="") as stream:
         assert next(csv.DictReader(stream))["value"] == ""
+
+
+def test_your_own_checkpoints_with_the_pages_example(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
+    blocks = page.split("```python\n")[1:]
+    (example,) = [block.split("```")[0] for block in blocks if "def model(path, network)" in block]
+    (tmp_path / "loss.py").write_text(example, encoding="utf-8")
+    for k in range(2):
+        torch.manual_seed(k)
+        config = transformers.BertConfig(
+            vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+            max_position_embeddings=8,
+        )  # fmt: skip
+        folder = tmp_path / "models" / str(k)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+        (folder / "errors.json").write_text(json.dumps({"train": 0.1, "test": 0.2 + k, "test loss": 0.5}))
+    command = [
+        sys.executable,
+        "-m",
+        "validation",
+        "table1",
+        "--quick",
+        "--layout",
+        "bert",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    given = ["--checkpoints", str(tmp_path / "models"), "--loss", str(tmp_path / "loss.py")]
+    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = runner.load_table(tmp_path / "out" / "table1" / "table1.csv")
+    assert {row["measure"] for row in rows} == {"adaptive", "inv", "mix"}
+    assert len({row["unit"] for row in rows}) == 2
+    assert all(row["value"] > 0 and not isinstance(row["note"], str) for row in rows)
+    assert sorted({row["gap"] for row in rows}) == pytest.approx([0.1, 1.1])
+    document = json.loads((tmp_path / "out" / "table1" / "table1.json").read_text())
+    assert document["populations"]["checkpoints"]["gap"]["inv"]["0.1"]["models"] == 0  # two are too few for a τ
+
+
+def test_what_the_page_rests_on_can_be_computed_again():
+    """The sample of each published experiment; numbers of searches and trainings to a few digits."""
+    results = ROOT / "validation" / "results"
+    published = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in results.glob("*.json")}
+    assert published
+    for document in published.values():
+        assert {"settings", "versions", "summary", "sample"} <= document.keys()
+    if "sign" in published:
+        from validation import sign
+
+        ((name, before),) = published["sign"]["sample"].items()
+        setting, seed = name.split(" | ")
+        again = sign.one_set(tuple(vars(sign.settings(False)[setting]).values()), int(seed))
+        assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
+        assert again["trained"] == before["trained"]

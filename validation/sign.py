@@ -162,7 +162,7 @@ def plot(table: dict[str, Any], place: Path) -> None:
 def main() -> None:
     """Run it."""
     options = experiment.parser(__doc__).parse_args()
-    seeds = 3 if options.quick else 20
+    seeds = 2 if options.quick else 20
     chosen = settings(options.quick)
     results = experiment.Results(options.out / "sign.json", {"quick": options.quick, "ρ": RHO, "seeds": seeds})
     tasks = {

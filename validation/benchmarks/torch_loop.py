@@ -30,6 +30,7 @@ import numpy as np
 
 import refgeo as rg
 from validation import minilm
+from validation.torch_recipe import value_and_grad_of
 
 RHO = 0.1
 SIDES = ("loss", "refgeo", "single", "float32", "float64")
@@ -56,30 +57,12 @@ def encoder():
     return module, loss, rg.networks.read(state, "bert", heads=12)
 
 
-def recipe(module, network, loss, metric):
-    """The README's."""
-    import torch
-
-    frozen = network.blocks.keys() - metric.metrics.keys()
-
-    def value_and_grad(blocks):
-        tensors = {
-            name: torch.from_numpy(array).requires_grad_()
-            for name, array in network.state_dict(blocks, np.float32, without=frozen).items()
-            if name in network.shapes
-        }
-        value = loss(lambda **kw: torch.func.functional_call(module, tensors, (), kw))
-        grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
-        return value.item(), network.blocks_of({n: g.numpy() for n, g in zip(tensors, grads, strict=True)})
-
-    return value_and_grad
-
-
 def with_refgeo(rounds, dtype):
     module, loss, network = encoder()
     metric, ends = network.metric("inv", frozen=minilm.FROZEN), []
     result = rg.worst_case_sharpness(
-        recipe(module, network, loss, metric), network.blocks, metric, RHO, method="auto_pgd", n_iter=rounds,
+        value_and_grad_of(module, network, loss, network.blocks.keys() - metric.metrics.keys()),
+        network.blocks, metric, RHO, method="auto_pgd", n_iter=rounds,
         dtype=dtype, verify=False, callback=lambda _: ends.append(time.perf_counter()),
     )  # fmt: skip
     return list(np.diff(ends)), result.value
