@@ -198,6 +198,7 @@ def test_a_study_from_training_to_the_table(tmp_path):
     document = table1.study(tiny_tasks(tmp_path), tmp_path, 1, {})
     rows = runner.load_table(tmp_path / "table1.csv")
     assert len(rows) == 6 * 5
+    assert {row["unit"] for row in rows} == set("012345")
     frame = pd.read_csv(tmp_path / "table1.csv")
     assert list(frame.columns) == list(rows[0])
     assert set(frame["measure"]) == {"adaptive", "inv", "λ_max, inv"}
@@ -226,7 +227,7 @@ def test_sets_of_models_have_a_tau_each(tmp_path):
         for unit in range(3)
         for model, x in enumerate(rng.standard_normal(8))
     ]  # fmt: skip
-    found = summary.best_radius(rows, "gap")["inv"][0.1]
+    found = summary.by_radius(rows, "gap")["inv"][0.1]
     assert found["sets"] == 3
     assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
 

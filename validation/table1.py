@@ -86,7 +86,7 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
             **{
                 outcome: {
                     measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
-                    for measure, by_radius in summary.best_radius(part, outcome).items()
+                    for measure, by_radius in summary.by_radius(part, outcome).items()
                 }
                 for outcome in ("gap", "test loss")
             },
@@ -188,7 +188,8 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
                     points.setdefault(f"{row['unit']}/{row['model']}", []).append((row["value"], row["gap"]))
             x, y = np.array([np.mean(batches, axis=0) for batches in points.values()]).T
             panel.plot(x, y, "o", ms=3.5, alpha=0.7, mew=0, color=experiment.COLOURS[measure], label=measure)
-        panel.set_xscale("log")
+        low, high = panel.get_xlim()
+        panel.set_xscale("log" if low <= 0.0 or high > 10.0 * low else "linear")
         title = population + (f", set {unit}" if several else "")
         panel.set(xlabel=f"sharpness, ρ = {rho:g}", ylabel="gap", title=title)
         panel.legend(fontsize=7)

@@ -200,7 +200,10 @@ def save_table(rows: Sequence[Row], place: Path) -> None:
 def load_table(place: Path) -> list[Row]:
     """The rows of `save_table`."""
     with place.open(newline="", encoding="utf-8") as stream:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(stream)]
+        return [
+            {name: text if name in ("unit", "model") else _number(text) for name, text in row.items()}
+            for row in csv.DictReader(stream)
+        ]
 
 
 def _number(text: str) -> Any:

@@ -16,7 +16,7 @@ FEWEST = 5
 BASELINE = "adaptive"
 
 
-def best_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[str, Any]]]:
+def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[str, Any]]]:
     """For each measure and radius (NaN: none), how it ranks the models of one population.
 
     Parameters
