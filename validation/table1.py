@@ -162,6 +162,7 @@ def plot(document: dict[str, Any], rows: Sequence[Row], place: Path) -> None:
                 panel.plot(paper, place_of, "x", color="k", ms=6)
         panel.set_yticks(range(len(labels)), [label for label, _ in reversed(labels)], fontsize=7)
         panel.axvline(0.0, color="0.7", lw=0.8)
+        panel.set_xticks((-1.0, -0.5, 0.0, 0.5, 1.0))
         panel.set(xlim=(-1, 1), xlabel="Kendall's τ with the gap", title=f"{population}, {found['models']} models")
     figure.tight_layout()
     figure.savefig(place)
