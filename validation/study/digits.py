@@ -7,7 +7,6 @@ and the share of training labels that are exchanged for random ones. The test im
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from validation import torch_recipe
 from validation.study.measures import Model
 from validation.study.runner import Row, Task, measured
+from validation.study.training import Draw, kept, outcomes
 
 TEST = 597
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -38,15 +38,11 @@ class Recipe:
     @classmethod
     def drawn(cls, index: int) -> Recipe:
         """The same for the same index."""
-        rng = np.random.default_rng([17, index])
-
-        def choice(*options: Any) -> Any:
-            return options[rng.integers(len(options))]
-
+        draw = Draw(17, index)
         return cls(
-            index, float(np.exp(rng.uniform(math.log(5e-4), math.log(5e-3)))), choice(16, 32, 64, 128),
-            float(np.exp(rng.uniform(math.log(1e-4), math.log(1.0)))), choice(600, 1200, 2400),
-            choice(150, 300, 600, 1200), bool(rng.integers(2)), choice(0.0, 0.0, 0.1, 0.2),
+            index, draw.between(5e-4, 5e-3), draw.choice(16, 32, 64, 128), draw.between(1e-4, 1.0),
+            draw.choice(600, 1200, 2400), draw.choice(150, 300, 600, 1200), draw.choice(True, False),
+            draw.choice(0.0, 0.0, 0.1, 0.2),
         )  # fmt: skip
 
 
@@ -76,21 +72,13 @@ class Population:
     def model(self, unit: str, cache: Path) -> Model:
         """Train it, or load it."""
         import torch
-        from safetensors.torch import load_file, save_file
 
         torch.set_num_threads(1)
         recipe = Recipe.drawn(int(unit))
         torch.manual_seed(recipe.seed)
         (x, y), (x_test, y_test) = data(recipe)
-        module, place = vision_transformer(), cache / f"{unit}.safetensors"
-        if place.exists():
-            module.load_state_dict(load_file(place))
-        else:
-            train(module, x, y, recipe)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            beside = place.with_suffix(".part")
-            save_file(module.state_dict(), beside)
-            beside.replace(place)
+        module = vision_transformer()
+        kept(module, cache, unit, recipe, lambda module: train(module, x, y, recipe))
         module = module.double().eval()
         network = torch_recipe.blocks_of(module, "clip", HEADS)
 
@@ -101,7 +89,9 @@ class Population:
         size = min(self.batch_size, len(x))
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(x))
         parts = [order[(k * size) % len(x) :][:size] for k in range(min(self.batches, max(1, len(x) // size)))]
-        columns = {**recipe.__dict__, **outcomes(module, x.double(), y, x_test.double(), y_test)}
+        with torch.no_grad():
+            scores = [("train", module(x.double()), y), ("test", module(x_test.double()), y_test)]
+        columns = {**recipe.__dict__, **outcomes(scores)}
         columns["trained"] = bool(columns["train error"] <= 0.05 + recipe.label_noise)
         return Model(
             blocks=dict(network.blocks),
@@ -178,17 +168,3 @@ def train(module: Any, x: Any, y: Any, recipe: Recipe) -> None:
         torch.nn.functional.cross_entropy(module(images), y[part]).backward()
         optimizer.step()
         schedule.step()
-
-
-def outcomes(module: Any, x: Any, y: Any, x_test: Any, y_test: Any) -> dict[str, float]:
-    """Errors and losses, and the gap."""
-    import torch
-
-    found: dict[str, float] = {}
-    with torch.no_grad():
-        for name, inputs, labels in (("train", x, y), ("test", x_test, y_test)):
-            scores = module(inputs)
-            found[f"{name} error"] = float((scores.argmax(1) != labels).double().mean())
-            found[f"{name} loss"] = float(torch.nn.functional.cross_entropy(scores, labels))
-    found["gap"] = found["test error"] - found["train error"]
-    return found

@@ -15,7 +15,7 @@ import inspect
 import math
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from validation import minilm, torch_recipe
 from validation.study.measures import Model
 from validation.study.runner import Row, Task, measured
+from validation.study.training import Draw, kept, outcomes
 
 LENGTH = 40
 """Tokens of a text."""
@@ -46,14 +47,10 @@ class Recipe:
     @classmethod
     def drawn(cls, index: int) -> Recipe:
         """The same for the same index."""
-        rng = np.random.default_rng([19, index])
-
-        def choice(*options: Any) -> Any:
-            return options[rng.integers(len(options))]
-
+        draw = Draw(19, index)
         return cls(
-            index, float(np.exp(rng.uniform(math.log(3e-5), math.log(3e-4)))), choice(8, 16, 32),
-            float(np.exp(rng.uniform(math.log(1e-3), math.log(0.3)))), choice(40, 80, 160), choice(150, 300, 600),
+            index, draw.between(3e-5, 3e-4), draw.choice(8, 16, 32), draw.between(1e-3, 0.3),
+            draw.choice(20, 40, 80, 160), draw.choice(150, 300, 600),
         )  # fmt: skip
 
 
@@ -85,22 +82,14 @@ class Population:
     def model(self, unit: str, cache: Path) -> Model:
         """Train it, or load it."""
         import torch
-        from safetensors.torch import load_file, save_file
 
         torch.set_num_threads(1)
         recipe = Recipe.drawn(int(unit))
-        steps = recipe.steps if self.steps is None else self.steps
+        recipe = recipe if self.steps is None else replace(recipe, steps=self.steps)
         torch.manual_seed(recipe.seed)
         train_set, test_set = examples(recipe.train_size, recipe.seed)
-        module, place = classifier(), cache / f"{unit}-{steps}.safetensors"
-        if place.exists():
-            module.load_state_dict(load_file(place))
-        else:
-            train(module, train_set, recipe, steps)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            beside = place.with_suffix(".part")
-            save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, beside)
-            beside.replace(place)
+        module = classifier()
+        kept(module, cache, unit, recipe, lambda module: train(module, train_set, recipe))
         module.eval()
         network = torch_recipe.blocks_of(module, "bert", 12)
         moving = [name for name in network.blocks if not name.startswith(tuple(p.rstrip("*") for p in FROZEN))]
@@ -109,7 +98,8 @@ class Population:
         )
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(train_set[-1]))
         parts = [order[k * self.batch_size :][: self.batch_size] for k in range(self.batches)]
-        columns = {**recipe.__dict__, "steps": steps, **outcomes(module, train_set, test_set)}
+        scores = [("train", *scored(module, train_set)), ("test", *scored(module, test_set))]
+        columns = {**recipe.__dict__, **outcomes(scores)}
         columns["trained"] = bool(columns["train error"] <= 0.2)
         return Model(
             blocks=dict(network.blocks),
@@ -232,7 +222,7 @@ def classifier() -> Any:
     return Classifier()
 
 
-def train(module: Any, examples: tuple[Any, ...], recipe: Recipe, steps: int) -> None:
+def train(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
     """AdamW, warmed up and falling linearly; the new layer learns ten times as fast."""
     import torch
 
@@ -246,10 +236,10 @@ def train(module: Any, examples: tuple[Any, ...], recipe: Recipe, steps: int) ->
     ]
     optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / (0.1 * steps), 1.0 - step / steps)
+        optimizer, lambda step: min((step + 1) / (0.1 * recipe.steps), 1.0 - step / recipe.steps)
     )
     generator = torch.Generator().manual_seed(recipe.seed)
-    for _ in range(steps):
+    for _ in range(recipe.steps):
         part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator)
         optimizer.zero_grad()
         _loss(module, *(tensor[part] for tensor in examples)).backward()
@@ -257,16 +247,11 @@ def train(module: Any, examples: tuple[Any, ...], recipe: Recipe, steps: int) ->
         schedule.step()
 
 
-def outcomes(module: Any, train_set: tuple[Any, ...], test_set: tuple[Any, ...]) -> dict[str, float]:
-    """Errors and losses, and the gap; of the training set at most 300 examples."""
+def scored(module: Any, examples: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Scores and labels of at most 300 examples."""
     import torch
 
-    found: dict[str, float] = {}
+    *inputs, labels = (tensor[:300] for tensor in examples)
     with torch.no_grad():
-        for name, examples in (("train", train_set), ("test", test_set)):
-            part = [tensor[:300] for tensor in examples]
-            scores = torch.cat([module(*inputs) for inputs in zip(*(t.split(50) for t in part[:-1]), strict=True)])
-            found[f"{name} error"] = float((scores.argmax(1) != part[-1]).double().mean())
-            found[f"{name} loss"] = float(torch.nn.functional.cross_entropy(scores, part[-1]))
-    found["gap"] = found["test error"] - found["train error"]
-    return found
+        scores = [module(*part) for part in zip(*(tensor.split(50) for tensor in inputs), strict=True)]
+    return torch.cat(scores), labels
