@@ -102,7 +102,7 @@ def summarised(sets: list[dict[str, Any]]) -> dict[str, Any]:
         "second order / sharpness": float(np.median([one["second order / sharpness"] for one in there])),
         "mediators": {
             name: {
-                what: list(statistics.median([one["mediators"][name][what] for one in there]))
+                what: _listed([one["mediators"][name][what] for one in there])
                 for what in ("with test loss", "with sharpness", "left")
             }
             for name in MEDIATORS
@@ -110,10 +110,17 @@ def summarised(sets: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _listed(values: list[float]) -> list[float] | None:
+    found = statistics.median(values)
+    return list(found) if np.isfinite(found.value) else None
+
+
 def plot(table: dict[str, Any], place: Path) -> None:
     """τ of sharpness and of mediators against the truth's share of zeros; and what other interventions do."""
     plt = experiment.style()
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.8))
+    others = {name: row for name, row in table.items() if not name.startswith("zeros") and row["sets"]}
+    panels = 3 if others else 2
+    figure, (left, middle, *rest) = plt.subplots(1, panels, figsize=(4.2 * panels, 3.8))
     colours = {"gaussian": experiment.COLOURS["inv"], "zero": experiment.COLOURS["adaptive"]}
     for start, colour in colours.items():
         rows = {
@@ -145,15 +152,15 @@ def plot(table: dict[str, Any], place: Path) -> None:
             ylim=(-1.05, 1.05),
         )
         axis.legend(fontsize=7)
-    others = {name: row for name, row in table.items() if not name.startswith("zeros") and row["sets"]}
-    for k, (name, row) in enumerate(others.items()):
-        value, low, high = row["tau"]
-        colour = experiment.COLOURS["mix" if name.endswith("0.9") else "adaptive"]
-        right.plot([low, high], [k, k], color=colour, lw=2)
-        right.plot(value, k, "o", color=colour, ms=5)
-    right.set_yticks(range(len(others)), others, fontsize=7)
-    right.axvline(0.0, color="0.7", lw=0.8)
-    right.set(xlim=(-1.05, 1.05), xlabel="Kendall's τ with the test loss", title="other interventions")
+    for axis in rest:
+        for k, (name, row) in enumerate(others.items()):
+            value, low, high = row["tau"]
+            colour = experiment.COLOURS["mix" if name.endswith("0.9") else "adaptive"]
+            axis.plot([low, high], [k, k], color=colour, lw=2)
+            axis.plot(value, k, "o", color=colour, ms=5)
+        axis.set_yticks(range(len(others)), others, fontsize=7)
+        axis.axvline(0.0, color="0.7", lw=0.8)
+        axis.set(xlim=(-1.05, 1.05), xlabel="Kendall's τ with the test loss", title="other interventions")
     figure.tight_layout()
     figure.savefig(place)
     plt.close(figure)
@@ -165,23 +172,31 @@ def main() -> None:
     seeds = 2 if options.quick else 20
     chosen = settings(options.quick)
     results = experiment.Results(options.out / "sign.json", {"quick": options.quick, "ρ": RHO, "seeds": seeds})
-    tasks = {
-        f"{name} | {seed}": (tuple(vars(setting).values()), seed)
-        for name, setting in chosen.items()
-        for seed in range(seeds)
-    }
-    sets = results.measure_all(one_set, tasks, options.workers, "sets of 50 networks")
-    table = {name: summarised(sets[k * seeds : (k + 1) * seeds]) for k, name in enumerate(chosen)}
-    results.values["summary"] = table
-    results.save()
-    plot(table, options.out / "sign.png")
+    table: dict[str, Any] = {}
+    for what in ("the truth", "other interventions"):  # the first has its picture before the second is done
+        part = {name: one for name, one in chosen.items() if name.startswith("zeros") == (what == "the truth")}
+        tasks = {
+            f"{name} | {seed}": (tuple(vars(setting).values()), seed)
+            for name, setting in part.items()
+            for seed in range(seeds)
+        }
+        sets = results.measure_all(one_set, tasks, options.workers, f"sets of 50 networks, {what}")
+        table |= {name: summarised(sets[k * seeds : (k + 1) * seeds]) for k, name in enumerate(part)}
+        results.values["summary"] = table
+        results.save()
+        plot(table, options.out / "sign.png")
     for name, row in table.items():
         if row["sets"]:
-            left = {m: f"{row['mediators'][m]['left'][0]:+.2f}" for m in MEDIATORS}
             experiment.console.print(
                 f"{name}: τ = {statistics.Estimate(*row['tau'])}, negative in {row['negative']:.0%} of {row['sets']} "
-                f"sets, {row['trained']:.0%} of the networks trained; given each mediator {left}"
+                f"sets, {row['trained']:.0%} of the networks trained; given each mediator {_left(row)}"
             )
+
+
+def _left(row: dict[str, Any]) -> dict[str, str]:
+    """What is left of τ given each mediator; of one that always orders like sharpness that cannot be said."""
+    found = {name: row["mediators"][name]["left"] for name in MEDIATORS}
+    return {name: "orders alike" if left is None else f"{left[0]:+.2f}" for name, left in found.items()}
 
 
 if __name__ == "__main__":
