@@ -82,8 +82,7 @@ class BalancedGauge:
         >>> float(balance(np.diag([8.0, 1.0]), np.eye(2)).condition)
         8.0
         """
-        values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
-        return np.maximum(values_G[..., 0] / values_G[..., -1], values_H[..., 0] / values_H[..., -1])
+        return np.maximum(*self._conditions)
 
     @cached_property
     def condition_of_product(self) -> Array:
@@ -94,8 +93,13 @@ class BalancedGauge:
         >>> float(balance(np.diag([8.0, 1.0]), np.diag([1.0, 2.0])).condition_of_product)
         16.0
         """
-        values = [np.linalg.svd(R, compute_uv=False) for R in self.triangular]
-        return np.asarray(np.prod([one[..., 0] / one[..., -1] for one in values], axis=0))
+        of_G, of_H = self._conditions
+        return of_G * of_H
+
+    @cached_property
+    def _conditions(self) -> tuple[Array, Array]:
+        values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
+        return values_G[..., 0] / values_G[..., -1], values_H[..., 0] / values_H[..., -1]
 
     @property
     def to_balanced(self) -> tuple[Array, Array]:

@@ -211,7 +211,7 @@ def test_a_study_from_training_to_the_table(tmp_path):
     )
     assert found["gap"]["inv"]["0.1"]["minus adaptive"] is not None
     assert json.loads((tmp_path / "table1.json").read_text())["versions"]["refgeo"] == rg.__version__
-    table1.plot(document, rows, tmp_path / "table1.png")
+    table1.plot(document, tmp_path / "table1.png")
     table1.plot_gap(rows, tmp_path / "gap.png")
     table1.say(document)
     assert (tmp_path / "gap.png").stat().st_size > 5000

@@ -6,7 +6,7 @@ At zero residual the loss is ‖X(β' − β)‖², and to second order in ρ
 
 because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. For random X the
 columns are nearly orthogonal beside their lengths: λ_max lies between n max β_i² and n times a mean of the largest
-squares, so it measures how *concentrated* β is, as ‖β‖₄/‖β‖₂ does. All networks of a set fit the same data. Whether the
+squares, so it measures how *concentrated* β is. All networks of a set fit the same data. Whether the
 concentrated ones are nearer to the truth is up to the truth. So
 
     truth sparse  →  concentrated fits are right   →  τ < 0: sharp generalises,

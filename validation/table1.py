@@ -140,7 +140,7 @@ def interval(numbers: Sequence[float] | None) -> str:
     return "" if numbers is None else "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers)
 
 
-def plot(document: dict[str, Any], rows: Sequence[Row], place: Path) -> None:
+def plot(document: dict[str, Any], place: Path) -> None:
     """τ of every measure with its interval, a panel a population, beside the paper's."""
     plt = experiment.style()
     populations = document["populations"]
@@ -221,7 +221,7 @@ def main() -> None:
         chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
     document = study(chosen, out, options.workers, {"quick": options.quick, "populations": options.population})
     rows = load_table(out / "table1.csv")
-    plot(document, rows, out / "table1.png")
+    plot(document, out / "table1.png")
     plot_gap(rows, out / "gap.png")
     say(document)
     experiment.console.print(f"table, numbers and pictures in {out}")

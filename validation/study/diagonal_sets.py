@@ -124,7 +124,7 @@ class Population:
         columns = [{"test loss": float(loss), "gap": float(loss), "trained": found.trained} for loss in found.test_loss]
         rho, rows = np.array(radii)[:, None], []
         for measure in task.measures:
-            certified = diagonal.worst_case(_METRICS[measure], found.u, found.v, found.X, found.y, rho, tight=False)
+            certified = diagonal.worst_case(measure, found.u, found.v, found.X, found.y, rho, tight=False)
             for radius, lower, upper in zip(radii, certified.lower, certified.upper, strict=True):
                 rows += [
                     {
@@ -135,7 +135,3 @@ class Population:
                     for k in range(len(columns))
                 ]  # fmt: skip
         return rows
-
-
-_METRICS: dict[str, Any] = {"adaptive": "adaptive", "inv": "inv", "mix": "mix"}
-"""Measures that are certified."""

@@ -15,8 +15,7 @@ import numpy as np
 
 from validation import torch_recipe
 from validation.study.measures import Model
-from validation.study.runner import Row, Task, measured
-from validation.study.training import Draw, kept, outcomes
+from validation.study.training import Draw, TrainedModels, kept, outcomes
 
 TEST = 597
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -46,7 +45,7 @@ class Recipe:
         )  # fmt: skip
 
 
-class Population:
+class Population(TrainedModels):
     """The models of so many recipes.
 
     Parameters
@@ -60,14 +59,6 @@ class Population:
 
     def __init__(self, count: int = 72, batches: int = 2, batch_size: int = 128) -> None:
         self.count, self.batches, self.batch_size = count, batches, batch_size
-
-    def units(self) -> list[str]:
-        """A model each."""
-        return [f"{index:03d}" for index in range(self.count)]
-
-    def rows(self, task: Task) -> list[Row]:
-        """Train a model, or load it, and measure it."""
-        return measured(task, task.unit, self.model(task.unit, task.weights))
 
     def model(self, unit: str, cache: Path) -> Model:
         """Train it, or load it."""

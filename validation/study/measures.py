@@ -24,6 +24,7 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 import refgeo as rg
+from refgeo.metrics.pair import pair_metric
 
 Blocks = dict[str, Any]
 ValueAndGrad = Callable[[Blocks, Any], tuple[float, Mapping[str, Any]]]
@@ -212,7 +213,7 @@ class Measured:
         if measure.metric in ("adaptive", "Euclidean"):
             on_arrays = rg.ElementwiseMetric() if measure.metric == "adaptive" else rg.EuclideanMetric()
             return rg.ProductMetric(dict.fromkeys(_arrays(moving), on_arrays))
-        on_pairs: Any = _pair_metric(measure.metric, measure.relaxation)
+        on_pairs: Any = pair_metric(measure.metric, measure.relaxation)
         if measure.euclidean_norm:
             on_pairs = rg.EuclideanNormMetric(on_pairs)
         if not measure.curvature:
@@ -313,11 +314,6 @@ class Measured:
 
 _STEP = 3e-3
 """The length of a step of differences, in the metric, that serves losses in double precision and in single."""
-
-
-def _pair_metric(name: str, relaxation: float) -> rg.InterpolatedMetric:
-    s = {"inv": 0.0, "mix": 1.0}.get(name)
-    return rg.InterpolatedMetric(float(name.removeprefix("s=")) if s is None else s, relaxation)
 
 
 def _arrays(blocks: Mapping[str, Any]) -> Blocks:

@@ -215,46 +215,31 @@ def _number(text: str) -> Any:
         return text
 
 
-def columns(
-    rows: Iterable[Row], outcome: str, by: Callable[[Row], str] | None = None
-) -> tuple[dict[str, Any], Any, list[str]]:
-    """Measures as columns over models, averaged over batches; the outcome; the models' names.
+def columns(rows: Iterable[Row], outcome: str) -> tuple[dict[str, Any], Any]:
+    """Measures as columns over models, averaged over batches; and the outcome.
 
     Parameters
     ----------
     rows : iterable of dict
-        Of one population.
+        Of one population and one radius.
     outcome : str
         The column to predict: "gap" or "test loss".
-    by : callable, optional
-        What a column is called; default: the measure with its ρ.
 
     Returns
     -------
-    dict of ndarray, ndarray, list of str
+    dict of ndarray, ndarray
         NaN where a model lacks a number.
     """
-    label = by or (lambda row: named(row["measure"], row["rho"]))
     values: dict[str, dict[str, list[float]]] = {}
     outcomes: dict[str, float] = {}
     for row in rows:
         model = f"{row['unit']}/{row['model']}"
         outcomes[model] = float(row[outcome])
-        values.setdefault(label(row), {}).setdefault(model, []).append(_float(row["value"]))
-    models = list(outcomes)
+        values.setdefault(str(row["measure"]), {}).setdefault(model, []).append(float(row["value"]))
     found = {
-        name: np.array([float(np.mean(of.get(model, [math.nan]))) for model in models]) for name, of in values.items()
+        name: np.array([float(np.mean(of.get(model, [math.nan]))) for model in outcomes]) for name, of in values.items()
     }
-    return found, np.array([outcomes[model] for model in models]), models
-
-
-def named(measure: str, rho: Any) -> str:
-    """A measure with its radius."""
-    return measure if _float(rho) != _float(rho) else f"{measure}, ρ={_float(rho):g}"
-
-
-def _float(value: Any) -> float:
-    return math.nan if value is None or value == "" else float(value)
+    return found, np.array(list(outcomes.values()))
 
 
 def of_population(rows: Iterable[Row]) -> Mapping[str, list[Row]]:

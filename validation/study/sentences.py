@@ -10,6 +10,7 @@ all for the test. Models differ in seed, step size, batch size, weight decay, nu
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib.util
 import inspect
 import math
@@ -24,8 +25,7 @@ import numpy as np
 
 from validation import minilm, torch_recipe
 from validation.study.measures import Model
-from validation.study.runner import Row, Task, measured
-from validation.study.training import Draw, kept, outcomes
+from validation.study.training import Draw, TrainedModels, kept, outcomes
 
 LENGTH = 40
 """Tokens of a text."""
@@ -54,7 +54,7 @@ class Recipe:
         )  # fmt: skip
 
 
-class Population:
+class Population(TrainedModels):
     """The models of so many recipes.
 
     Parameters
@@ -71,14 +71,6 @@ class Population:
     def __init__(self, count: int = 36, batches: int = 1, batch_size: int = 12, steps: int | None = None) -> None:
         self.count, self.batches, self.batch_size, self.steps = count, batches, batch_size, steps
 
-    def units(self) -> list[str]:
-        """A model each."""
-        return [f"{index:03d}" for index in range(self.count)]
-
-    def rows(self, task: Task) -> list[Row]:
-        """Train a model, or load it, and measure it."""
-        return measured(task, task.unit, self.model(task.unit, task.weights))
-
     def model(self, unit: str, cache: Path) -> Model:
         """Train it, or load it."""
         import torch
@@ -92,10 +84,8 @@ class Population:
         kept(module, cache, unit, recipe, lambda module: train(module, train_set, recipe))
         module.eval()
         network = torch_recipe.blocks_of(module, "bert", 12)
-        moving = [name for name in network.blocks if not name.startswith(tuple(p.rstrip("*") for p in FROZEN))]
-        evaluate = torch_recipe.value_and_grad_of(
-            module, network, _loss, frozen=network.blocks.keys() - set(moving), dtype=np.float32
-        )
+        frozen = {name for pattern in FROZEN for name in fnmatch.filter(network.blocks, pattern)}
+        evaluate = torch_recipe.value_and_grad_of(module, network, _loss, frozen=frozen)
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(train_set[-1]))
         parts = [order[k * self.batch_size :][: self.batch_size] for k in range(self.batches)]
         scores = [("train", *scored(module, train_set)), ("test", *scored(module, test_set))]

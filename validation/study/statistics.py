@@ -101,7 +101,8 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     value = float(products.sum() / _pairs(len(products)))
     estimate = Estimate(value, *_interval(_resampled(products, seed)))
     generator, S_x, S_y = np.random.default_rng([seed, 1]), signs(x), signs(y)
-    shuffled = np.array([np.sum(S_x[np.ix_(order, order)] * S_y) for order in _orders(len(products), generator)])
+    orders = [generator.permutation(len(products)) for _ in range(RESAMPLES)]
+    shuffled = np.array([np.sum(S_x[np.ix_(order, order)] * S_y) for order in orders])
     beyond = np.count_nonzero(np.abs(shuffled) >= np.abs(products.sum()) - 0.5)
     p = (1 + beyond) / (1 + len(shuffled))
     return Correlation(estimate, float(kendalltau(x, y).statistic), float(p), len(products))
@@ -159,10 +160,6 @@ def _resampled(products: Array, seed: int) -> Array:
         if pairs > 0:
             found[i] = counts @ products @ counts / pairs
     return found[np.isfinite(found)]
-
-
-def _orders(n: int, generator: np.random.Generator) -> list[npt.NDArray[np.int64]]:
-    return [generator.permutation(n) for _ in range(RESAMPLES)]
 
 
 def _interval(drawn: Array) -> tuple[float, float]:

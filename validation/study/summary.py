@@ -17,7 +17,7 @@ BASELINE = "adaptive"
 
 
 def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[str, Any]]]:
-    """For each measure and radius (NaN: none), how it ranks the models of one population.
+    """For each measure and radius (−1: it has none), how it ranks the models of one population.
 
     Parameters
     ----------
@@ -42,8 +42,7 @@ def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[s
 
 
 def _radius(row: Row) -> float:
-    rho = row["rho"]
-    return -1.0 if rho is None or rho == "" or math.isnan(float(rho)) else float(rho)
+    return -1.0 if math.isnan(row["rho"]) else float(row["rho"])
 
 
 def _sets(rows: Sequence[Row]) -> list[list[Row]]:
@@ -60,7 +59,7 @@ def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]
     taus, others, tau_bs, ps, counts, missing = [], [], [], [], [], 0
     estimate = difference = None
     for rows in sets:
-        values, y, _ = columns(rows, outcome, by=lambda row: str(row["measure"]))
+        values, y = columns(rows, outcome)
         if measure not in values:
             continue
         there = np.isfinite(values[measure]) & np.isfinite(y)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from validation.study.measures import Model
+from validation.study.runner import Row, Task, measured
 
 
 class Draw:
@@ -30,6 +34,24 @@ class Draw:
     def between(self, low: float, high: float) -> float:
         """Log-uniformly."""
         return float(np.exp(self._rng.uniform(math.log(low), math.log(high))))
+
+
+class TrainedModels(ABC):
+    """A population of so many models, each trained by a recipe of its own: what its units are, and their rows."""
+
+    count: int
+
+    def units(self) -> list[str]:
+        """A model each."""
+        return [f"{index:03d}" for index in range(self.count)]
+
+    def rows(self, task: Task) -> list[Row]:
+        """Train a model, or load it, and measure it."""
+        return measured(task, task.unit, self.model(task.unit, task.weights))
+
+    @abstractmethod
+    def model(self, unit: str, cache: Path) -> Model:
+        """Train it, or load it."""
 
 
 def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, VALUE_CHECKS
 from refgeo.conformance.points import PRECISIONS
-from refgeo.conformance.report import FINDINGS, Report, Row, Verdict
+from refgeo.conformance.report import FINDINGS, Measurement, Report, Row, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,20 +144,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
     if power > 1:
         axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power}$)")
-    for row in rows:
-        points = [(one.condition, one.digits(dtype)) for one in row.measurements]
-        if points:
-            x, y = np.array(points).T
-            axes.plot(
-                x,
-                y,
-                _MARKERS.get(row.metric, "D"),
-                ms=4.5,
-                alpha=0.55,
-                mew=0,
-                color=_COLOURS.get(row.metric, "#7a4fa3"),
-                label=row.metric,
-            )
+    _draw_points(axes, rows, lambda one: one.digits(dtype), ms=4.5, alpha=0.55)
     axes.set_xscale("log")
     axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))
     axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))
@@ -165,22 +153,19 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_shares(axes: Axes, rows: list[Row]) -> None:
-    """The share of the proved maximum that searches find, against the radius."""
+def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Measurement], float], ms: float, alpha: float) -> None:
+    """A point for each measurement, in the colour of its metric."""
     for row in rows:
-        points = [(one.condition, 1.0 - one.relative_error) for one in row.measurements]
+        points = [(one.condition, height(one)) for one in row.measurements]
         if points:
             x, y = np.array(points).T
-            axes.plot(
-                x,
-                y,
-                _MARKERS.get(row.metric, "D"),
-                ms=5,
-                alpha=0.6,
-                mew=0,
-                color=_COLOURS.get(row.metric, "#7a4fa3"),
-                label=row.metric,
-            )
+            marker, colour = _MARKERS.get(row.metric, "D"), _COLOURS.get(row.metric, "#7a4fa3")
+            axes.plot(x, y, marker, ms=ms, alpha=alpha, mew=0, color=colour, label=row.metric)
+
+
+def _draw_shares(axes: Axes, rows: list[Row]) -> None:
+    """The share of the proved maximum that searches find, against the radius."""
+    _draw_points(axes, rows, lambda one: 1.0 - one.relative_error, ms=5.0, alpha=0.6)
     axes.set_xscale("log")
     axes.axhline(1.0, color="0.25", lw=1.2)
     axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
