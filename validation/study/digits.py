@@ -39,8 +39,8 @@ class Recipe:
         """The same for the same index."""
         draw = Draw(17, index)
         return cls(
-            index, draw.between(5e-4, 5e-3), draw.choice(16, 32, 64, 128), draw.between(1e-4, 1.0),
-            draw.choice(600, 1200, 2400), draw.choice(150, 300, 600, 1200), draw.choice(True, False),
+            index, draw.between(1e-3, 5e-3), draw.choice(16, 32, 64), draw.between(1e-4, 1.0),
+            draw.choice(2000, 4000, 8000), draw.choice(150, 300, 600, 1200), draw.choice(True, False),
             draw.choice(0.0, 0.0, 0.1, 0.2),
         )  # fmt: skip
 
