@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from refgeo import diagonal
 from validation import diagonal as figure3
 from validation import experiment
+from validation.study import diagonal_sets, statistics
 
 
 def squared_or_broken(number):
@@ -60,26 +62,33 @@ def test_an_order_is_proved_where_intervals_do_not_meet():
 
 
 def test_medians_have_intervals_and_nothing_has_none():
-    low, high = figure3.median(list(np.random.default_rng(0).standard_normal(400)))[1:]
+    low, high = statistics.median(list(np.random.default_rng(0).standard_normal(400)))[1:]
     assert -0.25 < low < 0.0 < high < 0.25
-    assert figure3.median([0.5, 0.5]) == (0.5, 0.5, 0.5)
-    assert figure3.median([]) is figure3.median([None]) is None
-    assert figure3.median([0.1, None, 0.3]) == (0.2, 0.2, 0.2)
+    assert statistics.median([0.5, 0.5]) == (0.5, 0.5, 0.5)
+    assert np.isnan(statistics.median([])).all()
+    assert statistics.median([0.1, np.nan, 0.3]).value == pytest.approx(0.2, rel=1e-15)
 
 
-def test_a_set_that_does_not_train_is_counted_and_has_no_tau():
-    found = figure3.cell(figure3.REFERENCE, 0, [0.1], max_steps=3)
-    assert found == {"converged": 0, "diverged": 0}
+def test_a_set_that_does_not_train_is_counted_and_has_no_tau(monkeypatch):
+    monkeypatch.setattr(diagonal_sets, "MAX_STEPS", 3)
+    found = figure3.cell(asdict(figure3.REFERENCE), 0, [0.1])
+    assert found == {"trained": 0.0}
     table = figure3.summarised([figure3.REFERENCE], [found, found], [0.1])
-    row = table[str(figure3.REFERENCE)]
-    assert (row["sets"], row["tau"]["inv"]) == (0, [None])
+    assert table[figure3.called(figure3.REFERENCE)] == {"sets": 0, "trained": 0.0, "tau": {}, "decided": {}}
     assert figure3.reached(table, "inv", -0.83, [0.1]) == []
 
 
+def test_the_set_that_is_shown_is_the_median_one():
+    taus = [0.3, -0.9, None, 0.1, -0.2]
+    cells = [{} if tau is None else {"tau": {"adaptive": [0.0, tau]}} for tau in taus]
+    assert figure3.median_set(cells, 1) == 4  # of −0.9, −0.2, 0.1, 0.3 the lower of the two in the middle
+    assert figure3.median_set(cells[:4], 1) == 3
+
+
 def test_places_where_the_papers_number_is_reached():
-    row = {"tau": {"inv": [(-0.5, -0.6, -0.4), (-0.82, -0.825, -0.815), None]}}
-    near = {"tau": {name: [(value + 0.01,) * 3] for name, value in figure3.PAPER.items()}}
-    far = {"tau": {name: [(value + 0.5,) * 3] for name, value in figure3.PAPER.items()}}
+    row = {"tau": {"inv": [(-0.5, -0.6, -0.4), (-0.82, -0.825, -0.815)]}}
+    near = {"sets": 1, "tau": {name: [(value + 0.01,) * 3] for name, value in figure3.PAPER.items()}}
+    far = {"sets": 1, "tau": {name: [(value + 0.5,) * 3] for name, value in figure3.PAPER.items()}}
     found = figure3.closest({"far": far, "near": near}, list(figure3.PAPER), [0.1])
     assert found == "-0.67, -0.82, -0.85 (near, ρ 0.1)"
-    assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2, 0.3]) == ["here, ρ 0.2"]
+    assert figure3.reached({"here": row}, "inv", -0.83, [0.1, 0.2]) == ["here, ρ 0.2"]

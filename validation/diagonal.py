@@ -2,18 +2,14 @@ r"""Figure 3: sharpness of diagonal networks against their test loss, and a map 
 
 The paper trains 50 networks ‖X(u ⊙ v) − y‖², d = 200, d > n, on a ground truth with 90% zeros, to a training loss of
 1e-5, and finds Kendall's τ between sharpness and test loss to be −0.68 (adaptive), −0.83 (inv) and −0.86 (mix). It says
-neither how many data points there are, nor where training starts, nor its step sizes, nor ρ. Here X is Gaussian, y has
-no noise, the test loss is that of new Gaussian data, ‖β − β_true‖², and each network of a set draws
+neither how many data points there are, nor where training starts, nor its step sizes, nor ρ. The reference is that of
+`validation.study.diagonal_sets`: n = 100, u, v ~ N(0, α²), α from 0.01 to 0.3, steps of 5 to 50% of their limit;
+there adaptive sharpness has the paper's τ. The map varies n, the start, its size and the steps, over seeds.
 
-    α, the size of its start, and its step size, log-uniformly from a range;
-    its start: "gaussian" u, v ~ N(0, α²); "zero" u = α, v = 0; "balanced" |u| = |v| = α with random signs.
-
-The reference is n = 100, gaussian, α from 0.01 to 0.3, steps of 0.01 to 0.05, where adaptive sharpness has the paper's
-τ. The map varies all of it, over seeds.
 Sharpness values are certified (`refgeo.diagonal.worst_case`); τ is that of the values that are reached, and the share
 of pairs of networks whose order the bounds prove is given beside it. Two more columns take the paper's printed formulas
-at their word: (26) and (35), which hold for XᵀX = I, with the least-norm solution for β*. Auto-PGD runs with default
-settings, that is with second-order geodesics.
+at their word: (26) and (35), which hold for XᵀX = I, with the least-norm solution for β*. The picture shows the median
+set of the reference by adaptive sharpness, with what Auto-PGD finds there at default settings: second-order geodesics.
 
     python -m validation diagonal [--quick] [--out DIR] [--workers N]
 """
@@ -22,66 +18,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy.stats import bootstrap, kendalltau
 
 import refgeo as rg
 from refgeo import diagonal
 from validation import experiment
+from validation.study import statistics
+from validation.study.diagonal_sets import FEWEST, NETWORKS, Setting, network_set
 
 PAPER = {"adaptive": -0.68, "inv": -0.83, "mix": -0.86}
 PRINTED = {"inv": "printed (26)", "mix": "printed (35)"}
 MEASURES = PAPER | {printed: PAPER[name] for name, printed in PRINTED.items()}
 """All that τ is taken of, with the paper's number."""
-DIMENSION, NETWORKS, SPARSITY, TARGET = 200, 50, 0.9, 1e-5
-FEWEST = 10
-"""Trained networks below which there is no τ."""
-FEWEST_SETS = 5
-"""Sets below which a median has no interval."""
-
-
-class Setting(NamedTuple):
-    """What the paper does not fix."""
-
-    n: int
-    start: str
-    size: tuple[float, float]
-    step: tuple[float, float]
-
-    def __str__(self) -> str:
-        return (
-            f"n {self.n}, {self.start} {self.size[0]:g} to {self.size[1]:g}, steps {self.step[0]:g} to {self.step[1]:g}"
-        )
-
-
-REFERENCE = Setting(100, "gaussian", (0.01, 0.3), (0.01, 0.05))
+REFERENCE = Setting()
 MAP = [
-    Setting(*chosen)
-    for chosen in itertools.product(
-        (50, 100, 150), ("gaussian", "zero", "balanced"), ((0.01, 0.3), (0.1, 1.0)), ((0.01, 0.05), (0.05, 0.4))
+    Setting(n=n, start=start, size=size, share=share)
+    for n, start, size, share in itertools.product(
+        (50, 100, 150), ("gaussian", "zero"), ((0.01, 0.3), (0.1, 1.0)), ((0.05, 0.5), (0.5, 0.9))
     )
 ]
 
 
-def trained_networks(setting: Setting, seed: int, max_steps: int) -> tuple[diagonal.Trained, Any, Any, Any]:
-    """The networks of a setting with their data and the truth."""
-    rng = np.random.default_rng([seed, setting.n])
-    truth = np.zeros(DIMENSION)
-    support = rng.permutation(DIMENSION)[: round(DIMENSION * (1 - SPARSITY))]
-    truth[support] = rng.standard_normal(len(support))
-    X = rng.standard_normal((setting.n, DIMENSION))
-    size, step = (np.exp(rng.uniform(*np.log(bounds), NETWORKS)) for bounds in (setting.size, setting.step))
-    shape = (NETWORKS, DIMENSION)
-    if setting.start == "gaussian":
-        u, v = size[:, None] * rng.standard_normal((2, *shape))
-    else:
-        u = size[:, None] * np.ones(shape)
-        v = np.zeros(shape) if setting.start == "zero" else u * rng.choice([-1.0, 1.0], shape)
-    y = X @ truth
-    return diagonal.train(X, y, u, v, step, target=TARGET, max_steps=max_steps), X, y, truth
+def called(setting: Setting) -> str:
+    """What the map calls a setting."""
+    (small, large), (low, high) = setting.size, setting.share
+    return f"n {setting.n}, {setting.start} {small:g} to {large:g}, steps {low:.0%} to {high:.0%}"
 
 
 def decided(found: diagonal.Certified) -> list[float]:
@@ -93,44 +58,41 @@ def decided(found: diagonal.Certified) -> list[float]:
     return shares
 
 
-def cell(setting: Setting, seed: int, radii: Sequence[float], max_steps: int) -> dict[str, Any]:
+def cell(setting: dict[str, Any], seed: int, radii: Sequence[float]) -> dict[str, Any]:
     """One set of networks: τ of everything for every radius."""
-    setting = Setting(*setting)
-    trained, X, y, truth = trained_networks(setting, seed, max_steps)
-    ok = trained.converged
-    counts = {"converged": int(ok.sum()), "diverged": int(trained.diverged.sum())}
-    if ok.sum() < FEWEST:
-        return counts
-    u, v = trained.u[ok], trained.v[ok]
-    test = np.sum((u * v - truth) ** 2, axis=-1)
+    found = network_set(Setting(**setting), seed)
+    result: dict[str, Any] = {"trained": found.trained}
+    if len(found.test_loss) < FEWEST:
+        return result
+    network = found.u, found.v, found.X, found.y
     rho = np.array(radii)[:, None]
 
-    def tau(values: Any) -> list[float | None]:
-        found = [float(kendalltau(row, test).statistic) for row in values]
-        return [value if np.isfinite(value) else None for value in found]
+    def tau(values: Any) -> list[float]:
+        return [statistics.tau_a(row, found.test_loss) for row in values]
 
-    result: dict[str, Any] = {**counts, "test loss": [float(test.min()), float(test.max())], "tau": {}, "bounds": {}}
+    result |= {"test loss": [float(found.test_loss.min()), float(found.test_loss.max())], "tau": {}, "bounds": {}}
     for name in PAPER:
-        found = diagonal.worst_case(name, u, v, X, y, rho, n_starts=0, tight=False)
-        result["tau"][name] = tau(found.lower)
+        certified = diagonal.worst_case(name, *network, rho, n_starts=0, tight=False)
+        result["tau"][name] = tau(certified.lower)
         result["bounds"][name] = {
-            "decided": decided(found),
-            "widest gap": [float(gap) for gap in found.gap.max(axis=1)],
-            "leaves domain": [float(share) for share in found.leaves_domain.mean(axis=1)],
+            "decided": decided(certified),
+            "widest gap": [float(gap) for gap in certified.gap.max(axis=1)],
+            "leaves domain": [float(share) for share in certified.leaves_domain.mean(axis=1)],
         }
-    result["tau"][PRINTED["inv"]] = tau(diagonal.paper_26(u, v, X, y, rho))
-    result["tau"][PRINTED["mix"]] = tau(diagonal.paper_35(u, v, X, y, rho))
+    result["tau"][PRINTED["inv"]] = tau(diagonal.paper_26(*network, rho))
+    result["tau"][PRINTED["mix"]] = tau(diagonal.paper_35(*network, rho))
     return result
 
 
-def portrait(rho: float, max_steps: int, n_iter: int) -> dict[str, Any]:
-    """The reference's first set: certified values with their bounds, and Auto-PGD's."""
-    trained, X, y, truth = trained_networks(REFERENCE, 0, max_steps)
-    u, v = trained.u[trained.converged], trained.v[trained.converged]
-    result: dict[str, Any] = {"rho": rho, "test loss": np.sum((u * v - truth) ** 2, axis=-1).tolist()}
+def portrait(seed: int, rho: float, n_iter: int) -> dict[str, Any]:
+    """One set of the reference: certified values with their bounds, and Auto-PGD's."""
+    trained = network_set(REFERENCE, seed)
+    result: dict[str, Any] = {"seed": seed, "rho": rho, "test loss": trained.test_loss.tolist()}
     for name in PAPER:
-        found = diagonal.worst_case(name, u, v, X, y, rho)
-        searched = [auto_pgd(name, a, b, X, y, rho, n_iter) for a, b in zip(u, v, strict=True)]
+        found = diagonal.worst_case(name, trained.u, trained.v, trained.X, trained.y, rho)
+        searched = [
+            auto_pgd(name, u, v, trained.X, trained.y, rho, n_iter) for u, v in zip(trained.u, trained.v, strict=True)
+        ]
         result[name] = {"lower": found.lower.tolist(), "upper": found.upper.tolist(), "Auto-PGD": searched}
     return result
 
@@ -160,50 +122,43 @@ def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int)
     return rg.worst_case_sharpness(on_pairs, point, metric, rho, n_iter=n_iter).value
 
 
-def median(values: Sequence[float | None]) -> tuple[float, float, float] | None:
-    """The median of what is there with its 95% bootstrap interval, no wider than itself for fewer than five values."""
-    there = [value for value in values if value is not None]
-    if not there:
-        return None
-    middle = float(np.median(there))
-    if len(there) < FEWEST_SETS or np.ptp(there) == 0.0:
-        return middle, middle, middle
-    interval = bootstrap((there,), np.median, method="percentile", rng=np.random.default_rng(0)).confidence_interval
-    return middle, float(interval.low), float(interval.high)
-
-
 def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: Sequence[float]) -> dict[str, Any]:
     """Medians over seeds, by setting, measure and radius."""
     by_setting = np.array(cells, dtype=object).reshape(len(settings), -1)
     table = {}
     for setting, row in zip(settings, by_setting, strict=True):
-        with_tau = [found for found in row if "tau" in found]
-        measures = {
-            name: [median([found["tau"][name][i] for found in with_tau]) for i in range(len(radii))]
-            for name in MEASURES
-        }
-        table[str(setting)] = {
-            "sets": len(with_tau),
-            "converged": float(np.mean([found["converged"] for found in row])),
-            "diverged": float(np.mean([found["diverged"] for found in row])),
-            "tau": measures,
+        sets = [found for found in row if "tau" in found]
+        table[called(setting)] = {
+            "sets": len(sets),
+            "trained": float(np.mean([found["trained"] for found in row])),
+            "tau": {
+                name: [list(statistics.median([found["tau"][name][i] for found in sets])) for i in range(len(radii))]
+                for name in MEASURES
+                if sets
+            },
             "decided": {
                 name: [
-                    float(np.median([found["bounds"][name]["decided"][i] for found in with_tau])) if with_tau else None
-                    for i in range(len(radii))
+                    float(np.median([found["bounds"][name]["decided"][i] for found in sets])) for i in range(len(radii))
                 ]
                 for name in PAPER
+                if sets
             },
         }
     return table
+
+
+def median_set(cells: Sequence[dict[str, Any]], radius: int) -> int:
+    """The set whose τ of adaptive sharpness is the (lower) median."""
+    taus = {seed: found["tau"]["adaptive"][radius] for seed, found in enumerate(cells) if "tau" in found}
+    return sorted(taus, key=lambda seed: taus[seed])[(len(taus) - 1) // 2]
 
 
 def reached(table: dict[str, Any], measure: str, value: float, radii: Sequence[float]) -> list[str]:
     """Where a median's interval, or its neighbourhood of 0.02, holds the paper's number."""
     places = []
     for setting, row in table.items():
-        for radius, found in zip(radii, row["tau"][measure], strict=True):
-            if found is not None and min(found[1], found[0] - 0.02) <= value <= max(found[2], found[0] + 0.02):
+        for radius, (middle, low, high) in zip(radii, row["tau"].get(measure, ()), strict=False):
+            if min(low, middle - 0.02) <= value <= max(high, middle + 0.02):
                 places.append(f"{setting}, ρ {radius:g}")
     return places
 
@@ -211,12 +166,11 @@ def reached(table: dict[str, Any], measure: str, value: float, radii: Sequence[f
 def closest(table: dict[str, Any], measures: Sequence[str], radii: Sequence[float]) -> str:
     """Where three measures are nearest to the paper's three numbers, and how near."""
     places = []
-    for (setting, row), (i, radius) in itertools.product(table.items(), enumerate(radii)):
-        found = [row["tau"][measure][i] for measure in measures]
-        if all(value is not None for value in found):
-            distance = max(abs(value[0] - paper) for value, paper in zip(found, PAPER.values(), strict=True))
-            values = ", ".join(f"{value[0]:.2f}" for value in found)
-            places.append((distance, f"{values} ({setting}, ρ {radius:g})"))
+    there = {setting: row for setting, row in table.items() if row["sets"]}
+    for (setting, row), (i, radius) in itertools.product(there.items(), enumerate(radii)):
+        found = [row["tau"][measure][i][0] for measure in measures]
+        distance = max(abs(value - paper) for value, paper in zip(found, PAPER.values(), strict=True))
+        places.append((distance, f"{', '.join(f'{value:+.2f}' for value in found)} ({setting}, ρ {radius:g})"))
     return min(places)[1]
 
 
@@ -227,7 +181,7 @@ def plot_portrait(found: dict[str, Any], path: Path) -> None:
     test = np.array(found["test loss"])
     for ax, (name, paper) in zip(axes, PAPER.items(), strict=True):
         lower, upper = np.array(found[name]["lower"]), np.array(found[name]["upper"])
-        tau = kendalltau(lower, test).statistic
+        tau = statistics.tau_a(lower, test)
         colour = experiment.COLOURS[name]
         ax.vlines(test, lower, upper, color=colour, alpha=0.4, linewidth=2.0, label="up to the proved bound")
         ax.plot(test, lower, "o", color=colour, markersize=4, label="certified value")
@@ -241,7 +195,7 @@ def plot_portrait(found: dict[str, Any], path: Path) -> None:
         ax.set_yscale("log")
         ax.set_title(f"{name}: τ = {tau:.2f} (paper {paper})")
         ax.set_xlabel("test loss")
-    axes[0].set_ylabel(f"sharpness, ρ = {found['rho']:g}")
+    axes[0].set_ylabel(f"sharpness, ρ = {found['rho']:g}, median set")
     axes[0].legend(fontsize=8)
     figure.savefig(path)
     plt.close(figure)
@@ -254,7 +208,8 @@ def plot_map(table: dict[str, Any], radii: Sequence[float], path: Path) -> None:
         1, len(MEASURES), figsize=(13.0, 1.6 + 0.24 * len(table)), layout="constrained", sharey=True
     )
     for ax, (name, paper) in zip(axes, MEASURES.items(), strict=True):
-        values = np.array([[np.nan if m is None else m[0] for m in row["tau"][name]] for row in table.values()])
+        nothing = [[np.nan] * 3] * len(radii)
+        values = np.array([[tau[0] for tau in row["tau"].get(name, nothing)] for row in table.values()])
         image = ax.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
         for i, k in np.ndindex(values.shape):
             if np.isfinite(values[i, k]):
@@ -272,61 +227,53 @@ def plot_map(table: dict[str, Any], radii: Sequence[float], path: Path) -> None:
     plt.close(figure)
 
 
-def described(value: tuple[float, float, float] | None) -> str:
-    """A median with its interval, if it has one."""
-    if value is None:
-        return "no set trained"
-    return f"{value[0]:.2f}" + (f" [{value[1]:.2f}, {value[2]:.2f}]" if value[1] < value[2] else "")
-
-
 def main() -> None:
     """Measure, draw, and say what was found."""
     options = experiment.parser(__doc__).parse_args()
     radii = [1e-3, 1e-1, 1.0] if options.quick else [1e-3, 1e-2, 1e-1, 0.3, 1.0]
-    seeds = 2 if options.quick else 20
-    max_steps = 20_000
-    chosen = [setting for setting in MAP if not options.quick or (setting.n == 100 and setting.size == (0.01, 0.3))]
-    if options.quick:
-        chosen = [setting for setting in chosen if setting.step == REFERENCE.step and setting.start != "balanced"]
-    settings = {
-        "networks": [NETWORKS, DIMENSION, SPARSITY, TARGET, FEWEST],
-        "radii": radii,
-        "seeds": seeds,
-        "max_steps": max_steps,
-        "map": [str(setting) for setting in chosen],
-    }
+    seeds = 3 if options.quick else 20
+    chosen = [
+        setting for setting in MAP if not options.quick or (setting.n == 100 and setting.share == REFERENCE.share)
+    ]
+    settings = {"radii": radii, "seeds": seeds, "map": [asdict(setting) for setting in chosen]}
     results = experiment.Results(options.out / "diagonal.json", settings)
-    middle = radii[len(radii) // 2]
-    tasks: dict[str, tuple[Any, ...]] = {
-        f"{setting}, seed {seed}": (tuple(setting), seed, radii, max_steps)
-        for setting in chosen
-        for seed in range(seeds)
-    }
-    with experiment.console.status("the reference's first set, with tight bounds and Auto-PGD"):
-        first = results.measure("portrait", lambda: portrait(middle, max_steps, 20))
-    cells = results.measure_all(cell, tasks, options.workers, "sets of 50 networks")
+    middle = len(radii) // 2
+    # the reference first: its picture does not wait for the map
+    chosen.sort(key=lambda setting: setting != REFERENCE)
+    cells: list[dict[str, Any]] = []
+    for part in (chosen[:1], chosen[1:]):
+        tasks: dict[str, tuple[Any, ...]] = {
+            f"{called(setting)}, seed {seed}": (asdict(setting), seed, radii)
+            for setting in part
+            for seed in range(seeds)
+        }
+        cells += results.measure_all(cell, tasks, options.workers, f"sets of {NETWORKS} networks")
+        shown = median_set(cells[:seeds], middle)
+        with experiment.console.status("the median set, with tight bounds and Auto-PGD"):
+            picture = results.measure("portrait", lambda shown=shown: portrait(shown, radii[middle], 20))
+        plot_portrait(picture, options.out / "figure3.png")
     table = results.values["summary"] = summarised(chosen, cells, radii)
     results.save()
-    plot_portrait(first, options.out / "figure3.png")
     plot_map(table, radii, options.out / "figure3_map.png")
-    say(table, radii, first)
+    say(table, radii, picture)
     experiment.console.print(f"pictures and numbers in {options.out}")
 
 
-def say(table: dict[str, Any], radii: Sequence[float], first: dict[str, Any]) -> None:
+def say(table: dict[str, Any], radii: Sequence[float], picture: dict[str, Any]) -> None:
     """The findings beside the paper's numbers."""
     say_line = experiment.console.print
-    reference = table[str(REFERENCE)]
-    where = radii.index(first["rho"])
+    reference = table[called(REFERENCE)]
+    where = radii.index(picture["rho"])
     say_line(
-        f"reference ({REFERENCE}), ρ = {first['rho']:g}, medians over {reference['sets']} sets "
-        f"with {reference['converged']:.0f} of {NETWORKS} networks trained:"
+        f"reference ({called(REFERENCE)}), ρ = {picture['rho']:g}, medians over {reference['sets']} sets "
+        f"with {reference['trained']:.0%} of the networks trained; the picture is of set {picture['seed']}:"
     )
     for name, paper in PAPER.items():
-        line = f"  {name}: τ = {described(reference['tau'][name][where])} (the paper: {paper})"
+        line = f"  {name}: τ = {statistics.Estimate(*reference['tau'][name][where])} (the paper: {paper})"
         if name in PRINTED:
-            line += f"; with the formula as {PRINTED[name]}: {described(reference['tau'][PRINTED[name]][where])}"
-        ratio = float(np.median(np.divide(first[name]["Auto-PGD"], first[name]["lower"])))
+            printed = statistics.Estimate(*reference["tau"][PRINTED[name]][where])
+            line += f"; with the formula as {PRINTED[name]}: {printed}"
+        ratio = float(np.median(np.divide(picture[name]["Auto-PGD"], picture[name]["lower"])))
         say_line(line)
         say_line(
             f"    the bounds prove the order of {reference['decided'][name][where]:.0%} of the pairs; "
@@ -335,17 +282,16 @@ def say(table: dict[str, Any], radii: Sequence[float], first: dict[str, Any]) ->
     differences = [
         abs(a[0] - b[0])
         for row in table.values()
+        if row["sets"]
         for a, b in zip(row["tau"]["adaptive"], row["tau"]["inv"], strict=True)
-        if a is not None and b is not None
     ]
     papers = ", ".join(map(str, PAPER.values()))
     say_line(f"nearest to the paper's {papers} at once: {closest(table, list(PAPER), radii)}")
-    printed = ["adaptive", *PRINTED.values()]
-    say_line(f"nearest with the printed formulas: {closest(table, printed, radii)}")
+    say_line(f"nearest with the printed formulas: {closest(table, ['adaptive', *PRINTED.values()], radii)}")
     say_line(f"adaptive and inv: medians differ by at most {max(differences):.2f} over all settings and radii")
     for measure, value in MEASURES.items():
         places = reached(table, measure, value, radii)
-        total = sum(found is not None for row in table.values() for found in row["tau"][measure])
+        total = sum(len(row["tau"].get(measure, ())) for row in table.values())
         say_line(
             f"{measure}: the paper's {value} is reached in {len(places)} of {total} places"
             + (f", such as {places[0]}" if places else "")

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import kendalltau
 
 import refgeo as rg
 from refgeo import diagonal
 from validation import experiment
-from validation.diagonal import REFERENCE, trained_networks
+from validation.study import statistics
+from validation.study.diagonal_sets import Setting, network_set
 
 SHARES = (0.01, 0.03, 0.1)
 BLOCK = "layer0.query_key"
@@ -57,23 +57,21 @@ def attention(steps: int, points: int) -> dict[str, Any]:
     return found
 
 
-def diagonal_set(seed: int, points: int, share: float, max_steps: int) -> dict[str, Any]:
+def diagonal_set(seed: int, points: int, share: float) -> dict[str, Any]:
     """τ along s for one set."""
-    trained, X, y, truth = trained_networks(REFERENCE, seed, max_steps)
-    ok = trained.converged
-    u, v = trained.u[ok], trained.v[ok]
-    test = np.sum((u * v - truth) ** 2, axis=-1)
+    trained = network_set(Setting(), seed)
+    u, v, X, y, test = trained.u, trained.v, trained.X, trained.y, trained.test_loss
     taus, curvatures = [], []
     for s in np.linspace(0, 1, points):
         metric = rg.InterpolatedMetric(float(s))
         rho = share * float(np.median(diagonal.norm(metric, u, v, u, v)))
         found = diagonal.worst_case(metric, u, v, X, y, rho, n_starts=0, tight=False)
-        taus.append(float(kendalltau(found.lower, test).statistic))
+        taus.append(statistics.tau_a(found.lower, test))
         D = np.abs(u * v) ** (1.0 - s)
         largest = np.linalg.eigvalsh(D[:, :, None] * (X.T @ X) * D[:, None, :])[:, -1]
         if s < 1.0:  # there it is the same for all networks
-            curvatures.append(float(kendalltau(largest, test).statistic))
-    return {"converged": int(ok.sum()), "tau": taus, "tau of the eigenvalue": curvatures}
+            curvatures.append(statistics.tau_a(largest, test))
+    return {"trained": trained.trained, "tau": taus, "tau of the eigenvalue": curvatures}
 
 
 def plot(found: dict[str, Any], sets: list[dict[str, Any]], path: Path) -> None:
@@ -106,20 +104,24 @@ def plot(found: dict[str, Any], sets: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Measure, draw, and say what was found."""
     options = experiment.parser(__doc__).parse_args()
-    settings = {"points": 5 if options.quick else 11, "sets": 2 if options.quick else 10, "share": 0.03,
-                "max_steps": 20_000, "steps": 300}  # fmt: skip
+    settings = {"points": 5 if options.quick else 11, "sets": 2 if options.quick else 20, "share": 0.03, "steps": 300}
     results = experiment.Results(options.out / "family.json", settings)
     found = results.measure("attention", lambda: attention(settings["steps"], settings["points"]))
-    tasks = {
-        f"set {seed}": (seed, settings["points"], settings["share"], settings["max_steps"])
-        for seed in range(settings["sets"])
-    }
+    tasks = {f"set {seed}": (seed, settings["points"], settings["share"]) for seed in range(settings["sets"])}
     sets = results.measure_all(diagonal_set, tasks, options.workers, "sets of diagonal networks")
     plot(found, sets, options.out / "family.png")
     apart = max(abs(b / a - 1.0) for rows in found["sharpness"].values() for a, b in rows)
     median = np.median([one["tau"] for one in sets], axis=0)
     alone = np.median([one["tau of the eigenvalue"] for one in sets], axis=0)
     ends = {share: rows[-1][0] / rows[0][0] for share, rows in found["sharpness"].items()}
+    results.values["summary"] = {
+        "s": found["s"],
+        "tau": [list(statistics.median(taus)) for taus in np.transpose([one["tau"] for one in sets])],
+        "tau of the eigenvalue": alone.tolist(),
+        "trained": float(np.mean([one["trained"] for one in sets])),
+        "mix beside inv": ends,
+    }
+    results.save()
     experiment.console.print(
         f"attention layer (loss {found['loss'][0]:.3f} to {found['loss'][1]:.3f}): sharpness of mix beside inv "
         + ", ".join(f"{value:.2f} at {share} ‖θ‖" for share, value in ends.items())

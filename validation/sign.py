@@ -29,13 +29,11 @@ import numpy as np
 from refgeo import diagonal
 from validation import experiment
 from validation.study import statistics
-from validation.study.diagonal_sets import Setting, network_set
+from validation.study.diagonal_sets import FEWEST, Setting, network_set
 
 RHO = 0.1
 ZEROS = (0.98, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.15, 0.0)
 MEDIATORS = ("λ_max(D XᵀX D)", "‖β‖₄/‖β‖₂", "−ℓ1/ℓ2", "largest |β|")
-FEWEST = 10
-"""Trained networks below which a set has no τ."""
 
 
 def settings(quick: bool) -> dict[str, Setting]:

@@ -17,6 +17,8 @@ from validation.study.runner import Row, Task
 
 NETWORKS, DIMENSION, TARGET = 50, 200, 1e-5
 MAX_STEPS = 200_000
+FEWEST = 10
+"""Trained networks below which a set has no τ."""
 
 
 @dataclass(frozen=True)
