@@ -19,6 +19,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import diagonal
+from refgeo.sharpness.adaptive import Arrays
 from refgeo.sharpness.auto_pgd import AutoPGD, maximise
 from validation import experiment
 from validation.study import statistics
@@ -140,20 +141,12 @@ def on_digits(unit: str, out: str) -> dict[str, Any]:
     from validation.study.digits import Population
 
     model = Population(batches=1).model(unit, Path(out) / "table1" / "weights" / "digits")
-    names = list(model.blocks)
-    shapes = [(name, part, factor.shape) for name in names for part, factor in _parts(model.blocks[name])]
-    w = np.concatenate([factor.ravel() for name in names for _, factor in _parts(model.blocks[name])])
+    arrays = Arrays(model.blocks, None)
+    w = arrays.theta
 
     def loss(flat: Any) -> tuple[float, Any]:
-        blocks: dict[str, Any] = {}
-        start = 0
-        for name, part, shape in shapes:
-            size = int(np.prod(shape))
-            blocks.setdefault(name, {})[part] = flat[start : start + size].reshape(shape)
-            start += size
-        made = {n: rg.Pair(of["G"], of["H"]) if "H" in of else of[""] for n, of in blocks.items()}
-        value, grads = model.value_and_grad(made, model.batches[0])
-        return value, np.concatenate([np.ravel(x) for n in names for _, x in _parts(grads[n])])
+        value, gradients = model.value_and_grad(arrays.whole(flat), model.batches[0])
+        return value, arrays.flat(gradients)
 
     result: dict[str, Any] = {}
     for rho in RADII["digits"]:
@@ -165,12 +158,6 @@ def on_digits(unit: str, out: str) -> dict[str, Any]:
         best = max(*values.values(), rg.adaptive_sharpness(loss, w, rho, n_iter=100, n_restarts=3).value)
         result[f"{rho:g}"] = {name: value / best for name, value in values.items()}
     return result
-
-
-def _parts(block: Any) -> list[tuple[str, Any]]:
-    if isinstance(block, rg.Pair | tuple):
-        return list(zip("GH", map(np.asarray, block), strict=True))
-    return [("", np.asarray(block))]
 
 
 def plot(sets: list[dict[str, Any]], models: list[dict[str, Any]], place: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from validation import experiment
 from validation.study import summary
 from validation.study.measures import MEASURES, Effort
 from validation.study.runner import Row, Task, Workers, load_table, of_population, run, save_table, versions
+from validation.study.statistics import Estimate
 
 PAPER = {
     "diagonal": {"adaptive": -0.68, "inv": -0.83, "mix": -0.86},
@@ -54,8 +56,8 @@ def tasks(population: str, quick: bool, out: Path) -> list[Task]:
     else:
         options = {"count": 36}
     if population == "sentences":
-        measures, radii = (*MAIN, *CURVATURE), (0.03, 0.1)
-        effort = Effort(n_iter=12, n_samples=10, probes=4, restarts=2, dtype="float32")
+        measures, radii = (*MAIN, *CURVATURE), (0.1,)
+        effort = Effort(n_iter=10, n_samples=10, probes=2, restarts=2, dtype="float32")
     if quick and population != "diagonal":
         measures, radii = ("adaptive", "inv", "mix", "λ_max, inv"), (0.1,)
         effort = Effort(n_iter=10, n_samples=10, probes=4, restarts=2, dtype=effort.dtype)
@@ -66,11 +68,8 @@ def all_units(
     module: str, options: dict[str, Any], measures: Sequence[str], radii: Sequence[float], effort: Effort, out: Path
 ) -> list[Task]:
     """A task for every unit of a population."""
-    given = tuple(sorted(options.items()))
-    first = Task(module, given, "", tuple(measures), tuple(radii), effort, str(out))
-    return [
-        Task(module, given, unit, first.measures, first.radii, effort, str(out)) for unit in first.population.units()
-    ]
+    first = Task(module, tuple(sorted(options.items())), "", tuple(measures), tuple(radii), effort, str(out))
+    return [replace(first, unit=unit) for unit in first.population.units()]
 
 
 def described(rows: Sequence[Row]) -> dict[str, Any]:
@@ -121,23 +120,13 @@ def say(document: dict[str, Any]) -> None:
                 if not numbers["models"]:
                     continue
                 paper = PAPER.get(population, {}).get(measure)
+                beside = numbers["minus adaptive"]
                 shown.add_row(
-                    measure, rho, interval(numbers["tau_a"]), f"{numbers['p']:.3f}",
-                    interval(numbers["minus adaptive"]), f"{numbers['tau_b']:+.2f}",
+                    measure, rho, str(Estimate(*numbers["tau_a"])), f"{numbers['p']:.3f}",
+                    "" if beside is None else str(Estimate(*beside)), f"{numbers['tau_b']:+.2f}",
                     "" if paper is None else f"{paper:+.2f}",
                 )  # fmt: skip
         experiment.console.print(shown)
-
-
-def interval(numbers: Sequence[float] | None) -> str:
-    """A number with its interval.
-
-    Examples
-    --------
-    >>> interval([0.5, 0.25, 0.75])
-    '+0.50 [+0.25, +0.75]'
-    """
-    return "" if numbers is None else "{:+.2f} [{:+.2f}, {:+.2f}]".format(*numbers)
 
 
 def plot(document: dict[str, Any], place: Path) -> None:

@@ -91,7 +91,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
     effort = checked_effort(chosen, n_iter, n_restarts, rng, workers, callback, verify)
     radii = radii_listed(rho)
-    arrays = _Arrays(params, names)
+    arrays = Arrays(params, names)
     settings = {
         "sharpness": "adaptive",
         "norm": "inf" if norm == math.inf else 2,
@@ -104,7 +104,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
 
 
-class _Arrays:
+class Arrays:
     """Parameters as one flat vector, and back."""
 
     def __init__(self, params: Any, names: Iterable[str] | None) -> None:
@@ -168,7 +168,7 @@ class _Arrays:
 class _Adaptive(Increase):
     """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
-    def __init__(self, value_and_grad: LossAndGradient, arrays: _Arrays) -> None:
+    def __init__(self, value_and_grad: LossAndGradient, arrays: Arrays) -> None:
         self._value_and_grad, self._arrays = value_and_grad, arrays
         self.source = value_and_grad, arrays.params
         self._theta = real_array("params", arrays.theta)

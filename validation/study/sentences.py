@@ -27,7 +27,7 @@ from validation import minilm, torch_recipe
 from validation.study.measures import Model
 from validation.study.training import Draw, TrainedModels, kept, outcomes
 
-LENGTH = 40
+LENGTH = 32
 """Tokens of a text."""
 TEST_SHARE = 0.3
 FROZEN = ("encoder.embeddings.*", "encoder.pooler.*")
@@ -68,7 +68,7 @@ class Population(TrainedModels):
 
     name = "sentences"
 
-    def __init__(self, count: int = 36, batches: int = 1, batch_size: int = 12, steps: int | None = None) -> None:
+    def __init__(self, count: int = 36, batches: int = 1, batch_size: int = 8, steps: int | None = None) -> None:
         self.count, self.batches, self.batch_size, self.steps = count, batches, batch_size, steps
 
     def model(self, unit: str, cache: Path) -> Model:
