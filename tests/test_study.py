@@ -195,7 +195,7 @@ def tiny_tasks(out, count=6):
 
 def test_a_study_from_training_to_the_table(tmp_path):
     pd = pytest.importorskip("pandas")
-    document = table1.study(tiny_tasks(tmp_path), tmp_path, 1, {})
+    document = table1.study(tiny_tasks(tmp_path), tmp_path, 1)
     rows = runner.load_table(tmp_path / "table1.csv")
     assert len(rows) == 6 * 5
     assert {row["unit"] for row in rows} == set("012345")

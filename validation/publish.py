@@ -2,7 +2,8 @@
 
     python -m validation.publish DIR        (the folder that the experiments wrote to)
 
-Writes ``validation/results/NAME.json`` with settings, versions, the summary and a sample, and the pictures.
+Writes ``validation/results/NAME.json`` with settings, versions, the summary and a sample, and the pictures; of Table 1
+all models as well, a row each, but for populations of sets: there the first set.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ import argparse
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
-from validation.study.runner import versions
+import numpy as np
+
+from validation.study.runner import Row, load_table, of_population, save_table, versions
 
 HERE = Path(__file__).parent
-NAMES = ("sign", "teacher", "fault", "validity")
+PICTURES = {
+    "sign": ("sign",),
+    "teacher": ("teacher",),
+    "fault": ("fault",),
+    "validity": ("validity",),
+    "diagonal": ("figure3", "figure3_map"),
+    "family": ("family",),
+}
+"""Of every experiment."""
 
 
-def published(source: Path) -> dict:
+def published(source: Path) -> dict[str, Any]:
     """Of one experiment: the first value beside the summary is the sample."""
     document = json.loads(source.read_text(encoding="utf-8"))
     values = document["values"]
@@ -31,21 +43,65 @@ def published(source: Path) -> dict:
     }
 
 
+def rounded(value: Any) -> Any:
+    """All numbers of a document to four digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def by_model(rows: list[Row]) -> list[Row]:
+    """A row for each model: what is known of it, and its measures by name and radius, means over batches."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        known = list(row)[: list(row).index("measure")]
+        one = found.setdefault((row["unit"], row["model"]), {name: row[name] for name in known})
+        radius = "" if np.isnan(row["rho"]) else f" @ {row['rho']:g}"
+        one.setdefault(f"{row['measure']}{radius}", []).append(row["value"])
+    first = min(unit for unit, _ in found)
+    several = sum(unit == first for unit, _ in found) > 1
+    return [
+        {name: float(f"{np.mean(value):.6g}") if isinstance(value, list) else value for name, value in one.items()}
+        for (unit, _), one in found.items()
+        if unit == first or not several
+    ]
+
+
+def publish_table1(folder: Path) -> None:
+    """Its summary, its models and its pictures."""
+    document = json.loads((folder / "table1.json").read_text(encoding="utf-8"))
+    save(HERE / "results" / "table1.json", rounded(document))
+    for population, rows in of_population(load_table(folder / "table1.csv")).items():
+        save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
+    for picture in ("table1", "gap"):
+        shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
+
+
+def save(place: Path, document: Any) -> None:
+    """As JSON."""
+    place.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Publish what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     (HERE / "results").mkdir(exist_ok=True)
-    for name in NAMES:
+    for name, pictures in PICTURES.items():
         source = folder / f"{name}.json"
         if not source.is_file() or "summary" not in json.loads(source.read_text(encoding="utf-8"))["values"]:
             print(f"{name}: not finished in {folder}, left as it is")
             continue
-        text = json.dumps(published(source), indent=1, ensure_ascii=False)
-        (HERE / "results" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        shutil.copy(folder / f"{name}.png", HERE / "figures" / f"{name}.png")
+        save(HERE / "results" / f"{name}.json", published(source))
+        for picture in pictures:
+            shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
         print(f"{name}: published")
+    if (folder / "table1" / "table1.json").is_file():
+        publish_table1(folder / "table1")
+        print("table1: published")
 
 
 if __name__ == "__main__":

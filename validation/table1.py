@@ -82,23 +82,34 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
             "models": len(models),
             "trained": summary.trained(part),
             "without a number": len(without),
-            **{
-                outcome: {
-                    measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
-                    for measure, by_radius in summary.by_radius(part, outcome).items()
-                }
-                for outcome in ("gap", "test loss")
-            },
+            **{name: _tau(part, name) for name in ("gap", "test loss")},
+            **{f"gap, {name}": _tau(some, "gap") for name, some in _subsets(part).items()},
         }
     return found
 
 
-def study(chosen: Sequence[Task], out: Path, workers: Workers, settings: dict[str, Any]) -> dict[str, Any]:
+def _tau(rows: Sequence[Row], outcome: str) -> dict[str, Any]:
+    return {
+        measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
+        for measure, by_radius in summary.by_radius(rows, outcome).items()
+    }
+
+
+def _subsets(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Models that trained, and those without label noise, where these are not all."""
+    found = {
+        "trained": [row for row in rows if row.get("trained", True)],
+        "no label noise": [row for row in rows if not row.get("label_noise", 0.0)],
+    }
+    return {name: some for name, some in found.items() if len(some) < len(rows)}
+
+
+def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]:
     """Run the tasks, write the table and what it says."""
     rows = run(chosen, workers)
     save_table(rows, out / "table1.csv")
     document = {
-        "settings": settings,
+        "settings": {task.population.name: {**task.settings, "unit": "each"} for task in chosen},
         "versions": versions(),
         "populations": described(load_table(out / "table1.csv")),
     }
@@ -208,7 +219,7 @@ def main() -> None:
         chosen = all_units("validation.study.checkpoints", given, measures, (0.03, 0.1), effort, out)
     else:
         chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
-    document = study(chosen, out, options.workers, {"quick": options.quick, "populations": options.population})
+    document = study(chosen, out, options.workers)
     rows = load_table(out / "table1.csv")
     plot(document, out / "table1.png")
     plot_gap(rows, out / "gap.png")
