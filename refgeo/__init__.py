@@ -29,7 +29,7 @@ from refgeo.sharpness import (
 )
 
 if TYPE_CHECKING:
-    from refgeo import adapters, conformance, diagonal, formulas, networks, strategies, testing, toy
+    from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, testing, toy
     from refgeo.conformance import Report, check
     from refgeo.gradients import value_and_grad
 
@@ -65,6 +65,7 @@ __all__ = [
     "diagonal",
     "formulas",
     "networks",
+    "spectrum",
     "strategies",
     "testing",
     "toy",
@@ -73,7 +74,9 @@ __all__ = [
 ]
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
-_DEFERRED_MODULES = ("adapters", "conformance", "diagonal", "formulas", "networks", "strategies", "testing", "toy")
+_DEFERRED_MODULES = (
+    "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "testing", "toy",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

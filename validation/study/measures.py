@@ -21,10 +21,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 import refgeo as rg
 from refgeo.metrics.pair import pair_metric
+from refgeo.spectrum import RiemannianHessian
 
 Blocks = dict[str, Any]
 ValueAndGrad = Callable[[Blocks, Any], tuple[float, Mapping[str, Any]]]
@@ -261,29 +262,10 @@ class Measured:
 
     # Curvature -------------------------------------------------------------------------------------------------
 
-    def _hessian(self, measure: Measure, batch: Any) -> LinearOperator:
-        """In orthonormal coordinates of the horizontal space, by central differences of gradients."""
-        loss, params, metric = self._problem(measure, batch)
-        space = metric.at(params)
+    def _hessian(self, measure: Measure, batch: Any) -> RiemannianHessian:
+        return RiemannianHessian(*self._problem(measure, batch), step=_STEP)
 
-        def gradient(x: Any) -> Any:
-            _, grads = loss({**params, **space.point_at(x, 2)})
-            blocks = {name: _as_pair(grads[name], params[name]) for name in space.spaces}
-            return space.gradient_at(x, blocks, 2)
-
-        def product(x: Any) -> Any:
-            x = np.ravel(x)
-            length = float(np.linalg.norm(x))
-            if length == 0.0:
-                return np.zeros_like(x)
-            x = space.to_coordinates(space.horizontal_projection(space.from_coordinates(x)))
-            step = _STEP / length
-            return (gradient(step * x) - gradient(-step * x)) / (2.0 * step)
-
-        n = space.n_coordinates
-        return LinearOperator((n, n), matvec=product, dtype=np.float64)
-
-    def _top(self, hessian: LinearOperator) -> float:
+    def _top(self, hessian: RiemannianHessian) -> float:
         start = np.random.default_rng(self.seed).standard_normal(hessian.shape[0])
         ncv = min(20, hessian.shape[0])
         found = eigsh(
@@ -291,7 +273,7 @@ class Measured:
         )
         return float(found[0])
 
-    def _trace(self, hessian: LinearOperator) -> float:
+    def _trace(self, hessian: RiemannianHessian) -> float:
         generator = np.random.default_rng(self.seed)
         probes = generator.choice([-1.0, 1.0], (self.effort.probes, hessian.shape[0]))
         return float(np.mean([probe @ hessian.matvec(probe) for probe in probes]))

@@ -1,0 +1,217 @@
+"""The spectrum of the Riemannian Hessian, beside dense matrices, known values and the limit of sharpness."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import autograd
+import autograd.numpy as anp
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo import spectrum
+
+METRICS = {
+    "inv": rg.InvariantMetric(),
+    "mix": rg.MixedMetric(),
+    "s=0.5": rg.InterpolatedMetric(0.5),
+}
+
+
+def problem(seed=0, n=4, m=3, h=2, heads=()):
+    """A loss of products with everything that autograd says of it."""
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((*heads, n, h)), rng.standard_normal((*heads, m, h)))
+    A, B = rng.standard_normal((7, n)), rng.standard_normal((m, 3))
+
+    def loss(pair):
+        G, H = pair
+        return anp.sum(anp.tanh(A @ (G @ anp.swapaxes(H, -1, -2)) @ B) ** 2)
+
+    value_and_grad = rg.value_and_grad(loss)
+    gradient = autograd.grad(lambda factors, G, H: loss(factors))
+
+    def product(params, v):
+        def directional(factors):
+            g = gradient(factors, None, None)
+            return anp.sum(g[0] * v.G) + anp.sum(g[1] * v.H)
+
+        return rg.Pair(*autograd.grad(directional)((params.G, params.H)))
+
+    return value_and_grad, point, product
+
+
+@lru_cache
+def dense(seed, name):
+    """The matrix of second differences of the loss along exact geodesics between orthonormal horizontal vectors."""
+    value_and_grad, point, _ = problem(seed)
+    space = METRICS[name].at(point)
+    n = int(np.prod(space.block_shape, dtype=int)) * space.n_coordinates
+    shape = (*space.block_shape, space.n_coordinates)
+    projected = [
+        space.to_coordinates(space.horizontal_projection(space.from_coordinates(e.reshape(shape)))).ravel()
+        for e in np.eye(n)
+    ]
+    U, s, _ = np.linalg.svd(np.array(projected).T)
+    basis = U[:, s > 0.5]
+    t = 3e-3
+
+    def along(x):
+        def at(step):
+            moved = space.geodesic(space.from_coordinates(x.reshape(shape)), step, "exact")
+            return value_and_grad(moved)[0]
+
+        # sixth order
+        outer = [at(k * t) + at(-k * t) for k in (1, 2, 3)]
+        return (1.5 * outer[0] - 0.15 * outer[1] + outer[2] / 90.0 - (49.0 / 18.0) * at(0.0)) / t**2
+
+    k = basis.shape[1]
+    matrix = np.empty((k, k))
+    for i in range(k):
+        matrix[i, i] = along(basis[:, i])
+    for i in range(k):
+        for j in range(i):
+            both = along((basis[:, i] + basis[:, j]) / 2**0.5)
+            matrix[i, j] = matrix[j, i] = both - 0.5 * (matrix[i, i] + matrix[j, j])
+    return matrix
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("with_product", [True, False])
+def test_spectra_are_those_of_second_differences_along_geodesics(name, with_product):
+    for seed in range(2):
+        value_and_grad, point, product = problem(seed)
+        hessian = spectrum.RiemannianHessian(value_and_grad, point, METRICS[name], product if with_product else None)
+        expected = np.linalg.eigvalsh(dense(seed, name))
+        scale = np.abs(expected).max()
+        for which, of in (("largest", expected[::-1]), ("smallest", expected)):
+            found = spectrum.eigenvalues(hessian, len(expected), which)
+            assert np.allclose(found.values, of, rtol=0, atol=2e-8 * scale)
+            assert np.all(found.residuals < (1e-12 if with_product else 1e-7) * scale)  # differences are rounded
+        total = spectrum.trace(hessian, 3 * hessian.shape[0])
+        assert total.value == pytest.approx(expected.sum(), abs=1e-7 * scale)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_spectra_do_not_change_along_an_orbit(name):
+    """With heads, and more coordinates than are made into a matrix: Lanczos' method."""
+    rng = np.random.default_rng(1)
+    value_and_grad, point, product = problem(2, 8, 6, 3, heads=(2,))
+    moved = point.transform(rng.standard_normal((2, 3, 3)) + 2.0 * np.eye(3))
+    found = [
+        spectrum.eigenvalues(spectrum.RiemannianHessian(value_and_grad, p, METRICS[name], product), 3, which).values
+        for which in ("largest", "smallest")
+        for p in (point, moved)
+    ]
+    for here, there in (found[:2], found[2:]):
+        assert np.allclose(here, there, rtol=1e-9, atol=1e-9 * np.abs(found[0]).max())
+    differences = spectrum.RiemannianHessian(value_and_grad, point, METRICS[name])
+    assert differences.error() < 1e-7
+    assert np.allclose(spectrum.eigenvalues(differences, 3).values, found[0], rtol=1e-7)
+
+
+def quadratic(eigenvalues, n):
+    """A loss of a unit-scaled array whose Hessian has these eigenvalues, and zeros up to n."""
+    rng = np.random.default_rng(0)
+    Q, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    diagonal = np.zeros(n)
+    diagonal[: len(eigenvalues)] = eigenvalues
+    matrix = (Q * diagonal) @ Q.T
+    return (lambda w: (float(0.5 * w @ matrix @ w), matrix @ w)), matrix
+
+
+def test_vertical_zeros_are_not_taken_for_eigenvalues():
+    """A loss with a translation symmetry and a positive definite quotient: the smallest eigenvalue is not 0."""
+    n = 80
+    rng = np.random.default_rng(3)
+    root = rng.standard_normal((n, n))
+    P = np.eye(n) - np.ones((n, n)) / n
+    matrix = P @ (root @ root.T + np.eye(n)) @ P
+
+    def loss(w):
+        return float(0.5 * w @ matrix @ w), matrix @ w
+
+    expected = np.linalg.eigvalsh(matrix)[1:]
+    for sign in (1.0, -1.0):
+        hessian = spectrum.RiemannianHessian(
+            lambda w, sign=sign: tuple(sign * x for x in loss(w)), rng.standard_normal(n), rg.TranslationMetric()
+        )
+        smallest = spectrum.eigenvalues(hessian, 2, "smallest").values
+        largest = spectrum.eigenvalues(hessian, 2, "largest").values
+        if sign > 0:
+            assert np.allclose(smallest, expected[:2], rtol=1e-6)
+            assert np.allclose(largest, expected[::-1][:2], rtol=1e-8)
+        else:
+            assert np.allclose(largest, -expected[:2], rtol=1e-6)
+            assert np.allclose(smallest, -expected[::-1][:2], rtol=1e-8)
+
+
+def test_the_trace_has_the_standard_error_that_it_says():
+    """Hutch++ on a spectrum that decays: the truth is within two standard errors nearly always, and they are small."""
+    values = 1.0 / np.arange(1, 101) ** 1.5
+    loss, matrix = quadratic(values, 100)
+    hessian = spectrum.RiemannianHessian(loss, np.ones(100), rg.EuclideanMetric())
+    found = [spectrum.trace(hessian, 30, seed) for seed in range(60)]
+    errors = np.array([(one.value - values.sum()) / one.standard_error for one in found])
+    assert np.mean(np.abs(errors) < 2.5) > 0.9
+    assert 0.7 < np.std(errors) < 1.6
+    hutchinson = (2 * np.sum((matrix - np.diag(np.diag(matrix))) ** 2) / 30) ** 0.5
+    assert np.median([one.standard_error for one in found]) < hutchinson
+
+
+def test_sharpness_of_small_balls_is_half_of_the_largest_eigenvalue():
+    """At a minimum: S(ρ)/ρ² → λ_max/2."""
+    rng = np.random.default_rng(5)
+    point = rg.Pair(rng.standard_normal((4, 2)), rng.standard_normal((3, 2)))
+    target = point.product
+
+    def loss(pair):
+        residual = pair.G @ pair.H.T - target
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, residual.T @ pair.G)
+
+    for metric in METRICS.values():
+        largest = spectrum.eigenvalues(spectrum.RiemannianHessian(loss, point, metric)).values[0]
+        rho = 1e-3
+        found = rg.worst_case_sharpness(loss, point, metric, rho, n_iter=60, n_restarts=3)
+        assert found.value / rho**2 == pytest.approx(0.5 * largest, rel=5e-3)
+
+
+def test_a_network_is_a_product_and_frozen_blocks_stay():
+    model = rg.networks.AttentionClassifier(width=4, heads=2, hidden=4)
+    params = model.init(0)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, model.vocabulary, (8, model.length))
+    batch = tokens, rng.integers(0, model.classes, 8)
+    block = "layer0.query_key"
+
+    def loss(p):
+        return model.value_and_grad(p, batch)
+
+    metric = rg.ProductMetric({block: rg.InvariantMetric()})
+    hessian = spectrum.RiemannianHessian(loss, params, metric)
+    assert hessian.shape[0] == sum(factor.size for factor in params[block])
+    # the same as that of the block alone
+    alone = spectrum.RiemannianHessian(
+        lambda pair: (lambda value, grads: (value, grads[block]))(*loss({**params, block: pair})),
+        params[block],
+        rg.InvariantMetric(),
+    )
+    assert np.allclose(spectrum.eigenvalues(hessian, 4).values, spectrum.eigenvalues(alone, 4).values, rtol=1e-6)
+    vector = spectrum.eigenvalues(hessian).vectors[:, 0]
+    assert metric.at(params).is_horizontal(hessian.tangent_vector(vector))
+
+
+def test_bad_arguments_are_named():
+    loss, _ = quadratic([1.0], 3)
+    hessian = spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric())
+    with pytest.raises(ValueError, match="k: expected at most the dimension of the quotient, 3, got 4"):
+        spectrum.eigenvalues(hessian, 4)
+    with pytest.raises(ValueError, match="which: "):
+        spectrum.eigenvalues(hessian, 1, "both")
+    with pytest.raises(ValueError, match="products: expected at least 6"):
+        spectrum.trace(hessian, 5)
+    with pytest.raises(ValueError, match="step: "):
+        spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), step=0.0)
+    with pytest.raises(ValueError, match="precision: "):
+        spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), precision="float16")
