@@ -29,7 +29,7 @@ from refgeo.sharpness import (
 )
 
 if TYPE_CHECKING:
-    from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, testing, toy
+    from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, symmetry, testing, toy
     from refgeo.conformance import Report, check
     from refgeo.gradients import value_and_grad
 
@@ -67,6 +67,7 @@ __all__ = [
     "networks",
     "spectrum",
     "strategies",
+    "symmetry",
     "testing",
     "toy",
     "value_and_grad",
@@ -75,7 +76,8 @@ __all__ = [
 
 _DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
 _DEFERRED_MODULES = (
-    "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "testing", "toy",
+    "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "symmetry", "testing",
+    "toy",
 )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ class AttentionLayout:
             )
         found: dict[str, Factors] = {}
         for layer in layers:
-            found |= layer.factors(tensors, _heads_of(layer, heads), _heads_of(layer, key_heads))
+            found |= layer.factors(tensors, heads_of(layer, heads), heads_of(layer, key_heads))
         return found
 
     def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
@@ -118,7 +118,7 @@ class AttentionLayout:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
         for layer in self.layers(like):
-            layer.store(pairs, tensors, like, _heads_of(layer, heads))
+            layer.store(pairs, tensors, like, heads_of(layer, heads))
         return tensors
 
 
@@ -166,7 +166,14 @@ class LowRankLayout:
         return tensors
 
 
-def _heads_of(layer: AttentionLayer, heads: Heads) -> int:
+def heads_of(layer: AttentionLayer, heads: Heads) -> int:
+    """The heads of one layer.
+
+    Examples
+    --------
+    >>> heads_of(LAYOUTS["bert"].layer("text.encoder.layer.0.attention."), {"text.*": 8, "image.*": 12})
+    8
+    """
     if isinstance(heads, int):
         return heads
     found = [count for pattern, count in heads.items() if fnmatchcase(layer.prefix, pattern)]

@@ -33,6 +33,9 @@ class Verifiable(Protocol):
     def __call__(self, x: Array, /) -> tuple[float, Array]:
         """Value and gradient."""
 
+    def check_symmetry(self) -> None:
+        """An error where the loss has not the symmetries that are divided by."""
+
 
 def check_gradient(
     value_and_grad: LossAndGradient,
@@ -127,9 +130,16 @@ def _change(
 
 
 def verify(objective: Verifiable, radius: float) -> None:
-    """One evaluation again at the parameters, and one directional difference: an error if either tells of a mistake."""
+    """One evaluation again at the parameters, one directional difference, and whether the gradient is horizontal: an
+    error if any of it tells of a mistake.
+    """
     again, _ = objective(objective.origin)
     _refuse_chance(objective.loss, objective.loss + again)
+    _refuse_wrong_gradient(objective, radius)
+    objective.check_symmetry()
+
+
+def _refuse_wrong_gradient(objective: Verifiable, radius: float) -> None:
     gradient = objective.gradient_at_origin
     length = float(np.linalg.norm(gradient))
     if not 0.0 < length < math.inf:

@@ -21,6 +21,8 @@ LossAndGradient = Callable[..., tuple[float, Any]]
 
 _OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
 ONLY = "parameters"
+_VERTICAL = 0.01
+"""A share of a gradient that is looked into: float32 gives 1e-4 of it, unless there is hardly a gradient."""
 
 
 class Geometry:
@@ -156,6 +158,9 @@ class Increase(ABC):
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         """The loss itself, and its gradient."""
 
+    def check_symmetry(self) -> None:  # noqa: B027  (most have nothing to check)
+        """An error where the loss has not the symmetries that are divided by; here there are none."""
+
 
 class Objective(Increase):
     """x ↦ L(γ_ξ(1)) − L(θ) with its gradient in coordinates.
@@ -204,7 +209,39 @@ class Objective(Increase):
                 return -math.inf, self.origin
             gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
             is_finite = _is_finite(gradient)
+            if is_zero(x) and is_finite:
+                self._vertical_shares = self._shares(blocks)
         return (loss, gradient) if is_finite else (-math.inf, self.origin)
+
+    def _shares(self, blocks: Mapping[str, Any]) -> dict[str, float]:
+        """How much of every block's gradient is vertical: nothing, where the loss has the metric's symmetry."""
+        found = {}
+        for name, space in self.geometry.space.spaces.items():
+            gradient = space.riemannian_gradient(blocks[name])
+            sizes = [np.linalg.norm(space.norm(v)) for v in (space.vertical_projection(gradient), gradient)]
+            found[name] = float(sizes[0] / sizes[1]) if sizes[1] > 0.0 else 0.0
+        return found
+
+    def check_symmetry(self) -> None:
+        """An error where a block's gradient is not horizontal, and the loss does change along the metric's symmetry."""
+        from refgeo import symmetry
+
+        if self.geometry.space.dim == 0:  # nothing is searched
+            return
+        suspects = [name for name, share in self._vertical_shares.items() if share > _VERTICAL]
+        value_and_grad, params = self.source
+        for found in symmetry.of_metric(self.geometry.space.metric):
+            if found.blocks[0] not in suspects:
+                continue
+            measured = symmetry.verify(lambda p: value_and_grad(p)[0], params, found, samples=1).findings[0]
+            if measured.verdict == "does not hold":
+                where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
+                raise ValueError(
+                    f"metric: it divides by the symmetry {found.name}{where}, which the loss has not: an element of "
+                    f"that group changes it by a share of {measured.change:.2g}. Another metric for this block, or "
+                    "none, keeps it as it is; refgeo.symmetry.verify measures all symmetries; verify=False searches "
+                    "all the same"
+                )
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""

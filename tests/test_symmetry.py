@@ -1,0 +1,324 @@
+"""Which symmetries a loss has: what is there is found, and what is not there is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo import symmetry
+
+SEEDS = range(5)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(axis=-1, keepdims=True))
+    return x / x.sum(axis=-1, keepdims=True)
+
+
+def attention_scores(G, H, x, cap=None):
+    """The scores of one head with biases; with a cap, those of a network that bounds them by tanh."""
+    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    scores = (x @ G) @ (x @ H).T
+    return scores if cap is None else cap * np.tanh(scores / cap)
+
+
+def rotated(x, angles):
+    """The rotation of planes (i, i + h/2) by position times frequency."""
+    a, b = np.split(x, 2, axis=-1)
+    c, s = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+
+
+def verdicts(found):
+    return [finding.verdict for finding in found]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 4, 2)))
+    A = rng.standard_normal((3, 5, 4))
+
+    def loss(pair, penalty=0.0):
+        residual = pair.product - A
+        grads = residual @ pair.H + penalty * pair.G, residual.mT @ pair.G
+        return 0.5 * float(np.sum(residual**2) + penalty * np.sum(pair.G**2)), rg.Pair(*grads)
+
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(1e-3), rg.ConstantMetric(rg.InvariantMetric())):
+        (found,) = symmetry.verify(loss, point, metric, rng=seed)
+        assert found.verdict == "holds"
+        assert found.digits > 10
+        assert found.evaluations == 8
+    for penalty in (1e-2, 1.0):
+        (found,) = symmetry.verify(lambda p, c=penalty: loss(p, c), point, rg.InvariantMetric(), rng=seed)
+        assert found.verdict == "does not hold"
+        # the loss alone tells as well
+        (of_values,) = symmetry.verify(lambda p, c=penalty: loss(p, c)[0], point, rg.InvariantMetric(), rng=seed)
+        assert of_values.verdict == "does not hold"
+        assert np.isnan(of_values.gradient)
+    (little,) = symmetry.verify(lambda p: loss(p, 1e-6), point, rg.InvariantMetric(), rng=seed)
+    assert 5 < little.digits < 8, "a small break is measured, not rounded away"
+    assert little.verdict != "holds"
+    single, broken = (
+        symmetry.verify(lambda p, c=c: float(np.float32(loss(p, c)[0])), point, rg.InvariantMetric(), rng=seed)
+        for c in (0.0, 0.1)
+    )
+    assert verdicts(single) == ["holds"], "as far as float32 can say"
+    assert verdicts(broken) == ["does not hold"]
+
+
+def test_one_broken_head_of_many_is_found():
+    rng = np.random.default_rng(0)
+    point = rg.Pair(rng.standard_normal((8, 5, 3)), rng.standard_normal((8, 4, 3)))
+
+    def loss(pair):
+        return float(np.sum(np.tanh(pair.product))) + 0.1 * float(np.sum(pair.G[5] ** 3))
+
+    (found,) = symmetry.verify(loss, point, rg.InvariantMetric())
+    assert found.verdict == "does not hold"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_elements_of_groups_are_what_they_say(seed):
+    """exp(tK) one after the other is exp of the sum, and the velocity is the derivative."""
+    rng = np.random.default_rng(seed)
+    params = {
+        "pair": rg.Pair(rng.standard_normal((2, 5, 3)), rng.standard_normal((2, 4, 3))),
+        "q_proj.weight": rng.standard_normal((16, 6)),
+        "k_proj.weight": rng.standard_normal((8, 6)),
+        "q_proj.bias": rng.standard_normal(16),
+        "k_proj.bias": rng.standard_normal(8),
+        "up": rng.standard_normal((7, 5)),
+        "bias": rng.standard_normal(7),
+        "down": rng.standard_normal((3, 7)),
+    }
+    for one in (
+        symmetry.general_linear("pair"),
+        symmetry.attention("q_proj.weight", "k_proj.weight", 4, 2),
+        symmetry.rotary("q_proj.weight", "k_proj.weight", 4, 2),
+        symmetry.scaling("up"),
+        symmetry.rescaling("up", "down"),
+        symmetry.neurons({"up": 0, "bias": 0}, {"down": 1}),
+    ):
+        K = one.generator(params, rng)
+        once = {**params, **one.act(params, K, 0.7)}
+        twice, whole = one.act(once, K, -0.2), one.act(params, K, 0.5)
+        for name in whole:
+            for a, b in zip(parts(twice[name]), parts(whole[name]), strict=True):
+                assert np.allclose(a, b, rtol=1e-12, atol=1e-12)
+        h = 1e-6
+        for name, velocity in one.velocity(params, K).items():
+            ahead, behind = one.act(params, K, h)[name], one.act(params, K, -h)[name]
+            for v, a, b in zip(velocity, parts(ahead), parts(behind), strict=True):
+                assert np.allclose(v, (a - b) / (2 * h), atol=1e-8)
+
+
+def parts(block):
+    return tuple(block) if isinstance(block, rg.Pair) else (np.asarray(block),)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_key_bias_is_free_unless_scores_are_capped(seed):
+    rng = np.random.default_rng(seed)
+    params = {"qk": rg.Pair(rng.standard_normal((5, 3)), rng.standard_normal((5, 3)))}
+    x, v = rng.standard_normal((6, 4)), rng.standard_normal((6, 2))
+    groups = [symmetry.general_linear("qk"), symmetry.key_bias("qk")]
+
+    def loss(p, cap=None):
+        return float(np.sum((softmax(attention_scores(*p["qk"], x, cap)) @ v) ** 2))
+
+    assert verdicts(symmetry.verify(loss, params, groups, rng=seed)) == ["holds", "holds"]
+    capped = symmetry.verify(lambda p: loss(p, 2.0), params, groups, rng=seed)
+    assert verdicts(capped) == ["holds", "does not hold"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rotary_positions_leave_the_commutant_and_a_norm_of_queries_not_even_that(seed):
+    """Grouped: four query heads on two keys."""
+    rng = np.random.default_rng(seed)
+    h, heads, keys, n = 4, 4, 2, 6
+    params = {"q_proj.weight": rng.standard_normal((heads * h, n)), "k_proj.weight": rng.standard_normal((keys * h, n))}
+    params |= {"q_proj.bias": rng.standard_normal(heads * h), "k_proj.bias": rng.standard_normal(keys * h)}
+    x, v = rng.standard_normal((7, n)), rng.standard_normal((7, 3))
+    angles = np.arange(7)[:, None] * np.array([1.0, 0.1])
+
+    def loss(p, rope=True, norm=False):
+        total = 0.0
+        for head in range(heads):
+            part, shared = slice(head * h, (head + 1) * h), head // (heads // keys)
+            key_part = slice(shared * h, (shared + 1) * h)
+            q = x @ p["q_proj.weight"][part].T + p["q_proj.bias"][part]
+            k = x @ p["k_proj.weight"][key_part].T + p["k_proj.bias"][key_part]
+            if norm:
+                q, k = (y / np.linalg.norm(y, axis=1, keepdims=True) * np.array([1.0, 2.0, 3.0, 4.0]) for y in (q, k))
+            if rope:
+                q, k = rotated(q, angles), rotated(k, angles)
+            total += float(np.sum((softmax(q @ k.T) @ v) ** 2))
+        return total
+
+    names = "q_proj.weight", "k_proj.weight"
+    groups = [symmetry.attention(*names, heads, keys), symmetry.rotary(*names, heads, keys)]
+    assert verdicts(symmetry.verify(loss, params, groups, rng=seed)) == ["does not hold", "holds"]
+    assert verdicts(symmetry.verify(lambda p: loss(p, rope=False), params, groups, rng=seed)) == ["holds", "holds"]
+    assert verdicts(symmetry.verify(lambda p: loss(p, norm=True), params, groups, rng=seed)) == ["does not hold"] * 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_relu_neurons_can_be_rescaled_and_gelu_neurons_cannot(seed):
+    rng = np.random.default_rng(seed)
+    params = {"up": rng.standard_normal((7, 5)), "bias": rng.standard_normal(7), "down": rng.standard_normal((3, 7))}
+    x = rng.standard_normal((20, 5))
+    group = symmetry.neurons({"up": 0, "bias": 0}, {"down": 1})
+
+    def loss(p, activation):
+        return float(np.sum((activation(x @ p["up"].T + p["bias"]) @ p["down"].T) ** 2))
+
+    relu = symmetry.verify(lambda p: loss(p, lambda z: np.maximum(z, 0.0)), params, group, rng=seed)
+    assert verdicts(relu) == ["holds"]
+    assert verdicts(symmetry.verify(lambda p: loss(p, np.tanh), params, group, rng=seed)) == ["does not hold"]
+    # and without the bias a ReLU layer as a whole
+    without = {"up": params["up"], "down": params["down"]}
+    whole = symmetry.verify(
+        lambda p: float(np.sum((np.maximum(x @ p["up"].T, 0.0) @ p["down"].T) ** 2)),
+        without,
+        symmetry.rescaling("up", "down"),
+    )
+    assert whole.holds
+
+
+def test_norm_scales_translations_and_scalings():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((9, 5))
+    x = (x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True)
+    params = {
+        "norm.weight": rng.standard_normal(5),
+        "norm.bias": rng.standard_normal(5),
+        "linear": rng.standard_normal((4, 5)),
+        "out": rng.standard_normal((3, 4)),
+    }
+
+    def loss(p):
+        hidden = (x * p["norm.weight"] + p["norm.bias"]) @ p["linear"].T
+        hidden = hidden / np.linalg.norm(hidden, axis=1, keepdims=True)
+        return float(np.sum(softmax(hidden @ p["out"].T)[:, 0] ** 2))
+
+    groups = [
+        symmetry.neurons({"norm.weight": 0, "norm.bias": 0}, {"linear": 1}),
+        symmetry.scaling("linear"),
+        symmetry.translation("out", axis=0),
+        symmetry.translation("out"),
+        symmetry.scaling("out"),
+        symmetry.neurons({"norm.weight": 0}, {"linear": 1}),
+    ]
+    found = symmetry.verify(loss, params, groups)
+    assert verdicts(found)[:3] == ["holds"] * 3
+    assert verdicts(found)[4:] == ["does not hold"] * 2
+    assert not found.holds
+    assert "does not hold" in str(found)
+    assert [row["verdict"] for row in found.to_dict()] == verdicts(found)
+
+
+def test_at_a_minimum_the_gradient_still_tells():
+    """Where the gradient is nothing, that it is horizontal says nothing."""
+    target = np.array([[2.0, 1.0], [0.0, 1.0], [1.0, 1.0]])
+
+    def loss(pair):
+        residual = pair.G - target
+        return 0.5 * float(np.sum(residual**2)) + 1.0, rg.Pair(residual, 0.0 * pair.H)
+
+    (found,) = symmetry.verify(loss, rg.Pair(target, np.eye(2)), rg.InvariantMetric())
+    assert found.gradient > 0.1
+
+
+def test_a_search_refuses_to_divide_by_what_is_not_there():
+    rng = np.random.default_rng(0)
+    params = {
+        "qk": rg.Pair(rng.standard_normal((2, 5, 2)), rng.standard_normal((2, 4, 2))),
+        "other": rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))),
+    }
+
+    def loss(p, broken):
+        other = p["other"].product
+        value = float(np.sum(np.tanh(p["qk"].product))) + 0.5 * float(np.sum(other**2))
+        slope = 1.0 / np.cosh(p["qk"].product) ** 2
+        grads = {
+            "qk": rg.Pair(slope @ p["qk"].H, slope.mT @ p["qk"].G),
+            "other": rg.Pair(other @ p["other"].H, other.T @ p["other"].G),
+        }
+        if broken:
+            value += 0.5 * float(np.sum(p["qk"].G ** 2))
+            grads["qk"] = rg.Pair(grads["qk"].G + p["qk"].G, grads["qk"].H)
+        return value, grads
+
+    metric = rg.ProductMetric({"qk": rg.MixedMetric(), "other": rg.InvariantMetric()})
+    assert rg.worst_case_sharpness(lambda p: loss(p, False), params, metric, 0.1).value > 0.0
+    with pytest.raises(ValueError, match=r"metric: it divides by the symmetry GL\(h\) of 'qk', which the loss has not"):
+        rg.worst_case_sharpness(lambda p: loss(p, True), params, metric, 0.1)
+    assert rg.worst_case_sharpness(lambda p: loss(p, True), params, metric, 0.1, verify=False).value > 0.0
+    # what is not divided by is not asked for
+    flat = rg.ProductMetric({"other": rg.InvariantMetric()})
+    assert rg.worst_case_sharpness(lambda p: loss(p, True), params, flat, 0.1).value > 0.0
+
+
+def test_bad_arguments_are_named():
+    point = np.ones(3)
+    with pytest.raises(ValueError, match=r"geometry: .* divides by no symmetry"):
+        symmetry.verify(lambda w: 1.0, point, rg.ElementwiseMetric())
+    with pytest.raises(TypeError, match="geometry: expected a metric, a network"):
+        symmetry.verify(lambda w: 1.0, point, "inv")
+    with pytest.raises(ValueError, match="the block 'a' of the geometry is missing"):
+        symmetry.verify(lambda w: 1.0, {"b": point}, symmetry.scaling("a"))
+    with pytest.raises(ValueError, match="sizes: "):
+        symmetry.verify(lambda w: 1.0, point, rg.ScalingMetric(), sizes=(0.0,))
+    with pytest.raises(ValueError, match="expected a finite loss"):
+        symmetry.verify(lambda w: float("nan"), point, rg.ScalingMetric())
+
+
+NETWORKS = {
+    "llama": ("LlamaForCausalLM", "LlamaConfig", "llama", {}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", "llama", {}),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", "llama", {"head_dim": 8}),
+    "bert": ("BertModel", "BertConfig", "bert", {}),
+    "gpt2": ("GPT2Model", "GPT2Config", "gpt2", {}),
+}
+"""What transformers builds, and as which layout it is read."""
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_real_architectures_have_what_they_have(name):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from validation.torch_recipe import value_and_grad_of
+
+    model, config, layout, more = NETWORKS[name]
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    if layout == "llama":
+        sizes["num_key_value_heads"] = 2
+    made = (
+        getattr(transformers, config)(**sizes, **more, intermediate_size=48, attn_implementation="eager")
+        if name != "gpt2"
+        else transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=4, attn_implementation="eager")
+    )
+    torch.manual_seed(0)
+    module = getattr(transformers, model)(made).double().eval()
+    for parameter in module.parameters():  # not what training starts at, where a symmetry can be there by accident
+        parameter.data = (
+            parameter.data * 4.0 if parameter.ndim > 1 else parameter.data + 0.3 * torch.randn_like(parameter)
+        )
+    key_heads = 2 if layout == "llama" else None
+    network = rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, layout, 4, key_heads)
+    ids = torch.randint(0, 64, (3, 7))
+
+    def loss(call, ids):
+        out = call(input_ids=ids)
+        return torch.sin(out.logits if hasattr(out, "logits") else out.last_hidden_state).sum()
+
+    evaluate = value_and_grad_of(module, network, loss, dtype=np.float64)
+    found = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
+    told = {(one.blocks[0].split(".")[-1] if one.symmetry == "GL(h)" else one.symmetry): one.verdict for one in found}
+    if layout == "llama":
+        left = "does not hold" if name == "qwen3" else "holds"
+        assert told == {"weight": "does not hold", "commutant of rotations": left, "value_out": "holds"}
+    else:
+        assert told == {"query_key": "holds", "key bias": "holds", "value_out": "holds"}
+    assert all(one.digits > 10 for one in found if one.holds)
