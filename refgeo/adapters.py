@@ -1,4 +1,4 @@
-"""From other people's code to a backend: functions of one block, and optimisers that precondition a gradient.
+"""Between other people's code and refgeo: functions of one block and optimisers as backends, losses of PyTorch modules.
 
 Examples
 --------
@@ -16,12 +16,70 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["torch_optimizer", "unbatched"]
+if TYPE_CHECKING:
+    from refgeo.networks import Network
+
+__all__ = ["torch_optimizer", "torch_value_and_grad", "unbatched"]
+
+
+def torch_value_and_grad(
+    module: Any,
+    network: Network,
+    loss: Callable[..., Any],
+    frozen: Iterable[str] = (),
+    dtype: npt.DTypeLike = np.float32,
+    device: str = "cpu",
+) -> Callable[..., tuple[float, Mapping[str, Any]]]:
+    """A loss of a PyTorch module as a function of the blocks of a `refgeo.networks.Network`.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Copied for every thread and put into evaluation mode; your own stays as it is.
+    network : Network
+        Of the module's parameters.
+    loss : callable
+        ``loss(call, *batch)``, a tensor of one number; ``call`` is the module with the parameters that are asked for.
+    frozen : iterable of str
+        Blocks that are arrays and do not move, with wildcards: they stay as the module has them, and have no gradient.
+    dtype : dtype
+        Of the parameters that the module gets.
+    device : str
+        Where it runs.
+
+    Returns
+    -------
+    callable
+        ``value_and_grad(blocks, *batch) -> (loss, gradients)``.
+    """
+    import torch
+
+    from refgeo.networks.geometry import moving
+
+    own = threading.local()  # functional_call exchanges the module's parameters: a copy for every thread
+    fixed = network.blocks.keys() - moving(network.blocks, frozen)
+
+    def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
+        if not hasattr(own, "module"):
+            own.module = copy.deepcopy(module).eval().to(device)
+        tensors = {
+            name: torch.from_numpy(array).to(device).requires_grad_()
+            for name, array in network.state_dict(blocks, dtype, without=fixed).items()
+            if name in network.shapes
+        }
+        value = loss(lambda *x, **kw: torch.func.functional_call(own.module, tensors, x, kw), *batch)
+        grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
+        return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
+
+    return value_and_grad
 
 
 def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = np.stack) -> Callable[..., Any]:

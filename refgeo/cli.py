@@ -1,4 +1,4 @@
-"""The command line: ``refgeo check``, ``refgeo vectors write`` and ``refgeo vectors grade``."""
+"""The command line: ``refgeo check``, ``sharpness``, ``verify``, ``vectors write`` and ``vectors grade``."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
     _output_arguments(check)
 
+    _network_parsers(commands)
     vectors = commands.add_parser(
         "vectors",
         help="test points in files, for any language",
@@ -104,6 +105,45 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
     _output_arguments(grade)
     return parser
+
+
+def _network_parsers(commands: Any) -> None:
+    sharpness = commands.add_parser(
+        "sharpness",
+        help="measure the sharpness of a checkpoint",
+        description="Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function "
+        "model(path, network) that returns a dict with value_and_grad, batches and, if some blocks do not move, "
+        "frozen: see refgeo.checkpoint.",
+    )
+    sharpness.set_defaults(run=_sharpness)
+    sharpness.add_argument(
+        "--metric", nargs="+", default=["inv", "mix", "adaptive"], help='"inv", "mix", "s=0.5", "adaptive" (the first '
+        "two and the last)"
+    )  # fmt: skip
+    sharpness.add_argument("--rho", nargs="+", type=float, default=[0.1], help="radii (0.1)")
+    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics (2)")
+    sharpness.add_argument("--n-iter", type=int, default=20, help="iterations of a search (20)")
+    sharpness.add_argument("--n-restarts", type=int, default=1, help="starts of a search (1)")
+    sharpness.add_argument("--seed", type=int, default=0)
+    sharpness.add_argument("--dtype", default="float64", choices=_DTYPES[:2], help="of the search's vectors (float64)")
+    sharpness.add_argument("--plot", type=Path, metavar="FILE", help="also draw it (needs the extra plot)")
+    verify = commands.add_parser(
+        "verify",
+        help="measure which symmetries a checkpoint's loss has",
+        description="Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits. "
+        "Exit status: 0 the geometry divides by nothing that is not there, 1 it does.",
+    )
+    verify.set_defaults(run=_verify)
+    verify.add_argument("--samples", type=int, default=2, help="random group elements of each size (2)")
+    verify.add_argument("--seed", type=int, default=0)
+    for parser in (sharpness, verify):
+        parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="a safetensors file, or a "
+                            "folder with one")  # fmt: skip
+        parser.add_argument("--layout", required=True, help="how it names its tensors: bert, llama, ...")
+        parser.add_argument("--heads", type=int, help="attention heads; default: config.json beside it")
+        parser.add_argument("--loss", type=Path, required=True, metavar="FILE.py", help="Python file with model()")
+        parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
+        parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str]) -> None:
@@ -188,12 +228,12 @@ def _deliver(report: Report, outputs: dict[str, Path], strict: bool = False) -> 
 
 
 @contextlib.contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Callable[[int, int, str], None]]:
+def _progress(options: argparse.Namespace, what: str = "checking") -> Iterator[Callable[[int, int, str], None]]:
     """A bar on the terminal, if there is one."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("checking"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
     console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
     with Progress(*columns, console=console, transient=True, disable=options.quiet or not console.is_terminal) as bar:
@@ -245,6 +285,67 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     for name, _ in selected(found.cases(points["metrics"][0]), points["cases"]):
         print(f"case      {name}")
     return PASSED
+
+
+def _loaded(options: argparse.Namespace, *files: str) -> Any:
+    """The checkpoint with its loss; where a file cannot be written, an error before the run."""
+    from refgeo import checkpoint
+
+    for name in files:
+        file: Path | None = getattr(options, name)
+        if file is not None and (file.is_dir() or not file.resolve().parent.is_dir()):
+            raise ValueError(f"--{name}: expected the name of a file in a folder that exists, got {file}")
+    return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
+
+
+def _sharpness(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from refgeo import checkpoint
+    from refgeo.metrics.pair import pair_metric
+
+    for name in options.metric:
+        if name != checkpoint.ADAPTIVE:
+            pair_metric(name, argument="--metric")
+    loaded = _loaded(options, "json", "plot")
+    found: dict[str, Any] = {}
+    order: Any = options.order if options.order == "exact" else int(options.order)
+    with _progress(options, "searching") as show:
+        measured = checkpoint.measure(
+            loaded, options.metric, sorted(options.rho), lambda name, done, total: show(done, total, name),
+            order=order, n_iter=options.n_iter, n_restarts=options.n_restarts, rng=options.seed, dtype=options.dtype,
+        )  # fmt: skip
+        for name, results in measured:
+            found[name] = results
+            if options.json is not None:  # after each metric: an interruption loses one
+                checkpoint.write_json(options.json, checkpoint.document(loaded, found))
+    if options.plot is not None:
+        checkpoint.plot(found, options.plot, loaded.path.name)
+    Console().print(checkpoint.table(found))
+    return PASSED
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from refgeo import checkpoint, symmetry
+
+    loaded = _loaded(options, "json")
+    moving = checkpoint.geometry(loaded, "inv")
+    batch = loaded.batches[0]
+    found = symmetry.verify(
+        lambda blocks: loaded.value_and_grad(blocks, batch),
+        loaded.network.blocks,
+        [one for one in symmetry.of_network(loaded.network) if set(one.blocks) <= set(moving.metrics)],
+        samples=options.samples,
+        rng=options.seed,
+    )
+    if options.json is not None:
+        checkpoint.write_json(options.json, found.to_dict())
+    Console().print(found.table())
+    divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
+    wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
+    return FAILED if wrong else PASSED
 
 
 def _write_vectors(options: argparse.Namespace) -> int:

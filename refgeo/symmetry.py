@@ -406,9 +406,11 @@ class Verification:
     def table(self) -> Any:
         """For `rich`."""
         from rich import box
-        from rich.table import Table
+        from rich.table import Column, Table
 
-        shown = Table("blocks", "symmetry", "loss changes by", "gradient along it", "digits", "verdict", box=box.SIMPLE)
+        where = Column("blocks", overflow="fold")
+        verdict = Column("verdict", no_wrap=True)
+        shown = Table(where, "symmetry", "loss changes", "gradient", "digits", verdict, box=box.SIMPLE)
         for one in self.findings:
             gradient = "" if math.isnan(one.gradient) else f"{one.gradient:.1e}"
             colour = {"holds": "green", "does not hold": "red"}.get(one.verdict, "yellow")

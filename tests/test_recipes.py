@@ -25,15 +25,16 @@ def recipe(beginning):
 def test_torch_recipe(capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.manual_seed(0)
-    names = recipe("def torch_value_and_grad")
     example = next(block for block in BLOCKS if "torch.nn.TransformerEncoderLayer" in block)
-    exec(compile(example, "README.md", "exec"), names)
+    exec(compile(example, "README.md", "exec"), {})
     assert "SharpnessResult(value=" in capsys.readouterr().out
     # in float64: derivatives, and the invariance of an orbit
     module = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
     network = rg.networks.read({k: v.numpy() for k, v in module.state_dict().items()}, "clip", heads=4)
     x, y = torch.randn(8, 5, 16, dtype=torch.float64), torch.randn(8, 5, 16, dtype=torch.float64)
-    loss = names["torch_value_and_grad"](module, network, lambda call: (call(x) - y).square().mean(), dtype=np.float64)
+    loss = rg.adapters.torch_value_and_grad(
+        module, network, lambda call: (call(x) - y).square().mean(), dtype=np.float64
+    )
     space = network.metric("inv", arrays=rg.EuclideanMetric()).at(network.blocks)
     value, grads = loss(network.blocks)
     assert value == pytest.approx((module(x) - y).square().mean().item(), rel=1e-12)
@@ -108,8 +109,8 @@ def test_torch_recipe_serves_hugging_face_models_in_threads():
     network = rg.networks.read({name: tensor.numpy() for name, tensor in before.items()}, "bert", heads=2)
     tokens, labels = torch.randint(0, 30, (4, 6)), torch.tensor([0, 1, 0, 1])
     metric = network.metric("inv", frozen=["*LayerNorm*", "*embeddings*", "*classifier*", "*pooler*"])
-    make = recipe("def torch_value_and_grad")["torch_value_and_grad"]
-    loss = make(module, network, lambda call: call(input_ids=tokens, labels=labels).loss, metric)
+    make, frozen = rg.adapters.torch_value_and_grad, [name for name in network.blocks if name not in metric.metrics]
+    loss = make(module, network, lambda call: call(input_ids=tokens, labels=labels).loss, frozen)
     whole, grads = make(module, network, lambda call: call(input_ids=tokens, labels=labels).loss)(network.blocks)
     part, moving = loss(network.blocks)
     assert part == pytest.approx(whole, rel=1e-6)

@@ -288,8 +288,6 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 def test_real_architectures_have_what_they_have(name):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    from validation.torch_recipe import value_and_grad_of
-
     model, config, layout, more = NETWORKS[name]
     sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     if layout == "llama":
@@ -313,7 +311,7 @@ def test_real_architectures_have_what_they_have(name):
         out = call(input_ids=ids)
         return torch.sin(out.logits if hasattr(out, "logits") else out.last_hidden_state).sum()
 
-    evaluate = value_and_grad_of(module, network, loss, dtype=np.float64)
+    evaluate = rg.adapters.torch_value_and_grad(module, network, loss, dtype=np.float64)
     found = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
     told = {(one.blocks[0].split(".")[-1] if one.symmetry == "GL(h)" else one.symmetry): one.verdict for one in found}
     if layout == "llama":

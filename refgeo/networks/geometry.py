@@ -60,15 +60,24 @@ def block_metric(
         )
     on_pairs = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
-    patterns = [frozen] if isinstance(frozen, str) else list(frozen)
+    return ProductMetric(
+        {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}
+    )
+
+
+def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
+    """The names of the blocks that are not frozen.
+
+    Examples
+    --------
+    >>> moving(["embeddings.word", "layer.0", "layer.1"], "embed*")
+    ['layer.0', 'layer.1']
+    """
+    names, patterns = list(blocks), [frozen] if isinstance(frozen, str) else list(frozen)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in blocks):
-            raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(list(blocks)[:4])}, ...")
-    moving = {
-        name: on_pairs if isinstance(block, Pair) else array_metric
-        for name, block in blocks.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
-    if not moving:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(names[:4])}, ...")
+    left = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not left:
         raise ValueError(f"frozen: expected to leave at least one block, got {patterns}")
-    return ProductMetric(moving)
+    return left

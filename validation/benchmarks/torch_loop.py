@@ -30,7 +30,6 @@ import numpy as np
 
 import refgeo as rg
 from validation import minilm
-from validation.torch_recipe import value_and_grad_of
 
 RHO = 0.1
 SIDES = ("loss", "refgeo", "single", "float32", "float64")
@@ -61,7 +60,7 @@ def with_refgeo(rounds, dtype):
     module, loss, network = encoder()
     metric, ends = network.metric("inv", frozen=minilm.FROZEN), []
     result = rg.worst_case_sharpness(
-        value_and_grad_of(module, network, loss, network.blocks.keys() - metric.metrics.keys()),
+        rg.adapters.torch_value_and_grad(module, network, loss, minilm.FROZEN),
         network.blocks, metric, RHO, method="auto_pgd", n_iter=rounds,
         dtype=dtype, verify=False, callback=lambda _: ends.append(time.perf_counter()),
     )  # fmt: skip

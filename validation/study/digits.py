@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from validation import torch_recipe
+from refgeo.adapters import torch_value_and_grad
 from validation.study.measures import Model
-from validation.study.training import Draw, TrainedModels, kept, outcomes
+from validation.study.training import Draw, TrainedModels, kept, network_of, outcomes
 
 TEST = 597
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -71,12 +71,12 @@ class Population(TrainedModels):
         module = vision_transformer()
         kept(module, cache, unit, recipe, lambda module: train(module, x, y, recipe))
         module = module.double().eval()
-        network = torch_recipe.blocks_of(module, "clip", HEADS)
+        network = network_of(module, "clip", HEADS)
 
         def loss(call: Any, images: Any, labels: Any) -> Any:
             return torch.nn.functional.cross_entropy(call(images), labels)
 
-        evaluate = torch_recipe.value_and_grad_of(module, network, loss, dtype=np.float64)
+        evaluate = torch_value_and_grad(module, network, loss, dtype=np.float64)
         size = min(self.batch_size, len(x))
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(x))
         parts = [order[(k * size) % len(x) :][:size] for k in range(min(self.batches, max(1, len(x) // size)))]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 import refgeo as rg
 from refgeo.metrics.pair import pair_metric
+from refgeo.networks.geometry import moving
 from refgeo.spectrum import RiemannianHessian
 
 Blocks = dict[str, Any]
@@ -59,11 +59,7 @@ class Model:
 
     def moving(self) -> Blocks:
         """The blocks that are not frozen."""
-        return {
-            name: block
-            for name, block in self.blocks.items()
-            if not any(fnmatchcase(name, pattern) for pattern in self.frozen)
-        }
+        return {name: self.blocks[name] for name in moving(self.blocks, self.frozen)}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ all for the test. Models differ in seed, step size, batch size, weight decay, nu
 from __future__ import annotations
 
 import ast
-import fnmatch
 import importlib.util
 import inspect
 import math
@@ -23,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from validation import minilm, torch_recipe
+from refgeo.adapters import torch_value_and_grad
+from validation import minilm
 from validation.study.measures import Model
-from validation.study.training import Draw, TrainedModels, kept, outcomes
+from validation.study.training import Draw, TrainedModels, kept, network_of, outcomes
 
 LENGTH = 32
 """Tokens of a text."""
@@ -83,9 +83,8 @@ class Population(TrainedModels):
         module = classifier()
         kept(module, cache, unit, recipe, lambda module: train(module, train_set, recipe))
         module.eval()
-        network = torch_recipe.blocks_of(module, "bert", 12)
-        frozen = {name for pattern in FROZEN for name in fnmatch.filter(network.blocks, pattern)}
-        evaluate = torch_recipe.value_and_grad_of(module, network, _loss, frozen=frozen)
+        network = network_of(module, "bert", 12)
+        evaluate = torch_value_and_grad(module, network, _loss, FROZEN)
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(train_set[-1]))
         parts = [order[k * self.batch_size :][: self.batch_size] for k in range(self.batches)]
         scores = [("train", *scored(module, train_set)), ("test", *scored(module, test_set))]

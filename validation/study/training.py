@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import refgeo as rg
 from validation.study.measures import Model
 from validation.study.runner import Row, Task, measured
 
@@ -67,6 +68,11 @@ def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any
     beside = place.with_suffix(".part")
     save_file({name: tensor.contiguous() for name, tensor in module.state_dict().items()}, beside)
     beside.replace(place)
+
+
+def network_of(module: Any, layout: str, heads: int) -> rg.networks.Network:
+    """The module's parameters as blocks."""
+    return rg.networks.read({name: t.detach().numpy() for name, t in module.state_dict().items()}, layout, heads)
 
 
 def outcomes(sets: Iterable[tuple[str, Any, Any]]) -> dict[str, float]:

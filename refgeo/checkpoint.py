@@ -1,0 +1,213 @@
+"""A checkpoint with its loss: what ``refgeo sharpness`` and ``refgeo verify`` measure.
+
+The loss is a Python file with a function ``model(path, network)`` that returns a dict with
+
+    value_and_grad   ``(blocks, batch) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`
+    batches          a list; sharpness is measured on each, and averaged
+    frozen           names of blocks that do not move, with wildcards (optional)
+
+``path`` is the checkpoint's, ``network`` what `refgeo.networks.read` makes of it; blocks are those of
+``network.blocks``. With PyTorch, `refgeo.adapters.torch_value_and_grad` makes such a function of a module.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refgeo.files import write_whole
+from refgeo.metrics.product import ProductMetric
+from refgeo.networks.geometry import block_metric, moving
+from refgeo.networks.layouts import Heads
+from refgeo.networks.reading import Network, read
+from refgeo.sharpness import SharpnessResult, adaptive_sharpness, worst_case_sharpness
+
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network's weights with a loss of them.
+
+    Attributes
+    ----------
+    path : Path
+    network : Network
+    value_and_grad : callable
+        ``(blocks, batch) -> (loss, gradients)``.
+    batches : list
+    frozen : tuple of str
+    known : dict
+        What else the loss file says of the model.
+    """
+
+    path: Path
+    network: Network
+    value_and_grad: Callable[[Any, Any], tuple[float, Any]]
+    batches: Sequence[Any]
+    frozen: tuple[str, ...]
+    known: dict[str, Any]
+
+
+def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Checkpoint:
+    """Read a checkpoint and run the file with its loss.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.safetensors`` file, or a folder with one, such as Hugging Face's.
+    layout : str
+    loss : Path
+    heads : int, optional
+
+    Raises
+    ------
+    ValueError
+        The file has no ``model``, or what it returns lacks something; the message says what.
+    FileNotFoundError, LayoutError
+    """
+    path = _one_file(path)
+    if not loss.is_file():
+        raise FileNotFoundError(f"--loss: expected a Python file, got {loss}")
+    network = read(path, layout, heads)
+    told = _function(loss)(path, network)
+    if not isinstance(told, Mapping):
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(told).__name__}")
+    missing = [name for name in ("value_and_grad", "batches") if name not in told]
+    if missing:
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict with {', '.join(missing)}")
+    batches = list(told["batches"])
+    if not batches or not callable(told["value_and_grad"]):
+        raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to hold at least one batch")
+    frozen = told.get("frozen", ())
+    known = {name: value for name, value in told.items() if name not in ("value_and_grad", "batches", "frozen")}
+    return Checkpoint(
+        path, network, told["value_and_grad"], batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
+    )
+
+
+def _one_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    inside = sorted(path.glob("*.safetensors"))
+    if len(inside) != 1:
+        found = ", ".join(file.name for file in inside) or "none"
+        raise ValueError(f"--checkpoint: expected one .safetensors file in the folder {path}, found {found}; name one")
+    return inside[0]
+
+
+def _function(loss: Path) -> Callable[[Path, Network], Any]:
+    spec = importlib.util.spec_from_file_location("refgeo_loss_file", loss)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--loss: expected a Python file, got {loss}")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(loss.resolve().parent))  # what lies beside the file can be imported, as when it is run
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    if not callable(getattr(module, "model", None)):
+        raise ValueError(f"{loss}: expected a function model(path, network)")
+    return module.model  # type: ignore[no-any-return]
+
+
+def geometry(checkpoint: Checkpoint, metric: str) -> ProductMetric:
+    """The paper's product metric of the blocks that move."""
+    return block_metric(checkpoint.network.blocks, metric, frozen=checkpoint.frozen)
+
+
+def measure(
+    checkpoint: Checkpoint,
+    metrics: Iterable[str],
+    radii: Sequence[float],
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    **settings: Any,
+) -> Iterator[tuple[str, list[SharpnessResult]]]:
+    """Sharpness in one metric after the other, a result for each radius.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    metrics : iterable of str
+        "inv", "mix", "s=0.5", "adaptive".
+    radii : sequence of float
+    progress : callable
+        ``progress(metric, evaluations done, of so many)``.
+    **settings
+        Of `refgeo.worst_case_sharpness`; "adaptive" takes those that `refgeo.adaptive_sharpness` has.
+    """
+    for name in metrics:
+        common = {
+            "batches": checkpoint.batches,
+            "callback": lambda p, name=name: progress(name, p.done, p.total or 0),
+            **settings,
+        }
+        if name == ADAPTIVE:
+            names = moving(checkpoint.network.blocks, checkpoint.frozen)
+            for only in ("order", "dtype", "gradient"):
+                common.pop(only, None)
+            curve = adaptive_sharpness(
+                checkpoint.value_and_grad, checkpoint.network.blocks, list(radii), names=names, **common
+            )
+        else:
+            metric = geometry(checkpoint, name)
+            curve = worst_case_sharpness(
+                checkpoint.value_and_grad, checkpoint.network.blocks, metric, list(radii), **common
+            )
+        yield name, list(curve.results)
+
+
+def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]]) -> dict[str, Any]:
+    """Everything that was measured, for JSON."""
+    from refgeo import __version__
+
+    return {
+        "checkpoint": str(checkpoint.path),
+        "layout": checkpoint.network.layout,
+        "batches": len(checkpoint.batches),
+        "frozen": list(checkpoint.frozen),
+        "refgeo": __version__,
+        "sharpness": [{"name": name, **result.to_dict()} for name, results in found.items() for result in results],
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Whole or not at all."""
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> None:
+    """Sharpness against ρ, with matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(5.0, 3.6), layout="constrained")
+    for name, results in found.items():
+        ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
+    ax.set(xscale="log", yscale="log", xlabel="ρ", ylabel="sharpness", title=title)
+    ax.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def table(found: Mapping[str, list[SharpnessResult]]) -> Any:
+    """For `rich`: a row for each metric and radius."""
+    from rich import box
+    from rich.table import Table
+
+    shown = Table("metric", "ρ", "sharpness", "loss", "evaluations", "", box=box.SIMPLE)
+    for name, results in found.items():
+        for result in results:
+            note = "" if result.converged else f"not stationary (residual {result.residual:.2g}): more --n-iter"
+            shown.add_row(
+                name, f"{result.rho:g}", f"{result.value:.6g}", f"{result.loss:.6g}", str(result.n_evaluations), note
+            )
+    return shown

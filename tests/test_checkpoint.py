@@ -1,0 +1,151 @@
+"""``refgeo sharpness`` and ``refgeo verify``: a checkpoint, a file with its loss, and numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import refgeo as rg
+from refgeo import checkpoint
+from refgeo.cli import main
+
+LOSS = """
+import numpy as np
+import refgeo as rg
+
+
+def model(path, network):
+    def value_and_grad(blocks, batch):
+        value, grads = 0.0, {}
+        for name, block in blocks.items():
+            if isinstance(block, rg.Pair):
+                product = batch * block.product
+                slope = batch * np.cos(product)
+                value += float(np.sum(np.sin(product)))
+                grads[name] = rg.Pair(slope @ block.H, slope.mT @ block.G)
+                EXTRA
+            else:
+                value += 0.5 * batch * float(np.sum(np.square(block)))
+                grads[name] = batch * block
+        return value, grads
+
+    return {"value_and_grad": value_and_grad, "batches": [1.0, 0.5], "frozen": ["*embeddings*"], "gap": 0.25}
+"""
+BROKEN = "value += 0.5 * float(np.sum(block.G**2)); grads[name] = rg.Pair(grads[name].G + block.G, grads[name].H)"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A small BERT in a folder, and its loss."""
+    rng = np.random.default_rng(0)
+    prefix = "encoder.layer.0.attention."
+    state = {prefix + f"self.{name}.weight": rng.standard_normal((6, 6)) for name in ("query", "key", "value")}
+    state |= {prefix + f"self.{name}.bias": rng.standard_normal(6) for name in ("query", "key", "value")}
+    state |= {prefix + "output.dense.weight": rng.standard_normal((6, 6)), "embeddings.word": rng.standard_normal(9)}
+    state["pooler.bias"] = rng.standard_normal(3)
+    (tmp_path / "model").mkdir()
+    save_file(state, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
+    (tmp_path / "loss.py").write_text(LOSS.replace("EXTRA", "pass"))
+    (tmp_path / "broken.py").write_text(LOSS.replace("EXTRA", BROKEN))
+    return tmp_path
+
+
+def given(files, loss="loss.py"):
+    return ["--checkpoint", str(files / "model"), "--layout", "bert", "--loss", str(files / loss)]
+
+
+def test_a_folder_and_a_loss_file_give_a_table_json_and_a_plot(files, capsys):
+    out, picture = files / "out.json", files / "out.png"
+    arguments = ["--rho", "0.1", "0.01", "--metric", "inv", "s=0.5", "adaptive", "--n-iter", "6"]
+    assert main(["sharpness", *given(files), *arguments, "--json", str(out), "--plot", str(picture)]) == 0
+    shown = capsys.readouterr().out
+    assert picture.stat().st_size > 5000
+    document = json.loads(out.read_text())
+    assert document["batches"] == 2
+    assert document["frozen"] == ["*embeddings*"]
+    rows = {(row["name"], row["rho"]): row for row in document["sharpness"]}
+    assert list(rows) == [(name, rho) for name in ("inv", "s=0.5", "adaptive") for rho in (0.01, 0.1)]
+    # the same from Python, by the library's own functions
+    network = rg.networks.read(files / "model" / "model.safetensors", "bert")
+    names: dict = {}
+    exec((files / "loss.py").read_text(), names)
+    told = names["model"](None, network)
+    for metric in ("inv", "s=0.5"):
+        result = rg.worst_case_sharpness(
+            told["value_and_grad"], network.blocks, network.metric(metric, frozen=told["frozen"]), [0.01, 0.1],
+            n_iter=6, batches=told["batches"],
+        )  # fmt: skip
+        for one in result.results:
+            assert rows[metric, one.rho]["value"] == pytest.approx(one.value, rel=1e-12)
+            assert f"{one.value:.6g}" in shown
+    moved = [name for name in network.blocks if name != "embeddings.word"]
+    adaptive = rg.adaptive_sharpness(
+        told["value_and_grad"], network.blocks, 0.1, names=moved, n_iter=6, batches=told["batches"]
+    )
+    assert rows["adaptive", 0.1]["value"] >= adaptive.value * (1 - 1e-12)
+
+
+def test_what_an_interrupted_run_has_measured_is_written(files, monkeypatch):
+    out = files / "out.json"
+    measure = checkpoint.measure
+
+    def interrupted(*arguments, **settings):
+        yield next(measure(*arguments, **settings))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "measure", interrupted)
+    assert main(["sharpness", *given(files), "--n-iter", "3", "--json", str(out)]) == 130
+    assert [row["name"] for row in json.loads(out.read_text())["sharpness"]] == ["inv"]
+
+
+def test_verify_says_what_is_there(files, capsys):
+    out = files / "out.json"
+    # this loss has no softmax, so that the key's bias matters: said, and nothing that the metric divides by
+    assert main(["verify", *given(files), "--json", str(out)]) == 0
+    told = {(row["blocks"][0].split(".")[-1], row["symmetry"]): row["verdict"] for row in json.loads(out.read_text())}
+    assert told == {
+        ("query_key", "GL(h)"): "holds",
+        ("query_key", "key bias"): "does not hold",
+        ("value_out", "GL(h)"): "holds",
+    }
+    assert "does not hold" in capsys.readouterr().out
+    assert main(["verify", *given(files, "broken.py")]) == 1
+    capsys.readouterr()
+    assert main(["sharpness", *given(files, "broken.py")]) == 2
+    assert "divides by the symmetry GL(h)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--loss", "nothing.py"], "--loss: expected a Python file"),
+        (["--metric", "invariant"], "--metric: expected"),
+        (["--rho", "-1"], "rho"),
+        (["--layout", "berd"], "layout: expected one of"),
+        (["--json", "no/such/folder.json"], "--json: expected the name of a file in a folder that exists"),
+        (["--checkpoint", "."], "expected one .safetensors file in the folder"),
+    ],
+)
+def test_bad_arguments_are_named(files, monkeypatch, capsys, change, message):
+    monkeypatch.chdir(files)
+    assert main(["sharpness", *given(files), *change]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "expected a function model"),
+        ("def model(path, network): return 3", "to return a dict, got int"),
+        ("def model(path, network): return {'batches': [1]}", "a dict with value_and_grad"),
+        ("def model(path, network): return {'value_and_grad': print, 'batches': []}", "at least one batch"),
+    ],
+)
+def test_a_loss_file_that_does_not_do_is_told_why(files, capsys, text, message):
+    (files / "loss.py").write_text(text)
+    assert main(["sharpness", *given(files)]) == 2
+    assert message in capsys.readouterr().err
