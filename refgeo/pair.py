@@ -102,6 +102,9 @@ class Pair:
     def __reduce__(self) -> tuple[type[Pair], tuple[Array, Array]]:
         return (Pair, (self.G, self.H))
 
+    def __len__(self) -> int:
+        return 2
+
     def __iter__(self) -> Iterator[Array]:
         return iter((self.G, self.H))
 
