@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pymanopt
 import pytest
+from pymanopt.tools import diagnostics
 
 import refgeo as rg
-
-pymanopt = pytest.importorskip("pymanopt")
-diagnostics = pytest.importorskip("pymanopt.tools.diagnostics")
-
-from refgeo.pymanopt import QuotientManifold  # noqa: E402
+from refgeo.pymanopt import QuotientManifold
 
 METRICS = [rg.InvariantMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(), rg.InvariantMetric(1e-2)]
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=repr)
