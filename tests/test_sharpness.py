@@ -1043,6 +1043,33 @@ def test_gradients_of_any_size_are_followed(scale):
     assert result.value == pytest.approx(scale * 0.5 * math.sqrt(2))
 
 
+def test_a_search_says_where_second_order_geodesics_are_none():
+    """mix at a point whose product is nearly of lower rank: what is reported there is no sharpness of anything."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (6, 5))
+    point = rg.Pair(U * [1.0, 1e-2], V * [1.0, 1e-2])
+
+    def loss(pair):
+        product = pair.product
+        return 0.5 * float(np.sum(product**2)), rg.Pair(product @ pair.H, product.T @ pair.G)
+
+    far = rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 0.1)
+    assert far.bend > 10
+    assert "second-order term of the geodesic is" in far.advice
+    for near in (
+        rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 1e-6),
+        rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1),
+    ):
+        assert 0 < near.bend < 0.1
+        assert "second-order" not in near.advice
+    # the number is what it says: along Ge^b it is b/2
+    single = rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.2)
+    assert single.bend == pytest.approx(0.2 / 2**0.5 / 2, rel=1e-6)
+    assert (
+        rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.2, order="exact").bend == 0.0
+    )
+
+
 def test_spaces_without_a_direction_have_no_sharpness():
     def loss(w):
         return float(np.sum(w)), np.ones_like(w)

@@ -158,6 +158,10 @@ class Increase(ABC):
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         """The loss itself, and its gradient."""
 
+    def bend(self, x: Array) -> float:
+        """How long ½Γ(ξ, ξ) is beside ξ; 0 where no Γ takes part."""
+        return 0.0
+
     def check_symmetry(self) -> None:  # noqa: B027  (most have nothing to check)
         """An error where the loss has not the symmetries that are divided by; here there are none."""
 
@@ -242,6 +246,19 @@ class Objective(Increase):
                     "none, keeps it as it is; refgeo.symmetry.verify measures all symmetries; verify=False searches "
                     "all the same"
                 )
+
+    def bend(self, x: Array) -> float:
+        """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
+        if self._order != 2:
+            return 0.0
+        found = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, v in self.geometry.space.from_coordinates(np.asarray(x, dtype=np.float64)).items():
+                space = self.geometry.space.spaces[name]
+                length = space.norm(v)
+                half = 0.5 * space.norm(space.christoffel(v))
+                found = max(found, float(np.max(half / np.where(length > 0.0, length, 1.0), initial=0.0)))
+        return found
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""

@@ -17,6 +17,8 @@ from refgeo.pair import Pair
 FORMAT = "refgeo-sharpness/1"
 CURVE_FORMAT = "refgeo-sharpness-curve/1"
 AVERAGE_FORMAT = "refgeo-average-sharpness/1"
+BENT = 0.5
+"""Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
 
 
 class Progress(NamedTuple):
@@ -70,6 +72,9 @@ class SharpnessResult:
         The ball's radius.
     settings : dict
         What else was chosen, for the record.
+    bend : float
+        With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads: where it is
+        not small, these are no approximation of geodesics.
     batches : tuple of SharpnessResult
         One for every batch; empty if there was only one.
     """
@@ -87,6 +92,7 @@ class SharpnessResult:
     converged: bool
     rho: float
     settings: dict[str, Any] = field(repr=False)
+    bend: float = 0.0
     batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
 
     def __float__(self) -> float:
@@ -97,6 +103,11 @@ class SharpnessResult:
         """What to try for a better value."""
         if len(self.trace) == 1:
             return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
+        if self.bend > BENT:
+            return (
+                f"in a block the second-order term of the geodesic is {self.bend:.2g} times as long as the first, so "
+                'that it is no approximation there: try a smaller rho, or order="exact"'
+            )
         again = "n_restarts=4 tells how much the start matters"
         if self.converged:
             return f"stationary (residual {self.residual:.2g}); {again}"
@@ -321,7 +332,9 @@ def _read(path: str | Path, expected: str, kind: type) -> tuple[dict[str, Any], 
 
 
 _ARRAYS = ("trace", "values", "steps")
-_NUMBERS = ("value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "settings")
+_NUMBERS = (
+    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "settings", "bend",
+)  # fmt: skip
 
 
 def _flattened(vector: Any, arrays: list[Array]) -> Any:

@@ -39,6 +39,9 @@ class Searched(Verifiable, Protocol):
     def tangent_vector(self, x: Array) -> Any:
         """What x stands for."""
 
+    def bend(self, x: Array) -> float:
+        """How much of a geodesic is its second-order term."""
+
 
 METHODS = ("model_steps", "auto_pgd")
 
@@ -317,6 +320,7 @@ class _BatchSearch:
             converged=best.residual <= STATIONARY,
             rho=ball.radius,
             settings=self.settings,
+            bend=0.0 if nothing else self.objective.bend(best.x),
         )
 
 
@@ -340,5 +344,6 @@ def _mean(found: list[SharpnessResult], settings: dict[str, Any]) -> SharpnessRe
         converged=all(result.converged for result in found),
         rho=found[0].rho,
         settings=settings,
+        bend=max(result.bend for result in found),
         batches=tuple(found),
     )
