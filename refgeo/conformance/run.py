@@ -322,12 +322,14 @@ def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
     """A law that uses another function cannot be judged where that function is wrong itself."""
     wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
     # wrong values alone break it, too: whether something is remembered, another law says
-    repeats = [row.check for row in rows if ".same_twice" in row.check and row.verdict is Verdict.PASS]
-    stateless = {name.replace("same_twice", "remembers_nothing") for name in repeats}
+    repeats = [row for row in rows if ".same_twice" in row.check and row.verdict is Verdict.PASS]
+    stateless = {(row.check.replace("same_twice", "remembers_nothing"), row.metric) for row in repeats}
     for row in rows:
         needs = CHECKS[row.check].needs if row.check in CHECKS else ()
         culprits = [name for name in needs if (name, row.metric) in wrong]
-        follows = row.verdict is Verdict.INACCURATE or (row.verdict is Verdict.WRONG and row.check in stateless)
+        follows = row.verdict is Verdict.INACCURATE or (
+            row.verdict is Verdict.WRONG and (row.check, row.metric) in stateless
+        )
         if row.kind == "law" and follows and (row.function, row.metric) in wrong:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values are wrong")
         if culprits and row.verdict is Verdict.WRONG:
