@@ -1,11 +1,15 @@
 r"""Which symmetries does a loss have? Measured on the loss itself.
 
 A metric of this package divides by a symmetry, and its sharpness means something only where the loss has that symmetry.
-`verify` moves the parameters by random elements exp(t K) of a group, ‖K‖ = 1, and looks at the loss; and it takes the
-share of the gradient that lies along the group's orbits, which is zero where there is a symmetry. Attention has GL(h)
-for queries with keys and for values with outputs, but not with rotary positions (only what commutes with the rotations
-is left), nor with a normalisation of queries and keys. What a network really has is quickly measured and easily guessed
+`verify` moves the parameters by random elements exp(t K) of a group and looks at the loss; and it takes the share of
+the gradient that lies along the group's orbits, which is zero where there is a symmetry. Attention has GL(h) for
+queries with keys and for values with outputs, but not with rotary positions (only what commutes with the rotations is
+left), nor with a normalisation of queries and keys. What a network really has is quickly measured and easily guessed
 wrong.
+
+All of it is measured near θ rather than there, where a gradient that is nothing, a factor that is zero, or a weight
+decay that has led to the balanced point would hide what is missing; and for pairs in the balanced gauge, so that it
+does not matter which representative of an orbit is given.
 
 A `Symmetry` is a group acting on some blocks of the parameters. There is one for every metric (`of_metric`) and for
 every pair of a network (`of_network`), and functions make others: `general_linear`, `attention`, `rotary`,
@@ -23,6 +27,8 @@ import numpy as np
 from scipy.linalg import expm
 
 from refgeo.arguments import Array, integer, number
+from refgeo.balanced import balance
+from refgeo.errors import RankDeficientError
 from refgeo.metrics.euclidean import TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric
 from refgeo.metrics.product import ProductMetric
@@ -64,7 +70,7 @@ class Symmetry:
     blocks : tuple of str
         The blocks that it moves.
     generator : callable
-        ``generator(params, rng) -> K``, a random element of the Lie algebra with ‖K‖ = 1 in every independent part.
+        ``generator(params, rng) -> K``, a random element of the Lie algebra of about unit size in every head.
     act : callable
         ``act(params, K, t) -> blocks``, the moved blocks: those of exp(t K) θ.
     """
@@ -119,7 +125,8 @@ def general_linear(block: str, name: str = "") -> Symmetry:
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
         pair = _pair(params, block)
         h = pair.sizes[2]
-        return _unit((*pair.block_shape, h, h), rng, len(pair.block_shape))
+        to, back = _gauge(pair)
+        return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
     def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
         pair = _pair(params, block)
@@ -172,7 +179,9 @@ def _on_heads(
     drawn: Callable[[int, tuple[int, ...], np.random.Generator], Array],
 ) -> Symmetry:
     groups = heads if key_heads is None else key_heads
-    several = integer("heads", heads) // integer("key_heads", groups)
+    several, rest = divmod(integer("heads", heads), integer("key_heads", groups))
+    if rest:
+        raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
 
     def blocks(params: Blocks) -> dict[str, int]:
         """All that moves, with its number of heads."""
@@ -202,7 +211,9 @@ def key_bias(block: str) -> Symmetry:
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
-        return rng.standard_normal(_pair(params, block).H[..., -1, :].shape)
+        pair = _pair(params, block)
+        row = _unit(pair.H[..., -1, :].shape, rng, len(pair.block_shape))
+        return np.asarray(row * np.linalg.norm(pair.H, axis=(-2, -1))[..., None] / pair.H.shape[-2] ** 0.5)
 
     def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
         pair = _pair(params, block)
@@ -287,14 +298,21 @@ def of_metric(metric: Metric[Any]) -> list[Symmetry]:
     >>> [(one.name, one.blocks) for one in of_metric(rg.ProductMetric(metrics))]
     [('GL(h)', ('qk',)), ('translation', ('b',))]
     """
-    base = getattr(metric, "base", metric)
+    base = _innermost(metric)
     parts = base.metrics if isinstance(base, ProductMetric) else {ONLY: base}
     makers = ((InterpolatedMetric, general_linear), (TranslationMetric, translation), (ScalingMetric, scaling))
     found = []
     for block, part in parts.items():
-        part = getattr(part, "base", part)
+        part = _innermost(part)
         found += [make(block) for kind, make in makers if isinstance(part, kind)]
     return found
+
+
+def _innermost(metric: Any) -> Any:
+    """Without ablations."""
+    while hasattr(metric, "base"):
+        metric = metric.base
+    return metric
 
 
 def of_network(network: Network) -> list[Symmetry]:
@@ -318,6 +336,14 @@ def of_network(network: Network) -> list[Symmetry]:
     return found
 
 
+def _gauge(pair: Pair) -> tuple[Array, Array]:
+    """To the balanced gauge and back, (G A⁻¹, H Aᵀ); the identity where a factor lacks rank."""
+    try:
+        return balance(pair.G, pair.H).to_balanced
+    except RankDeficientError:
+        return np.eye(pair.sizes[2]), np.eye(pair.sizes[2])
+
+
 def _pair(params: Blocks, block: str) -> Pair:
     value = params[block]
     return value if isinstance(value, Pair) else Pair(*value)
@@ -335,9 +361,9 @@ class Finding:
     symmetry : str
     blocks : tuple of str
     change : float
-        Largest |L(exp(t K) θ) − L(θ)|, beside the larger of |L| and what a random step of the same length changes.
+        Largest relative change of the loss.
     gradient : float or nan
-        Largest |⟨e, V⟩| / ‖e‖‖V‖, e the gradient near θ and V a velocity of the group; nan without gradients.
+        Largest |⟨e, V⟩| / ‖e‖‖V‖ of a head, e the gradient and V a velocity of the group; nan without gradients.
     size : float
         The largest t.
     evaluations : int
@@ -422,14 +448,17 @@ class Verification:
 
     def to_dict(self) -> list[dict[str, Any]]:
         """For JSON."""
-        return [
+        rows = [
             {
-                "blocks": list(one.blocks), "symmetry": one.symmetry, "change": one.change,
-                "gradient": None if math.isnan(one.gradient) else one.gradient, "size": one.size,
-                "evaluations": one.evaluations, "digits": one.digits, "verdict": one.verdict,
+                "blocks": list(one.blocks), "symmetry": one.symmetry, "change": one.change, "gradient": one.gradient,
+                "size": one.size, "evaluations": one.evaluations, "digits": one.digits, "verdict": one.verdict,
             }
             for one in self.findings
         ]  # fmt: skip
+        return [
+            {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
+            for row in rows
+        ]
 
 
 def verify(
@@ -437,17 +466,16 @@ def verify(
     params: Any,
     geometry: Metric[Any] | Network | Symmetry | Iterable[Symmetry],
     *,
-    sizes: Sequence[float] = (0.1, 1.0),
+    sizes: float | Sequence[float] = (0.1, 1.0),
     samples: int = 2,
     least_digits: float | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Verification:
     r"""Measure which symmetries a loss has.
 
-    For every symmetry the loss is evaluated at :math:`e^{tK} θ` for random K, ‖K‖ = 1 in every head, and every t, and
-    as often at random steps of the same length, for comparison: 2 · samples · sizes evaluations of the loss. If the
-    function gives gradients, one more evaluation for all together, near θ rather than there (a random step of 1%, so
-    that a gradient that is nothing at a minimum says something), tells how much of it is along the orbits.
+    At a point θ' near θ, parameters changed by 1%, the loss is compared with that at :math:`e^{tK} θ'` for random K of
+    unit size in every head: samples · sizes evaluations a symmetry. Besides, for all together, there are one evaluation
+    at θ, one at θ' (with the gradient, if the function gives one), and up to eight that tell the loss's precision.
 
     Parameters
     ----------
@@ -456,12 +484,13 @@ def verify(
     params : Pair, array or dict
     geometry : metric, Network, Symmetry or several
         A metric stands for the symmetries that it divides by, a network for those of its layout.
-    sizes : sequence of float
+    sizes : float or sequence of float
         t: 0.1 changes entries by a tenth, 1 by a factor of about e.
     samples : int
         Random K for each size.
     least_digits : float, optional
-        Digits that count as a symmetry. Default: 8, or 4 where all values of the loss are float32 numbers.
+        Digits that count as a symmetry. Default: 8, 4 or 2, as the loss is computed in float64, float32 or less, which
+        is measured: how much it is in proportion to changes of 1e-9 of the parameters, or of 1e-5.
     rng : numpy Generator, or a seed
 
     Returns
@@ -484,41 +513,48 @@ def verify(
     'does not hold'
     """
     single = not isinstance(params, Mapping)
-    blocks: dict[str, Any] = {ONLY: params} if single else dict(params)
+    blocks = {name: _block(x) for name, x in ({ONLY: params} if single else params).items()}
     symmetries = _listed(geometry)
     missing = [block for one in symmetries for block in one.blocks if block not in blocks]
     if missing:
         raise ValueError(f"params: the block {missing[0]!r} of the geometry is missing; expected a dict with it")
     integer("samples", samples)
-    sizes = [number("sizes", t, "t of exp(t K)", above=0.0) for t in sizes]
+    times = [number("sizes", t, "t of exp(t K)", above=0.0) for t in np.atleast_1d(np.asarray(sizes))]
+    if not times:
+        raise ValueError("sizes: expected at least one number > 0, got none")
     generator = np.random.default_rng(rng)
 
-    losses: list[float] = []
+    def at(moved: Blocks) -> tuple[float, Any]:
+        found = value_and_grad(moved[ONLY] if single else dict(moved))
+        value, grads = found if isinstance(found, tuple) else (found, None)
+        if not (single or grads is None or isinstance(grads, Mapping)):
+            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+        return checked_loss("value_and_grad", value), {ONLY: grads} if single and grads is not None else grads
 
     def loss_at(moved: Blocks) -> float:
-        found = value_and_grad(moved[ONLY] if single else dict(moved))
-        losses.append(checked_loss("value_and_grad", found[0] if isinstance(found, tuple) else found))
-        return losses[-1]
+        return at(moved)[0]
 
-    gradients = _gradients_nearby(value_and_grad, blocks, single, generator)
-    here = loss_at(blocks)
-    if not math.isfinite(here):
+    near = _changed(blocks, 0.01, generator)
+    (here, grads), there = at(near), loss_at(blocks)
+    if not (math.isfinite(here) and math.isfinite(there)):
         raise ValueError("value_and_grad: expected a finite loss at the parameters themselves")
+    scale = max(abs(here), abs(here - there)) or 1.0
+    least = _digits(loss_at, near, here, scale, generator) if least_digits is None else least_digits
     found = []
     for one in symmetries:
-        changes, references = [], [abs(here)]
-        for t in sizes:
+        change = 0.0
+        for t in times:
             for _ in range(samples):
-                moved = one.act(blocks, one.generator(blocks, generator), t)
-                changes.append(abs(loss_at({**blocks, **moved}) - here))
-                references.append(abs(loss_at({**blocks, **_as_far(blocks, moved, generator)}) - here))
-        scale = max((r for r in references if math.isfinite(r)), default=1.0) or 1.0
-        change = max(c if math.isfinite(c) else math.inf for c in changes) / scale
-        share = math.nan if gradients is None else _share(one, *gradients, generator, samples)
-        found.append((one.name, one.blocks, change, share, max(sizes), 2 * len(changes)))
-    if least_digits is None:
-        least_digits = 4.0 if all(loss == float(np.float32(loss)) for loss in losses) else 8.0
-    return Verification(tuple(Finding(*measured, least_digits) for measured in found))
+                moved = loss_at({**near, **one.act(near, one.generator(near, generator), t)})
+                change = max(change, abs(moved - here) / scale) if math.isfinite(moved) else math.inf
+        share = math.nan if grads is None else _share(one, near, grads, generator, samples)
+        found.append(Finding(one.name, one.blocks, change, share, max(times), len(times) * samples, least))
+    return Verification(tuple(found))
+
+
+def _block(value: Any) -> Any:
+    """A pair that is given as a tuple is a `Pair`."""
+    return Pair(*value) if isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) >= 2 else value
 
 
 def _listed(geometry: Any) -> list[Symmetry]:
@@ -533,7 +569,9 @@ def _listed(geometry: Any) -> list[Symmetry]:
         return of_network(geometry)
     if isinstance(geometry, Iterable) and not isinstance(geometry, str | Mapping):
         listed = list(geometry)
-        if listed and all(isinstance(one, Symmetry) for one in listed):
+        if not listed:
+            raise ValueError("geometry: expected at least one symmetry, got none, so there is nothing to verify")
+        if all(isinstance(one, Symmetry) for one in listed):
             return listed
     raise TypeError(
         "geometry: expected a metric, a network of refgeo.networks.read, or symmetries such as "
@@ -541,50 +579,72 @@ def _listed(geometry: Any) -> list[Symmetry]:
     )
 
 
-def _as_far(blocks: Blocks, moved: Blocks, rng: np.random.Generator) -> dict[str, Any]:
-    """Every array of the moved blocks changed as much, in a random direction."""
+def _changed(blocks: Blocks, share: float, rng: np.random.Generator) -> dict[str, Any]:
+    """Every block changed by a share of its size, a pair in its balanced gauge; zeros by one of what is beside them."""
     found: dict[str, Any] = {}
-    for name, block in moved.items():
-        parts = []
-        for before, after in zip(as_factors(blocks[name]), as_factors(block), strict=True):
-            step = rng.standard_normal(np.shape(before))
-            length = float(np.linalg.norm(np.subtract(after, before)))
-            parts.append(np.asarray(before) + step * (length / float(np.linalg.norm(step))))
-        found[name] = Pair.unchecked(*parts) if len(parts) == 2 else parts[0]
+    for name, block in blocks.items():
+        to, back = _gauge(block) if isinstance(block, Pair) else (np.eye(1), np.eye(1))
+        parts = [block.G @ back, block.H @ to.mT] if isinstance(block, Pair) else [np.asarray(block, dtype=np.float64)]
+        sizes = [float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0 for x in parts]
+        largest = max(sizes) or 1.0
+        parts = [
+            x + share * (size or largest) * rng.standard_normal(x.shape) for x, size in zip(parts, sizes, strict=True)
+        ]
+        found[name] = Pair.unchecked(parts[0] @ to, parts[1] @ back.mT) if len(parts) == 2 else parts[0]
     return found
 
 
-def _gradients_nearby(
-    value_and_grad: Callable[[Any], Any], blocks: Blocks, single: bool, rng: np.random.Generator
-) -> tuple[dict[str, Any], Blocks] | None:
-    """A point near θ with the gradients there."""
-    near: dict[str, Any] = {}
-    for name, block in blocks.items():
-        parts = [
-            np.asarray(x) + 0.01 * float(np.sqrt(np.mean(np.square(x)))) * rng.standard_normal(np.shape(x))
-            for x in as_factors(block)
+def _digits(
+    loss_at: Callable[[Blocks], float], near: Blocks, here: float, scale: float, rng: np.random.Generator
+) -> float:
+    """What to expect of a loss of this precision: the noise that is left of changes so small that it is linear in them,
+    and whether it sees such changes at all.
+    """
+    seeds = rng.integers(2**32, size=2)
+    for step, noise, digits in ((1e-9, 1e-11, 8.0), (1e-5, 1e-5, 4.0)):
+        changes = [
+            [loss_at(_changed(near, k * step, np.random.default_rng(seed))) - here for k in (1.0, 2.0)]
+            for seed in seeds
         ]
-        near[name] = Pair.unchecked(*parts) if isinstance(block, Pair) else parts[0]
-    found = value_and_grad(near[ONLY] if single else near)
-    if not isinstance(found, tuple):
-        return None
-    return near, {ONLY: found[1]} if single else found[1]
+        if all(once != 0.0 and abs(twice - 2.0 * once) <= noise * scale for once, twice in changes):
+            return digits
+    return 2.0
 
 
 def _share(symmetry: Symmetry, near: Blocks, grads: Blocks, rng: np.random.Generator, samples: int) -> float:
-    """The largest cosine of the gradient with a velocity."""
+    """The largest cosine of the gradient with a velocity, of a head; in the balanced gauge."""
     largest = 0.0
     for _ in range(samples):
         velocity = symmetry.velocity(near, symmetry.generator(near, rng))
-        products = along = across = 0.0
+        products, along, across = _Sums(), _Sums(), _Sums()
         for name, parts in velocity.items():
             if name not in grads:
                 raise ValueError(f"value_and_grad: the gradient of {name!r} is missing; {symmetry.name} moves it")
-            given = tuple(grads[name]) if len(parts) == 2 else (grads[name],)
-            for e, v in zip(given, parts, strict=True):
-                products += float(np.sum(np.multiply(e, v)))
-                along += float(np.sum(np.square(e)))
-                across += float(np.sum(np.square(v)))
-        size = math.sqrt(along * across)
-        largest = max(largest, abs(products) / size if size > 0.0 else 0.0)
+            slopes = tuple(grads[name]) if len(parts) == 2 else (grads[name],)
+            heads = 0
+            if len(parts) == 2:
+                to, back = _gauge(near[name])
+                heads = parts[0].ndim - 2
+                slopes = slopes[0] @ to.mT, slopes[1] @ back
+                parts = parts[0] @ back, parts[1] @ to.mT
+            for e, v in zip(slopes, parts, strict=True):
+                products.add(np.multiply(e, v), heads)
+                along.add(np.square(e), heads)
+                across.add(np.square(v), heads)
+        # beside the largest of all heads, rounding is not a gradient
+        floor = 1e-3 * float(np.sqrt(np.max(along.total, initial=0.0)))
+        size = np.maximum(np.sqrt(along.total), floor) * np.sqrt(across.total)
+        cosines = np.divide(np.abs(products.total), size, out=np.zeros_like(size), where=size > 0.0)
+        largest = max(largest, float(np.max(cosines, initial=0.0)))
     return largest
+
+
+class _Sums:
+    """Sums over all but the axes of heads."""
+
+    def __init__(self) -> None:
+        self.total: Array = np.zeros(())
+
+    def add(self, values: Array, heads: int) -> None:
+        """One more array."""
+        self.total = np.asarray(self.total + np.sum(values, axis=tuple(range(heads, np.ndim(values)))))

@@ -192,7 +192,6 @@ def plot_portrait(found: dict[str, Any], path: Path) -> None:
             text = f"Auto-PGD: × {np.median(searched / lower):.0e}\n(second-order geodesics\npass the manifold's end)"
             ax.text(0.35, 0.03, text, transform=ax.transAxes, fontsize=8)
         ax.set_xscale("log")
-        ax.set_yscale("log")
         ax.set_title(f"{name}: τ = {tau:.2f} (paper {paper})")
         ax.set_xlabel("test loss")
     axes[0].set_ylabel(f"sharpness, ρ = {found['rho']:g}, median set")

@@ -37,6 +37,8 @@ PAPER = {
 """The paper's τ of the populations that ours stand beside: diagonal networks, CLIP on ImageNet, BERT on MNLI."""
 CHEAP = tuple(name for name in MEASURES if name != "mix, exact")
 """Integrated geodesics take as long as all else together."""
+SHOWN = "0.1"
+"""The radius of the pictures, which all populations have."""
 MAIN = ("adaptive", "inv", "mix", "s=0.5", "inv, no Γ", "mix, no Γ", "mix, ε=0.01", "inv, average", "mix, average")
 CURVATURE = tuple(name for name, measure in MEASURES.items() if not measure.needs_radius)
 
@@ -149,8 +151,8 @@ def plot(document: dict[str, Any], place: Path) -> None:
         labels = [
             (f"{measure}" + (f", ρ={rho}" if rho else ""), numbers)
             for measure, by_radius in found["gap"].items()
-            for rho, numbers in list(by_radius.items())[-1:]
-            if numbers["models"]
+            for rho, numbers in by_radius.items()
+            if rho in ("", SHOWN) and numbers["models"]
         ]
         for place_of, (label, numbers) in enumerate(reversed(labels)):
             value, low, high = numbers["tau_a"]
@@ -170,7 +172,7 @@ def plot(document: dict[str, Any], place: Path) -> None:
 
 
 def plot_gap(rows: Sequence[Row], place: Path) -> None:
-    """Sharpness against the gap, a panel a population; the largest radius."""
+    """Sharpness against the gap, a panel a population."""
     plt = experiment.style()
     populations = of_population(rows)
     figure, axes = plt.subplots(1, len(populations), figsize=(4.0 * len(populations), 3.4), squeeze=False)
@@ -182,7 +184,7 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
             of = [row for row in chosen if row["measure"] == measure and row["value"] == row["value"]]
             if not of:
                 continue
-            rho = max(float(row["rho"]) for row in of)
+            rho = float(SHOWN)
             points: dict[str, list[tuple[float, float]]] = {}
             for row in of:
                 if float(row["rho"]) == rho:
@@ -192,7 +194,7 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
         low, high = panel.get_xlim()
         panel.set_xscale("log" if low <= 0.0 or high > 10.0 * low else "linear")
         title = population + (f", set {unit}" if several else "")
-        panel.set(xlabel=f"sharpness, ρ = {rho:g}", ylabel="gap", title=title)
+        panel.set(xlabel=f"sharpness, ρ = {SHOWN}", ylabel="gap", title=title)
         panel.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(place)

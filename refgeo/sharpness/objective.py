@@ -21,8 +21,8 @@ LossAndGradient = Callable[..., tuple[float, Any]]
 
 _OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
 ONLY = "parameters"
-_VERTICAL = 0.01
-"""A share of a gradient that is looked into: float32 gives 1e-4 of it, unless there is hardly a gradient."""
+_CHANGED = 1e-4
+"""A share of the loss that is looked into: elements of groups change a loss in float32 by 1e-5 at most, as a rule."""
 
 
 class Geometry:
@@ -90,6 +90,13 @@ def _is_finite(array: Array) -> bool:
     if flat is not None and math.isfinite(np.dot(flat, flat)):
         return True
     return bool(np.isfinite(array).all())
+
+
+def _in(dtype: Any, block: Any) -> Any:
+    """A block in the precision of the search."""
+    if isinstance(block, Pair):
+        return Pair.unchecked(*(factor.astype(dtype, copy=False) for factor in block))
+    return block.astype(dtype, copy=False)
 
 
 def as_factors(block: Any) -> tuple[Array, ...]:
@@ -213,36 +220,38 @@ class Objective(Increase):
                 return -math.inf, self.origin
             gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
             is_finite = _is_finite(gradient)
-            if is_zero(x) and is_finite:
-                self._vertical_shares = self._shares(blocks)
         return (loss, gradient) if is_finite else (-math.inf, self.origin)
 
-    def _shares(self, blocks: Mapping[str, Any]) -> dict[str, float]:
-        """How much of every block's gradient is vertical: nothing, where the loss has the metric's symmetry."""
-        found = {}
-        for name, space in self.geometry.space.spaces.items():
-            gradient = space.riemannian_gradient(blocks[name])
-            sizes = [np.linalg.norm(space.norm(v)) for v in (space.vertical_projection(gradient), gradient)]
-            found[name] = float(sizes[0] / sizes[1]) if sizes[1] > 0.0 else 0.0
-        return found
-
     def check_symmetry(self) -> None:
-        """An error where a block's gradient is not horizontal, and the loss does change along the metric's symmetry."""
+        """An error where the loss changes along the symmetries that the metric divides by: one evaluation with all
+        blocks moved at once, and more only if it has changed.
+        """
         from refgeo import symmetry
 
-        if self.geometry.space.dim == 0:  # nothing is searched
+        groups = symmetry.of_metric(self.geometry.space.metric)
+        if not groups or self.geometry.space.dim == 0:
             return
-        suspects = [name for name, share in self._vertical_shares.items() if share > _VERTICAL]
-        value_and_grad, params = self.source
-        for found in symmetry.of_metric(self.geometry.space.metric):
-            if found.blocks[0] not in suspects:
-                continue
-            measured = symmetry.verify(lambda p: value_and_grad(p)[0], params, found, samples=1).findings[0]
-            if measured.verdict == "does not hold":
+        value_and_grad, _ = self.source
+        dtype = self.origin.dtype
+
+        def loss(blocks: Mapping[str, Any]) -> float:
+            found, _ = checked_evaluation(
+                value_and_grad(self.geometry.assembled({name: _in(dtype, block) for name, block in blocks.items()}))
+            )
+            return found
+
+        here = {name: space.point for name, space in self.geometry.space.spaces.items()}
+        rng, moved = np.random.default_rng(0), dict(here)
+        for one in groups:
+            moved |= one.act(moved, one.generator(moved, rng), 0.5)
+        if abs(loss(moved) - self.loss) <= _CHANGED * abs(self.loss):
+            return
+        for found in symmetry.verify(loss, here, groups, samples=1):
+            if found.verdict == "does not hold":
                 where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
                 raise ValueError(
-                    f"metric: it divides by the symmetry {found.name}{where}, which the loss has not: an element of "
-                    f"that group changes it by a share of {measured.change:.2g}. Another metric for this block, or "
+                    f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss has not: an element "
+                    f"of that group changes it by a share of {found.change:.2g}. Another metric for this block, or "
                     "none, keeps it as it is; refgeo.symmetry.verify measures all symmetries; verify=False searches "
                     "all the same"
                 )

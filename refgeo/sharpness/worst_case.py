@@ -93,9 +93,11 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
 
     verify : bool
         Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
-        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. Evaluate at θ once
-        more after the search of every batch: an error says that the loss has changed. These evaluations, the first
-        three of the first batch only, are not counted.
+        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. Evaluate where random
+        elements of the groups that the metric divides by carry θ: an error says which symmetry the loss has not, after
+        a few more evaluations if it has changed (`refgeo.symmetry.verify`). Evaluate at θ once more after the search of
+        every batch: an error says that the loss has changed. These evaluations, the first of the first batch only, are
+        not counted.
 
     Returns
     -------
