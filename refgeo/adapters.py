@@ -51,7 +51,7 @@ def torch_value_and_grad(
     frozen : iterable of str
         Blocks that are arrays and do not move, with wildcards: they stay as the module has them, and have no gradient.
     dtype : dtype
-        Of the parameters that the module gets.
+        Of the module and its parameters.
     device : str
         Where it runs.
 
@@ -59,6 +59,11 @@ def torch_value_and_grad(
     -------
     callable
         ``value_and_grad(blocks, *batch) -> (loss, gradients)``.
+
+    Raises
+    ------
+    ValueError
+        Two tensors of the network are one parameter of the module (tied weights).
     """
     import torch
 
@@ -66,10 +71,12 @@ def torch_value_and_grad(
 
     own = threading.local()  # functional_call exchanges the module's parameters: a copy for every thread
     fixed = network.blocks.keys() - moving(network.blocks, frozen)
+    _refuse_tied(module, network)
+    precision = getattr(torch, np.dtype(dtype).name)
 
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         if not hasattr(own, "module"):
-            own.module = copy.deepcopy(module).eval().to(device)
+            own.module = copy.deepcopy(module).eval().to(device, precision)
         tensors = {
             name: torch.from_numpy(array).to(device).requires_grad_()
             for name, array in network.state_dict(blocks, dtype, without=fixed).items()
@@ -80,6 +87,18 @@ def torch_value_and_grad(
         return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
 
     return value_and_grad
+
+
+def _refuse_tied(module: Any, network: Network) -> None:
+    """The names of a state dict that are one parameter would be moved as several."""
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name and {other, name} <= network.shapes.keys():
+            raise ValueError(
+                f"network: {other!r} and {name!r} are one parameter of the module (tied weights); read the network "
+                f"from a state dict without {name!r}"
+            )
 
 
 def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = np.stack) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,19 +76,28 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
     if not loss.is_file():
         raise FileNotFoundError(f"--loss: expected a Python file, got {loss}")
     network = read(path, layout, heads)
-    told = _function(loss)(path, network)
+    model = _function(loss)
+    with _told_as_its_own(loss):
+        told = model(path, network)
     if not isinstance(told, Mapping):
         raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(told).__name__}")
     missing = [name for name in ("value_and_grad", "batches") if name not in told]
     if missing:
         raise ValueError(f"{loss}: expected model(path, network) to return a dict with {', '.join(missing)}")
-    batches = list(told["batches"])
-    if not batches or not callable(told["value_and_grad"]):
-        raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to hold at least one batch")
-    frozen = told.get("frozen", ())
+    batches, evaluate, frozen = told["batches"], told["value_and_grad"], told.get("frozen") or ()
+    if not isinstance(batches, Iterable) or not callable(evaluate):
+        raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to be a list")
+    batches = list(batches)
+    if not batches:
+        raise ValueError(f"{loss}: expected batches to hold at least one batch, got none")
+
+    def value_and_grad(blocks: Any, batch: Any) -> tuple[float, Any]:
+        with _told_as_its_own(loss):
+            return evaluate(blocks, batch)  # type: ignore[no-any-return]
+
     known = {name: value for name, value in told.items() if name not in ("value_and_grad", "batches", "frozen")}
     return Checkpoint(
-        path, network, told["value_and_grad"], batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
+        path, network, value_and_grad, batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
     )
 
 
@@ -101,14 +111,31 @@ def _one_file(path: Path) -> Path:
     return inside[0]
 
 
+class LossFileError(RuntimeError):
+    """The user's loss raised something; its traceback says what."""
+
+
+@contextmanager
+def _told_as_its_own(loss: Path) -> Iterator[None]:
+    """What a loss file raises is not taken for an error of ours."""
+    try:
+        yield
+    except StopIteration:  # of a callback: it stops a search
+        raise
+    except Exception as error:
+        raise LossFileError(f"{loss}: {type(error).__name__}: {error}") from error
+
+
 def _function(loss: Path) -> Callable[[Path, Network], Any]:
     spec = importlib.util.spec_from_file_location("refgeo_loss_file", loss)
     if spec is None or spec.loader is None:
         raise ValueError(f"--loss: expected a Python file, got {loss}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for their module
     sys.path.insert(0, str(loss.resolve().parent))  # what lies beside the file can be imported, as when it is run
     try:
-        spec.loader.exec_module(module)
+        with _told_as_its_own(loss):
+            spec.loader.exec_module(module)
     finally:
         sys.path.pop(0)
     if not callable(getattr(module, "model", None)):
@@ -180,6 +207,15 @@ def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def check_plot(path: Path) -> None:
+    """Whether matplotlib is there and can write such a file: an error before the searches."""
+    import matplotlib.backends.backend_agg as agg
+
+    known = agg.FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:] not in known:
+        raise ValueError(f"--plot: expected a file that ends with one of {', '.join(sorted(known))}, got {path}")
 
 
 def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> None:

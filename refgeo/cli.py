@@ -7,6 +7,7 @@ import contextlib
 import io
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
         status: int = options.run(options)
         return status
     except (ValueError, OSError) as error:
+        print(f"refgeo: {error}", file=sys.stderr)
+        return USAGE
+    except RuntimeError as error:
+        from refgeo.checkpoint import LossFileError
+
+        if not isinstance(error, LossFileError):
+            raise
+        traceback.print_exception(error.__cause__)
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -295,6 +304,8 @@ def _loaded(options: argparse.Namespace, *files: str) -> Any:
         file: Path | None = getattr(options, name)
         if file is not None and (file.is_dir() or not file.resolve().parent.is_dir()):
             raise ValueError(f"--{name}: expected the name of a file in a folder that exists, got {file}")
+    if options.seed < 0:
+        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
     return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
 
 
@@ -307,6 +318,8 @@ def _sharpness(options: argparse.Namespace) -> int:
     for name in options.metric:
         if name != checkpoint.ADAPTIVE:
             pair_metric(name, argument="--metric")
+    if options.plot is not None:
+        checkpoint.check_plot(options.plot)
     loaded = _loaded(options, "json", "plot")
     found: dict[str, Any] = {}
     order: Any = options.order if options.order == "exact" else int(options.order)
@@ -319,9 +332,9 @@ def _sharpness(options: argparse.Namespace) -> int:
             found[name] = results
             if options.json is not None:  # after each metric: an interruption loses one
                 checkpoint.write_json(options.json, checkpoint.document(loaded, found))
+    Console().print(checkpoint.table(found))
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.path.name)
-    Console().print(checkpoint.table(found))
     return PASSED
 
 

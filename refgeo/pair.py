@@ -202,12 +202,14 @@ class Pair:
         return Pair.unchecked(*gauge.representative), gauge.to_balanced[0]
 
     def aligned_to(self, other: Pair) -> tuple[Pair, Array]:
-        r"""The representative of this orbit that is nearest to another point, in the other's balanced gauge.
+        r"""The representative of this orbit that is turned towards another point: nearest to it among the rotations of
+        the balanced gauge.
 
         Two checkpoints can be the same network and far apart. In the balanced gauge of each, only rotations are left:
         of all :math:`(\hat G Q^\top, \hat H Q^\top)` the nearest to the other is the orthogonal Procrustes solution,
         Q the polar factor of :math:`\hat G'^\top \hat G + \hat H'^\top \hat H`. It is then carried to where the other
-        is. The result does not depend on which representative of this orbit is given.
+        is. The result does not depend on which representative of this orbit is given. Among all of the orbit, others
+        can be nearer: that problem has no closed form.
 
         Parameters
         ----------

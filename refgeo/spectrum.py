@@ -92,11 +92,22 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         super().__init__(np.dtype(np.float64), (n, n))
         if step is None:
             blocks = sum(int(np.prod(part.block_shape)) for part in space.spaces.values())
-            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * float(space.norm(space.point)) / blocks**0.5
+            length = float(space.norm(space.point)) / blocks**0.5
+            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (length or 1.0)
         self.step = number("step", step, "a length in the metric", above=0.0)
         if self._product is not None:
             _, grads = checked_evaluation(value_and_grad(params))
             self._egrad = self._geometry.gradients(grads, np.float64)
+
+    @property
+    def has_vertical(self) -> bool:
+        """Whether there are vertical directions, in which it is zero."""
+        return bool(self._geometry.space.dim < self.shape[0])
+
+    @property
+    def resolution(self) -> float:
+        """Relative errors of products that are not worth looking behind."""
+        return 1e-6 if self._product is None else 1e-10
 
     def horizontal(self, x: npt.ArrayLike) -> Array:
         """The horizontal part of coordinates."""
@@ -163,7 +174,7 @@ def eigenvalues(
     k: int = 1,
     which: Literal["largest", "smallest"] = "largest",
     *,
-    tolerance: float = 1e-10,
+    tolerance: float | None = None,
     max_products: int | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Eigenvalues:
@@ -176,8 +187,9 @@ def eigenvalues(
         How many.
     which : "largest" or "smallest"
         Algebraically: the most negative are the smallest.
-    tolerance : float
-        Relative accuracy that Lanczos' method stops at.
+    tolerance : float, optional
+        Relative residual that Lanczos' method stops at; the error of an eigenvalue is its square. Default: 1e-10, or
+        for differences 1e-6, below which their rounding is.
     max_products : int, optional
         Products that it may take, at least; what has converged by then is returned if it is all k.
     rng : numpy Generator, or a seed
@@ -202,6 +214,8 @@ def eigenvalues(
     array([-1.])
     """
     one_of("which", which, ("largest", "smallest"))
+    if not isinstance(hessian, RiemannianHessian):
+        raise TypeError(f"hessian: expected a RiemannianHessian, got {type(hessian).__name__}")
     n = hessian.shape[0]
     if integer("k", k) > hessian._geometry.space.dim:
         raise ValueError(f"k: expected at most the dimension of the quotient, {hessian._geometry.space.dim}, got {k}")
@@ -210,14 +224,11 @@ def eigenvalues(
         values, vectors = _whole(hessian, sign)
     else:
         start = hessian.horizontal(np.random.default_rng(rng).standard_normal(n))
-        settings: dict[str, Any] = {"v0": start, "tol": tolerance}
+        tolerance = hessian.resolution if tolerance is None else number("tolerance", tolerance, above=0.0)
+        settings: dict[str, Any] = {"v0": start, "tol": tolerance, "ncv": min(n - 1, max(40, 3 * k))}
         if max_products is not None:
-            settings["maxiter"] = max(1, max_products // max(2 * k + 1, 20))
-        values, vectors = _lanczos(hessian, k, sign, 0.0, settings)
-        if values[-1] <= tolerance * abs(values[0]):
-            # the zeros of vertical directions lie among those that were asked for: move them below the others
-            low = -2.0 * float(np.max(np.abs(eigsh(hessian, 1, return_eigenvectors=False, tol=1e-2, v0=start))))
-            values, vectors = _lanczos(hessian, k, sign, low, settings)
+            settings["maxiter"] = max(1, max_products // settings["ncv"])
+        values, vectors = _lanczos(hessian, k, sign, settings)
     values, vectors = values[:k], vectors[:, :k]
     products = np.stack([hessian @ vector for vector in vectors.T], axis=1)
     return Eigenvalues(sign * values, np.linalg.norm(products - sign * values * vectors, axis=0), vectors)
@@ -234,10 +245,14 @@ def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
     return values[::-1], (basis @ vectors)[:, ::-1]
 
 
-def _lanczos(
-    hessian: RiemannianHessian, k: int, sign: float, vertical: float, settings: dict[str, Any]
-) -> tuple[Array, Array]:
-    """The largest of sign·H, descending, where vertical directions have the eigenvalue `vertical`."""
+def _lanczos(hessian: RiemannianHessian, k: int, sign: float, settings: dict[str, Any]) -> tuple[Array, Array]:
+    """The largest of sign·H, descending; the zeros of vertical directions are moved below all others."""
+    start = settings["v0"]
+    if not np.any(hessian @ start):  # a random vector: the Hessian is zero
+        Q, _ = np.linalg.qr(np.stack([start, *(np.roll(start, i) for i in range(1, k))], axis=1))
+        return np.zeros(k), np.stack([hessian.horizontal(column) for column in Q.T], axis=1)
+    largest = float(np.abs(eigsh(hessian, 1, v0=start, tol=1e-2, return_eigenvectors=False)[0]))
+    vertical = -2.0 * largest if hessian.has_vertical else 0.0
 
     def product(x: Array) -> Array:
         x = np.ravel(x)
@@ -279,7 +294,7 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
     ----------
     hessian : LinearOperator
         Symmetric; a `RiemannianHessian`.
-    products : int, at least 6
+    products : int, at least 12
         A third each for the basis, its trace, and the rest.
     rng : numpy Generator, or a seed
 
@@ -296,8 +311,8 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
     36.0
     """
     third = integer("products", products) // 3
-    if third < 2:
-        raise ValueError(f"products: expected at least 6, got {products}")
+    if third < 4:
+        raise ValueError(f"products: expected at least 12, got {products}")
     n, generator = hessian.shape[0], np.random.default_rng(rng)
     third = min(third, n)
 

@@ -128,6 +128,8 @@ def test_verify_says_what_is_there(files, capsys):
         (["--layout", "berd"], "layout: expected one of"),
         (["--json", "no/such/folder.json"], "--json: expected the name of a file in a folder that exists"),
         (["--checkpoint", "."], "expected one .safetensors file in the folder"),
+        (["--seed", "-1"], "--seed: expected a number >= 0"),
+        (["--plot", "x.foo"], "--plot: expected a file that ends with one of"),
     ],
 )
 def test_bad_arguments_are_named(files, monkeypatch, capsys, change, message):
@@ -143,6 +145,23 @@ def test_bad_arguments_are_named(files, monkeypatch, capsys, change, message):
         ("def model(path, network): return 3", "to return a dict, got int"),
         ("def model(path, network): return {'batches': [1]}", "a dict with value_and_grad"),
         ("def model(path, network): return {'value_and_grad': print, 'batches': []}", "at least one batch"),
+        ("def model(path, network): return {'value_and_grad': print, 'batches': 3}", "batches to be a list"),
+        (
+            "def model(path, network): return {'value_and_grad': print, 'batches': [1], 'frozen': ['a']}",
+            "frozen: 'a' fits",
+        ),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("def model(path, network): raise ValueError('boom')", "ValueError: boom"),
+        (
+            "def model(path, network):\n    def f(b, x): raise KeyError('x')\n"
+            "    return {'value_and_grad': f, 'batches': [1]}",
+            "KeyError: 'x'",
+        ),
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+            "def model(path, network): return A(3)",
+            "to return a dict, got A",
+        ),
     ],
 )
 def test_a_loss_file_that_does_not_do_is_told_why(files, capsys, text, message):

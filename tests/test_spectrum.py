@@ -147,6 +147,41 @@ def test_vertical_zeros_are_not_taken_for_eigenvalues():
             assert np.allclose(smallest, -expected[::-1][:2], rtol=1e-8)
 
 
+@pytest.mark.parametrize("heads", [(), (4,)])
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_many_coordinates_and_both_ends_beside_the_whole_matrix(name, heads, sign):
+    """At a critical point, all eigenvalues of one sign; the vertical zeros are none of them."""
+    rng = np.random.default_rng(2)
+    point = rg.Pair(rng.standard_normal((*heads, 18, 2)), rng.standard_normal((*heads, 15, 2)))
+    target = point.product
+
+    def loss(pair):
+        residual = pair.product - target
+        grads = rg.Pair(sign * residual @ pair.H, sign * residual.mT @ pair.G)
+        return 0.5 * sign * float(np.sum(residual**2)), grads
+
+    hessian = spectrum.RiemannianHessian(loss, point, METRICS[name])
+    assert hessian.shape[0] > 64
+    whole = np.linalg.eigvalsh(0.5 * ((m := hessian @ np.eye(hessian.shape[0])) + m.T))
+    nonzero = whole[np.abs(whole) > 1e-6 * np.abs(whole).max()]
+    for which, expected in (("largest", nonzero[::-1]), ("smallest", nonzero)):
+        for k in (1, 4):
+            found = spectrum.eigenvalues(hessian, k, which)
+            assert np.allclose(found.values, expected[:k], rtol=1e-5)
+            assert np.all(found.residuals < 1e-5 * np.abs(whole).max())
+
+
+def test_a_hessian_that_is_zero_and_parameters_that_are():
+    hessian = spectrum.RiemannianHessian(lambda w: (3.0, np.zeros(80)), np.zeros(80), rg.TranslationMetric())
+    found = spectrum.eigenvalues(hessian, 3)
+    assert np.array_equal(found.values, np.zeros(3))
+    assert np.array_equal(found.residuals, np.zeros(3))
+    loss, _ = quadratic([3.0, 1.0], 70)
+    at_zero = spectrum.RiemannianHessian(loss, np.zeros(70), rg.EuclideanMetric())
+    assert np.allclose(spectrum.eigenvalues(at_zero, 2).values, [3.0, 1.0])
+
+
 def test_the_trace_has_the_standard_error_that_it_says():
     """Hutch++ on a spectrum that decays: the truth is within two standard errors nearly always, and they are small."""
     values = 1.0 / np.arange(1, 101) ** 1.5
@@ -209,7 +244,7 @@ def test_bad_arguments_are_named():
         spectrum.eigenvalues(hessian, 4)
     with pytest.raises(ValueError, match="which: "):
         spectrum.eigenvalues(hessian, 1, "both")
-    with pytest.raises(ValueError, match="products: expected at least 6"):
+    with pytest.raises(ValueError, match="products: expected at least 12"):
         spectrum.trace(hessian, 5)
     with pytest.raises(ValueError, match="step: "):
         spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), step=0.0)
