@@ -5,14 +5,16 @@ Needs Pymanopt (``pip install pymanopt``). For a product take Pymanopt's ``Produ
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from pymanopt.manifolds.manifold import Manifold
 
 from refgeo.arguments import Array, Order
+from refgeo.errors import NotFiniteError
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair
+from refgeo.pair import Pair, as_pair
 
 __all__ = ["QuotientManifold"]
 
@@ -30,7 +32,8 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         A point, for the shapes; random points have normal entries, as large as these.
     retraction_order : 1, 2 or "exact"
         1 is θ + v; 2 also has the curvature of the geodesic, so that it is a retraction of second order. For
-        ``InterpolatedMetric(0.5)`` the first is one as well: Γ(v, v) is vertical for a horizontal v.
+        ``InterpolatedMetric(0.5)`` the first is one as well: Γ(v, v) is vertical for a horizontal v. "exact" can end
+        before, for metrics that are not complete.
     rng : numpy Generator, or a seed
         Of random points and vectors.
 
@@ -65,6 +68,10 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         heads = int(np.prod(space.block_shape, dtype=int))
         super().__init__(f"{metric!r} on {space.point!r}", space.dim * heads, 2 if isinstance(space.point, Pair) else 1)
 
+    def _vector(self, v: Any) -> Any:
+        """Pymanopt's gradients of two factors are lists."""
+        return as_pair("vector", v) if isinstance(self._like, Pair) else v
+
     def at(self, point: Any) -> TangentSpace[Any]:
         """The tangent space; the two latest are kept, for an optimiser looks back and forth."""
         for space in self._recent:
@@ -77,19 +84,22 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
     @property
     def typical_dist(self) -> float:
         """The length of the point that the manifold was made with."""
-        return self.norm(self._like, self._like)
+        return self.norm(self._like, self._like) or 1.0
 
     def inner_product(self, point: Any, a: Any, b: Any) -> float:
         """All heads together."""
-        return float(np.sum(self.at(point).inner_product(a, b)))
+        try:
+            return float(np.sum(self.at(point).inner_product(self._vector(a), self._vector(b))))
+        except NotFiniteError:  # of a step of 0/0 at the optimum, which Pymanopt expects to see
+            return math.nan
 
     def norm(self, point: Any, v: Any) -> float:
         """All heads together."""
-        return float(np.linalg.norm(self.at(point).norm(v)))
+        return math.sqrt(abs(self.inner_product(point, v, v)))
 
     def projection(self, point: Any, v: Any) -> Any:
         """The horizontal part."""
-        return self.at(point).horizontal_projection(v)
+        return self.at(point).horizontal_projection(self._vector(v))
 
     to_tangent_space = projection
 
@@ -97,7 +107,7 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         """Normal entries of the size of those of `like`."""
 
         def drawn(x: Array) -> Array:
-            return np.asarray(self._rng.standard_normal(x.shape) * float(np.sqrt(np.mean(x**2))))
+            return np.asarray(self._rng.standard_normal(x.shape) * (float(np.sqrt(np.mean(x**2))) or 1.0))
 
         return Pair(*map(drawn, self._like)) if isinstance(self._like, Pair) else drawn(self._like)
 
@@ -113,17 +123,24 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
     def euclidean_to_riemannian_gradient(self, point: Any, euclidean_gradient: Any) -> Any:
         """Raised, and horizontal to rounding."""
         space = self.at(point)
-        return space.horizontal_projection(space.riemannian_gradient(euclidean_gradient))
+        return space.horizontal_projection(space.riemannian_gradient(self._vector(euclidean_gradient)))
 
     def euclidean_to_riemannian_hessian(
         self, point: Any, euclidean_gradient: Any, euclidean_hessian: Any, tangent_vector: Any
     ) -> Any:
         """See `TangentSpace.riemannian_hessian`."""
-        return self.at(point).riemannian_hessian(euclidean_gradient, euclidean_hessian, tangent_vector)
+        vectors = map(self._vector, (euclidean_gradient, euclidean_hessian, tangent_vector))
+        try:
+            return self.at(point).riemannian_hessian(*vectors)
+        except NotFiniteError:
+            return math.nan * point
 
     def retraction(self, point: Any, tangent_vector: Any) -> Any:
         """The geodesic, of `retraction_order`."""
-        return self.at(point).geodesic(tangent_vector, 1.0, self.retraction_order)
+        try:
+            return self.at(point).geodesic(tangent_vector, 1.0, self.retraction_order)
+        except NotFiniteError:
+            return math.nan * point
 
     def exp(self, point: Any, tangent_vector: Any) -> Any:
         """The exact geodesic; `GeodesicIncompleteError` where it ends before."""

@@ -147,6 +147,31 @@ def test_products_and_arrays():
     assert found.cost < 1e-8
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize("metric", [rg.EuclideanMetric(), rg.TranslationMetric()], ids=repr)
+def test_trust_regions_end_at_the_exact_minimum_of_a_quadratic(metric):
+    """Where the gradient becomes exactly zero, Pymanopt divides by it and looks at what comes."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A, b = np.diag(rng.integers(1, 4, 4).astype(float)), rng.integers(-3, 4, 4).astype(float)
+        P = np.eye(4) - (0.25 if isinstance(metric, rg.TranslationMetric) else 0.0)
+        manifold = QuotientManifold(metric, np.zeros(4), rng=seed)
+
+        @pymanopt.function.autograd(manifold)
+        def cost(w, A=A, b=b, P=P):
+            return ((A @ (P @ w) - b) ** 2).sum()
+
+        found = pymanopt.optimizers.TrustRegions(verbosity=0).run(pymanopt.Problem(manifold, cost))
+        assert np.isfinite(found.cost)
+        assert found.gradient_norm < 1e-5
+
+
+def test_the_norm_of_an_ablation_and_gradients_as_lists():
+    manifold = QuotientManifold(rg.EuclideanNormMetric(rg.InvariantMetric()), rg.Pair(np.ones((3, 1)), np.ones((2, 1))))
+    gradient = [np.ones((3, 1)), np.zeros((2, 1))]
+    assert manifold.norm(manifold._like, manifold.euclidean_to_riemannian_gradient(manifold._like, gradient)) > 0.0
+
+
 def test_two_points_are_factorised_once_each():
     rng = np.random.default_rng(0)
     points = [rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))) for _ in range(3)]
