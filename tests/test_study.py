@@ -15,8 +15,9 @@ import pytest
 import scipy.stats
 
 import refgeo as rg
-from validation import fault, sign, table1, validity
-from validation.study import runner, statistics, summary, tiny
+from refgeo import diagonal
+from validation import fault, publish, sign, table1, validity
+from validation.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
 from validation.study.measures import MEASURES, Effort, Measured, Model
 
 ROOT = Path(__file__).parents[1]
@@ -370,6 +371,52 @@ def test_the_published_validity_can_be_computed_again():
     metric, direction, layer, pair = where.split(" | ")
     again = validity.errors(metric, f"encoder.layer.{layer}.attention.{pair}", direction, int(layer))
     assert np.allclose(again["2"], before["2"], rtol=1e-3)
+
+
+def published_models(population):
+    """A row for each model of a population of Table 1."""
+    return runner.load_table(ROOT / "validation" / "results" / f"table1-{population}.csv")
+
+
+def published_table():
+    return json.loads((ROOT / "validation" / "results" / "table1.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("population", ["digits", "sentences"])
+def test_the_published_table_is_that_of_its_models(population):
+    """τ again from the models' numbers, by pairs; and models were trained by the recipes of their index."""
+    rows = published_models(population)
+    found = published_table()["populations"][population]
+    assert found["models"] == len(rows)
+    assert found["trained"] == pytest.approx(np.mean([row["trained"] for row in rows]), abs=1e-3)
+    checked = 0
+    for measure, by_radius in found["gap"].items():
+        for radius, numbers in by_radius.items():
+            name = measure + (f" @ {radius}" if radius else "")
+            pairs = np.array([(row[name], row["gap"]) for row in rows if np.isfinite(row[name])])
+            assert numbers["models"] == len(pairs)
+            assert numbers["tau_a"][0] == pytest.approx(by_pairs(*pairs.T), abs=2e-3)  # ties of rounded numbers
+            checked += 1
+    assert checked > 10
+    recipe = {"digits": digits.Recipe, "sentences": sentences.Recipe}[population]
+    for row in rows:
+        for name, value in vars(recipe.drawn(int(row["unit"]))).items():
+            assert row[name] == pytest.approx(value, rel=1e-5)
+
+
+def test_the_published_diagonal_networks_can_be_computed_again():
+    rows = published_models("diagonal")
+    again = diagonal_sets.network_set(diagonal_sets.Setting(), int(rows[0]["unit"]))
+    assert len(rows) == len(again.test_loss)
+    assert np.allclose(again.test_loss, [row["test loss"] for row in rows], rtol=1e-3)
+    for measure in ("adaptive", "inv"):
+        found = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
+        assert np.allclose(found.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)
+
+
+def test_the_pages_table_is_that_of_the_results():
+    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
+    assert publish.markdown(published_table()) in page
 
 
 def test_the_published_projection_stops_where_it_says():

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from validation.study.runner import Row, load_table, of_population, save_table, versions
+from validation.study.statistics import Estimate
+from validation.table1 import PAPER, SHOWN
 
 HERE = Path(__file__).parent
 PICTURES = {
@@ -79,6 +81,27 @@ def publish_table1(folder: Path) -> None:
         shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
 
 
+def markdown(document: dict[str, Any]) -> str:
+    """Table 1 as the page has it: τ with the gap at the radius of the pictures, and the paper's in brackets."""
+    populations = document["populations"]
+    measures = dict.fromkeys(measure for found in populations.values() for measure in found["gap"])
+    lines = [
+        "| | " + " | ".join(f"{name}, {found['models']} models" for name, found in populations.items()) + " |",
+        "|---" * (len(populations) + 1) + "|",
+    ]
+    for measure in measures:
+        cells = []
+        for name, found in populations.items():
+            by_radius = found["gap"].get(measure, {})
+            numbers = by_radius.get(SHOWN, by_radius.get("", {}))
+            paper = PAPER.get(name, {}).get(measure)
+            told = str(Estimate(*numbers["tau_a"])) if numbers.get("models") else ""
+            cells.append(told + ("" if paper is None else f" ({paper:+.2f})".replace("-", "−")))
+        if any(cells):
+            lines.append(f"| {measure} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def save(place: Path, document: Any) -> None:
     """As JSON."""
     place.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -101,7 +124,8 @@ def main() -> None:
         print(f"{name}: published")
     if (folder / "table1" / "table1.json").is_file():
         publish_table1(folder / "table1")
-        print("table1: published")
+        print("table1: published; the page's table is")
+        print(markdown(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":
