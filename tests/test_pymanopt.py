@@ -63,7 +63,7 @@ def test_pymanopts_checks_of_gradient_and_hessian(metric, capsys):
     """The error of the linear model along exact geodesics falls with the square of the step, the quadratic's with its
     cube.
     """
-    for seed in range(3):
+    for seed in range(3 if repr(metric) == "InvariantMetric(relaxation=0.0)" else 1):  # others are integrated
         problem, start, _ = completion(seed, metric)
         v = problem.manifold.random_tangent_vector(start)
         for quadratic, slope in ((False, 2.0), (True, 3.0)):

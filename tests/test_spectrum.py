@@ -80,7 +80,7 @@ def dense(seed, name):
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("with_product", [True, False])
 def test_spectra_are_those_of_second_differences_along_geodesics(name, with_product):
-    for seed in range(2):
+    for seed in range(3 if name == "inv" else 1):  # the exact geodesics of the others are integrated
         value_and_grad, point, product = problem(seed)
         hessian = spectrum.RiemannianHessian(value_and_grad, point, METRICS[name], product if with_product else None)
         expected = np.linalg.eigvalsh(dense(seed, name))
