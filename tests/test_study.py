@@ -211,6 +211,9 @@ def test_a_study_from_training_to_the_table(tmp_path):
         by_pairs(inv["value"].to_numpy(), inv["gap"].to_numpy())
     )
     assert found["gap"]["inv"]["0.1"]["minus adaptive"] is not None
+    one = inv.groupby("model").first()
+    expected = scipy.stats.kendalltau(one["step_size"], one["gap"]).statistic
+    assert found["hyper-parameters"] == {"step_size": pytest.approx(expected)}
     assert json.loads((tmp_path / "table1.json").read_text())["versions"]["refgeo"] == rg.__version__
     table1.plot(document, tmp_path / "table1.png")
     table1.plot_gap(rows, tmp_path / "gap.png")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from scipy.stats import kendalltau
 
 from refgeo.files import write_whole
 from validation import experiment
@@ -84,6 +85,7 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
             "models": len(models),
             "trained": summary.trained(part),
             "without a number": len(without),
+            "hyper-parameters": _hyper_parameters(part),
             **{name: _tau(part, name) for name in ("gap", "test loss")},
             **{f"gap, {name}": _tau(some, "gap") for name, some in _subsets(part).items()},
         }
@@ -95,6 +97,18 @@ def _tau(rows: Sequence[Row], outcome: str) -> dict[str, Any]:
         measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
         for measure, by_radius in summary.by_radius(rows, outcome).items()
     }
+
+
+_NO_CAUSE = ("seed", "gap", "trained", "train error", "train loss", "test error", "test loss")
+
+
+def _hyper_parameters(rows: Sequence[Row]) -> dict[str, float]:
+    """τ_b of every number that training was given, with the gap: what else could rank the models."""
+    models = list({(row["unit"], row["model"]): row for row in rows}.values())
+    known = list(rows[0])[3 : list(rows[0]).index("measure")]  # behind population, unit and model
+    gap = [float(row["gap"]) for row in models]
+    columns = {name: [float(row[name]) for row in models] for name in known if name not in _NO_CAUSE}
+    return {name: float(kendalltau(values, gap).statistic) for name, values in columns.items() if len(set(values)) > 1}
 
 
 def _subsets(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -127,6 +141,8 @@ def say(document: dict[str, Any]) -> None:
             f"{population}: {found['models']} models, {found['trained']:.0%} trained, "
             f"{found['without a number']} numbers missing"
         )
+        told = ", ".join(f"{name} {tau:+.2f}" for name, tau in found["hyper-parameters"].items())
+        experiment.console.print(f"hyper-parameters, τ_b with the gap: {told or 'none differ'}")
         shown = Table("measure", "ρ", "τ with the gap", "p", "minus adaptive", "τ_b", "the paper")
         for measure, by_radius in found["gap"].items():
             for rho, numbers in by_radius.items():
