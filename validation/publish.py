@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from validation.study.runner import Row, load_table, of_population, save_table, versions
+from validation.study.runner import Row, about, load_table, of_population, save_table, versions
 from validation.study.statistics import Estimate
 from validation.table1 import PAPER, SHOWN
 
@@ -58,8 +58,7 @@ def by_model(rows: list[Row]) -> list[Row]:
     """A row for each model: what is known of it, and its measures by name and radius, means over batches."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
-        known = list(row)[: list(row).index("measure")]
-        one = found.setdefault((row["unit"], row["model"]), {name: row[name] for name in known})
+        one = found.setdefault((row["unit"], row["model"]), about(row))
         radius = "" if np.isnan(row["rho"]) else f" @ {row['rho']:g}"
         one.setdefault(f"{row['measure']}{radius}", []).append(row["value"])
     first = min(unit for unit, _ in found)

@@ -27,7 +27,7 @@ from refgeo.files import write_whole
 from validation import experiment
 from validation.study import summary
 from validation.study.measures import MEASURES, Effort
-from validation.study.runner import Row, Task, Workers, load_table, of_population, run, save_table, versions
+from validation.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table, versions
 from validation.study.statistics import Estimate
 
 PAPER = {
@@ -99,15 +99,25 @@ def _tau(rows: Sequence[Row], outcome: str) -> dict[str, Any]:
     }
 
 
-_NO_CAUSE = ("seed", "gap", "trained", "train error", "train loss", "test error", "test loss")
+_NO_CAUSE = (
+    "population",
+    "unit",
+    "model",
+    "seed",
+    "gap",
+    "trained",
+    "train error",
+    "train loss",
+    "test error",
+    "test loss",
+)
 
 
 def _hyper_parameters(rows: Sequence[Row]) -> dict[str, float]:
     """τ_b of every number that training was given, with the gap: what else could rank the models."""
-    models = list({(row["unit"], row["model"]): row for row in rows}.values())
-    known = list(rows[0])[3 : list(rows[0]).index("measure")]  # behind population, unit and model
+    models = [about(row) for row in {(row["unit"], row["model"]): row for row in rows}.values()]
     gap = [float(row["gap"]) for row in models]
-    columns = {name: [float(row[name]) for row in models] for name in known if name not in _NO_CAUSE}
+    columns = {name: [float(row[name]) for row in models] for name in models[0] if name not in _NO_CAUSE}
     return {name: float(kendalltau(values, gap).statistic) for name, values in columns.items() if len(set(values)) > 1}
 
 

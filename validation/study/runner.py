@@ -215,6 +215,22 @@ def _number(text: str) -> Any:
         return text
 
 
+_OF_A_NUMBER = (
+    "measure", "kind", "metric", "order", "curvature", "norm", "relaxation", "rho", "batch", "value", "upper", "note",
+)  # fmt: skip
+
+
+def about(row: Row) -> Row:
+    """What a row says of its model, and not of the number; without what only other populations have.
+
+    Examples
+    --------
+    >>> about({"unit": "0", "gap": 0.25, "step_size": math.nan, "measure": "inv", "rho": 0.1, "value": 3.0})
+    {'unit': '0', 'gap': 0.25}
+    """
+    return {name: x for name, x in row.items() if name not in _OF_A_NUMBER and x == x}
+
+
 def columns(rows: Iterable[Row], outcome: str) -> tuple[dict[str, Any], Any]:
     """Measures as columns over models, averaged over batches; and the outcome.
 
