@@ -125,7 +125,7 @@ def _subsets(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Models that trained, and those without label noise, where these are not all."""
     found = {
         "trained": [row for row in rows if row.get("trained", True)],
-        "no label noise": [row for row in rows if not row.get("label_noise", 0.0)],
+        "no label noise": [row for row in rows if not row.get("label_noise", 0.0) > 0.0],
     }
     return {name: some for name, some in found.items() if len(some) < len(rows)}
 
