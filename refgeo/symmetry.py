@@ -31,12 +31,13 @@ from refgeo.balanced import balance
 from refgeo.errors import RankDeficientError
 from refgeo.metrics.euclidean import TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric
+from refgeo.metrics.product import Blocks as Moved
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.scaling import ScalingMetric
-from refgeo.metrics.tangent_space import Metric
+from refgeo.metrics.tangent_space import Metric, five_point
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
 from refgeo.networks.reading import Network
-from refgeo.pair import Pair
+from refgeo.pair import Pair, as_pair
 from refgeo.sharpness.objective import ONLY, as_factors, checked_loss
 
 __all__ = [
@@ -82,19 +83,7 @@ class Symmetry:
 
     def velocity(self, params: Blocks, K: Any) -> dict[str, Any]:
         """d/dt exp(t K) θ at t = 0, by differences of fourth order."""
-
-        def at(t: float) -> dict[str, tuple[Array, ...]]:
-            return {name: as_factors(block) for name, block in self.act(params, K, t).items()}
-
-        h = 1e-3
-        ahead, behind, far, back = at(h), at(-h), at(2.0 * h), at(-2.0 * h)
-        return {
-            name: tuple(
-                (8.0 * (a - b) - (c - d)) / (12.0 * h)
-                for a, b, c, d in zip(ahead[name], behind[name], far[name], back[name], strict=True)
-            )
-            for name in ahead
-        }
+        return dict(five_point(lambda t: Moved(self.act(params, K, t)), 1e-3))
 
 
 def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array:
@@ -123,13 +112,13 @@ def general_linear(block: str, name: str = "") -> Symmetry:
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
-        pair = _pair(params, block)
+        pair = as_pair(block, params[block])
         h = pair.sizes[2]
         to, back = _gauge(pair)
         return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
     def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
-        pair = _pair(params, block)
+        pair = as_pair(block, params[block])
         return {block: Pair.unchecked(pair.G @ expm(-t * K), pair.H @ expm(t * K).mT)}
 
     return Symmetry(name or "GL(h)", (block,), generator, act)
@@ -183,23 +172,16 @@ def _on_heads(
     if rest:
         raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
 
-    def blocks(params: Blocks) -> dict[str, int]:
-        """All that moves, with its number of heads."""
-        biases = [part.removesuffix("weight") + "bias" for part in (query, key) if part.endswith("weight")]
-        found = {query: heads, key: groups}
-        return found | {bias: n for bias, n in zip(biases, (heads, groups), strict=False) if bias in params}
-
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
         return drawn(len(params[key]) // groups, (groups,), rng)
 
     def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
-        on_key = expm(t * K)
-        on_query = np.repeat(expm(-t * K).mT, several, axis=0)
         moved = {}
-        for part, count in blocks(params).items():
-            array = np.asarray(params[part])
-            A = on_query if part in (query, query.removesuffix("weight") + "bias") else on_key
-            moved[part] = (A @ array.reshape(count, len(array) // count, -1)).reshape(array.shape)
+        for weight, A in ((query, np.repeat(expm(-t * K).mT, several, axis=0)), (key, expm(t * K))):
+            bias = weight.removesuffix("weight") + "bias"
+            for part in (weight, bias) if weight.endswith("weight") and bias in params else (weight,):
+                array = np.asarray(params[part])
+                moved[part] = (A @ array.reshape(len(A), len(array) // len(A), -1)).reshape(array.shape)
         return moved
 
     return Symmetry(name, (query, key), generator, act)
@@ -211,12 +193,12 @@ def key_bias(block: str) -> Symmetry:
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
-        pair = _pair(params, block)
+        pair = as_pair(block, params[block])
         row = _unit(pair.H[..., -1, :].shape, rng, len(pair.block_shape))
         return np.asarray(row * np.linalg.norm(pair.H, axis=(-2, -1))[..., None] / pair.H.shape[-2] ** 0.5)
 
     def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
-        pair = _pair(params, block)
+        pair = as_pair(block, params[block])
         H = pair.H.copy()
         H[..., -1, :] += t * K
         return {block: Pair.unchecked(pair.G, H)}
@@ -342,11 +324,6 @@ def _gauge(pair: Pair) -> tuple[Array, Array]:
         return balance(pair.G, pair.H).to_balanced
     except RankDeficientError:
         return np.eye(pair.sizes[2]), np.eye(pair.sizes[2])
-
-
-def _pair(params: Blocks, block: str) -> Pair:
-    value = params[block]
-    return value if isinstance(value, Pair) else Pair(*value)
 
 
 # Measured -------------------------------------------------------------------------------------------------------------
@@ -617,7 +594,8 @@ def _share(symmetry: Symmetry, near: Blocks, grads: Blocks, rng: np.random.Gener
     for _ in range(samples):
         velocity = symmetry.velocity(near, symmetry.generator(near, rng))
         products, along, across = _Sums(), _Sums(), _Sums()
-        for name, parts in velocity.items():
+        for name, block in velocity.items():
+            parts = as_factors(block)
             if name not in grads:
                 raise ValueError(f"value_and_grad: the gradient of {name!r} is missing; {symmetry.name} moves it")
             slopes = tuple(grads[name]) if len(parts) == 2 else (grads[name],)

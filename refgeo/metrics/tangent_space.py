@@ -117,14 +117,14 @@ class TangentSpace(ABC, Generic[Point]):
             return self.riemannian_gradient(e - self.christoffel_adjoint(v, e))  # type: ignore[operator]
         there = self.metric.at(self.geodesic(v, 1.0, order))
         longest = float(np.max(self.norm(v) / self.norm(self.point), initial=0.0))
-        arriving: Any = _five_point(lambda t: self.geodesic(v, 1.0 + t, order), 1e-3 / max(longest, 1e-3))
+        arriving: Any = five_point(lambda t: self.geodesic(v, 1.0 + t, order), 1e-3 / max(longest, 1e-3))
         gradient: Any = there.riemannian_gradient(e)
         if there._is_horizontal_but_for_noise(arriving) and there._is_horizontal_but_for_noise(gradient):
             # without the rounding of the differences, closed forms serve the way back
             arriving, gradient = there.horizontal_projection(arriving), there.horizontal_projection(gradient)
         size = there.norm(gradient)
         step = 1e-3 * (there.norm(arriving) + there.norm(there.point)) / np.where(size > 0, size, 1.0)
-        back: Any = _five_point(lambda s: there.geodesic(-(arriving + gradient * (s * step)), 1.0, order), 1.0)
+        back: Any = five_point(lambda s: there.geodesic(-(arriving + gradient * (s * step)), 1.0, order), 1.0)
         return back * (-1.0 / step)  # type: ignore[no-any-return]
 
     def _is_horizontal_but_for_noise(self, v: Point) -> bool:
@@ -224,6 +224,12 @@ class TangentSpace(ABC, Generic[Point]):
         return self.from_coordinates(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
-def _five_point(f: Callable[[float], Any], step: float) -> Any:
-    """The derivative of f at 0; the error is O(step⁴)."""
+def five_point(f: Callable[[float], Any], step: float) -> Any:
+    """The derivative of f at 0; the error is O(step⁴).
+
+    Examples
+    --------
+    >>> round(float(five_point(np.exp, 1e-3)), 11)
+    1.0
+    """
     return ((f(step) - f(-step)) * 8.0 - (f(2.0 * step) - f(-2.0 * step))) * (1.0 / (12.0 * step))
