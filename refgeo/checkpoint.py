@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refgeo.files import write_whole
+from refgeo.files import write_text
 from refgeo.metrics.product import ProductMetric
 from refgeo.networks.geometry import block_metric, moving
 from refgeo.networks.layouts import Heads
@@ -206,7 +206,7 @@ def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]])
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    write_text(path, text)
 
 
 def check_plot(path: Path) -> None:

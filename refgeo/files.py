@@ -23,3 +23,17 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     beside = file.with_name(f".{file.name}.part")
     write(beside)
     os.replace(beside, file)
+
+
+def write_text(file: str | Path, text: str) -> None:
+    """A text in UTF-8, whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(f"{folder}/note.txt", "λ")
+    ...     Path(folder, "note.txt").read_text(encoding="utf-8")
+    'λ'
+    """
+    write_whole(file, lambda beside: beside.write_text(text, encoding="utf-8"))

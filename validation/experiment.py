@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from refgeo.files import write_whole
+from refgeo.files import write_text
 
 console = Console()
 
@@ -70,7 +70,7 @@ class Results:
     def save(self) -> None:
         """Write the file, whole or not at all."""
         text = json.dumps({"settings": self.settings, "values": self.values}, indent=1)
-        write_whole(self.path, lambda beside: beside.write_text(text, encoding="utf-8"))
+        write_text(self.path, text)
 
 
 def _in_processes(

@@ -23,7 +23,7 @@ import numpy as np
 from rich.table import Table
 from scipy.stats import kendalltau
 
-from refgeo.files import write_whole
+from refgeo.files import write_text
 from validation import experiment
 from validation.study import summary
 from validation.study.measures import MEASURES, Effort
@@ -140,7 +140,7 @@ def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]
         "populations": described(load_table(out / "table1.csv")),
     }
     text = json.dumps(document, indent=1)
-    write_whole(out / "table1.json", lambda beside: beside.write_text(text, encoding="utf-8"))
+    write_text(out / "table1.json", text)
     return document
 
 

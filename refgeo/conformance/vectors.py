@@ -26,7 +26,7 @@ from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import GIVEN, Case, Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
-from refgeo.files import write_whole
+from refgeo.files import write_text, write_whole
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, VALUES, Operation, Value
 
@@ -240,7 +240,7 @@ def _claim(folder: Path) -> None:
 
 def _write_manifest(folder: Path, manifest: Named) -> None:
     text = json.dumps(manifest | {"self": _own_digest(manifest)}, indent=1)
-    write_whole(folder / "manifest.json", lambda place: place.write_text(text + "\n", encoding="utf-8"))
+    write_text(folder / "manifest.json", text + "\n")
 
 
 def _own_digest(manifest: Named) -> str:

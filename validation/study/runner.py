@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import refgeo
-from refgeo.files import write_whole
+from refgeo.files import write_text, write_whole
 from validation import experiment
 from validation.study.measures import MEASURES, Effort, Measured, Model
 
@@ -126,7 +126,7 @@ def write(task: Task, rows: list[Row]) -> None:
     """A unit's file."""
     task.place.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"settings": task.settings, "versions": versions(), "rows": rows})
-    write_whole(task.place, lambda beside: beside.write_text(text, encoding="utf-8"))
+    write_text(task.place, text)
 
 
 def versions() -> dict[str, str]:
