@@ -14,6 +14,7 @@ from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric, InvariantMetric, MixedMetric
 from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.rotary import RotaryMetric
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import TangentSpace
 from refgeo.pair import Pair
@@ -51,6 +52,7 @@ __all__ = [
     "Progress",
     "RankDeficientError",
     "Report",
+    "RotaryMetric",
     "ScalingMetric",
     "SharpnessCurve",
     "SharpnessResult",

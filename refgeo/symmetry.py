@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from refgeo.metrics.euclidean import TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric
 from refgeo.metrics.product import Blocks as Moved
 from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.rotary import RotaryMetric, commuting_part
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric, five_point
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
@@ -45,6 +46,7 @@ __all__ = [
     "Symmetry",
     "Verification",
     "attention",
+    "commutant",
     "general_linear",
     "key_bias",
     "neurons",
@@ -96,7 +98,7 @@ def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
-def general_linear(block: str, name: str = "") -> Symmetry:
+def general_linear(block: str) -> Symmetry:
     r"""GL(h) on a pair: :math:`(G A^{-1}, H A^\top)`, every head by itself.
 
     Query with key, value with output, the two factors of LoRA; queries that share a key are stacked in G.
@@ -121,7 +123,19 @@ def general_linear(block: str, name: str = "") -> Symmetry:
         pair = as_pair(block, params[block])
         return {block: Pair.unchecked(pair.G @ expm(-t * K), pair.H @ expm(t * K).mT)}
 
-    return Symmetry(name or "GL(h)", (block,), generator, act)
+    return Symmetry("GL(h)", (block,), generator, act)
+
+
+def commutant(block: str) -> Symmetry:
+    """What rotary positions leave of GL(h) on a pair of query and key: a + bJ in each of the h/2 planes (i, i + h/2),
+    J a quarter turn.
+    """
+
+    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        return _commuting(pair.sizes[2], pair.block_shape, rng)
+
+    return replace(general_linear(block), name=ROTATIONS, generator=generator)
 
 
 def attention(query: str, key: str, heads: int, key_heads: int | None = None, name: str = "GL(h)") -> Symmetry:
@@ -140,23 +154,22 @@ def attention(query: str, key: str, heads: int, key_heads: int | None = None, na
 
 
 def rotary(query: str, key: str, heads: int, key_heads: int | None = None) -> Symmetry:
-    """What rotary positions leave of GL(h): a + bJ in each of the h/2 planes (i, i + h/2), J a quarter turn.
+    """The same as `commutant`, on the weights of queries and keys that are kept as two arrays.
 
     Parameters
     ----------
     query, key, heads, key_heads
         As for `attention`.
     """
+    return _on_heads(ROTATIONS, query, key, heads, key_heads, _commuting)
 
-    def commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        a, b = np.moveaxis(_unit((*shape, 2, h // 2), rng, len(shape)), -2, 0)
-        K = np.zeros((*shape, h, h))
-        i = np.arange(h // 2)
-        K[..., i, i] = K[..., i + h // 2, i + h // 2] = a
-        K[..., i, i + h // 2], K[..., i + h // 2, i] = -b, b
-        return K
 
-    return _on_heads("commutant of rotations", query, key, heads, key_heads, commuting)
+ROTATIONS = "commutant of rotations"
+
+
+def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    K = commuting_part(rng.standard_normal((*shape, h, h)))
+    return np.asarray(K / np.linalg.norm(K, axis=(-2, -1), keepdims=True))
 
 
 def _on_heads(
@@ -282,7 +295,12 @@ def of_metric(metric: Metric[Any]) -> list[Symmetry]:
     """
     base = _innermost(metric)
     parts = base.metrics if isinstance(base, ProductMetric) else {ONLY: base}
-    makers = ((InterpolatedMetric, general_linear), (TranslationMetric, translation), (ScalingMetric, scaling))
+    makers = (
+        (InterpolatedMetric, general_linear),
+        (RotaryMetric, commutant),
+        (TranslationMetric, translation),
+        (ScalingMetric, scaling),
+    )
     found = []
     for block, part in parts.items():
         part = _innermost(part)
@@ -308,7 +326,9 @@ def of_network(network: Network) -> list[Symmetry]:
     for layer in layout.layers(network.shapes):
         names = layer.query.weight, layer.key.weight
         heads = heads_of(layer, network.heads), heads_of(layer, network.key_value_heads)
-        if layer.rotary:
+        if layer.rotary and layer.paired:
+            found += [general_linear(f"{layer.prefix}query_key"), commutant(f"{layer.prefix}query_key")]
+        elif layer.rotary:
             found += [attention(*names, *heads), rotary(*names, *heads)]
         else:
             found.append(general_linear(f"{layer.prefix}query_key"))

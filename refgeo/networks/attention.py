@@ -67,7 +67,8 @@ class Linear:
 class AttentionLayer:
     """One layer: where its maps are and what its pairs are called.
 
-    ``rotary``: queries and keys are rotated by position, which leaves no GL(h); they stay arrays.
+    ``rotary``: queries and keys are rotated by position, which leaves little of GL(h). ``paired``: they are a pair;
+    otherwise arrays.
     """
 
     prefix: str
@@ -76,6 +77,7 @@ class AttentionLayer:
     value: Linear
     out: Linear
     rotary: bool = False
+    paired: bool = True
 
     def factors(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Factors]:
         """The layer's blocks, key heads leading."""
@@ -92,7 +94,7 @@ class AttentionLayer:
         if heads % key_heads:
             raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
         factors = {"value_out": (_stacked(value, key_heads), _stacked(out, heads, key_heads))}
-        if not self.rotary:
+        if self.paired:
             factors["query_key"] = (_stacked(query, heads, key_heads), _stacked(key, key_heads))
         return {self.prefix + name: factors[name] for name in sorted(factors)}
 
@@ -100,7 +102,7 @@ class AttentionLayer:
         self, pairs: Mapping[str, Pair], tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]], heads: int
     ) -> None:
         """The way back."""
-        maps = {"value_out": (self.value, self.out)} | ({} if self.rotary else {"query_key": (self.query, self.key)})
+        maps = {"value_out": (self.value, self.out)} | ({"query_key": (self.query, self.key)} if self.paired else {})
         for name, (first, second) in maps.items():
             G, H = pairs[self.prefix + name]
             grouped = heads // G.shape[0]
@@ -110,7 +112,7 @@ class AttentionLayer:
 
     def used(self, tensors: Mapping[str, object]) -> list[str]:
         """The tensors that the pairs are made of."""
-        linears = (self.value, self.out) if self.rotary else (self.query, self.key, self.value, self.out)
+        linears = (self.query, self.key, self.value, self.out) if self.paired else (self.value, self.out)
         return [name for linear in linears for name in linear.names(tensors)]
 
     def needed(self) -> list[str]:

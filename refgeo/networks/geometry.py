@@ -11,6 +11,7 @@ from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric
 from refgeo.metrics.pair import pair_metric
 from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.rotary import RotaryMetric
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.pair import Pair
@@ -63,6 +64,20 @@ def block_metric(
     return ProductMetric(
         {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}
     )
+
+
+def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
+    """A metric on pairs as a `RotaryMetric`, also inside an ablation.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> behind_rotations(rg.ConstantMetric(rg.MixedMetric()))
+    ConstantMetric(RotaryMetric(MixedMetric(relaxation=0.0)))
+    """
+    if isinstance(metric, ConstantMetric):
+        return ConstantMetric(behind_rotations(metric.base))
+    return metric if isinstance(metric, RotaryMetric) else RotaryMetric(metric)  # type: ignore[arg-type]
 
 
 def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:

@@ -1,30 +1,32 @@
 r"""What the checkpoints of the common architectures look like: where each layer's query, key, value and output are.
 
-=============  ====================================================================================================
-``bert``       Hugging Face BERT, RoBERTa, MiniLM, ...: ``encoder.layer.N.attention.self.query``
-``vit``        Hugging Face ViT, DeiT: ``encoder.layer.N.attention.attention.query``
-``gpt2``       Hugging Face GPT-2: ``h.N.attn.c_attn``, fused and stored transposed (Conv1D)
-``clip``       OpenAI and OpenCLIP, ``torch.nn.TransformerEncoder``: ``attn.`` or ``self_attn.in_proj_weight``, fused
-``clip_hf``    Hugging Face CLIP: ``self_attn.q_proj`` with ``out_proj``
-``timm``       timm's ViT: ``blocks.N.attn.qkv``, fused
-``llama``      Llama, Mistral, Qwen2, ...: ``self_attn.q_proj`` with ``o_proj``, grouped queries, rotary positions
-``llama_nope`` the same names in a network without rotary positions
-``lora``       PEFT adapters: every ``lora_A``, ``lora_B``
-=============  ====================================================================================================
+================  =================================================================================================
+``bert``          Hugging Face BERT, RoBERTa, MiniLM, ...: ``encoder.layer.N.attention.self.query``
+``vit``           Hugging Face ViT, DeiT: ``encoder.layer.N.attention.attention.query``
+``gpt2``          Hugging Face GPT-2: ``h.N.attn.c_attn``, fused and stored transposed (Conv1D)
+``clip``          OpenAI and OpenCLIP, ``torch.nn.TransformerEncoder``: ``attn.`` or ``self_attn.in_proj_weight``, fused
+``clip_hf``       Hugging Face CLIP: ``self_attn.q_proj`` with ``out_proj``
+``timm``          timm's ViT: ``blocks.N.attn.qkv``, fused
+``llama``         Llama, Mistral, Qwen2, ...: ``self_attn.q_proj`` with ``o_proj``, grouped queries, rotary positions
+``llama_rotary``  the same, with query and key as a pair, for `refgeo.RotaryMetric`
+``llama_nope``    the same names in a network without rotary positions
+``lora``          PEFT adapters: every ``lora_A``, ``lora_B``
+================  =================================================================================================
 
 Rotary positions. Query and key at positions s and t meet as :math:`q^\top R_{t-s} k`, with R a rotation in each of h/2
 planes of different frequency. A change of weights (A⁻¹, Aᵀ) leaves that alone only if A commutes with all R: of GL(h)
 there remain the scaled rotations of each plane, :math:`(\mathbb{C}^*)^{h/2}`. Quotienting by GL(h) would identify
-networks that are different functions, so query and key stay arrays there, with the elementwise metric by default: it
-does not notice the scalings, but it does notice the rotations of that smaller group. Value and output have their GL(h)
-as ever.
+networks that are different functions. With ``llama`` query and key stay arrays, with the elementwise metric by default:
+it does not notice the scalings, but it does notice the rotations of that smaller group. With ``llama_rotary`` they are
+a pair, and `Network.metric` divides by exactly that group. A network that also normalises queries and keys (Qwen3) has
+not even that, and ``llama_rotary`` refuses it. Value and output have their GL(h) as ever.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -114,6 +116,10 @@ class AttentionLayout:
         """The tensors that the pairs are made of."""
         return {name for layer in self.layers(names) for name in layer.used(names)}
 
+    def rotary(self, names: Mapping[str, object]) -> set[str]:
+        """The pairs behind rotary positions."""
+        return {f"{layer.prefix}query_key" for layer in self.layers(names) if layer.rotary and layer.paired}
+
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
@@ -158,6 +164,10 @@ class LowRankLayout:
         """The tensors that the pairs are made of."""
         return {name for pair in self._adapters(names).values() for name in pair}
 
+    def rotary(self, names: Mapping[str, object]) -> set[str]:
+        """None."""
+        return set()
+
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The way back."""
         tensors = {}
@@ -189,11 +199,11 @@ def _pair(name: str, factors: Factors) -> Pair:
         raise LayoutError(f"{name}: {error}") from error
 
 
-def _separate(prefix: str, query: str, key: str, value: str, out: str, rotary: bool = False) -> AttentionLayer:
+def _separate(prefix: str, query: str, key: str, value: str, out: str) -> AttentionLayer:
     def linear(name: str) -> Linear:
         return Linear(f"{prefix}{name}.weight", f"{prefix}{name}.bias")
 
-    return AttentionLayer(prefix, linear(query), linear(key), linear(value), Linear(f"{prefix}{out}.weight"), rotary)
+    return AttentionLayer(prefix, linear(query), linear(key), linear(value), Linear(f"{prefix}{out}.weight"))
 
 
 def _fused(prefix: str, weight: str, bias: str, out: str, transposed: bool = False) -> AttentionLayer:
@@ -201,8 +211,9 @@ def _fused(prefix: str, weight: str, bias: str, out: str, transposed: bool = Fal
     return AttentionLayer(prefix, query, key, value, Linear(prefix + out, transposed=transposed))
 
 
-def _llama(prefix: str, rotary: bool) -> AttentionLayer:
-    return _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj", rotary)
+def _llama(prefix: str, rotary: bool, paired: bool) -> AttentionLayer:
+    layer = _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj")
+    return replace(layer, rotary=rotary, paired=paired)
 
 
 LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
@@ -247,15 +258,23 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
     "llama": AttentionLayout(
         r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
         "model.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _llama(prefix, rotary=True),
+        lambda prefix: _llama(prefix, rotary=True, paired=False),
         r"o_proj\.bias|rotary_emb\.inv_freq|[qk]_norm\.weight",
+        constants=r".*\brotary_emb\.inv_freq",
+        biases=False,
+    ),
+    "llama_rotary": AttentionLayout(
+        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
+        "model.layers.N.self_attn.q_proj.weight",
+        lambda prefix: _llama(prefix, rotary=True, paired=True),
+        r"o_proj\.bias|rotary_emb\.inv_freq",
         constants=r".*\brotary_emb\.inv_freq",
         biases=False,
     ),
     "llama_nope": AttentionLayout(
         r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
         "model.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _llama(prefix, rotary=False),
+        lambda prefix: _llama(prefix, rotary=False, paired=True),
         r"o_proj\.bias",
         biases=False,
     ),

@@ -17,7 +17,7 @@ from refgeo.arguments import Array
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.errors import LayoutError
-from refgeo.networks.geometry import block_metric
+from refgeo.networks.geometry import behind_rotations, block_metric
 from refgeo.networks.layouts import LAYOUTS, Heads
 from refgeo.pair import Pair
 
@@ -65,8 +65,12 @@ class Network:
     def metric(
         self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
     ) -> ProductMetric:
-        """The product geometry of the blocks, see `refgeo.networks.block_metric`."""
-        return block_metric(self.blocks, pairs, arrays, frozen)
+        """The product geometry of the blocks, see `refgeo.networks.block_metric`; behind rotary positions the pair
+        metric becomes a `RotaryMetric`.
+        """
+        metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
+        turned = LAYOUTS[self.layout].rotary(self.shapes)
+        return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
 
     def state_dict(
         self,
@@ -175,7 +179,7 @@ def read(
         A ``.safetensors`` file (never a pickle), or a state dict of arrays.
     layout : str
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
-        ``"llama"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each looks like.
+        ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each looks like.
     heads : int or mapping of str to int, optional
         Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
