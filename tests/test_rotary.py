@@ -71,7 +71,9 @@ def test_inner_product_and_projection_are_their_definitions(name, batch, n, m, h
         product = definition(name, *one, x, block(b, i))
         assert abs(space.inner_product(a, b)[i] - product) <= 1e-13 * (space.norm(a) * space.norm(b))[i]
         # the metric is diagonal, and least squares in its units is independent of the gauge
-        weights = np.sqrt([definition(name, *one, e, e) for e in (unflatten(c, one) for c in np.eye(flatten(one).size))])
+        weights = np.sqrt(
+            [definition(name, *one, e, e) for e in (unflatten(c, one) for c in np.eye(flatten(one).size))]
+        )
         V = vertical_matrix(one) * weights[:, None]
         V = V / np.linalg.norm(V, axis=0)
         rest = weights * flatten(x) - V @ np.linalg.lstsq(V, weights * flatten(x), rcond=None)[0]
@@ -115,14 +117,18 @@ def test_christoffel_satisfies_the_koszul_identity_and_its_adjoint_the_dot_test(
         moved = (F[i] + 1e-30j * d[i] for F, d in zip(point, direction, strict=True))
         return definition(name, *moved, block(x, i), block(y, i)).imag / 1e-30
 
-    left, gamma, adjoint = 2 * space.inner_product(space.christoffel(a, b), c), space.christoffel(a, b), (
-        space.christoffel_adjoint(a, e)
+    left, gamma, adjoint = (
+        2 * space.inner_product(space.christoffel(a, b), c),
+        space.christoffel(a, b),
+        (space.christoffel_adjoint(a, e)),
     )
     for i in blocks(point):
         terms = [along(i, a, b, c), along(i, b, a, c), -along(i, c, a, b)]
         assert abs(left[i] - sum(terms)) <= 1e-12 * max(map(abs, terms))
         one, other = flatten(block(e, i)) @ flatten(block(gamma, i)), flatten(block(adjoint, i)) @ flatten(block(b, i))
-        assert abs(one - other) <= 1e-12 * np.linalg.norm(flatten(block(e, i))) * np.linalg.norm(flatten(block(gamma, i)))
+        assert abs(one - other) <= 1e-12 * np.linalg.norm(flatten(block(e, i))) * np.linalg.norm(
+            flatten(block(gamma, i))
+        )
 
 
 @names
@@ -236,8 +242,10 @@ def test_hessian_is_the_second_derivative_along_exact_geodesics(name):
     space = rg.RotaryMetric(name).at(point)
     v = space.random_tangent_vector(7)
     egrad, step = f(point)[1], 1e-3
-    ehess_v = (8 * (f(point + step * v)[1] - f(point - step * v)[1]) - (
-        f(point + 2 * step * v)[1] - f(point - 2 * step * v)[1])) / (12 * step)
+    ehess_v = (
+        8 * (f(point + step * v)[1] - f(point - step * v)[1])
+        - (f(point + 2 * step * v)[1] - f(point - 2 * step * v)[1])
+    ) / (12 * step)
     hessian = space.riemannian_hessian(egrad, ehess_v, v)
     assert space.is_horizontal(hessian, 1e-7)
     values = [f(space.geodesic(v, k * 1e-2, "exact"))[0] for k in (-2, -1, 0, 1, 2)]

@@ -5,8 +5,8 @@ GL(h) only :math:`A = aI + bJ` in each plane leaves the loss alone, J a quarter 
 
 As complex columns :math:`z = G_{\cdot i} + \mathrm{i}\, G_{\cdot, i+h/2}` and w of H, that is one complex number per
 plane, :math:`(z, w) → (z/c, \bar c\, w)`. Its modulus is the GL(1) of a real pair with h = 1 and factors
-:math:`(\mathrm{Re}\,z, \mathrm{Im}\,z)`, :math:`(\mathrm{Re}\,w, \mathrm{Im}\,w)`, which the pair metrics divide by. Its
-phase moves along :math:`(\mathrm{i}z, \mathrm{i}w)`, which is orthogonal to the orbits of the modulus and turns the
+:math:`(\mathrm{Re}\,z, \mathrm{Im}\,z)`, :math:`(\mathrm{Re}\,w, \mathrm{Im}\,w)`, which the pair metrics divide
+by. Its phase moves along :math:`(\mathrm{i}z, \mathrm{i}w)`, which is orthogonal to the orbits of the modulus and turns the
 factors without changing the metric. So the horizontal space is that of the pairs less one direction a plane; and as a
 geodesic conserves its product with such a direction, Γ and all geodesics are those of the pairs, closed forms included.
 """
@@ -48,9 +48,10 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         Examples
         --------
         >>> import refgeo as rg
-        >>> space = rg.RotaryMetric().at(rg.Pair([[1.0, 0.0]], [[2.0, 0.0]]))
-        >>> space.vertical_vector([[0.0, -1.0], [1.0, 0.0]]).G
-        array([[ 0., -1.]])
+        >>> space = rg.RotaryMetric().at(rg.Pair(np.eye(2), 2 * np.eye(2)))
+        >>> space.vertical_vector([[0.0, -1.0], [1.0, 0.0]]).H
+        array([[ 0., -2.],
+               [ 2.,  0.]])
         """
         generator = real_array("K", K)
         h = self.point.sizes[2]
@@ -65,9 +66,10 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         Examples
         --------
         >>> import refgeo as rg
-        >>> space = rg.RotaryMetric().at(rg.Pair([[1.0, 0.0]], [[2.0, 0.0]]))
-        >>> space.horizontal_projection(rg.Pair([[1.0, 1.0]], [[0.0, 0.0]])).H.round(12)
-        array([[ 1., -1.]])
+        >>> space = rg.RotaryMetric().at(rg.Pair(np.eye(2), np.eye(2)))
+        >>> space.horizontal_projection(rg.Pair([[1.0, -1.0], [1.0, 1.0]], np.zeros((2, 2)))).G.round(12)
+        array([[ 0.5, -0.5],
+               [ 0.5,  0.5]])
         """
         return self._horizontal(self._vector("v", v))
 

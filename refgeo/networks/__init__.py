@@ -2,6 +2,7 @@
 
 from refgeo.networks.geometry import block_metric
 from refgeo.networks.models import AttentionClassifier, DeepLinear, LowRankAdapter
+from refgeo.networks.neurons import NeuronPairs
 from refgeo.networks.reading import LAYOUTS, LayoutError, Network, read
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "LayoutError",
     "LowRankAdapter",
     "Network",
+    "NeuronPairs",
     "block_metric",
     "read",
 ]

@@ -179,7 +179,7 @@ def read(
         A ``.safetensors`` file (never a pickle), or a state dict of arrays.
     layout : str
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
-        ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each looks like.
+        ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
     heads : int or mapping of str to int, optional
         Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
