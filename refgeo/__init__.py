@@ -32,6 +32,7 @@ from refgeo.sharpness import (
 if TYPE_CHECKING:
     from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, symmetry, testing, toy
     from refgeo.conformance import Report, check
+    from refgeo.distance import Distance, quotient_distance
     from refgeo.gradients import value_and_grad
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AverageSharpness",
     "ConstantMetric",
+    "Distance",
     "ElementwiseMetric",
     "EuclideanMetric",
     "EuclideanNormMetric",
@@ -67,6 +69,7 @@ __all__ = [
     "diagonal",
     "formulas",
     "networks",
+    "quotient_distance",
     "spectrum",
     "strategies",
     "symmetry",
@@ -76,7 +79,13 @@ __all__ = [
     "worst_case_sharpness",
 ]
 
-_DEFERRED = {"check": "refgeo.conformance", "Report": "refgeo.conformance", "value_and_grad": "refgeo.gradients"}
+_DEFERRED = {
+    "Distance": "refgeo.distance",
+    "Report": "refgeo.conformance",
+    "check": "refgeo.conformance",
+    "quotient_distance": "refgeo.distance",
+    "value_and_grad": "refgeo.gradients",
+}
 _DEFERRED_MODULES = (
     "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "symmetry", "testing",
     "toy",

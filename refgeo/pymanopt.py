@@ -12,6 +12,7 @@ import numpy as np
 from pymanopt.manifolds.manifold import Manifold
 
 from refgeo.arguments import Array, Order
+from refgeo.distance import quotient_distance
 from refgeo.errors import NotFiniteError
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, as_pair
@@ -145,6 +146,13 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
     def exp(self, point: Any, tangent_vector: Any) -> Any:
         """The exact geodesic; `GeodesicIncompleteError` where it ends before."""
         return self.at(point).geodesic(tangent_vector, 1.0, "exact")
+
+    def dist(self, point_a: Any, point_b: Any) -> float:
+        """The distance in the quotient, where it has a closed form; see `refgeo.quotient_distance` for bounds."""
+        found = quotient_distance(self.metric, point_a, point_b, n_shots=0)
+        if not found.is_exact:
+            raise NotImplementedError(f"no closed form for {self.metric!r} on {point_a!r}; between {found}")
+        return found.upper
 
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:
         """Projected to the horizontal space at the other point."""

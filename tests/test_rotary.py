@@ -153,7 +153,7 @@ def test_everything_is_equivariant(name, batch, n, m, h, size):
     assert np.allclose(there.gradient_at(x, moved_e), space.gradient_at(x, e), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["inv", "mix"])
+@names
 @pytest.mark.parametrize("horizontal", [True, False])
 @sizes
 def test_exact_geodesics_solve_the_equation_and_stay_horizontal(name, horizontal, size):

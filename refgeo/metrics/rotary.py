@@ -6,9 +6,10 @@ GL(h) only :math:`A = aI + bJ` in each plane leaves the loss alone, J a quarter 
 As complex columns :math:`z = G_{\cdot i} + \mathrm{i}\, G_{\cdot, i+h/2}` and w of H, that is one complex number per
 plane, :math:`(z, w) → (z/c, \bar c\, w)`. Its modulus is the GL(1) of a real pair with h = 1 and factors
 :math:`(\mathrm{Re}\,z, \mathrm{Im}\,z)`, :math:`(\mathrm{Re}\,w, \mathrm{Im}\,w)`, which the pair metrics divide
-by. Its phase moves along :math:`(\mathrm{i}z, \mathrm{i}w)`, which is orthogonal to the orbits of the modulus and turns the
-factors without changing the metric. So the horizontal space is that of the pairs less one direction a plane; and as a
-geodesic conserves its product with such a direction, Γ and all geodesics are those of the pairs, closed forms included.
+by. Its phase moves along :math:`(\mathrm{i}z, \mathrm{i}w)`, which is orthogonal to the orbits of the modulus and turns
+the factors without changing the metric. So the horizontal space is that of the pairs less one direction a plane; and as
+a geodesic conserves its product with such a direction, Γ and all geodesics are those of the pairs, closed forms
+included.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         --------
         >>> import refgeo as rg
         >>> space = rg.RotaryMetric().at(rg.Pair(np.eye(2), 2 * np.eye(2)))
-        >>> space.vertical_vector([[0.0, -1.0], [1.0, 0.0]]).H
+        >>> space.vertical_vector([[0.0, -1.0], [1.0, 0.0]]).H + 0.0
         array([[ 0., -2.],
                [ 2.,  0.]])
         """
@@ -104,7 +105,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return _columns(self._pairs.christoffel_adjoint(self._vector("a", a), self._vector("e", e)))
 
     def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        """That of the pairs, "exact" in closed form for inv and mix."""
+        """That of the pairs, "exact" in closed form but with relaxation."""
         return _columns(self._pairs.geodesic(self._vector("v", v), t, order))
 
     def geodesic_gradient(self, v: Pair, e: Pair, order: Order = 2) -> Pair:
@@ -217,6 +218,19 @@ def commuting_part(K: Array) -> Array:
     part[..., i, i + half] = (K[..., i, i + half] - K[..., i + half, i]) / 2
     part[..., i + half, i] = -part[..., i, i + half]
     return part
+
+
+def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]:
+    """The complex columns z and w of every plane, shape ``(..., h/2, n)`` and ``(..., h/2, m)``.
+
+    Examples
+    --------
+    >>> complex_columns(Pair(np.eye(2), np.eye(2)))[0]
+    array([[1.+0.j, 0.+1.j]])
+    """
+    half = pair.sizes[2] // 2
+    z, w = ((F[..., :half] + 1j * F[..., half:]).mT for F in pair)
+    return z, w
 
 
 def _planes(pair: Pair) -> Pair:
