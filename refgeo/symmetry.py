@@ -293,19 +293,20 @@ def of_metric(metric: Metric[Any]) -> list[Symmetry]:
     >>> [(one.name, one.blocks) for one in of_metric(rg.ProductMetric(metrics))]
     [('GL(h)', ('qk',)), ('translation', ('b',))]
     """
-    base = _innermost(metric)
-    parts = base.metrics if isinstance(base, ProductMetric) else {ONLY: base}
     makers = (
         (InterpolatedMetric, general_linear),
         (RotaryMetric, commutant),
         (TranslationMetric, translation),
         (ScalingMetric, scaling),
     )
-    found = []
-    for block, part in parts.items():
-        part = _innermost(part)
-        found += [make(block) for kind, make in makers if isinstance(part, kind)]
-    return found
+    return [make(block) for block, one in _parts(metric).items() for kind, make in makers if isinstance(one, kind)]
+
+
+def _parts(metric: Metric[Any]) -> dict[str, Any]:
+    """The metrics of all blocks, without ablations."""
+    base = _innermost(metric)
+    parts = base.metrics if isinstance(base, ProductMetric) else {ONLY: base}
+    return {block: _innermost(part) for block, part in parts.items()}
 
 
 def _innermost(metric: Any) -> Any:
@@ -480,7 +481,8 @@ def verify(
         ``f(params) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`, or ``f(params) -> loss``.
     params : Pair, array or dict
     geometry : metric, Network, Symmetry or several
-        A metric stands for the symmetries that it divides by, a network for those of its layout.
+        A metric stands for the symmetries that it divides by, a network for those of its layout. Of a relaxed metric it
+        is told besides that it has not the symmetry itself.
     sizes : float or sequence of float
         t: 0.1 changes entries by a tenth, 1 by a factor of about e.
     samples : int
@@ -546,7 +548,29 @@ def verify(
                 change = max(change, abs(moved - here) / scale) if math.isfinite(moved) else math.inf
         share = math.nan if grads is None else _share(one, near, grads, generator, samples)
         found.append(Finding(one.name, one.blocks, change, share, max(times), len(times) * samples, least))
+    if isinstance(geometry, Metric):
+        found += [
+            _of_relaxed(block, metric, near[block], times, generator)
+            for block, metric in _parts(geometry).items()
+            if isinstance(metric, InterpolatedMetric) and metric.relaxation > 0.0
+        ]
     return Verification(tuple(found))
+
+
+def _of_relaxed(
+    block: str, metric: InterpolatedMetric, pair: Pair, times: list[float], rng: np.random.Generator
+) -> Finding:
+    """Of a loss that has a symmetry the sharpness has none, if the metric has none: lengths change along the orbit."""
+    group, change = general_linear(block), 0.0
+    space = metric.at(pair)
+    v = space.random_tangent_vector(rng)
+    for t in times:
+        K = group.generator({block: pair}, rng)
+        there, moved = (group.act({block: x}, K, t)[block] for x in (pair, v))
+        change = max(change, float(np.max(np.abs(metric.at(there).norm(moved) / space.norm(v) - 1.0))))
+    return Finding(
+        f"GL(h), of the metric with ε = {metric.relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
+    )
 
 
 def _block(value: Any) -> Any:

@@ -45,7 +45,7 @@ def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
         grads = residual @ pair.H + penalty * pair.G, residual.mT @ pair.G
         return 0.5 * float(np.sum(residual**2) + penalty * np.sum(pair.G**2)), rg.Pair(*grads)
 
-    for metric in (rg.InvariantMetric(), rg.MixedMetric(1e-3), rg.ConstantMetric(rg.InvariantMetric())):
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.ConstantMetric(rg.InvariantMetric())):
         (found,) = symmetry.verify(loss, point, metric, rng=seed)
         assert found.verdict == "holds"
         assert found.digits > 10
@@ -185,6 +185,23 @@ def test_relu_neurons_can_be_rescaled_and_gelu_neurons_cannot(seed):
         symmetry.rescaling("up", "down"),
     )
     assert whole.holds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tied_weights_and_relaxed_metrics_have_no_symmetry(seed):
+    """A factor that is used a second time, and a metric that changes along the orbit although the loss does not."""
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((2, 5, 3)), rng.standard_normal((2, 4, 3)))
+    x = rng.standard_normal((6, 4))
+
+    def tied(p, again=1.0):
+        return float(np.sum(np.tanh(p.product @ x.T)) + again * np.sum(np.tanh(p.G[0] @ p.G[1].T)))
+
+    assert verdicts(symmetry.verify(tied, point, rg.InvariantMetric())) == ["does not hold"]
+    free = symmetry.verify(lambda p: tied(p, 0.0), point, rg.InvariantMetric(1e-3))
+    assert verdicts(free) == ["holds", "does not hold"]
+    assert free.findings[1].symmetry == "GL(h), of the metric with ε = 0.001"
+    assert not free.holds
 
 
 def test_norm_scales_translations_and_scalings():
@@ -432,3 +449,21 @@ def test_real_architectures_have_what_they_have(name):
     else:
         assert told == {"query_key": "holds", "key bias": "holds", "value_out": "holds"}
     assert all(one.digits > 10 for one in found if one.holds)
+    if name in ("llama", "qwen2"):  # and with the pairs that the smaller group is divided out of
+        network = rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, "llama_rotary", 4, key_heads)
+        evaluate = rg.adapters.torch_value_and_grad(module, network, loss, dtype=np.float64)
+        pair = next(block for block in network.blocks if block.endswith("query_key"))
+        assert isinstance(network.metric("mix").metrics[pair], rg.RotaryMetric)
+        told = symmetry.verify(lambda blocks: evaluate(blocks, ids), network.blocks, network)
+        assert [one.verdict for one in told] == ["does not hold", "holds", "holds"]
+        only = rg.ProductMetric({pair: rg.RotaryMetric("mix")})
+        values = []
+        for angle in (0.0, 1.0):
+            half = network.blocks[pair].sizes[2] // 2
+            turn = np.kron([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]], np.eye(half))
+            moved = network.blocks | {pair: network.blocks[pair].transform(np.exp(angle) * turn)}
+            values.append(rg.worst_case_sharpness(lambda b: evaluate(b, ids), moved, only, 0.1, n_iter=5).value)
+        assert values[1] == pytest.approx(values[0], rel=1e-8)
+    if name == "qwen3":
+        with pytest.raises(rg.networks.LayoutError, match="left over"):
+            rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, "llama_rotary", 4, key_heads)

