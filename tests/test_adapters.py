@@ -10,6 +10,9 @@ import refgeo as rg
 from refgeo import formulas
 
 
+SOME = ["7x4x1", "5x4x2/k3", "10x9x4/k3", "10x9x4/k10", "4-25x24x6/k3"]
+
+
 def test_unbatched_gives_leading_dimensions_back():
     def single(name):
         def call(metric, G, *rest):
@@ -50,10 +53,10 @@ def sgd(damping):
 def test_an_optimisers_gradient_is_read_without_losing_digits(dtype):
     pytest.importorskip("torch")
     assert rg.check(sgd(0.0), dtype=dtype).passed
-    damped = rg.check(sgd(0.01), dtype=dtype)
+    damped = rg.check(sgd(0.01), dtype=dtype, cases=SOME)
     assert damped.wrong == ["riemannian_gradient[mix]"]
     assert any("ε = 0.01 " in row.diagnosis for row in damped.failures)
-    assert rg.check(sgd(0.01), dtype=dtype, relaxation=0.01).passed
+    assert rg.check(sgd(0.01), dtype=dtype, relaxation=0.01, cases=SOME).passed
 
 
 @pytest.mark.parametrize("relaxation", [1e-4, 0.3])
@@ -61,8 +64,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     relaxed = backend(**{
         name: lambda *a, name=name: getattr(formulas, name)(*a, relaxation=relaxation) for name in FUNCTIONS
     })  # fmt: skip
-    some = ["7x4x1", "5x4x2/k3", "10x9x4/k3", "10x9x4/k10", "4-25x24x6/k3"]
-    report = rg.check(relaxed, relaxation=relaxation, cases=some)
+    report = rg.check(relaxed, relaxation=relaxation, cases=SOME)
     assert report.passed
     assert str(report.points).endswith(f"ε = {relaxation:g}")
     plain = rg.check(backend(), relaxation=relaxation, checks=["riemannian_gradient"])
@@ -142,7 +144,7 @@ def _first_velocity(space, v, t):
 def test_exact_geodesics_of_mix_are_judged_at_any_h(change):
     report = rg.check(
         exact_of_mix(change), metrics=["mix"], checks=["geodesic"],
-        cases=["4x4x4", "5x4x2", "5x4x3", "6x5x4", "10x9x4/k10", "10x9x4/k3", "3-5x6x3", "3-5x4x4", "2-7x4x1"],
+        cases=["4x4x4", "5x4x3", "6x5x4", "10x9x4/k10", "3-5x4x4"],
     )  # fmt: skip
     assert report.wrong in (["geodesic[mix]"], ["geodesic_exact[mix]"])
 
