@@ -9,7 +9,6 @@ from helpers import FUNCTIONS, backend
 import refgeo as rg
 from refgeo import formulas
 
-
 SOME = ["7x4x1", "5x4x2/k3", "10x9x4/k3", "10x9x4/k10", "4-25x24x6/k3"]
 
 

@@ -16,7 +16,7 @@ refgeo.check, refgeo.Report, refgeo.networks
 
 
 def test_import_loads_numpy_and_scipy_only():
-    result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, check=True)
     tops, deferred = result.stdout.splitlines()
     # cython_runtime is no package: SciPy's compiled modules make it
     assert set(tops.split()) - {"cython_runtime"} == {"numpy", "refgeo", "scipy"}

@@ -1,4 +1,4 @@
-"""The README's recipes, run as they stand there."""
+"""The recipes of the documentation: their derivatives and orbits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 import refgeo as rg
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.S | re.M)
+PAGE = Path(__file__).parent.parent / "validation" / "docs" / "sharpness.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.S | re.M)
 
 
 def recipe(beginning):
     """What the first block with this text defines."""
     found = next(block for block in BLOCKS if beginning in block)
     names: dict = {}
-    exec(compile(found, "README.md", "exec"), names)
+    exec(compile(found, "sharpness.md", "exec"), names)
     return names
 
 
@@ -26,7 +26,7 @@ def test_torch_recipe(capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.manual_seed(0)
     example = next(block for block in BLOCKS if "torch.nn.TransformerEncoderLayer" in block)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, "sharpness.md", "exec"), {})
     assert "SharpnessResult(value=" in capsys.readouterr().out
     # in float64: derivatives, and the invariance of an orbit
     module = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, dtype=torch.float64)

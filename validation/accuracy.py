@@ -1,6 +1,6 @@
-"""Digits of the horizontal projection against enclosures: the README's table, measured.
+"""Digits of the horizontal projection against enclosures.
 
-    python -m validation.accuracy
+    python -m validation.accuracy [--seeds 20] [--out DIR]
 
 For each condition number κ(G) = κ(H), the worst relative error (Frobenius norm of both parts) over random 10×4 and
 9×4 factors: the paper's formulas with Gram matrices, for inv with scipy.linalg.solve_sylvester and with Cholesky and
@@ -8,6 +8,7 @@ eigh, and refgeo's factorised route.
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 import scipy.linalg
@@ -15,6 +16,7 @@ import scipy.linalg
 import refgeo as rg
 from refgeo import formulas
 from refgeo.exact import ExactTangentSpace
+from validation import experiment
 
 CONDITIONS = (1e1, 1e2, 1e3, 1e4, 1e6)
 
@@ -46,10 +48,9 @@ def relative_error(result, expected):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the table (results)")
     options = parser.parse_args()
-    print("| κ(G) = κ(H) | inv, Grams, `solve_sylvester` | inv, Grams, Cholesky + `eigh` | **inv, refgeo** "
-          "| mix, Grams | **mix, refgeo** |")  # fmt: skip
-    print("|---|---|---|---|---|---|")
+    rows = []
     for condition in CONDITIONS:
         worst = np.zeros(5)
         for seed in range(options.seeds):
@@ -69,7 +70,12 @@ def main():
             ]
             worst = np.maximum(worst, np.nan_to_num(errors, nan=np.inf))
         cells = ["no digits" if not error < 0.5 else f"{error:.0e}" for error in worst]
-        print(f"| {condition:.0e} | " + " | ".join(cells) + " |")
+        rows.append([f"{condition:.0e}", *cells])
+    header = [
+        "κ(G) = κ(H)", "inv, Grams, `solve_sylvester`", "inv, Grams, Cholesky + `eigh`", "**inv, refgeo**",
+        "mix, Grams", "**mix, refgeo**",
+    ]  # fmt: skip
+    experiment.table(header, rows, options.out / "accuracy.md")
 
 
 if __name__ == "__main__":

@@ -162,20 +162,21 @@ def main() -> None:
     }
     results.measure_all(solve, tasks, 1, "completion")
     plot(results.values, options.out / "completion.png")
+    rows = []
     for optimizer in OPTIMIZERS:
         for kind in KINDS:
             if not is_possible(optimizer, kind):
-                experiment.console.print(f"{optimizer:20}{kind:11} no Riemannian Hessian")
+                rows.append([optimizer, kind, "no Riemannian Hessian", "", "", ""])
                 continue
             runs = [results.values[f"{optimizer}, {kind}, {seed}"] for seed in range(seeds)]
             gradients, products, seconds = (
                 np.median([run[key] for run in runs]) for key in ("gradients", "products", "seconds")
             )
             reached = sum(run["reached"] for run in runs)
-            experiment.console.print(
-                f"{optimizer:20}{kind:11} reached by {reached} of {seeds}: median {gradients:.0f} gradients, "
-                f"{products:.0f} Hessian products, {seconds:.2f} s"
-            )
+            counts = [f"{reached} of {seeds}", f"{gradients:.0f}", f"{products:.0f}", f"{1e3 * seconds:.0f} ms"]
+            rows.append([optimizer, kind, *counts])
+    header = ["optimiser", "manifold", "reached", "gradients", "Hessian products", "time"]
+    experiment.table(header, rows, options.out / "completion.md")
     experiment.console.print(f"picture and numbers in {options.out}")
 
 

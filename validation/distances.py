@@ -69,9 +69,8 @@ def main() -> None:
         for name, (a, b) in bar.track(cases.items(), description="distances"):
             table[name] = results.measure(name, lambda a=a, b=b: compared(a, b, 0 if options.quick else 3))  # type: ignore[misc]
     columns = list(next(iter(table.values())))
-    experiment.console.print(" " * 26 + "".join(f"{column:>15}" for column in columns))
-    for name, row in table.items():
-        experiment.console.print(f"{name:26}" + "".join(f"{row[column]:15.4g}" for column in columns))
+    rows = [[name, *(f"{row[column]:.3g}" for column in columns)] for name, row in table.items()]
+    experiment.table(["", *columns], rows, options.out / "distances.md")
     experiment.console.print(f"numbers in {options.out}")
 
 

@@ -106,6 +106,14 @@ def progress() -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+def table(header: list[str], rows: list[list[str]], path: Path) -> None:
+    """A table in Markdown, printed and written."""
+    lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
+    console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "\n".join(lines) + "\n")
+
+
 def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, got {text!r}")

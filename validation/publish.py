@@ -3,7 +3,8 @@
     python -m validation.publish DIR        (the folder that the experiments wrote to)
 
 Writes ``validation/results/NAME.json`` with settings, versions, the summary and a sample, and the pictures; of Table 1
-all models as well, a row each, but for populations of sets: there the first set.
+all models as well, a row each, but for populations of sets: there the first set. Tables that the documentation
+includes are copied as they are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ PICTURES = {
     "family": ("family",),
 }
 """Of every experiment."""
+
+
+TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "distances")
+"""Tables in Markdown that pages of the documentation include."""
 
 
 def published(source: Path) -> dict[str, Any]:
@@ -121,6 +126,11 @@ def main() -> None:
         for picture in pictures:
             shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
         print(f"{name}: published")
+    for name in TABLES:
+        for source, place in ((f"{name}.md", "results"), (f"{name}.png", "figures")):
+            if (folder / source).is_file():
+                shutil.copy(folder / source, HERE / place / source)
+                print(f"{source}: published")
     if (folder / "table1" / "table1.json").is_file():
         publish_table1(folder / "table1")
         print("table1: published; the page's table is")

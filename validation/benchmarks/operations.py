@@ -1,6 +1,6 @@
 """Every operation of a pair metric beside plain matrix products, in one run.
 
-    python -m validation.benchmarks.operations [--rounds 9] [--quick]
+    python -m validation.benchmarks.operations [--rounds 9] [--quick] [--out DIR]
 
 The unit is six tall products, (h, n)·(n, h) twice and (n, h)·(h, h) four times a block: what a projection contains that
 is written directly in the balanced gauge. Then a first call, `metric.at` and one projection, beside a loop over blocks
@@ -12,14 +12,20 @@ import argparse
 import statistics
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import scipy.linalg
 
 import refgeo as rg
+from validation import experiment
 
 LARGE = [(48, 768, 768, 64), (288, 769, 769, 64)]
 FIRST_CALLS = [(1, 200, 150, 5), (2000, 65, 65, 8), (144, 769, 769, 32), *LARGE]
+SHOWN = (
+    "at", "projection", "gradient", "christoffel", "geodesic 2", "point_at", "gradient_at", "geodesic exact",
+    "gradient exact",
+)  # fmt: skip
 TARGETS = {"at": 4.0, "geodesic exact": 6.0}
 
 
@@ -89,6 +95,10 @@ def operations(metric, shape, rounds):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     print(f"    peak memory of at: {peak / sum(F.nbytes for F in point):.1f} times the point", flush=True)
+    return {
+        name: statistics.median(a / b for a, b in zip(each, durations["six products"], strict=True))
+        for name, each in durations.items()
+    }
 
 
 def sylvester_loop(point, v):
@@ -124,21 +134,28 @@ def first_call(shape, rounds):
         f"ratio {ratios(durations, 'refgeo', 'loop')}",
         flush=True,
     )
+    return [str(shape), f"{ours:,.0f} µs", f"{theirs:,.0f} µs", ratios(durations, "refgeo", "loop").strip()]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true", help="small points only")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for the tables (results)")
     options = parser.parse_args()
     rounds = options.rounds
     print("A first call (target: no slower than the loop)")
-    for shape in FIRST_CALLS[: 2 if options.quick else None]:
-        first_call(shape, rounds)
+    calls = [first_call(shape, rounds) for shape in FIRST_CALLS[: 2 if options.quick else None]]
     print("\nUnits of six tall products")
+    rows = []
     for shape in [(12, 384, 384, 32)] if options.quick else LARGE:
         for metric in (rg.InvariantMetric(), rg.MixedMetric()):
-            operations(metric, shape, rounds)
+            found = operations(metric, shape, rounds)
+            rows.append(
+                [f"{metric.name}, {shape}", *(f"{found[name]:.1f}" if name in found else "–" for name in SHOWN)]
+            )
+    experiment.table(["blocks, n, m, h", "refgeo", "SciPy's loop", "ratio"], calls, options.out / "first_call.md")
+    experiment.table(["", *SHOWN], rows, options.out / "operations.md")
 
 
 if __name__ == "__main__":

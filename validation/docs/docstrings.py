@@ -1,0 +1,46 @@
+"""Docstrings are reStructuredText for formulas and code; the site is Markdown."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import griffe
+
+import refgeo
+
+
+class Docstrings(griffe.Extension):
+    """Roles and directives of formulas become TeX between brackets, and names of the public API become links."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rewrite the text before it is parsed."""
+        if obj.docstring:
+            obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def as_markdown(text: str) -> str:
+    """The same in Markdown."""
+    text = re.sub(r":math:`(.*?)`", lambda m: rf"\({m[1]}\)", text, flags=re.S)
+    text = re.sub(r"^( *)\.\. math::\s*(.*?)(?=\n\s*\n|\Z)", _display, text, flags=re.S | re.M)
+    # the type of a parameter is code already
+    text = re.sub(r"^ *[\w*, ]+ : .*``.*$", lambda m: m[0].replace("``", ""), text, flags=re.M)
+    return re.sub(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)", _link, text)
+
+
+def _display(match: re.Match[str]) -> str:
+    lines = [match[1] + line.strip() for line in ("\\[", *match[2].strip().splitlines(), "\\]")]
+    return "\n".join(lines)
+
+
+def _link(match: re.Match[str]) -> str:
+    name = match[1].removeprefix("refgeo.").removeprefix("rg.")
+    return f"[`{match[1]}`][refgeo.{name}]" if name in public() else f"`{match[1]}`"
+
+
+@cache
+def public() -> set[str]:
+    """The names that have an entry of their own."""
+    modules = {name for name in refgeo.__all__ if name in refgeo._DEFERRED_MODULES}
+    return {name for name in refgeo.__all__ if name not in modules}

@@ -1,0 +1,59 @@
+"""What the site is made of beside its pages: files from elsewhere in the project, and formulas as MathML."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+PROJECT = Path(__file__).parent.parent.parent
+REPOSITORY = "https://github.com/refgeo/refgeo/blob/main/"
+PAGES = {
+    "study.md": "validation/README.md",
+    "judged.md": "validation/third_party/README.md",
+    "vectors.md": "refgeo/conformance/FORMAT.md",
+    "changelog.md": "CHANGELOG.md",
+}
+"""Pages that are files of the project, where people also read them."""
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add those pages, with links that hold here, and the figures."""
+    for name, path in PAGES.items():
+        text = _with_links((PROJECT / path).read_text(encoding="utf-8"), Path(path).parent)
+        files.append(File.generated(config, name, content=text))
+    for figure in sorted((PROJECT / "validation/figures").glob("*.png")):
+        files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
+    return files
+
+
+def _with_links(text: str, folder: Path) -> str:
+    """Figures are beside the page; other files are in the repository."""
+
+    def moved(match: re.Match[str]) -> str:
+        target = match[2]
+        if re.match(r"https?://|#", target) or target.startswith("figures/"):
+            return match[0]
+        place = (folder / target.split("#")[0]).as_posix()
+        assert (PROJECT / place).exists(), f"{folder}: there is no {target}"
+        return f"{match[1]}({REPOSITORY}{place})"
+
+    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", moved, text)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """TeX to MathML, which every browser shows without a script."""
+    content = re.sub(
+        r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: _mathml(m[1], "inline"), content, flags=re.S
+    )
+    return re.sub(
+        r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', lambda m: _mathml(m[1], "block"), content, flags=re.S
+    )
+
+
+def _mathml(tex: str, display: str) -> str:
+    return convert(html.unescape(tex).strip(), display=display)
