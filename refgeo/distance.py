@@ -242,7 +242,11 @@ def _keeps_its_rank(a: Array, b: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(~negative.any(axis=-1))
 
 
-_NODES, _ENOUGH, _ENDS = (16, 32, 64, 128), 1e-8, (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError)
+_NODES, _ENOUGH, _ENDS = (
+    (4, 8, 16, 32, 64, 128),
+    1e-8,
+    (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError),
+)
 
 
 def _length_to(metric: InterpolatedMetric, a: Pair, b: Pair) -> Array:
