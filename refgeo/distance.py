@@ -56,6 +56,13 @@ class Distance:
         All blocks and heads together. ``inf`` where no curve leads from one to the other, or none was found.
     blocks : dict of str to Distance
         Of a product, its blocks.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> metric = rg.ProductMetric({"w": rg.EuclideanMetric(), "norm": rg.ScalingMetric()})
+    >>> rg.quotient_distance(metric, {"w": [3.0], "norm": [1.0, 1.0]}, {"w": [0.0], "norm": [7.0, 7.0]})
+    Distance(lower=3.0, upper=3.0)
     """
 
     lower: float

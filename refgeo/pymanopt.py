@@ -14,6 +14,7 @@ from pymanopt.manifolds.manifold import Manifold
 from refgeo.arguments import Array, Order
 from refgeo.distance import quotient_distance
 from refgeo.errors import NotFiniteError
+from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, as_pair
 
@@ -105,10 +106,12 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
     to_tangent_space = projection
 
     def random_point(self) -> Any:
-        """Normal entries of the size of those of `like`."""
+        """Normal entries of the size of those of `like`; zeros that the metric freezes stay."""
+        frozen = isinstance(self.metric, ElementwiseMetric)
 
         def drawn(x: Array) -> Array:
-            return np.asarray(self._rng.standard_normal(x.shape) * (float(np.sqrt(np.mean(x**2))) or 1.0))
+            size = np.where(x == 0.0, 0.0, 1.0) if frozen else np.ones(x.shape)
+            return np.asarray(self._rng.standard_normal(x.shape) * size * (float(np.sqrt(np.mean(x**2))) or 1.0))
 
         return Pair(*map(drawn, self._like)) if isinstance(self._like, Pair) else drawn(self._like)
 

@@ -162,6 +162,14 @@ class Eigenvalues(NamedTuple):
         ‖Hx − λx‖ for a unit vector x: there is an eigenvalue of H within this distance of λ.
     vectors : ndarray, shape ``(n, k)``
         Orthonormal, in coordinates; `RiemannianHessian.tangent_vector` makes a tangent vector of one.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> loss = rg.value_and_grad(lambda w: w[0] ** 2 + 2 * w[1] ** 2)
+    >>> found = eigenvalues(RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric()))
+    >>> found.values.round(8), np.abs(found.vectors[:, 0]).round(8), bool(found.residuals[0] < 1e-7)
+    (array([4.]), array([0., 1.]), True)
     """
 
     values: Array

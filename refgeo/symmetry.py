@@ -129,6 +129,24 @@ def general_linear(block: str) -> Symmetry:
 def commutant(block: str) -> Symmetry:
     """What rotary positions leave of GL(h) on a pair of query and key: a + bJ in each of the h/2 planes (i, i + h/2),
     J a quarter turn.
+
+    Parameters
+    ----------
+    block : str
+        The name of a pair.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> params = {"qk": rg.Pair(np.eye(2), np.eye(2))}
+    >>> turned = commutant("qk").act(params, np.array([[0.0, -1.0], [1.0, 0.0]]), np.pi / 2)["qk"]
+    >>> turned.product.round(12) + 0.0  # of turned queries and keys: q and k turn together
+    array([[1., 0.],
+           [0., 1.]])
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
@@ -149,6 +167,19 @@ def attention(query: str, key: str, heads: int, key_heads: int | None = None, na
         Blocks. Biases, ``(heads · h,)``, turn with them if there is a block of the same name with ``bias`` for
         ``weight``.
     heads, key_heads : int
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> weights = {"q.weight": np.eye(4), "k.weight": np.eye(4)}
+    >>> group = attention("q.weight", "k.weight", heads=2)
+    >>> moved = group.act(weights, group.generator(weights, np.random.default_rng(0)), 1.0)
+    >>> scores = moved["q.weight"][:2].T @ moved["k.weight"][:2]  # of the first head, as before
+    >>> bool(np.allclose(scores, np.diag([1.0, 1.0, 0.0, 0.0])))
+    True
     """
     return _on_heads(name, query, key, heads, key_heads, lambda h, shape, rng: _unit((*shape, h, h), rng, len(shape)))
 
@@ -160,6 +191,15 @@ def rotary(query: str, key: str, heads: int, key_heads: int | None = None) -> Sy
     ----------
     query, key, heads, key_heads
         As for `attention`.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> rotary("q.weight", "k.weight", heads=8, key_heads=2).name
+    'commutant of rotations'
     """
     return _on_heads(ROTATIONS, query, key, heads, key_heads, _commuting)
 
@@ -203,6 +243,21 @@ def _on_heads(
 def key_bias(block: str) -> Symmetry:
     """The bias of keys, the last row of H in a pair of a network: it adds the same to all scores of a query, which
     softmax does not notice.
+
+    Parameters
+    ----------
+    block : str
+        The name of a pair.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> key_bias("qk").act({"qk": rg.Pair([[1.0]], [[2.0]])}, np.array([3.0]), 1.0)["qk"].H
+    array([[5.]])
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
@@ -223,6 +278,20 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
     """Add the same number to all entries of an array, or, with an axis, the same array all along it.
 
     The biases before a softmax, and the rows of the weight in front of it (``axis=0``).
+
+    Parameters
+    ----------
+    block : str
+    axis : int, optional
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> translation("bias").act({"bias": np.array([1.0, -1.0])}, np.ones(()), 1.0)["bias"]
+    array([2., 0.])
     """
 
     def generator(params: Blocks, rng: np.random.Generator) -> Array:
@@ -237,7 +306,21 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
 
 
 def scaling(block: str) -> Symmetry:
-    """Multiply an array by a number > 0: weights before a normalisation."""
+    """Multiply an array by a number > 0: weights before a normalisation.
+
+    Parameters
+    ----------
+    block : str
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> scaling("weight").act({"weight": np.array([1.0, -1.0])}, 1.0, np.log(2.0))["weight"]
+    array([ 2., -2.])
+    """
     return Symmetry(
         "scaling",
         (block,),
@@ -247,7 +330,21 @@ def scaling(block: str) -> Symmetry:
 
 
 def rescaling(first: str, second: str) -> Symmetry:
-    """Multiply one array by a number > 0 and divide another by it: layers on both sides of a ReLU."""
+    """Multiply one array by a number > 0 and divide another by it: layers on both sides of a ReLU.
+
+    Parameters
+    ----------
+    first, second : str
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> rescaling("up", "down").act({"up": np.array([1.0]), "down": np.array([4.0])}, 1.0, np.log(2.0))
+    {'up': array([2.]), 'down': array([2.])}
+    """
 
     def act(params: Blocks, K: float, t: float) -> dict[str, Any]:
         return {first: params[first] * np.exp(t * K), second: params[second] / np.exp(t * K)}
@@ -265,6 +362,17 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     incoming, outgoing : mapping of str to int
         Blocks, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
         ``{"norm.weight": 0, "norm.bias": 0}, {"linear.weight": 1}``.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> group = neurons({"up": 0}, {"down": 1})
+    >>> moved = group.act({"up": np.ones((2, 1)), "down": np.ones((1, 2))}, np.array([1.0, -1.0]), np.log(2.0))
+    >>> moved["up"].ravel(), moved["down"].ravel()
+    (array([2. , 0.5]), array([0.5, 2. ]))
     """
     (first, axis), *_ = incoming.items()
 
@@ -319,6 +427,21 @@ def _innermost(metric: Any) -> Any:
 def of_network(network: Network) -> list[Symmetry]:
     """What the layout of a network suggests, and what it tempts to: GL(h) of every pair, the key bias, and where
     queries and keys are arrays (rotary positions) their GL(h), which is not there, and what should be left of it.
+
+    Parameters
+    ----------
+    network : Network
+
+    Returns
+    -------
+    list of Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> state = {"lora_A.weight": np.ones((2, 5)), "lora_B.weight": np.ones((4, 2))}
+    >>> [(one.name, one.blocks) for one in of_network(rg.networks.read(state, "lora"))]
+    [('GL(h)', ('lora',))]
     """
     layout = LAYOUTS[network.layout]
     if not isinstance(layout, AttentionLayout):

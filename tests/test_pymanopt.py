@@ -172,6 +172,23 @@ def test_the_norm_of_an_ablation_and_gradients_as_lists():
     assert manifold.norm(manifold._like, manifold.euclidean_to_riemannian_gradient(manifold._like, gradient)) > 0.0
 
 
+def test_zeros_that_are_frozen_stay_in_random_points():
+    manifold = QuotientManifold(rg.ElementwiseMetric(), np.array([1.0, 0.0, -2.0]))
+    assert np.array_equal(manifold.random_point() == 0.0, [False, True, False])
+
+
+def test_distances_where_they_have_a_closed_form():
+    rng = np.random.default_rng(0)
+    a, b = (rg.Pair(rng.standard_normal((5, 1)), rng.standard_normal((4, 1))) for _ in range(2))
+    manifold = QuotientManifold(rg.MixedMetric(), a)
+    assert manifold.dist(a, b) == rg.quotient_distance(rg.MixedMetric(), a, b).upper
+    v = 0.1 * manifold.random_tangent_vector(a)
+    assert manifold.dist(a, manifold.exp(a, v)) == pytest.approx(0.1, rel=1e-9)
+    wide = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
+    with pytest.raises(NotImplementedError, match="no closed form"):
+        QuotientManifold(rg.MixedMetric(), wide).dist(wide, 2 * wide)
+
+
 def test_two_points_are_factorised_once_each():
     rng = np.random.default_rng(0)
     points = [rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))) for _ in range(3)]

@@ -89,6 +89,16 @@ def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, 
     r"""The length of a velocity, a number per network: inv and adaptive :math:`\sqrt{Σ η_u^2/u^2 + η_v^2/v^2}`, mix
     :math:`\sqrt{Σ η_u^2v^2 + η_v^2u^2}`. Coordinates with u_i v_i = 0 do not count.
 
+    Parameters
+    ----------
+    metric : "inv", "mix", "adaptive", or InvariantMetric(), MixedMetric() or InterpolatedMetric(s)
+    u, v, eta_u, eta_v : array_like, shape ``(..., d)``
+        They broadcast.
+
+    Returns
+    -------
+    ndarray, shape ``(...)``
+
     Examples
     --------
     >>> import refgeo as rg
@@ -106,6 +116,15 @@ def horizontal_projection(
     u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike
 ) -> tuple[Array, Array]:
     """The horizontal part (ub, vb), b = ½(η_u/u + η_v/v), the same for both metrics.
+
+    Parameters
+    ----------
+    u, v, eta_u, eta_v : array_like, shape ``(..., d)``
+        They broadcast.
+
+    Returns
+    -------
+    tuple of ndarray
 
     Examples
     --------

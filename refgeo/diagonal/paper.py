@@ -19,6 +19,17 @@ from refgeo.trust_region import maximise_diagonal_quadratic
 def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:
     """The inv sharpness with the printed ball, ‖b‖ ≤ ρ: that of a radius √2 times as large.
 
+    Parameters
+    ----------
+    u, v : array_like, shape ``(..., d)``
+    X : array_like, shape ``(..., n, d)``
+    y : array_like, shape ``(..., n)``
+    rho : array_like
+
+    Returns
+    -------
+    Certified
+
     Examples
     --------
     >>> import refgeo as rg
@@ -36,6 +47,17 @@ def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
 
     With r′ = β₀ ⊙ (β₀ − β*) and D = diag(β₀(2β₀ − β*)), both for XᵀX = I.
 
+    Parameters
+    ----------
+    u, v : array_like, shape ``(..., d)``
+    X : array_like, shape ``(..., n, d)``
+    y : array_like, shape ``(..., n)``
+    rho : array_like
+
+    Returns
+    -------
+    ndarray
+
     Examples
     --------
     At the minimum 4ρ² max β₀², where the metric's ball gives half of it (and the text of E.1 a quarter):
@@ -52,6 +74,17 @@ def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
 
 def paper_35(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:
     """The mix sharpness as printed: ρ‖β₀ − β*‖, for 2√2ρ‖β₀ − β*‖ + 2ρ².
+
+    Parameters
+    ----------
+    u, v : array_like, shape ``(..., d)``
+    X : array_like, shape ``(..., n, d)``
+    y : array_like, shape ``(..., n)``
+    rho : array_like
+
+    Returns
+    -------
+    ndarray
 
     Examples
     --------

@@ -45,6 +45,13 @@ class Trained:
         Updates made.
     converged, diverged : ndarray of bool
         Both false: `max_steps` were not enough.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> trained = rg.diagonal.train([[1.0]], [2.0], [1.0], [1.0], step_size=0.1)
+    >>> trained, (trained.u * trained.v).round(2)
+    (Trained(1 networks: 1 converged, 0 diverged, 0 unfinished), array([2.]))
     """
 
     u: Array

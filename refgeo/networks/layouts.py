@@ -211,9 +211,19 @@ def _fused(prefix: str, weight: str, bias: str, out: str, transposed: bool = Fal
     return AttentionLayer(prefix, query, key, value, Linear(prefix + out, transposed=transposed))
 
 
-def _llama(prefix: str, rotary: bool, paired: bool) -> AttentionLayer:
-    layer = _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj")
-    return replace(layer, rotary=rotary, paired=paired)
+def _llama(known: str, rotary: bool, paired: bool) -> AttentionLayout:
+    def layer(prefix: str) -> AttentionLayer:
+        separate = _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj")
+        return replace(separate, rotary=rotary, paired=paired)
+
+    return AttentionLayout(
+        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
+        "model.layers.N.self_attn.q_proj.weight",
+        layer,
+        rf"o_proj\.bias|{known}",
+        constants=r".*\brotary_emb\.inv_freq",
+        biases=False,
+    )
 
 
 LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
@@ -255,29 +265,10 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         r"proj\.bias",
         biases=False,
     ),
-    "llama": AttentionLayout(
-        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
-        "model.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _llama(prefix, rotary=True, paired=False),
-        r"o_proj\.bias|rotary_emb\.inv_freq|[qk]_norm\.weight",
-        constants=r".*\brotary_emb\.inv_freq",
-        biases=False,
-    ),
-    "llama_rotary": AttentionLayout(
-        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
-        "model.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _llama(prefix, rotary=True, paired=True),
-        r"o_proj\.bias|rotary_emb\.inv_freq",
-        constants=r".*\brotary_emb\.inv_freq",
-        biases=False,
-    ),
-    "llama_nope": AttentionLayout(
-        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
-        "model.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _llama(prefix, rotary=False, paired=True),
-        r"o_proj\.bias",
-        biases=False,
-    ),
+    # a network that normalises queries and keys has no group left that a pair could be divided by
+    "llama": _llama(r"rotary_emb\.inv_freq|[qk]_norm\.weight", rotary=True, paired=False),
+    "llama_rotary": _llama(r"rotary_emb\.inv_freq", rotary=True, paired=True),
+    "llama_nope": _llama(r"(?!)", rotary=False, paired=True),
     "lora": LowRankLayout(),
 }
 """Layout name to its description."""
