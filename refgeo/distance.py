@@ -17,13 +17,14 @@ by :math:`\dot σ_i = σ_i^{1-s} (Q_G^\top x_G + Q_H^\top x_H)_{ii}`, so that σ
 with ∠ the norm of the angles between column spaces, which the other part of x moves at its own speed. For mix
 :math:`\dot X = ξ_G H^\top + G ξ_H^\top` gives d ≥ ‖X₁ − X₂‖/√2.
 
-*Upper bounds* are lengths of curves: the line to the representative that is turned towards the other point
-(`Pair.aligned_to`), and a geodesic that is shot at it.
+*Upper bounds* are lengths of curves: between the balanced representatives, one turned towards the other as
+`Pair.aligned_to` does, a line and a line with its size on a logarithmic scale; and a geodesic that is shot at it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from refgeo.arguments import Array, integer
-from refgeo.balanced import balance
+from refgeo.balanced import BalancedGauge, balance
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
@@ -41,19 +42,21 @@ from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.rotary import RotaryMetric, complex_columns
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric
-from refgeo.pair import Pair, as_pair
+from refgeo.pair import Pair
 
 __all__ = ["Distance", "quotient_distance"]
 
 
 @dataclass(frozen=True)
 class Distance:
-    """A distance between two bounds; they are equal where there is a closed form.
+    """A distance between two bounds.
 
     Attributes
     ----------
     lower, upper : float
         All blocks and heads together. ``inf`` where no curve leads from one to the other, or none was found.
+    is_exact : bool
+        Whether both are a closed form.
     blocks : dict of str to Distance
         Of a product, its blocks.
 
@@ -62,17 +65,13 @@ class Distance:
     >>> import refgeo as rg
     >>> metric = rg.ProductMetric({"w": rg.EuclideanMetric(), "norm": rg.ScalingMetric()})
     >>> rg.quotient_distance(metric, {"w": [3.0], "norm": [1.0, 1.0]}, {"w": [0.0], "norm": [7.0, 7.0]})
-    Distance(lower=3.0, upper=3.0)
+    Distance(lower=3.0, upper=3.0, is_exact=True)
     """
 
     lower: float
     upper: float
+    is_exact: bool
     blocks: dict[str, Distance] = field(default_factory=dict, repr=False)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether both bounds are one number."""
-        return self.lower == self.upper
 
 
 def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) -> Distance:
@@ -81,7 +80,8 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
     Parameters
     ----------
     metric : Metric
-        A pair metric without relaxation, `RotaryMetric`, one on arrays, or a `ProductMetric` of such.
+        A pair metric without relaxation, `RotaryMetric`, one on arrays, or a `ProductMetric` of such; of a network,
+        ``network.metric("inv", arrays=rg.ElementwiseMetric())``.
     a, b : Pair, array or dict
     n_shots : int
         Most geodesics that are shot to tighten the upper bound; 0 for none. Each is an exact geodesic of all heads of
@@ -90,7 +90,7 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
     Returns
     -------
     Distance
-        The upper bound is the length of a curve, by quadrature to about 1e-8.
+        The upper bound is the length of a curve, by quadrature to about 1e-8, or ``inf`` if it has not converged.
 
     Raises
     ------
@@ -110,129 +110,168 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
     """
     integer("n_shots", n_shots, least=0)
     if isinstance(metric, ProductMetric):
-        points = metric.at(a).point, metric.at(b).point
-        blocks = {
-            name: quotient_distance(one, points[0][name], points[1][name], n_shots)
-            for name, one in metric.metrics.items()
-        }
-        lower, upper = (math.hypot(*(getattr(d, end) for d in blocks.values())) for end in ("lower", "upper"))
-        return Distance(lower, upper, blocks)
-    if isinstance(metric, InterpolatedMetric) and metric.relaxation == 0.0:
-        return _of_pairs(metric, as_pair("a", a), as_pair("b", b), n_shots)
-    if isinstance(metric, RotaryMetric) and metric.pairs.relaxation == 0.0:
-        return _exactly(_of_planes(metric.pairs.s, as_pair("a", a), as_pair("b", b)))
-    if isinstance(metric, (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
-        return _exactly(_of_arrays(metric, metric.at(a).point, metric.at(b).point))
-    raise TypeError(
-        f"metric: expected one with a distance, got {metric!r}; ablations and relaxed metrics have none here"
-    )
+        return _of_product(metric, metric.at(a).point, metric.at(b).point, n_shots)
+    relaxed = getattr(getattr(metric, "pairs", metric), "relaxation", 0.0)
+    known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
+    if relaxed or not isinstance(metric, known):
+        raise TypeError(
+            f"metric: expected one with a distance, got {metric!r}; relaxed metrics and ablations have none here, and "
+            "of a network's arrays those with arrays=refgeo.ElementwiseMetric() have one"
+        )
+    here: Any = metric.at(a).point
+    there: Any = metric.at(b).point
+    if _shapes(here) != _shapes(there):
+        raise ValueError(f"a, b: expected the same shapes, got {_shapes(here)} and {_shapes(there)}")
+    if isinstance(metric, InterpolatedMetric):
+        return _of_pairs(metric, here, there, n_shots)
+    if isinstance(metric, RotaryMetric):
+        return _exactly(_of_planes(metric.pairs.s, here, there))
+    return _exactly(_of_arrays(metric, here, there))
 
 
-def _exactly(distances: Array | float) -> Distance:
-    value = float(np.linalg.norm(np.ravel(distances)))
-    return Distance(value, value)
+def _of_product(metric: ProductMetric, a: Any, b: Any, n_shots: int) -> Distance:
+    blocks = {}
+    for name, one in metric.metrics.items():
+        try:
+            blocks[name] = quotient_distance(one, a[name], b[name], n_shots)
+        except (ValueError, TypeError) as error:
+            error.args = (f"block {name!r}: {error}", *error.args[1:])
+            raise
+    lower, upper = (math.hypot(*(getattr(d, end) for d in blocks.values())) for end in ("lower", "upper"))
+    return Distance(lower, upper, all(d.is_exact for d in blocks.values()), blocks)
+
+
+def _shapes(point: Any) -> Any:
+    return [F.shape for F in point] if isinstance(point, Pair) else point.shape
+
+
+def _exactly(distances: Array) -> Distance:
+    value = float(_norm(np.ravel(distances)))
+    return Distance(value, value, True)
+
+
+def _norm(x: Array) -> Array:
+    """Along the last axis, of numbers of any size."""
+    x = np.atleast_1d(x)
+    size = np.max(np.abs(x), axis=-1, keepdims=True, initial=0.0)
+    divisor = np.where((size > 0.0) & (size < np.inf), size, 1.0)
+    return np.asarray(divisor[..., 0] * np.linalg.norm(x / divisor, axis=-1))
 
 
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_arrays(metric: Metric[Array], a: Array, b: Array) -> Array | float:
-    if a.shape != b.shape:
-        raise ValueError(f"a, b: expected the same shapes, got {a.shape} and {b.shape}")
+def _of_arrays(metric: Metric[Array], a: Array, b: Array) -> Array:
     if isinstance(metric, ScalingMetric):
-        return float(_angle(a.ravel(), b.ravel()))
+        return _angle(a.ravel(), b.ravel())
     if isinstance(metric, TranslationMetric):
         return np.asarray((a - a.mean()) - (b - b.mean()))
     if isinstance(metric, EuclideanMetric):
         return np.asarray(a - b)
-    connected = np.sign(a) == np.sign(b)
-    ratio: Array = np.divide(b, a, out=np.ones_like(a), where=connected & (a != 0.0))
-    return np.asarray(np.where(connected, np.abs(np.log(ratio)), np.inf))
+    moved = a != b
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio, apart = b / a, np.log(np.abs(b)) - np.log(np.abs(a))
+        logs = np.where((ratio > 0.5) & (ratio < 2.0), np.log(ratio), apart)
+    return np.where(moved, np.where(np.sign(a) == np.sign(b), np.abs(logs), np.inf), 0.0)
 
 
 def _angle(u: Array, v: Array) -> Array:
-    """Between vectors, accurate where it is small."""
-    u, v = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (u, v))
-    return np.asarray(2.0 * np.arctan2(np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)))
+    """Between vectors, accurate where it is small; numbers of opposite signs are not connected."""
+    u, v = (x / _norm(x)[..., None] for x in (u, v))
+    angle = 2.0 * np.arctan2(np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1))
+    return np.asarray(np.where(angle > 1.0, np.inf, 0.0) if u.shape[-1] == 1 else angle)
 
 
 # Pairs with h = 1, real and complex -----------------------------------------------------------------------------------
 
 
-def _on_the_cone(s: float, sizes: tuple[Array, Array], angle: Array) -> Array:
-    """The distance of points with these σ, at an angle θ."""
-    logarithm = np.log(sizes[0] / sizes[1])
+def _on_the_cone(s: float, logs: tuple[Array, Array], angle: Array) -> Array:
+    """The distance of points with these log σ, at an angle θ."""
+    between = logs[0] - logs[1]
     if s == 0.0:
-        return np.asarray(np.hypot(logarithm / math.sqrt(2.0), angle))
-    one, other = (size**s / s for size in sizes)
-    apart = other * np.expm1(s * logarithm)  # τ₁ − τ₂
-    across = 2.0 * np.sqrt(one * other) * np.sin(np.minimum(math.sqrt(2.0) * s * angle, math.pi) / 2.0)
-    return np.asarray(np.hypot(apart, across) / math.sqrt(2.0))
+        return np.asarray(np.hypot(between / math.sqrt(2.0), angle))
+    one, other = (np.exp(s * log) / s for log in logs)
+    apart = other * np.expm1(s * between)  # τ₁ − τ₂
+    across = 2.0 * np.sqrt(one) * np.sqrt(other) * np.sin(np.minimum(math.sqrt(2.0) * s * angle, math.pi) / 2.0)
+    return np.asarray(np.where(np.isinf(angle), np.inf, np.hypot(apart, across) / math.sqrt(2.0)))
 
 
 def _of_lines(s: float, a: Pair, b: Pair) -> Array:
     (u, w), (u_other, w_other) = ((F[..., 0] for F in pair) for pair in (a, b))
-    sizes = tuple(np.linalg.norm(G, axis=-2)[..., 0] * np.linalg.norm(H, axis=-2)[..., 0] for G, H in (a, b))
+    logs = np.log(_norm(u)) + np.log(_norm(w)), np.log(_norm(u_other)) + np.log(_norm(w_other))
     angles = [np.hypot(_angle(u, sign * u_other), _angle(w, sign * w_other)) for sign in (1.0, -1.0)]
-    return _on_the_cone(s, (sizes[0], sizes[1]), np.minimum(*angles))
+    return _on_the_cone(s, logs, np.minimum(*angles))
 
 
-_PHASES, _HALVINGS = 128, 80
+_PHASES, _MINIMA, _HALVINGS = 128, 3, 80
 
 
 def _of_planes(s: float, a: Pair, b: Pair) -> Array:
-    """The least angle over a common phase of both factors, from a grid and then golden sections."""
+    """The least angle over a common phase of both factors: minima of a grid, each by golden sections."""
     here, there = complex_columns(a), complex_columns(b)
-    sizes = tuple(np.linalg.norm(z, axis=-1) * np.linalg.norm(w, axis=-1) for z, w in (here, there))
+    logs = [np.log(_norm(np.abs(z))) + np.log(_norm(np.abs(w))) for z, w in (here, there)]
 
     def angle(phase: Array) -> Array:
         turned = [np.exp(1j * phase)[..., None] * x for x in there]
-        each = [
-            _angle(*(np.concatenate([x.real, x.imag], axis=-1) for x in pair))
-            for pair in zip(here, turned, strict=True)
-        ]
-        return np.asarray(np.hypot(*each))
+        real = ([np.concatenate([x.real, x.imag], axis=-1) for x in pair] for pair in zip(here, turned, strict=True))
+        return np.asarray(np.hypot(*(_angle(*pair) for pair in real)))
 
     grid = np.arange(_PHASES) * (2.0 * math.pi / _PHASES)
-    best = grid[np.argmin([angle(np.full(sizes[0].shape, phase)) for phase in grid], axis=0)]
-    low, high, golden = best - grid[1], best + grid[1], (math.sqrt(5.0) - 1.0) / 2.0
+    values = np.stack([angle(np.full(np.shape(logs[0]), phase)) for phase in grid])
+    lowest = (values <= np.roll(values, 1, axis=0)) & (values <= np.roll(values, -1, axis=0))
+    starts = grid[np.argsort(np.where(lowest, values, np.inf), axis=0)[:_MINIMA]]
+    return _on_the_cone(s, (logs[0], logs[1]), np.min([_refined(angle, start, grid[1]) for start in starts], axis=0))
+
+
+def _refined(angle: Callable[[Array], Array], start: Array, width: float) -> Array:
+    low, high, golden = start - width, start + width, (math.sqrt(5.0) - 1.0) / 2.0
     for _ in range(_HALVINGS):
         left, right = high - golden * (high - low), low + golden * (high - low)
         nearer = angle(left) < angle(right)
         low, high = np.where(nearer, low, left), np.where(nearer, right, high)
-    return _on_the_cone(s, (sizes[0], sizes[1]), angle((low + high) / 2.0))
+    return angle((low + high) / 2.0)
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
 def _of_pairs(metric: InterpolatedMetric, a: Pair, b: Pair, n_shots: int) -> Distance:
-    if a.G.shape != b.G.shape or a.H.shape != b.H.shape:
-        raise ValueError(f"a, b: expected the same shapes, got {a!r} and {b!r}")
     n, m, h = a.sizes
     if h == 1:
         return _exactly(_of_lines(metric.s, a, b))
-    least = _lower_bound(metric.s, a, b)
-    if n == m == h:
-        connected = np.sign(np.linalg.det(a.product)) == np.sign(np.linalg.det(b.product))
-        least = np.where(connected, least, np.inf)
-        if metric.s == 1.0 and np.all(~connected | _keeps_its_rank(a.product, b.product)):
-            return _exactly(least)
-    most = _length_to(metric, a, b)
-    if n_shots and np.isfinite(most).all():
-        most = np.minimum(most, _shot(metric, a, b, n_shots))
-    lower, upper = (float(np.linalg.norm(np.ravel(d))) for d in (least, np.maximum(most, least)))
-    return Distance(lower, upper)
-
-
-def _lower_bound(s: float, a: Pair, b: Pair) -> Array:
-    """One number per block, derivation in the module's text."""
     here, there = balance(a.G, a.H), balance(b.G, b.H)
+    start, target = Pair.unchecked(*here.representative), _turned(there, here)
+    least = _lower_bound(metric.s, here, there, start, target)
+    if n == m == h:
+        if np.any(_orientation(a) != _orientation(b)):  # nothing regular leads from one sign to the other
+            return _exactly(np.asarray(np.inf))
+        straight = _keeps_its_rank(start.product, target.product)
+        if metric.s == 1.0 and np.all(straight):
+            return _exactly(least)
+    most = _length(metric, start, target)
+    if n_shots and np.isfinite(most).all():
+        most = _shot(metric, start, target, most, n_shots)
+    # quadrature may be below the proved bound by its rounding
+    lower, upper = (float(_norm(np.ravel(d))) for d in (least, np.maximum(most, least)))
+    return Distance(lower, upper, False)
+
+
+def _turned(this: BalancedGauge, other: BalancedGauge) -> Pair:
+    """The balanced representative that is turned towards the other's."""
+    overlap = sum(b.mT @ a for a, b in zip(this.representative, other.representative, strict=True))
+    U, _, V_transposed = np.linalg.svd(overlap)
+    return Pair.unchecked(*(F @ (U @ V_transposed).mT for F in this.representative))
+
+
+def _lower_bound(s: float, here: BalancedGauge, there: BalancedGauge, a: Pair, b: Pair) -> Array:
+    """One number per block, derivation in the module's text."""
     if s == 1.0:
-        return np.asarray(np.linalg.norm(a.product - b.product, axis=(-2, -1)) / math.sqrt(2.0))
+        apart = a.product - b.product
+        return np.asarray(_norm(apart.reshape(*a.block_shape, apart.shape[-2] * apart.shape[-1])) / math.sqrt(2.0))
+    logs = np.log(here.sigma / there.sigma)
     if s > 0.0:
-        return np.asarray(np.linalg.norm(here.sigma**s - there.sigma**s, axis=-1) / (math.sqrt(2.0) * s))
-    parts = [np.linalg.norm(np.log(here.sigma / there.sigma), axis=-1) / math.sqrt(2.0)]
+        return np.asarray(np.linalg.norm(there.sigma**s * np.expm1(s * logs) / s, axis=-1) / math.sqrt(2.0))
+    parts = [np.linalg.norm(logs, axis=-1) / math.sqrt(2.0)]
     parts += [_between_spaces(*columns) for columns in zip(here.columns, there.columns, strict=True)]
     return np.asarray(np.linalg.norm(parts, axis=0))
 
@@ -242,58 +281,92 @@ def _between_spaces(Q: Array, R: Array) -> Array:
     return np.reshape(blocks, Q.shape[:-2])
 
 
-def _keeps_its_rank(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Whether (1 − t) A + t B, square, is regular for all 0 ≤ t ≤ 1: A⁻¹B has no eigenvalue below zero."""
-    values = np.linalg.eigvals(np.linalg.solve(a, b))
-    negative = (values.real <= 0.0) & (np.abs(values.imag) <= 1e-12 * np.abs(values))
-    return np.asarray(~negative.any(axis=-1))
+def _orientation(point: Pair) -> Array:
+    """The sign of det G det H."""
+    return np.asarray(np.prod([np.linalg.slogdet(F)[0] for F in point], axis=0))
 
 
-_NODES, _ENOUGH, _ENDS = (
-    (4, 8, 16, 32, 64, 128),
-    1e-8,
-    (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError),
-)
+def _keeps_its_rank(A: Array, B: Array) -> npt.NDArray[np.bool_]:
+    """Whether (1 − t) A + t B, square, is regular for all 0 ≤ t ≤ 1: no eigenvalue of the pencil below zero."""
+    regular = []
+    for i in np.ndindex(A.shape[:-2]):
+        size = max(np.abs(A[i]).max(), np.abs(B[i]).max())
+        above, below = scipy.linalg.eigvals(B[i] / size, A[i] / size, homogeneous_eigvals=True)
+        cosine = (above * below.conj()).real
+        regular.append(not np.any(cosine <= -(1.0 - 1e-12) * np.abs(above) * np.abs(below)))
+    return np.reshape(np.array(regular, dtype=bool), A.shape[:-2])
 
 
-def _length_to(metric: InterpolatedMetric, a: Pair, b: Pair) -> Array:
-    """The length, in the quotient, of the line from a to the representative of b turned towards it; inf if it meets
-    a loss of rank.
-    """
-    target = b.aligned_to(a)[0]
-    velocity, found = target - a, np.full(a.block_shape, np.inf)
-    square = [(F, E) for F, E in zip(a, target, strict=True) if F.shape[-2] == F.shape[-1]]
+_NODES, _ENOUGH = (4, 8, 16, 32, 64, 128), 1e-8
+_ENDS = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError, FloatingPointError)
+
+
+def _length(metric: InterpolatedMetric, a: Pair, b: Pair) -> Array:
+    """The length of the shorter of two curves: a line, and one whose size is on a logarithmic scale."""
+    square = [(F, E) for F, E in zip(a, b, strict=True) if F.shape[-2] == F.shape[-1]]
     passable = np.all([np.ones(a.block_shape, bool), *(_keeps_its_rank(F, E) for F, E in square)], axis=0)
+    sizes = [np.sqrt(sum(np.sum(F * F, axis=(-2, -1)) for F in point)) for point in (a, b)]
+    log, (u, v) = np.log(sizes[1] / sizes[0]), (point / size for point, size in zip((a, b), sizes, strict=True))
+
+    def line(t: float) -> tuple[Pair, Pair]:
+        return a + t * (b - a), b - a
+
+    def growing(t: float) -> tuple[Pair, Pair]:
+        size, place = sizes[0] * np.exp(t * log), u + t * (v - u)
+        return place * size, (v - u + place * log) * size
+
+    shorter = np.minimum(_along(metric, line, a), _along(metric, growing, a))
+    return np.where(passable, shorter, np.inf)
+
+
+def _along(metric: InterpolatedMetric, curve: Callable[[float], tuple[Pair, Pair]], a: Pair) -> Array:
+    """The length of a curve in the quotient, by Gauss's rule; inf where that does not converge."""
+    found: Array = np.full(a.block_shape, np.nan)
     for count in _NODES:
         places, weights = np.polynomial.legendre.leggauss(count)
-        total = np.zeros(a.block_shape)
+        previous, found = found, np.zeros(a.block_shape)
         try:
             for place, weight in zip((places + 1.0) / 2.0, weights / 2.0, strict=True):
-                space = metric.at(a + float(place) * velocity)
-                total += weight * space.norm(space.horizontal_projection(velocity))
+                point, velocity = curve(float(place))
+                space = metric.at(point)
+                found = found + weight * space.norm(space.horizontal_projection(velocity))
         except RankDeficientError:
             return np.full(a.block_shape, np.inf)
-        previous, found = found, total
-        if np.all(np.abs(found - previous) <= _ENOUGH * found):
-            break
-    return np.where(passable, found, np.inf)
+        agreed = np.abs(found - previous) <= _ENOUGH * found
+        if agreed.all():
+            return found
+    return np.where(agreed, found, np.inf)
 
 
-def _shot(metric: InterpolatedMetric, a: Pair, b: Pair, n_shots: int) -> Array:
-    """The length of a geodesic that starts at a and is aimed again by what it misses, with the rest of the way."""
-    here = metric.at(a)
-    v = here.horizontal_projection(b.aligned_to(a)[0] - a)
-    best: Array = np.full(a.block_shape, np.inf)
+def _shot(metric: InterpolatedMetric, a: Pair, b: Pair, most: Array, n_shots: int) -> Array:
+    """The shortest of a known length and those of geodesics from a, with the rest of the way; each is aimed again by
+    what the best one misses, by half as much after one that is worse.
+    """
+    here, goal = metric.at(a), balance(*b)
+    v, missed = 0.0 * a, here.horizontal_projection(b - a)
+    best, rest, share = most, most, np.ones(a.block_shape)
     for _ in range(n_shots):
+        tried = v + missed * share
+        # a geodesic that is longer than a known curve is of no use
+        length = here.norm(tried)
+        tried = tried * np.minimum(1.0, most / np.where(length > 0.0, length, 1.0))
         try:
-            end = here.geodesic(v, 1.0, "exact")
-            missed = b.aligned_to(end)[0] - end
-            rest = _length_to(metric, end, b)
+            with np.errstate(over="raise", invalid="raise"):
+                end = here.geodesic(tried, 1.0, "exact")
+                gauge = balance(*end)
+                left = _length(metric, Pair.unchecked(*gauge.representative), _turned(goal, gauge))
         except _ENDS:
-            v = v * 0.5
+            share = share * 0.5
             continue
-        best = np.minimum(best, here.norm(v) + rest)
+        best = np.minimum(best, here.norm(tried) + left)
+        better = left < rest
+        aimed = here.horizontal_projection(b.aligned_to(end)[0] - end)
+        v, missed = (_chosen(better, new, old) for new, old in ((tried, v), (aimed, missed)))
+        rest, share = np.where(better, left, rest), np.where(better, 1.0, share * 0.5)
         if np.all(rest <= _ENOUGH * here.norm(v)):
             break
-        v = here.horizontal_projection(v + missed)
     return best
+
+
+def _chosen(where: npt.NDArray[np.bool_], one: Pair, other: Pair) -> Pair:
+    return Pair.unchecked(*(np.where(where[..., None, None], x, y) for x, y in zip(one, other, strict=True)))

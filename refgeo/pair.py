@@ -237,8 +237,10 @@ class Pair:
         here, there = balance(self.G, self.H), balance(other.G, other.H)
         overlap = sum(b.mT @ a for a, b in zip(here.representative, there.representative, strict=True))
         U, _, V_transposed = np.linalg.svd(overlap)
-        A = there.to_balanced[1] @ (U @ V_transposed) @ here.to_balanced[0]
-        return self.transform(A), A
+        turn = U @ V_transposed
+        (to, back), (G, H) = there.to_balanced, here.representative
+        # from gauge to gauge: a transformation by A would have the condition numbers of both
+        return Pair.unchecked(G @ turn.mT @ to, H @ turn.mT @ back.mT), back @ turn @ here.to_balanced[0]
 
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):

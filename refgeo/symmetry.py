@@ -208,6 +208,8 @@ ROTATIONS = "commutant of rotations"
 
 
 def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if h % 2:
+        raise ValueError(f"rotary positions turn pairs of columns: expected an even number, got h = {h}")
     K = commuting_part(rng.standard_normal((*shape, h, h)))
     return np.asarray(K / np.linalg.norm(K, axis=(-2, -1), keepdims=True))
 
@@ -675,16 +677,16 @@ def verify(
         found += [
             _of_relaxed(block, metric, near[block], times, generator)
             for block, metric in _parts(geometry).items()
-            if isinstance(metric, InterpolatedMetric) and metric.relaxation > 0.0
+            if getattr(getattr(metric, "pairs", metric), "relaxation", 0.0) > 0.0
         ]
     return Verification(tuple(found))
 
 
-def _of_relaxed(
-    block: str, metric: InterpolatedMetric, pair: Pair, times: list[float], rng: np.random.Generator
-) -> Finding:
+def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:
     """Of a loss that has a symmetry the sharpness has none, if the metric has none: lengths change along the orbit."""
-    group, change = general_linear(block), 0.0
+    rotations = isinstance(metric, RotaryMetric)
+    group, change = commutant(block) if rotations else general_linear(block), 0.0
+    relaxation = metric.pairs.relaxation if rotations else metric.relaxation
     space = metric.at(pair)
     v = space.random_tangent_vector(rng)
     for t in times:
@@ -692,7 +694,7 @@ def _of_relaxed(
         there, moved = (group.act({block: x}, K, t)[block] for x in (pair, v))
         change = max(change, float(np.max(np.abs(metric.at(there).norm(moved) / space.norm(v) - 1.0))))
     return Finding(
-        f"GL(h), of the metric with ε = {metric.relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
+        f"{group.name}, of the metric with ε = {relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
     )
 
 

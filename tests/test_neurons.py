@@ -145,7 +145,25 @@ def test_the_scale_of_a_layer_norm_is_shared_with_all_that_follow():
     assert found.verdict == "holds"
 
 
+def test_batches_and_losses_without_gradient_pass_through():
+    params, f = relu_network(3)
+    group = pairs(params)
+    scaled = group.value_and_grad(lambda p, c: (c * f(p)[0], {name: c * g for name, g in f(p)[1].items()}))
+    metric = rg.ProductMetric({"hidden": rg.InvariantMetric()})
+    result = rg.worst_case_sharpness(scaled, group.blocks(params), metric, 0.05, batches=[1.0, 2.0])
+    assert result.batches[1].value == pytest.approx(2 * result.batches[0].value, rel=1e-9)
+    assert group.value_and_grad(lambda p: f(p)[0])(group.blocks(params)) == f(params)[0]
+
+
 def test_bad_arguments_are_named():
+    params, _ = relu_network(0)
+    group = pairs(params)
+    with pytest.raises(ValueError, match=r"params\['up'\]: expected an array of shape \(7, 5\), got \(7, 9\)"):
+        group.blocks(params | {"up": np.ones((7, 9))})
+    with pytest.raises(ValueError, match=r"params\['bias'\]: .*no such array"):
+        group.blocks({name: array for name, array in params.items() if name != "bias"})
+    with pytest.raises(ValueError, match="name: expected one that params does not have, got 'shift'"):
+        rg.networks.NeuronPairs(params, {"up": 0}, {"down": 1}, "shift")
     params = {"up": np.ones((3, 2)), "down": np.ones((4, 3))}
     for incoming, outgoing, message in [
         ({"up": 0}, {"down": 0}, "same number of neurons"),

@@ -202,6 +202,12 @@ def test_tied_weights_and_relaxed_metrics_have_no_symmetry(seed):
     assert verdicts(free) == ["holds", "does not hold"]
     assert free.findings[1].symmetry == "GL(h), of the metric with ε = 0.001"
     assert not free.holds
+    even = rg.Pair(rng.standard_normal((5, 4)), rng.standard_normal((4, 4)))
+    turned = symmetry.verify(lambda p: float(np.sum(np.tanh(p.product))), even, rg.RotaryMetric(rg.MixedMetric(0.1)))
+    assert verdicts(turned) == ["holds", "does not hold"]
+    assert turned.findings[1].symmetry == "commutant of rotations, of the metric with ε = 0.1"
+    with pytest.raises(ValueError, match="even number, got h = 3"):
+        symmetry.verify(lambda p: 1.0, point, symmetry.commutant(symmetry.ONLY))
 
 
 def test_norm_scales_translations_and_scalings():

@@ -34,6 +34,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         self.block_shape, self.dim, self.n_coordinates = point.block_shape, (n + m - 1) * h, (n + m) * h
         self._pairs = metric.pairs.at(_planes(point))
         p = self._complex(self._pairs.to_coordinates(self._pairs.point))
+        p = p / np.max(np.abs(p), axis=-1, keepdims=True)  # whose squares neither overflow nor underflow
         self._turn = 1j * p / np.linalg.norm(p, axis=-1, keepdims=True)
         # any function of the orbit's points that turns with them makes coordinates that do not
         z = p[..., :n] @ np.sin(1.0 + np.arange(n) ** 2)

@@ -9,7 +9,7 @@ from typing import Any
 from refgeo.metrics.ablations import ConstantMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric
-from refgeo.metrics.pair import pair_metric
+from refgeo.metrics.pair import InterpolatedMetric, pair_metric
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.rotary import RotaryMetric
 from refgeo.metrics.scaling import ScalingMetric
@@ -67,7 +67,7 @@ def block_metric(
 
 
 def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
-    """A metric on pairs as a `RotaryMetric`, also inside an ablation.
+    """A metric on pairs as a `RotaryMetric`, also inside a `ConstantMetric`.
 
     Examples
     --------
@@ -77,7 +77,12 @@ def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
     """
     if isinstance(metric, ConstantMetric):
         return ConstantMetric(behind_rotations(metric.base))
-    return metric if isinstance(metric, RotaryMetric) else RotaryMetric(metric)  # type: ignore[arg-type]
+    if not isinstance(metric, InterpolatedMetric):
+        raise TypeError(
+            f'pairs: expected "inv", "mix", a metric on pairs, or ConstantMetric of one, behind rotary positions; '
+            f"got {metric!r}"
+        )
+    return RotaryMetric(metric)
 
 
 def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:

@@ -4,10 +4,11 @@ A hidden neuron of a ReLU network does not notice when what comes in is multipli
 it; nor does a channel of a layer norm's scale and shift with the weight that follows, nor the linear half of a gated
 network (SwiGLU: ``up`` with ``down``). All that comes into neuron i is one column G_i, all that goes out H_i, and the
 group is GL(1) per neuron: pairs (n, 1) and (m, 1) with the neurons as leading dimension, for which every pair metric
-has closed-form geodesics. Several arrays may share the scale.
+has closed-form geodesics. Several arrays may share the scale. (A negative c is no symmetry of a ReLU. Nearby that makes
+no difference, but a distance takes (G, H) and (−G, −H) for one point.)
 
-A pruned network's mask belongs into the loss. Its zeros then stay zero: with h = 1 a geodesic moves no entry that is
-zero and has no velocity.
+A pruned network's mask belongs into the loss. A search for the worst case then leaves its zeros zero: with h = 1 a
+geodesic moves no entry that is zero and has no velocity. The average case draws velocities for them, too.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class NeuronPairs:
         self.incoming, self.outgoing, self.name = dict(incoming), dict(outgoing), name
         if not incoming or not outgoing or set(incoming) & set(outgoing):
             raise ValueError("incoming, outgoing: expected at least one array each, and none in both")
+        if name in params and name not in (*incoming, *outgoing):
+            raise ValueError(f"name: expected one that params does not have, got {name!r}")
         counts = {}
         self._shapes = {}
         for array, axis in (*incoming.items(), *outgoing.items()):
@@ -69,6 +72,10 @@ class NeuronPairs:
 
     def blocks(self, params: Blocks) -> dict[str, Any]:
         """The parameters, or gradients of them, with the pairs in the place of their arrays."""
+        for name, shape in self._shapes.items():
+            if name not in params or np.shape(params[name]) != shape:
+                came = np.shape(params[name]) if name in params else "no such array"
+                raise ValueError(f"params[{name!r}]: expected an array of shape {shape}, got {came}")
         pair = Pair(*(self._gathered(params, side) for side in (self.incoming, self.outgoing)))
         rest = {name: array for name, array in params.items() if name not in self._shapes}
         return {self.name: pair, **rest}
@@ -85,12 +92,14 @@ class NeuronPairs:
                 params[name] = np.moveaxis(rows.reshape(moved), 0, axis)
         return params
 
-    def value_and_grad(self, function: Callable[[Any], tuple[float, Blocks]]) -> Callable[[Blocks], tuple[float, Any]]:
-        """The loss and its gradient as a function of blocks, from those of the parameters."""
+    def value_and_grad(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A loss with its gradient, or alone, as a function of blocks, from that of the parameters; batches come
+        after them.
+        """
 
-        def of_blocks(blocks: Blocks) -> tuple[float, Any]:
-            loss, gradients = function(self.params(blocks))
-            return loss, self.blocks(gradients)
+        def of_blocks(blocks: Blocks, *batch: Any) -> Any:
+            found = function(self.params(blocks), *batch)
+            return (found[0], self.blocks(found[1])) if isinstance(found, tuple) else found
 
         return of_blocks
 

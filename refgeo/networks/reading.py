@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from refgeo.arguments import Array
 from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.rotary import RotaryMetric
 from refgeo.metrics.tangent_space import Metric
 from refgeo.networks.errors import LayoutError
 from refgeo.networks.geometry import behind_rotations, block_metric
@@ -68,6 +69,9 @@ class Network:
         """The product geometry of the blocks, see `refgeo.networks.block_metric`; behind rotary positions the pair
         metric becomes a `RotaryMetric`.
         """
+        if isinstance(pairs, RotaryMetric):
+            raise TypeError(f"pairs: expected a metric for every pair, such as {pairs.pairs!r}; where a pair is behind "
+                            "rotary positions it becomes a RotaryMetric by itself")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
