@@ -4,6 +4,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import scipy.linalg
 
 import refgeo as rg
@@ -25,6 +26,12 @@ SHAPES = [
     ((2, 2), 4, 6, 2),
     ((), 4, 9, 4),
 ]
+
+
+def sampled(values, every=4, ids=None):
+    """All values for a test; by default only one of so many is run, the others with ``pytest -m slow``."""
+    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=[] if i % every == 0 else pytest.mark.slow,
+                         id=ids(v) if ids else None) for i, v in enumerate(values)]  # fmt: skip
 
 
 def backend(**changes):

@@ -65,12 +65,12 @@ def test_bounds_hold_the_length_of_a_short_geodesic_and_shooting_finds_it(name, 
 @metrics
 def test_lower_bounds_are_below_the_lengths_of_random_curves(name):
     rng = np.random.default_rng(7)
-    for _ in range(20):
+    for _ in range(8):
         a, b = (random_pair(rng, (), 4, 5, 2) for _ in range(2))
         found = rg.quotient_distance(METRICS[name], a, b, n_shots=0)
         assert 0 < found.lower <= found.upper
         bent = random_pair(rng, (), 4, 5, 2)
-        times = np.linspace(0.0, 1.0, 401)
+        times = np.linspace(0.0, 1.0, 201)
         places = [a * (1 - t) + b * t + bent * (t * (1 - t)) for t in times]
         middles = [(p + q) / 2 for p, q in itertools.pairwise(places)]
         length = 0.0

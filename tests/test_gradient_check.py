@@ -106,3 +106,70 @@ def test_at_a_minimum_nothing_can_be_told_and_nothing_is_refused():
 def test_no_gradient_at_all_is_an_error(value_and_grad, message):
     with pytest.raises((ValueError, TypeError), match=message):
         rg.check_gradient(value_and_grad, {"w": np.ones(2)})
+
+
+def two_blocks(part=None, factor=0.0):
+    """½‖a‖² + ½‖b‖² + ¼‖GHᵀ − 1‖₄⁴, with a part of the gradient scaled."""
+
+    def value_and_grad(p):
+        loss, pair = quartic(p["pair"])
+        grads = {"a": p["a"].copy(), "b": p["b"].copy(), "pair": pair}
+        if part in ("a", "b"):
+            grads[part] = factor * grads[part]
+        elif part is not None:
+            grads["pair"] = rg.Pair(*(factor * x if name == part else x for name, x in zip("GH", pair, strict=True)))
+        return loss + 0.5 * float(p["a"] @ p["a"] + p["b"] @ p["b"]), grads
+
+    return value_and_grad
+
+
+@pytest.mark.parametrize(("part", "factor"), [("a", 0.0), ("b", 0.0), ("b", 0.3), ("G", 0.0), ("H", 0.0), ("H", 0.5)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_part_that_is_left_out_is_seen_although_the_rest_is_right(part, factor, seed):
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(0.5 * rng.standard_normal((4, 2)), 0.5 * rng.standard_normal((4, 2)))
+    params = {"a": rng.standard_normal(5), "b": rng.standard_normal(5), "pair": point}
+    metric = rg.ProductMetric({"a": rg.EuclideanMetric(), "b": rg.EuclideanMetric(), "pair": rg.InvariantMetric()})
+    wrong = two_blocks(part, factor)
+    with pytest.raises(ValueError, match=f"(pair.)?{part}: the loss changes"):
+        rg.check_gradient(wrong, params)
+    space, (_, right) = metric.at(params), two_blocks()(params)
+    missing = {name: 0.0 * block for name, block in right.items()}
+    missing[part if part in "ab" else "pair"] = (
+        right[part]
+        if part in "ab"
+        else rg.Pair(*(x * (name == part) for name, x in zip("GH", right["pair"], strict=True)))
+    )
+    lost, whole = (space.norm(space.horizontal_projection(space.riemannian_gradient(e))) for e in (missing, right))
+    if (1.0 - factor) * lost > 0.4 * whole:  # less changes the sharpness by less than a tenth
+        with pytest.raises(ValueError, match="value_and_grad"):
+            rg.worst_case_sharpness(wrong, params, metric, 0.1)
+    assert rg.worst_case_sharpness(two_blocks(), params, metric, 0.1).converged
+
+
+def test_no_gradient_at_all_is_no_flat_loss():
+    def nothing(w):
+        return 0.5 * float(w @ w), np.zeros_like(w)
+
+    with pytest.raises(ValueError, match="the gradient is zero"):
+        rg.check_gradient(nothing, np.ones(3))
+    with pytest.raises(ValueError, match="the gradient is zero"):
+        rg.worst_case_sharpness(nothing, np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert np.isnan(rg.check_gradient(lambda w: (1.0, np.zeros_like(w)), np.ones(3))["parameters"])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_right_gradients_are_not_refused_near_a_minimum(seed):
+    """Where the gradient is next to nothing and the third derivative is not."""
+    rng = np.random.default_rng(seed)
+    A, C = rng.standard_normal((2, 6, 6))
+    least = float(seed % 2)  # rounding is that of the differences alone where the least loss is zero
+
+    def cubic(w):
+        z, c = A @ w, C @ w
+        return least + 0.5 * float(z @ z) + float(np.sum(c**3)), A.T @ z + 3 * C.T @ c**2
+
+    for size in (0.0, 1e-12, 1e-6, 1e-3, 1.0):
+        w = size * rng.standard_normal(6)
+        rg.worst_case_sharpness(cubic, w, rg.EuclideanMetric(), 0.3, n_iter=1)
+        rg.check_gradient(cubic, w)

@@ -38,6 +38,7 @@ def judged(routine, **options):
     return rg.check(SimpleNamespace(sharpness=routine), checks=["sharpness"], **options)
 
 
+@pytest.mark.slow
 def test_our_search_is_judged_right_and_finds_nearly_all():
     report = judged(ours)
     assert report.passed

@@ -51,6 +51,7 @@ def test_p_values_are_those_of_all_orders():
     assert statistics.correlation(x, y).p == pytest.approx(right, abs=4 * np.sqrt(right * (1 - right) / 2000) + 1e-3)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     # of normal variables with correlation r, τ = 2/π arcsin r
     truth = 2 / np.pi * np.arcsin(0.6)
@@ -160,7 +161,9 @@ def test_relative_flatness_is_petzkas_sum():
         assert value_of(model, name) == pytest.approx(right, rel=0.1)
 
 
-@pytest.mark.parametrize("name", list(MEASURES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "mix, exact")) for name in MEASURES]
+)
 def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_orbit(name):
     model = tiny.Population(1, 20).model(0)
     effort = Effort(n_iter=4, n_samples=4, probes=2, restarts=20)
@@ -236,6 +239,7 @@ def test_sets_of_models_have_a_tau_each(tmp_path):
     assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
 
 
+@pytest.mark.slow
 def test_processes_and_other_maps_give_the_same_table(tmp_path):
     tables = []
     for k, workers in enumerate((1, 2, map, lambda f, tasks: [f(task) for task in tasks][::1])):
@@ -245,6 +249,7 @@ def test_processes_and_other_maps_give_the_same_table(tmp_path):
     assert len(set(tables)) == 1
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_the_same_table(tmp_path):
     distributed = pytest.importorskip("distributed")
     here = runner.run(tiny_tasks(tmp_path / "here"), 1)
@@ -359,6 +364,7 @@ def test_the_published_sign_can_be_computed_again():
         assert again["mediators"][name]["with sharpness"] == pytest.approx(told["with sharpness"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_published_search_can_be_computed_again():
     where, before = published("fault")
     again = fault.on_diagonal_networks(int(where.split()[1]), 3)
@@ -407,6 +413,7 @@ def test_the_published_table_is_that_of_its_models(population):
             assert row[name] == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_published_diagonal_networks_can_be_computed_again():
     rows = published_models("diagonal")
     again = diagonal_sets.network_set(diagonal_sets.Setting(), int(rows[0]["unit"]))

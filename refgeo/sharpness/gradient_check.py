@@ -15,8 +15,10 @@ from refgeo.sharpness.objective import ONLY, LossAndGradient, checked_evaluation
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
-_CONVERGED = 0.03
-"""Two quotients this close to each other are the slope, whatever the gradient says."""
+_AGREE_AT_RANDOM = 0.03
+"""Along a random direction, where a part that is left out is one of many."""
+_CONVERGED = 0.3
+"""Two quotients that agree to this share of what is asked for are the slope, whatever the gradient says."""
 _NOISE = 2.0**-23
 """Of a loss in float32, relative."""
 _REPEATS = 1e-5
@@ -32,6 +34,9 @@ class Verifiable(Protocol):
 
     def __call__(self, x: Array, /) -> tuple[float, Array]:
         """Value and gradient."""
+
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        """Coordinates."""
 
     def check_symmetry(self) -> None:
         """An error where the loss has not the symmetries that are divided by."""
@@ -107,6 +112,8 @@ def check_gradient(
                 off = abs(quotient - slope) / beside if beside > 0.0 else 0.0
                 said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
                 seen.append((off, said))
+            if scale == 0.0 and _is_sloped(change, loss, 1e-2):
+                seen.append((1.0, "the loss changes, and the gradient is zero"))
         found[name], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
         if found[name] > tolerance:
             complaints.append(f"{name}: {said}")
@@ -130,8 +137,8 @@ def _change(
 
 
 def verify(objective: Verifiable, radius: float) -> None:
-    """One evaluation again at the parameters, one directional difference, and whether the gradient is horizontal: an
-    error if any of it tells of a mistake.
+    """One evaluation again at the parameters, a difference along the gradient and one along a random direction, and one
+    evaluation on the orbit: an error if any of it tells of a mistake.
     """
     again, _ = objective(objective.origin)
     _refuse_chance(objective.loss, objective.loss + again)
@@ -140,23 +147,35 @@ def verify(objective: Verifiable, radius: float) -> None:
 
 
 def _refuse_wrong_gradient(objective: Verifiable, radius: float) -> None:
-    gradient = objective.gradient_at_origin
+    """Along the gradient, which a wrong factor shows in; and along a random direction, for what it leaves out."""
+    gradient, step = objective.gradient_at_origin, 0.1 * radius
     length = float(np.linalg.norm(gradient))
-    if not 0.0 < length < math.inf:
-        return
-    direction = gradient / length
+    random = objective.random_direction(np.random.default_rng(0))
+    for name, direction, agree in (
+        ("its gradient", gradient, _AGREE),
+        ("a random direction", random, _AGREE_AT_RANDOM),
+    ):
+        size = float(np.linalg.norm(direction))
+        if not 0.0 < size < math.inf or not math.isfinite(length):
+            continue
+        unit = direction / size
+        slope = float(np.dot(gradient, unit))
 
-    def change(s: float) -> float:
-        return objective(s * direction)[0]
+        def change(s: float, unit: Array = unit) -> float:
+            return objective(s * unit)[0]
 
-    quotient = _slope_by_differences(change, length, length, objective.loss, 0.1 * radius)
-    if quotient is None or abs(quotient - length) <= _AGREE * length:
-        return
-    check_gradient(*objective.source)  # which names the block
-    raise ValueError(
-        f"value_and_grad: along its gradient the loss changes by {quotient / length:.3g} times what the gradient says; "
-        "verify=False searches all the same"
-    )
+        beside = max(abs(slope), length / len(gradient) ** 0.5)
+        if beside > 0.0:
+            quotient = _slope_by_differences(change, slope, beside, objective.loss, step, agree)
+            if quotient is None or abs(quotient - slope) <= agree * beside:
+                continue
+            said = f"by {quotient:.3g} a unit of length, where the gradient says {slope:.3g}"
+        elif _is_sloped(change, objective.loss, step):
+            said = "and the gradient is zero"
+        else:
+            continue
+        check_gradient(*objective.source)  # which names the block
+        raise ValueError(f"value_and_grad: along {name} the loss changes, {said}; verify=False searches all the same")
 
 
 def verify_unchanged(objective: Verifiable, workers: int) -> None:
@@ -175,23 +194,35 @@ def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or d
 
 
 def _slope_by_differences(
-    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float
+    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float, agree: float = _AGREE
 ) -> float | None:
     """A central difference that agrees with the slope, or that smaller steps converge to; None if rounding hides it."""
     before = None
     for _ in range(6):
-        if _NOISE * abs(loss) > 0.03 * scale * step:
+        if _NOISE * abs(loss) > _CONVERGED * agree * scale * step:
             return None
         ahead, behind = change(step), change(-step)
-        if math.isfinite(ahead) and math.isfinite(behind):
+        rounding = _NOISE * (abs(ahead) + abs(behind))  # which a smaller step has less of
+        if math.isfinite(ahead) and math.isfinite(behind) and rounding <= _CONVERGED * agree * scale * step:
             quotient = (ahead - behind) / (2.0 * step)
-            if abs(quotient - slope) <= _AGREE * scale:
+            if abs(quotient - slope) <= agree * scale:
                 return quotient
-            if before is not None and abs(quotient - before) <= _CONVERGED * scale:
+            if before is not None and abs(quotient - before) <= _CONVERGED * agree * scale:
                 return quotient
             before = quotient
         step *= 0.1
     return None
+
+
+def _is_sloped(change: Callable[[float], float], loss: float, step: float) -> bool:
+    """Whether differences with two steps are the same, and more than rounding."""
+    quotients = []
+    for s in (step, 0.1 * step):
+        ahead, behind = change(s), change(-s)
+        quotients.append((ahead - behind) / (2.0 * s))
+        if not abs(quotients[-1]) > 30.0 * _NOISE * (abs(loss) + abs(ahead) + abs(behind)) / s:
+            return False
+    return abs(quotients[0] - quotients[1]) <= 0.1 * abs(quotients[1])
 
 
 def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
