@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shlex
 import sys
 import traceback
@@ -44,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         return status
+    except BrokenPipeError:  # of `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return USAGE
     except (ValueError, OSError) as error:
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE

@@ -184,7 +184,8 @@ class Pair:
 
         Returns
         -------
-        balanced : Pair, :math:`(G A^{-1}, H A^\top)`; Σ holds the singular values of :math:`G H^\top`
+        balanced : Pair
+            :math:`(G A^{-1}, H A^\top)`; Σ holds the singular values of :math:`G H^\top`.
         A : ndarray, shape ``(..., h, h)``
 
         Raises
@@ -217,7 +218,8 @@ class Pair:
 
         Returns
         -------
-        aligned : Pair, :math:`(G A^{-1}, H A^\top)`
+        aligned : Pair
+            :math:`(G A^{-1}, H A^\top)`.
         A : ndarray, shape ``(..., h, h)``
 
         Raises

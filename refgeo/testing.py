@@ -77,7 +77,7 @@ class BackendCheck:
         row = next((row for row in report.rows if row.check == self.name), None)
         if row is None:
             _skip(f"{self.name}: no test point of the profile {self.profile} is one for it")
-        elif row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED):
+        elif row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
             _skip(f"{row.verdict.value}: {row.message}")
         elif row.kind == "law" and row.verdict is Verdict.WRONG and row not in report.told():
             _skip(f"not judged: {row.function} gives wrong values")
@@ -123,8 +123,8 @@ def parametrize_with_checks(
     expected_failures : mapping of str to str, optional
         Names of checks, ``"christoffel"`` or ``"christoffel[inv]"``, and the reason why each is known to fail; or the
         name of a backend, and such a mapping for it alone. It is reported as an expected failure; when it passes, that
-        is a failure, so that the entry gets deleted. Laws of a function that gives wrong values are skipped, so that
-        one entry is enough.
+        is a failure, so that the entry gets deleted. Laws of a function that gives wrong values are skipped, and what
+        inherits its mistake, so that one entry is enough.
 
     Returns
     -------

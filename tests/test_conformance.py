@@ -517,7 +517,8 @@ def test_a_second_mistake_is_not_inherited():
         square = t * t if t >= 0 else -t * t
         return G + t * v_G - 0.5 * square * c_G, H + t * v_H - 0.5 * square * c_H
 
-    report = rg.check(backend(christoffel=christoffel, geodesic=geodesic), metrics=["inv"])
+    options = {"metrics": ["inv"], "checks": ["christoffel", "geodesic"]}
+    report = rg.check(backend(christoffel=christoffel, geodesic=geodesic), **options)
     row = next(row for row in report.rows if row.check == "geodesic_2")
     assert row.verdict is Verdict.WRONG
     assert "½ is missing" not in row.diagnosis, "not where t is negative"
@@ -595,6 +596,13 @@ def test_a_wrong_function_used_by_another_is_blamed_alone():
     assert set(inherits) == {"geodesic_2[inv]", "geodesic_2[mix]"}
     assert all("christoffel" in message for message in inherits.values())
     assert not report.passed
+    # asked for alone, too
+    for checks in (["geodesic_2"], ["geodesic"]):
+        alone = rg.check(backend(christoffel=wrong_gamma, geodesic=geodesic), cases=SOME, checks=checks)
+        assert {row.verdict for row in alone.rows if row.check == "geodesic_2"} == {Verdict.INHERITS}
+        assert alone.wrong == []
+        assert not [row for row in alone.rows if row.verdict is Verdict.WRONG], "laws of what inherits are not judged"
+        assert not alone.passed
 
 
 def test_zeros_for_ill_conditioned_factors_are_wrong():

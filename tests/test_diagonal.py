@@ -166,3 +166,25 @@ def test_the_second_order_value_is_that_of_the_riemannian_hessian(name):
 
 def test_all_geometries_are_tested():
     assert set(GEOMETRIES) == set(NAMES)
+
+
+def test_printed_formulas_take_batches():
+    rng = np.random.default_rng(30)
+    (u, v), X, y = rng.standard_normal((2, 3, 4)), rng.standard_normal((3, 5, 4)), rng.standard_normal((3, 5))
+    for formula in (diagonal.paper_8, diagonal.paper_26, diagonal.paper_35):
+        together = formula(u, v, X, y, 0.1)
+        each = [formula(u[k], v[k], X[k], y[k], 0.1) for k in range(3)]
+        values = [np.asarray(getattr(one, "lower", one)) for one in (together, *each)]
+        assert values[0].shape == (3,)
+        assert np.allclose(values[0], values[1:], rtol=1e-9)
+    distances = np.linalg.norm(u[0] * v[0] - np.linalg.lstsq(X[0], y[0], rcond=None)[0])
+    assert float(diagonal.paper_35(u[0], v[0], X[0], y[0], 0.1)) == pytest.approx(0.1 * distances, rel=1e-12)
+
+
+def test_a_tilted_velocity_beside_a_long_horizontal_one_is_refused():
+    u = v = np.ones((2, 2))
+    tilted = np.array([[1e9, 1e9], [1.0, 0.0]]), np.array([[1e9, 1e9], [0.0, 0.0]])
+    with pytest.raises(ValueError, match="horizontal"):
+        diagonal.geodesic("mix", u, v, *tilted, t=1e-12)
+    assert diagonal.end_time("inv", u, v, u, v).shape == (2,)
+    assert np.all(diagonal.end_time("inv", u, v, u, v) == np.inf)

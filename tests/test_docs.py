@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", ROOT / "validation" / "README.md", *sorted(DOCS.glo
 ELSEWHERE = (
     "python3 -m venv",
     "pip install",
+    "source",
     "octave",
     "pytest",
     "ruff",

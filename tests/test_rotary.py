@@ -253,6 +253,21 @@ def test_hessian_is_the_second_derivative_along_exact_geodesics(name):
     assert second == pytest.approx(float(space.inner_product(v, hessian)), rel=1e-5)
 
 
+def test_defaults_and_single_precision():
+    rng, point, space = setting("mix", (), 5, 4, 4)
+    assert space.metric.name == "rotary mix"
+    v = 0.1 * space.random_tangent_vector(1)
+    assert relative_error(space.geodesic(v), space.geodesic(v, 1.0, 2)) == 0.0
+    x, e = space.to_coordinates(v), like(point, rng)
+    assert relative_error(space.point_at(x), space.geodesic(v)) < 1e-14
+    single = x.astype(np.float32)
+    assert space.point_at(single).G.dtype == np.float32
+    out = np.empty_like(single)
+    assert space.gradient_at(single, e, 2, out) is out
+    assert space.gradient_at(single, e).dtype == np.float32
+    assert np.allclose(out, space.gradient_at(x, e), rtol=1e-4, atol=1e-4)
+
+
 def test_bad_points_and_metrics_are_named():
     with pytest.raises(ValueError, match="even number of columns"):
         rg.RotaryMetric().at(rg.Pair(np.ones((3, 3)), np.ones((4, 3))))
@@ -263,5 +278,7 @@ def test_bad_points_and_metrics_are_named():
     space = rg.RotaryMetric().at(rg.Pair(np.ones((2, 2)), np.ones((2, 2))))
     with pytest.raises(ValueError, match="v: expected the shapes"):
         space.horizontal_projection(rg.Pair(np.ones((3, 2)), np.ones((2, 2))))
+    with pytest.raises(ValueError, match="b: expected the shapes"):
+        space.inner_product(rg.Pair(np.ones((2, 2)), np.ones((2, 2))), rg.Pair(np.ones((2, 2)), np.ones((3, 2))))
     with pytest.raises(ValueError, match="x: expected shape"):
         space.from_coordinates(np.ones(3))

@@ -354,6 +354,7 @@ def published(name):
     return where, value
 
 
+@pytest.mark.slow
 def test_the_published_sign_can_be_computed_again():
     where, before = published("sign")
     setting, seed = where.split(" | ")

@@ -115,15 +115,16 @@ def _with_others(
     return failing, passing
 
 
+PARTS = {
+    "geodesic_2": ("christoffel",),
+    "riemannian_hessian": ("riemannian_gradient", "christoffel", "horizontal_projection"),
+}
+"""The functions that others are made of."""
+
+
 def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[str]) -> str | None:
     """The backend's own functions, wrong themselves, from which the right formula gives exactly these wrong numbers."""
-    if value.name not in ("geodesic_2", "riemannian_hessian"):
-        return None
-    parts = {
-        "geodesic_2": ("christoffel",),
-        "riemannian_hessian": ("riemannian_gradient", "christoffel", "horizontal_projection"),
-    }
-    guilty = [name for name in parts[value.name] if name in wrong]
+    guilty = [name for name in PARTS.get(value.name, ()) if name in wrong]
     known = value.order == 2 or failing[0].metric in PAIR_METRICS
     if not guilty or not known:
         return None

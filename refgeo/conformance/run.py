@@ -15,7 +15,7 @@ from refgeo.arguments import integer, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import diagnose, inherited
+from refgeo.conformance.diagnosis import PARTS, diagnose, inherited
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import PRECISIONS, Case, Lazy, Points
 from refgeo.conformance.report import Report, Row, Verdict
@@ -305,12 +305,23 @@ class Run:
             if one.check.kind == "value" and one.metric == row.metric and one is not tally and one.is_wrong
         }
         assert tally.check.value is not None
+        asked = {one.check.name for one in self.tallies.values() if one.metric == row.metric}
+        for name in PARTS.get(tally.check.value.name, ()):
+            if name not in asked and self._is_wrong(CHECKS[name], failing):
+                wrong_already.add(name)
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
         if origin:
             return replace(
                 row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
             )
         return replace(row, diagnosis=diagnose(tally.check, self.backend, failing, passing))
+
+    def _is_wrong(self, one: Check, cases: list[Case]) -> bool:
+        """Of a function that was not asked for, at these points."""
+        tally = Tally(one, cases[0].metric, self.points.dtype)
+        for case in cases:
+            self.tally(one, case, tally)
+        return tally.is_wrong
 
     def _failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
         """The example of every failing row, by name, for points that a seed cannot give again."""
@@ -321,6 +332,7 @@ class Run:
 def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
     """A law that uses another function cannot be judged where that function is wrong itself."""
     wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
+    heirs = {(row.function, row.metric) for row in rows if row.verdict is Verdict.INHERITS}
     # wrong values alone break it, too: whether something is remembered, another law says
     repeats = [row for row in rows if ".same_twice" in row.check and row.verdict is Verdict.PASS]
     stateless = {(row.check.replace("same_twice", "remembers_nothing"), row.metric) for row in repeats}
@@ -332,6 +344,8 @@ def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
         )
         if row.kind == "law" and follows and (row.function, row.metric) in wrong:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values are wrong")
+        if row.kind == "law" and row.verdict is Verdict.WRONG and (row.function, row.metric) in heirs - wrong:
+            row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values inherit a mistake")
         if culprits and row.verdict is Verdict.WRONG:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")
         yield row

@@ -61,14 +61,21 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
         The blocks of a dict that are perturbed; default: all.
     method : "model_steps" or "auto_pgd"
         As in `worst_case_sharpness`. The first is for round balls only; for the norm inf the second is the default.
-    n_iter, n_restarts, rng, batches, workers, callback
+    n_iter, n_restarts : int
         As in `worst_case_sharpness`.
-
+    rng : numpy Generator, or a seed
+        Of random starts.
+    batches : iterable, optional
+        As in `worst_case_sharpness`.
+    workers : int
+        Threads.
+    callback : callable, optional
+        As in `worst_case_sharpness`.
     verify : bool
-        Evaluate twice at θ and compare the gradient with a difference along it, before the search: an error says
-        which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice. Evaluate at θ once
-        more after the search of every batch: an error says that the loss has changed. These evaluations, the first
-        three of the first batch only, are not counted.
+        Evaluate twice at θ and compare the gradient with differences along it and along a random direction, before the
+        search: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice.
+        Evaluate at θ once more after the search of every batch: an error says that the loss has changed. None of these
+        evaluations is counted, and all but the last are of the first batch only.
 
     Returns
     -------

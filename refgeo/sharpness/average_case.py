@@ -37,12 +37,19 @@ def average_case_sharpness(
     ----------
     value : callable
         ``value(params) -> loss``; with `batches`, ``value(params, batch)``.
-    params, metric, order, rng, batches, workers
-        As in `worst_case_sharpness`.
+    params : Pair, array or dict of these
+    metric : Metric
     rho : float
         Standard deviation along every horizontal direction.
     n_samples : int
         Evaluations of the loss per batch, an even number >= 4.
+    order : 1, 2 or "exact"
+        Of the geodesics.
+    rng : numpy Generator, or a seed
+    batches : iterable, optional
+        As in `worst_case_sharpness`.
+    workers : int
+        Threads.
     callback : callable, optional
         Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value). Raise
         ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.

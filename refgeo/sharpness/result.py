@@ -317,7 +317,10 @@ class SharpnessCurve:
 def _axes(ax: Any) -> Any:
     """The axes given or those of a new figure, without a frame above and on the right."""
     if ax is None:
-        import matplotlib.pyplot as plt
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError('plots need matplotlib: pip install "refgeo[plot]"') from error
 
         ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
     ax.spines[["top", "right"]].set_visible(False)

@@ -55,5 +55,13 @@ def on_page_content(content: str, **_: Any) -> str:
     )
 
 
+OPERATORS = "≥≤≠≈∈×·∘∠⊙⊘→∇"
+
+
 def _mathml(tex: str, display: str) -> str:
-    return convert(html.unescape(tex).strip(), display=display)
+    """Signs in Unicode are operators, and names of functions have a space behind them."""
+    mathml = convert(html.unescape(tex).strip(), display=display)
+    mathml = re.sub(f"<mi>([{OPERATORS}])</mi>", r"<mo>\1</mo>", mathml)
+    return re.sub(
+        r"<mi>(log|cos|min|max|exp)</mi>(?!<mo[^>]*>(?:&#x00028;|\())", r'<mi>\1</mi><mspace width="0.17em"/>', mathml
+    )

@@ -77,6 +77,10 @@ def manopt():
     return row("Manopt fixedrankfactory_2factors (inv) and _2factors_preconditioned (mix)", version, [report], {})
 
 
+def shown(value):
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
@@ -89,7 +93,7 @@ def main():
         "| implementation | version | operations | verdict | digits kept | worst ratio | seeds |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [f"| {' | '.join(str(value) for value in one.values())} |" for one in rows]
+    lines += [f"| {' | '.join(shown(value) for value in one.values())} |" for one in rows]
     (options.out / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     expected = [
