@@ -179,13 +179,13 @@ def test_any_of_the_arguments_may_have_the_batch():
     whole = {"X": X, "y": y, "u": u, "v": v, "step_size": np.asarray(0.05)}
     for name, array in whole.items():
         several = np.stack([array, 0.9 * array, 1.1 * array])
-        together = rg.diagonal.train(**(whole | {name: several}), max_steps=50)
+        together = diagonal.train(**(whole | {name: several}), max_steps=50)
         assert together.loss.shape == together.steps.shape == (3,)
         assert together.u.shape == together.v.shape == (3, 4)
         assert together.steps.dtype == np.int64
         assert together.converged.dtype == together.diverged.dtype == bool
         for k in range(3):
-            alone = rg.diagonal.train(**(whole | {name: several[k]}), max_steps=50)
+            alone = diagonal.train(**(whole | {name: several[k]}), max_steps=50)
             assert np.allclose(together.u[k], alone.u, rtol=1e-12)
             assert np.allclose(together.loss[k], alone.loss, rtol=1e-10)
             assert together.steps[k] == alone.steps
@@ -195,7 +195,7 @@ def test_the_limit_of_divergence_is_each_network_s_own():
     """A network with large data is not stopped by the small data of another, nor the other way round."""
     X, u = np.eye(2), np.full((2, 2), 1.0)
     y = np.array([[1e6, 1e6], [1e-3, 1e-3]])
-    trained = rg.diagonal.train(X, y, u, u, step_size=np.array([1e-8, 0.1]), max_steps=2000)
+    trained = diagonal.train(X, y, u, u, step_size=np.array([1e-8, 0.1]), max_steps=2000)
     assert not trained.diverged.any()
-    explosive = rg.diagonal.train(X, y, u, u, step_size=np.array([1.0, 0.1]), max_steps=2000)
+    explosive = diagonal.train(X, y, u, u, step_size=np.array([1.0, 0.1]), max_steps=2000)
     assert list(explosive.diverged) == [True, False]
