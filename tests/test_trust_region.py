@@ -83,3 +83,20 @@ def test_extreme_sizes_have_certificates_too(c):
 def test_impossible_problems_are_named(c, w, radius, message):
     with pytest.raises(ValueError, match=message):
         maximise_diagonal_quadratic(c, w, radius)
+
+
+def test_problems_of_a_batch_are_independent():
+    """Of very different sizes, with hard cases among them: what is summed or compared is so block by block."""
+    rng = np.random.default_rng(50)
+    c = rng.standard_normal((6, 4)) * np.array([1e-8, 1.0, 1e8, 1.0, 1e-3, 0.0])[:, None]
+    B = rng.standard_normal((6, 4, 4))
+    B = (B + B.mT) * np.array([1.0, 1e-6, 1e6, 1.0, 1.0, 1.0])[:, None, None]
+    c[3] -= (top := np.linalg.eigh(B[3])[1][:, -1]) * (top @ c[3])  # nothing along the largest eigenvector
+    radius = np.array([0.1, 10.0, 1e-3, 5.0, 1.0, 2.0])
+    together = maximise_quadratic(c, B, radius)
+    for k in range(6):
+        alone = maximise_quadratic(c[k], B[k], radius[k])
+        for name in ("lower", "upper"):
+            assert np.isclose(getattr(together, name)[k], getattr(alone, name), rtol=1e-12, atol=0.0)
+    integers = maximise_quadratic([1, 0], [[2, 0], [0, 1]], 1)
+    assert float(integers.lower) == pytest.approx(2.0)
