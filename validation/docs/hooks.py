@@ -62,6 +62,6 @@ def _mathml(tex: str, display: str) -> str:
     """Signs in Unicode are operators, and names of functions have a space behind them."""
     mathml = convert(html.unescape(tex).strip(), display=display)
     mathml = re.sub(f"<mi>([{OPERATORS}])</mi>", r"<mo>\1</mo>", mathml)
-    return re.sub(
-        r"<mi>(log|cos|min|max|exp)</mi>(?!<mo[^>]*>(?:&#x00028;|\())", r'<mi>\1</mi><mspace width="0.17em"/>', mathml
-    )
+    # not in a power, which has two parts
+    named = r"(?<!<msup>)<mi>(log|cos|min|max|exp)</mi>(?!<mo[^>]*>(?:&#x00028;|\())"
+    return re.sub(named, r'<mi>\1</mi><mspace width="0.17em"/>', mathml)
