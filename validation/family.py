@@ -104,7 +104,7 @@ def plot(found: dict[str, Any], sets: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Measure, draw, and say what was found."""
     options = experiment.parser(__doc__).parse_args()
-    settings = {"points": 5 if options.quick else 11, "sets": 2 if options.quick else 20, "share": 0.03, "steps": 300}
+    settings = {"points": 3 if options.quick else 11, "sets": 2 if options.quick else 20, "share": 0.03, "steps": 300}
     results = experiment.Results(options.out / "family.json", settings)
     found = results.measure("attention", lambda: attention(settings["steps"], settings["points"]))
     tasks = {f"set {seed}": (seed, settings["points"], settings["share"]) for seed in range(settings["sets"])}
