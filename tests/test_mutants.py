@@ -46,7 +46,7 @@ def test_a_generated_mistake_is_caught(cell):
 
 RIGHT = implementations.right_backends(only_numpy=True)
 EVERYWHERE = ("pseudo-inverse of the Gram matrix",)
-FEW = ["1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4", "1x5x1"]
+FEW = ["7x4x1", "4x4x4", "2-6x7x2", "10x9x4"]
 
 
 @pytest.mark.parametrize(
