@@ -176,7 +176,7 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
             lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t),
             lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)),
         ],
-        3,
+        4,
     ),
 )
 def test_wrong_exact_geodesics_are_caught(wrong):

@@ -706,7 +706,7 @@ def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
 @pytest.mark.parametrize("s", sampled([0.5, 0.2]))
 def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
     name = f"s={s:g}"
-    right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3", "3-7x4x1/k3", "4x4x4/k3"])
+    right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3", "3-7x4x1/k3"])
     assert right.passed, right.wrong
     assert sum(row.kind == "law" and row.verdict.value == "pass" for row in right.rows) > 60
     near = rg.check(OfTheFamily(s + 0.01), metrics=[name], cases=["5x4x2/k3", "3-7x4x1/k3"])

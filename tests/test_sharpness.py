@@ -1050,9 +1050,11 @@ def test_a_search_says_where_second_order_geodesics_are_none():
     U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (6, 5))
     point = rg.Pair(U * [1.0, 1e-2], V * [1.0, 1e-2])
 
+    target = -3.0 * np.outer(U[:, 1], V[:, 1])  # so that the gradient leads where the product is small
+
     def loss(pair):
-        product = pair.product
-        return 0.5 * float(np.sum(product**2)), rg.Pair(product @ pair.H, product.T @ pair.G)
+        residual = pair.product - (target if pair.G.shape == (6, 2) else 0.0)
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, residual.T @ pair.G)
 
     far = rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 0.1)
     assert far.bend > 10
