@@ -24,7 +24,7 @@ with ∠ the norm of the angles between column spaces, which the other part of x
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ from refgeo.balanced import BalancedGauge, balance
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
-from refgeo.metrics.pair import InterpolatedMetric
+from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.rotary import RotaryMetric, complex_columns
 from refgeo.metrics.scaling import ScalingMetric
@@ -109,31 +109,34 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
     (True, 0.490129, 0.490129)
     """
     integer("n_shots", n_shots, least=0)
+    return _between(metric.at(a), metric.at(b), n_shots)
+
+
+def _between(here: Any, there: Any, n_shots: int) -> Distance:
+    """Of the points of two tangent spaces of one metric, which are factorised already."""
+    metric = here.metric
     if isinstance(metric, ProductMetric):
-        return _of_product(metric, metric.at(a).point, metric.at(b).point, n_shots)
-    relaxed = getattr(getattr(metric, "pairs", metric), "relaxation", 0.0)
+        return _of_product(here.spaces, there.spaces, n_shots)
     known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
-    if relaxed or not isinstance(metric, known):
+    if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known):
         raise TypeError(
             f"metric: expected one with a distance, got {metric!r}; relaxed metrics and ablations have none here, and "
             "of a network's arrays those with arrays=refgeo.ElementwiseMetric() have one"
         )
-    here: Any = metric.at(a).point
-    there: Any = metric.at(b).point
-    if _shapes(here) != _shapes(there):
-        raise ValueError(f"a, b: expected the same shapes, got {_shapes(here)} and {_shapes(there)}")
+    if _shapes(here.point) != _shapes(there.point):
+        raise ValueError(f"a, b: expected the same shapes, got {_shapes(here.point)} and {_shapes(there.point)}")
     if isinstance(metric, InterpolatedMetric):
-        return _of_pairs(metric, here, there, n_shots)
+        return _of_pairs(here, there, n_shots)
     if isinstance(metric, RotaryMetric):
-        return _exactly(_of_planes(metric.pairs.s, here, there))
-    return _exactly(_of_arrays(metric, here, there))
+        return _exactly(_of_planes(metric.pairs.s, here.point, there.point))
+    return _exactly(_of_arrays(metric, here.point, there.point))
 
 
-def _of_product(metric: ProductMetric, a: Any, b: Any, n_shots: int) -> Distance:
+def _of_product(here: Mapping[str, Any], there: Mapping[str, Any], n_shots: int) -> Distance:
     blocks = {}
-    for name, one in metric.metrics.items():
+    for name in here:
         try:
-            blocks[name] = quotient_distance(one, a[name], b[name], n_shots)
+            blocks[name] = _between(here[name], there[name], n_shots)
         except (ValueError, TypeError) as error:
             error.args = (f"block {name!r}: {error}", *error.args[1:])
             raise
@@ -235,12 +238,13 @@ def _refined(angle: Callable[[Array], Array], start: Array, width: float) -> Arr
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-def _of_pairs(metric: InterpolatedMetric, a: Pair, b: Pair, n_shots: int) -> Distance:
+def _of_pairs(space: PairTangentSpace, other: PairTangentSpace, n_shots: int) -> Distance:
+    metric, a, b = space.metric, space.point, other.point
     n, m, h = a.sizes
     if h == 1:
         return _exactly(_of_lines(metric.s, a, b))
-    here, there = balance(a.G, a.H), balance(b.G, b.H)
-    start, target = Pair.unchecked(*here.representative), _turned(there, here)
+    here, there = space.gauge, other.gauge
+    start, target = Pair.unchecked(*here.representative), Pair.unchecked(*there.turned_to(here)[0])
     least = _lower_bound(metric.s, here, there, start, target)
     if n == m == h:
         if np.any(_orientation(a) != _orientation(b)):  # nothing regular leads from one sign to the other
@@ -254,13 +258,6 @@ def _of_pairs(metric: InterpolatedMetric, a: Pair, b: Pair, n_shots: int) -> Dis
     # quadrature may be below the proved bound by its rounding
     lower, upper = (float(_norm(np.ravel(d))) for d in (least, np.maximum(most, least)))
     return Distance(lower, upper, False)
-
-
-def _turned(this: BalancedGauge, other: BalancedGauge) -> Pair:
-    """The balanced representative that is turned towards the other's."""
-    overlap = sum(b.mT @ a for a, b in zip(this.representative, other.representative, strict=True))
-    U, _, V_transposed = np.linalg.svd(overlap)
-    return Pair.unchecked(*(F @ (U @ V_transposed).mT for F in this.representative))
 
 
 def _lower_bound(s: float, here: BalancedGauge, there: BalancedGauge, a: Pair, b: Pair) -> Array:
@@ -354,13 +351,15 @@ def _shot(metric: InterpolatedMetric, a: Pair, b: Pair, most: Array, n_shots: in
             with np.errstate(over="raise", invalid="raise"):
                 end = here.geodesic(tried, 1.0, "exact")
                 gauge = balance(*end)
-                left = _length(metric, Pair.unchecked(*gauge.representative), _turned(goal, gauge))
+                facing = Pair.unchecked(*goal.turned_to(gauge)[0])
+                left = _length(metric, Pair.unchecked(*gauge.representative), facing)
         except _ENDS:
             share = share * 0.5
             continue
         best = np.minimum(best, here.norm(tried) + left)
         better = left < rest
-        aimed = here.horizontal_projection(b.aligned_to(end)[0] - end)
+        to, back = gauge.to_balanced
+        aimed = here.horizontal_projection(Pair.unchecked(facing.G @ to, facing.H @ back.mT) - end)
         v, missed = (_chosen(better, new, old) for new, old in ((tried, v), (aimed, missed)))
         rest, share = np.where(better, left, rest), np.where(better, 1.0, share * 0.5)
         if np.all(rest <= _ENOUGH * here.norm(v)):

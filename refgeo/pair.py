@@ -237,12 +237,9 @@ class Pair:
         """
         self._require_same_shapes(other)
         here, there = balance(self.G, self.H), balance(other.G, other.H)
-        overlap = sum(b.mT @ a for a, b in zip(here.representative, there.representative, strict=True))
-        U, _, V_transposed = np.linalg.svd(overlap)
-        turn = U @ V_transposed
-        (to, back), (G, H) = there.to_balanced, here.representative
+        ((G, H), turn), (to, back) = here.turned_to(there), there.to_balanced
         # from gauge to gauge: a transformation by A would have the condition numbers of both
-        return Pair.unchecked(G @ turn.mT @ to, H @ turn.mT @ back.mT), back @ turn @ here.to_balanced[0]
+        return Pair.unchecked(G @ to, H @ back.mT), back @ turn @ here.to_balanced[0]
 
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):

@@ -677,16 +677,14 @@ def verify(
         found += [
             _of_relaxed(block, metric, near[block], times, generator)
             for block, metric in _parts(geometry).items()
-            if getattr(getattr(metric, "pairs", metric), "relaxation", 0.0) > 0.0
+            if getattr(metric, "relaxation", 0.0) > 0.0
         ]
     return Verification(tuple(found))
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:
     """Of a loss that has a symmetry the sharpness has none, if the metric has none: lengths change along the orbit."""
-    rotations = isinstance(metric, RotaryMetric)
-    group, change = commutant(block) if rotations else general_linear(block), 0.0
-    relaxation = metric.pairs.relaxation if rotations else metric.relaxation
+    (group,), change = of_metric(ProductMetric({block: metric})), 0.0
     space = metric.at(pair)
     v = space.random_tangent_vector(rng)
     for t in times:
@@ -694,7 +692,7 @@ def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np
         there, moved = (group.act({block: x}, K, t)[block] for x in (pair, v))
         change = max(change, float(np.max(np.abs(metric.at(there).norm(moved) / space.norm(v) - 1.0))))
     return Finding(
-        f"{group.name}, of the metric with ε = {relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
+        f"{group.name}, of the metric with ε = {metric.relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
     )
 
 

@@ -34,10 +34,7 @@ def test_the_matrix_has_every_operation_and_every_property():
 SAMPLE = [cell for cell in MATRIX if cell[0] != mutants.EXACT][::41]
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [pytest.param(c, id=f"{c[0]}: {c[1]}", marks=[pytest.mark.slow] * (i % 3 > 0)) for i, c in enumerate(SAMPLE)],
-)
+@pytest.mark.parametrize("cell", sampled([(cell,) for cell in SAMPLE], 3, ids=lambda one: f"{one[0][0]}: {one[0][1]}"))
 def test_a_generated_mistake_is_caught(cell):
     """A sample, without exact geodesics, which take longest; all of them: python -m validation.mutants --matrix."""
     complaints, _ = mutants.judge_cell(cell)

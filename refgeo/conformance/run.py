@@ -305,9 +305,8 @@ class Run:
             if one.check.kind == "value" and one.metric == row.metric and one is not tally and one.is_wrong
         }
         assert tally.check.value is not None
-        asked = {one.check.name for one in self.tallies.values() if one.metric == row.metric}
         for name in PARTS.get(tally.check.value.name, ()):
-            if name not in asked and self._is_wrong(CHECKS[name], failing):
+            if (name, row.metric) not in self.tallies and self._is_wrong(CHECKS[name], failing):
                 wrong_already.add(name)
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
         if origin:

@@ -187,7 +187,7 @@ class RotaryMetric(Metric[Pair]):
         metric = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
         if not isinstance(metric, InterpolatedMetric):
             raise TypeError(f'pairs: expected "inv", "mix" or a metric on pairs, got {type(metric).__name__}')
-        self.pairs = metric
+        self.pairs, self.relaxation = metric, metric.relaxation
         self.name = f"rotary {metric.name}"
 
     def at(self, point: Pair) -> RotaryTangentSpace:
