@@ -68,6 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="refgeo", description="The referee for symmetry-aware sharpness.")
     parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+    _check_parser(commands)
+    _network_parsers(commands)
+    _vectors_parser(commands)
+    return parser
+
+
+def _check_parser(commands: Any) -> None:
     check = commands.add_parser(
         "check",
         help="judge an implementation of the geometry",
@@ -94,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
     _output_arguments(check)
 
-    _network_parsers(commands)
+
+def _vectors_parser(commands: Any) -> None:
     vectors = commands.add_parser(
         "vectors",
         help="test points in files, for any language",
@@ -117,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument("directory", type=Path, metavar="DIR")
     grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
     _output_arguments(grade)
-    return parser
 
 
 def _network_parsers(commands: Any) -> None:

@@ -649,11 +649,7 @@ def verify(
     generator = np.random.default_rng(rng)
 
     def at(moved: Blocks) -> tuple[float, Any]:
-        found = value_and_grad(moved[ONLY] if single else dict(moved))
-        value, grads = found if isinstance(found, tuple) else (found, None)
-        if not (single or grads is None or isinstance(grads, Mapping)):
-            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
-        return checked_loss("value_and_grad", value), {ONLY: grads} if single and grads is not None else grads
+        return _evaluated(value_and_grad, moved, single)
 
     def loss_at(moved: Blocks) -> float:
         return at(moved)[0]
@@ -666,13 +662,12 @@ def verify(
     least = _digits(loss_at, near, here, scale, generator) if least_digits is None else least_digits
     found = []
     for one in symmetries:
-        change = 0.0
-        for t in times:
-            for _ in range(samples):
-                moved = loss_at({**near, **one.act(near, one.generator(near, generator), t)})
-                change = max(change, abs(moved - here) / scale) if math.isfinite(moved) else math.inf
+        moved = [
+            loss_at({**near, **one.act(near, one.generator(near, generator), t)}) for t in times for _ in range(samples)
+        ]
+        change = max(abs(loss - here) / scale if math.isfinite(loss) else math.inf for loss in moved)
         share = math.nan if grads is None else _share(one, near, grads, generator, samples)
-        found.append(Finding(one.name, one.blocks, change, share, max(times), len(times) * samples, least))
+        found.append(Finding(one.name, one.blocks, change, share, max(times), len(moved), least))
     if isinstance(geometry, Metric):
         found += [
             _of_relaxed(block, metric, near[block], times, generator)
@@ -680,6 +675,15 @@ def verify(
             if getattr(metric, "relaxation", 0.0) > 0.0
         ]
     return Verification(tuple(found))
+
+
+def _evaluated(value_and_grad: Callable[[Any], Any], blocks: Blocks, single: bool) -> tuple[float, Any]:
+    """The loss and the gradients by block, None if the function gives none."""
+    found = value_and_grad(blocks[ONLY] if single else dict(blocks))
+    value, grads = found if isinstance(found, tuple) else (found, None)
+    if not (single or grads is None or isinstance(grads, Mapping)):
+        raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+    return checked_loss("value_and_grad", value), {ONLY: grads} if single and grads is not None else grads
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:

@@ -23,7 +23,7 @@ A file of tests that holds an implementation to every check::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -222,17 +222,8 @@ def assert_matches(
         dtypes = {np.asarray(part).dtype.name for part in parts}
         dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
     case, one = _as_case(function, metric, arguments, dtype, relaxation)
-    given = [factor for pair in (case.point, *case.inputs(one.operation)) for factor in pair]
-
-    def known(metric: str, *asked: Any) -> Any:
-        if all(np.array_equal(x, y) for x, y in zip(given, asked, strict=False)):
-            return actual
-        raise NotImplementedError("only one result is known")
-
-    backend = Backend(SimpleNamespace(**{function: known}), name="actual")
-    trial = Trial(backend, case)
-    tolerance = DOUBTFUL * one.unit(case)
-    kappa = case.condition
+    backend = _backend_of_one(actual, case, one)
+    tolerance, kappa = DOUBTFUL * one.unit(case), case.condition
     if not np.all(one.decisive(case)):
         raise ValueError(
             f"{function}: at κ = {kappa.max():.1g} rounding in {dtype} explains an error of any size; test at a better "
@@ -240,36 +231,44 @@ def assert_matches(
         )
     try:
         with np.errstate(all="ignore"):  # what overflows is no match
-            errors = one.errors(trial)
+            errors = one.errors(Trial(backend, case))
     except BackendFailure as failure:
         raise AssertionError(f"{function}[{metric}]: {failure}") from None
     if np.isnan(errors).any():
         raise ValueError(f"{function}: no reference value at this point; is a vector zero, or the scale extreme?")
     if np.all(errors <= tolerance):
         return
-    block = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
-    where = f" in block {tuple(int(i) for i in block)}" if block else ""
-    reason = diagnose(one, backend, [case], [])
-    assert one.value is not None
-    exact = case.exact_blocks[tuple(int(i) for i in block)].enclosures(one.value)
-    assert exact is not None  # it was judged above
-    shown = [
-        f"{label}: {np.array2string(np.asarray(values), precision=8, threshold=40)}"
-        for index, enclosure in enumerate(exact)
-        for label, values in (
-            (f"expected{_suffix(index, exact)}", enclosure.mid),
-            (f"actual{_suffix(index, exact)}", np.asarray(parts[index], dtype=np.float64)[block]),
-        )
-    ]
+    worst = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
+    block = tuple(int(i) for i in worst)
     raise AssertionError(
-        f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}{where}, where rounding "
-        f"explains {float(tolerance[block]):.2g} ({dtype}, κ = {float(kappa[block]):.2g})\n"
-        f"expected: {one.statement}\ndiagnosis: {reason}\n" + "\n".join(shown)
+        f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}"
+        f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
+        f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement}\n"
+        f"diagnosis: {diagnose(one, backend, [case], [])}\n" + "\n".join(_side_by_side(case, one, block, parts))
     )
 
 
-def _suffix(index: int, parts: Any) -> str:
-    return f" {'GH'[index]} part" if len(parts) == 2 else ""
+def _backend_of_one(result: Any, case: Case, one: Check) -> Backend:
+    """A backend that knows one result, and nothing else."""
+    given = [factor for pair in (case.point, *case.inputs(one.operation)) for factor in pair]
+
+    def known(metric: str, *asked: Any) -> Any:
+        if all(np.array_equal(x, y) for x, y in zip(given, asked, strict=False)):
+            return result
+        raise NotImplementedError("only one result is known")
+
+    return Backend(SimpleNamespace(**{one.operation.name: known}), name="actual")
+
+
+def _side_by_side(case: Case, one: Check, block: tuple[int, ...], parts: tuple[Any, ...]) -> Iterator[str]:
+    """What was expected and what came, of a block that has been judged."""
+    assert one.value is not None
+    exact = case.exact_blocks[block].enclosures(one.value)
+    assert exact is not None
+    for index, (enclosure, part) in enumerate(zip(exact, parts, strict=True)):
+        which = f" {'GH'[index]} part" if len(parts) == 2 else ""
+        for label, values in (("expected", enclosure.mid), ("actual", np.asarray(part, dtype=np.float64)[block])):
+            yield f"{label}{which}: {np.array2string(np.asarray(values), precision=8, threshold=40)}"
 
 
 def _as_case(

@@ -50,7 +50,7 @@ FEW = ["7x4x1", "4x4x4", "2-6x7x2", "10x9x4"]
     ("name", "dtype"), sampled([(name, ("float64", "float32")[i // 4 % 2]) for i, name in enumerate(RIGHT)])
 )
 def test_a_right_backend_is_not_accused(name, dtype):
-    """A sample; every point, both precisions and many seeds: python -m validation.implementations."""
+    """A sample; every point, both precisions and many seeds: python -m validation implementations."""
     with np.errstate(all="ignore"):
         report = rg.check(RIGHT[name], dtype=dtype, cases=None if name in EVERYWHERE else FEW)
     assert report.wrong == []

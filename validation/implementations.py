@@ -1,12 +1,13 @@
 """Right implementations, each in its own way, that nobody may accuse.
 
-python -m validation.implementations [--seeds N] [--sample N] [--profile quick|full] [--workers N]
+    python -m validation implementations [--seeds N] [--sample N] [--profile quick|full] [--out DIR] [--workers N]
+
+A run that is interrupted goes on where it was; runs with other seeds, samples and profiles add to the same table.
 """
 
-import argparse
 import concurrent.futures
+import importlib.util
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import numpy as np
 import refgeo as rg
 from refgeo import formulas
 from refgeo.operations import OPERATIONS
+from validation import experiment
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 
@@ -418,59 +420,77 @@ def right_backends(only_numpy=False):
     folder = Path(__file__).parent / "backends"
     backends["balanced gauge"] = str(folder / "balanced.py")
     for name, module in (("PyTorch", "torch"), ("JAX", "jax")):
-        try:
-            __import__(module)
-        except ImportError:
-            print(f"not installed, not tried: {name}")
-            continue
-        backends[name] = str(folder / f"{module}_backend.py")
+        if importlib.util.find_spec(module):
+            backends[name] = str(folder / f"{module}_backend.py")
     return backends
 
 
-def _judged(job):
-    name, dtype, profile, seed, only_numpy = job
-    backend = right_backends(only_numpy)[name]
-    shapes = ["1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4/k10", "1x5x1"]
-    slow = name in ("complex step", "Python lists")
-    with np.errstate(all="ignore"):
-        report = rg.check(backend, dtype=dtype, profile=profile, seed=seed, cases=shapes if slow else None)
-    worst = max((row.worst_ratio or 0.0 for row in report.rows if row.kind == "value"), default=0.0)
-    findings = [f"{row} {row.message[:150]}" for row in report.findings]
-    return name, dtype, seed, [] if report.passed else report.wrong or ["not passed"], findings, worst
+def judged(names, profile, dtype, seed):
+    """Name of an implementation to the verdict on it; enclosures are shared."""
+    found = {}
+    backends = right_backends()
+    for name in names:
+        cases = FEW if name in SLOW else None
+        with np.errstate(all="ignore"):
+            report = rg.check(backends[name], dtype=dtype, profile=profile, seed=seed, cases=cases)
+        found[name] = {
+            "accused": [] if report.passed else report.wrong or ["not passed"],
+            "findings": [f"{row} {row.message[:150]}" for row in report.findings],
+            "worst": max((row.worst_ratio or 0.0 for row in report.rows if row.kind == "value"), default=0.0),
+        }
+    return found
+
+
+SLOW = ("complex step", "Python lists")
+FEW = ["1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4/k10", "1x5x1"]
+"""The points that the slow ones are judged at."""
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Judge, and say who was accused."""
+    parser = experiment.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--profile", choices=("quick", "full"), default="quick")
     parser.add_argument("--dtype", action="append", choices=("float64", "float32"))
     parser.add_argument("--only", action="append", help="only these implementations")
     parser.add_argument("--sample", type=int, help="how many of them, in turn, judge a seed; default: all")
-    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     names = [name for name in right_backends() if options.only is None or name in options.only]
-    count = min(options.sample or len(names), len(names))
-    jobs = [
-        (names[(seed * count + i) % len(names)], dtype, options.profile, seed, False)
-        for seed in range(options.first, options.first + options.seeds)
-        for dtype in options.dtype or ("float64", "float32")
-        for i in range(count)
-    ]
-    start, accused, worst = time.perf_counter(), 0, {}
-    with concurrent.futures.ProcessPoolExecutor(options.workers) as pool:
-        for name, dtype, seed, wrong, findings, ratio in pool.map(
-            _judged, jobs, chunksize=count
-        ):  # enclosures are shared
-            accused += bool(wrong)
-            key = name, dtype
-            worst[key] = max(worst.get(key, 0.0), ratio)
-            for line in [f"WRONG {row}" for row in wrong] + findings:
-                print(f"{name}, {dtype}, seed {seed}: {line}", flush=True)
-    for (name, dtype), ratio in worst.items():
-        print(f"{name:36s} {dtype}  worst ratio {ratio:6.1f}")
-    print(f"{len(jobs)} runs, {accused} accused, {time.perf_counter() - start:.0f} s")
+    for missing in {"PyTorch", "JAX"}.difference(right_backends()):
+        experiment.console.print(f"not installed, not tried: {missing}")
+    count = min(options.sample or (2 if options.quick else len(names)), len(names))
+    tasks = {}
+    for seed in range(options.first, options.first + (3 if options.quick else options.seeds)):
+        chosen = [names[(seed * count + i) % len(names)] for i in range(count)]
+        for dtype in options.dtype or ("float64", "float32"):
+            key = f"{options.profile}, {dtype}, seed {seed}: {', '.join(chosen)}"
+            tasks[key] = chosen, options.profile, dtype, seed
+    results = experiment.Results(options.out / "implementations.json", {"refgeo": rg.__version__})
+    results.measure_all(judged, tasks, options.workers, "right implementations")
+    accused = report(results.values, options.out / "implementations.md")
     return int(accused > 0)
+
+
+def report(values, path):
+    """All that has been judged so far, as a table; the number of accusations."""
+    rows = {}
+    for key, found in values.items():
+        profile, dtype, seed = key.split(":")[0].split(", ")
+        for name, verdict in found.items():
+            row = rows.setdefault((name, profile, dtype), {"seeds": set(), "accused": 0, "findings": 0, "worst": 0.0})
+            row["seeds"].add(seed)
+            row["accused"] += bool(verdict["accused"])
+            row["findings"] += bool(verdict["findings"])
+            row["worst"] = max(row["worst"], verdict["worst"])
+            for line in [f"WRONG {one}" for one in verdict["accused"]] + verdict["findings"]:
+                experiment.console.print(f"{name}, {dtype}, {seed}: {line}", soft_wrap=True, highlight=False)
+    header = ["implementation", "profile", "numbers", "seeds", "accused", "worst ratio"]
+    lines = [
+        [*key, str(len(row["seeds"])), str(row["accused"]), f"{row['worst']:.1f}"] for key, row in sorted(rows.items())
+    ]
+    experiment.table(header, lines, path)
+    return sum(row["accused"] for row in rows.values())
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ PICTURES = {
 """Of every experiment."""
 
 
-TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "distances")
+TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "distances", "implementations")
 """Tables in Markdown that pages of the documentation include."""
 
 

@@ -238,6 +238,13 @@ class Backend:
         except _Lost as lost:
             self._given_up[function] = f"{function}: {lost}"
             raise BackendFailure(f"{function}: {lost}") from None
+        self._require_done(function, header)
+        repeats = len(parts) // max(len(shapes), 1)
+        if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
+            raise BackendFailure("its process answered with something else than its results")
+        return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
+
+    def _require_done(self, function: str, header: dict[str, Any]) -> None:
         status, text = header.get("status"), str(header.get("text", ""))
         if status == "not provided":
             raise NotImplementedError(text)
@@ -247,21 +254,6 @@ class Backend:
             self._given_up[function] = text
         if status != "done":
             raise BackendFailure(text or "no usable result")
-        notes = header.get("notes", {})
-        observed = Observed(
-            tuple(notes.get("kinds", ())),
-            str(notes.get("printed", "")),
-            tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
-            str(notes.get("aliases", "")),
-            bool(notes.get("overwritten", False)),
-            str(notes.get("streams", "")),
-            bool(notes.get("forked", False)),
-            int(notes.get("calls", 0)),
-        )
-        repeats = len(parts) // max(len(shapes), 1)
-        if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
-            raise BackendFailure("its process answered with something else than its results")
-        return [np.asarray(part, dtype=np.float64) for part in parts], observed
 
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
@@ -270,6 +262,20 @@ class Backend:
     def close(self) -> None:
         """End its process."""
         self._server.close()
+
+
+def _observed(notes: dict[str, Any], order: list[int]) -> Observed:
+    """What the other side has noted; `order` says which of the distinct arrays each argument is."""
+    return Observed(
+        tuple(notes.get("kinds", ())),
+        str(notes.get("printed", "")),
+        tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
+        str(notes.get("aliases", "")),
+        bool(notes.get("overwritten", False)),
+        str(notes.get("streams", "")),
+        bool(notes.get("forked", False)),
+        int(notes.get("calls", 0)),
+    )
 
 
 def _importable(implementation: Any) -> str | None:

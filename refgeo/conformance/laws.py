@@ -38,6 +38,10 @@ for any other: values are judged everywhere.
 Law = Callable[[Trial], Any]
 
 
+def _anywhere(case: Case) -> bool:
+    return True
+
+
 def law(
     function: str,
     name: str,
@@ -46,7 +50,7 @@ def law(
     needs: Sequence[str] = (),
     scale: float = 1.0,
     differenced: bool = False,
-    where: Callable[[Case], bool] = lambda case: True,
+    where: Callable[[Case], bool] = _anywhere,
     most: int | None = MANY,
     unusual: int = 0,
     value: Value | None = None,
@@ -267,63 +271,57 @@ def _turned(trial: Trial, value: Value, plain: Parts) -> Array:
     return _differences(trial, plain, back, trial.case.size(value))
 
 
-def _of_every_value(value: Value) -> None:
-    order = "" if value.order is None else f"_{value.order}"
-    options: dict[str, Any] = {"most": FEW, "value": value, "scale": 2.0}
-    if value.order == "exact":
-        options["where"] = _is_small
-    function = value.operation.name
+def _same_twice(trial: Trial, value: Value) -> Array:
+    return _again(trial, value, trial.value(value))
 
-    @law(function, f"same_twice{order}", "the same input gives the same result, to rounding", **options)
-    def _(trial: Trial) -> Array:
-        return _again(trial, value, trial.value(value))
 
-    @law(
-        function,
-        f"any_memory_layout{order}",
-        "transposed, strided, reversed and read-only arrays are arrays, too",
-        **options,
-    )
-    def _(trial: Trial) -> Array:
-        plain = trial.value(value)
-        errors: list[Array] = [np.zeros(trial.case.point.block_shape)]
-        for layout in LAYOUTS[1:]:
-            try:
-                errors.append(_again(trial, value, plain, layout=layout))
-            except (Refused, BackendFailure):  # a matter of conduct
-                continue
-        return np.asarray(np.max(errors, axis=0))
+def _any_memory_layout(trial: Trial, value: Value) -> Array:
+    plain = trial.value(value)
+    errors: list[Array] = [np.zeros(trial.case.point.block_shape)]
+    for layout in LAYOUTS[1:]:
+        try:
+            errors.append(_again(trial, value, plain, layout=layout))
+        except (Refused, BackendFailure):  # a matter of conduct
+            continue
+    return np.asarray(np.max(errors, axis=0))
 
-    @law(
-        function, f"remembers_nothing{order}",
-        "the result follows the arrays' contents, not their address, one factor alone, or norms", **options,
-    )  # fmt: skip
-    def _(trial: Trial) -> Array:
-        errors = [_again(trial, value, trial.value(value), do="again")]
-        variations = [_turned]
-        if trial.case.relaxation == 0.0:
-            variations += [partial(_doubled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0))]
-        # each right after the point itself: what is kept of the latest call only is kept of that
-        errors += [vary(trial, value, trial.value(value)) for vary in variations]
-        return np.asarray(np.max(errors, axis=0))
 
-    @law(function, f"loop_over_blocks{order}", "a batch gives what its blocks give one by one", **options)
-    def _(trial: Trial) -> Array:
-        case = trial.case.blocks(4)
-        whole = Trial(trial.backend, case)
-        together, size = whole.value(value), case.size(value)
-        distances = tuple(np.zeros_like(part) for part in together)
-        for block in np.ndindex(case.point.block_shape):
-            point, *vectors = (Pair(x.G[block], x.H[block]) for x in (case.point, *case.inputs(value.operation)))
-            alone = trial.call(function, *vectors, point=point, extra=value.extra(case.t))
-            for distance, x, y in zip(distances, together, alone, strict=True):
-                distance[block] = x[block] - y
-        errors = beside(whole.length(distances), np.maximum(size, whole.length(together)))
-        return np.full(trial.case.point.block_shape, np.max(errors))
+def _remembers_nothing(trial: Trial, value: Value) -> Array:
+    errors = [_again(trial, value, trial.value(value), do="again")]
+    variations = [_turned]
+    if trial.case.relaxation == 0.0:
+        variations += [partial(_doubled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0))]
+    # each right after the point itself: what is kept of the latest call only is kept of that
+    errors += [vary(trial, value, trial.value(value)) for vary in variations]
+    return np.asarray(np.max(errors, axis=0))
+
+
+def _loop_over_blocks(trial: Trial, value: Value) -> Array:
+    case = trial.case.blocks(4)
+    whole = Trial(trial.backend, case)
+    together, size = whole.value(value), case.size(value)
+    distances = tuple(np.zeros_like(part) for part in together)
+    for block in np.ndindex(case.point.block_shape):
+        point, *vectors = (Pair(x.G[block], x.H[block]) for x in (case.point, *case.inputs(value.operation)))
+        alone = trial.call(value.operation.name, *vectors, point=point, extra=value.extra(case.t))
+        for distance, x, y in zip(distances, together, alone, strict=True):
+            distance[block] = x[block] - y
+    errors = beside(whole.length(distances), np.maximum(size, whole.length(together)))
+    return np.full(trial.case.point.block_shape, np.max(errors))
 
 
 for _value in VALUES.values():
-    _of_every_value(_value)
+    for _name, _errors, _statement in (
+        ("same_twice", _same_twice, "the same input gives the same result, to rounding"),
+        ("any_memory_layout", _any_memory_layout, "transposed, strided, reversed and read-only arrays are arrays, too"),
+        ("remembers_nothing", _remembers_nothing, "the result follows the arrays' contents, not their address, one "
+                                                  "factor alone, or norms"),
+        ("loop_over_blocks", _loop_over_blocks, "a batch gives what its blocks give one by one"),
+    ):  # fmt: skip
+        law(
+            _value.operation.name, _name if _value.order is None else f"{_name}_{_value.order}", _statement,
+            most=FEW, value=_value, scale=2.0, where=_is_small if _value.order == "exact" else _anywhere,
+        )(partial(_errors, value=_value))  # fmt: skip
 
 # Inner product -------------------------------------------------------------------------------------------------
 
@@ -582,53 +580,57 @@ def _place_size(trial: Trial) -> Array:
     return np.asarray(_norm(trial, trial.case.point) + _norm(trial, _velocity(trial)))
 
 
-def _of_a_geodesic(order: Any) -> None:
-    def ordered(name: str, statement: str, **options: Any) -> Callable[[Law], Law]:
-        if order == "exact" and "where" not in options:
-            options |= _FOR_EXACT
-        return law(
-            "geodesic", f"{name}_{order}", f"order {order}: {statement}", value=VALUES[f"geodesic_{order}"], **options
-        )
+def _starts_at_the_point(trial: Trial, order: Any) -> Array:
+    place = trial.call("geodesic", _velocity(trial), extra=(0.0, order))
+    return _differences(trial, place, tuple(trial.case.point), _place_size(trial))
 
-    @ordered("starts_at_the_point", "γ(0) = θ", where=lambda case: True, most=MANY if order != "exact" else None)
-    def _(trial: Trial) -> Array:
-        place = trial.call("geodesic", _velocity(trial), extra=(0.0, order))
-        return _differences(trial, place, tuple(trial.case.point), _place_size(trial))
 
-    @ordered("initial_velocity", "γ'(0) = v, by differences", differenced=True, scale=10.0)
-    def _(trial: Trial) -> Array:
-        v = _any_velocity(trial)
-        slope = _derivative(lambda s: trial.call("geodesic", v, extra=(s, order)), _step(trial))
-        return _differences(trial, slope, (v.G, v.H), _place_size(trial))
+def _initial_velocity(trial: Trial, order: Any) -> Array:
+    v = _any_velocity(trial)
+    slope = _derivative(lambda s: trial.call("geodesic", v, extra=(s, order)), _step(trial))
+    return _differences(trial, slope, (v.G, v.H), _place_size(trial))
 
-    @ordered("homogeneous", "γ with velocity 2v at t/2 = γ with velocity v at t", scale=2.0)
-    def _(trial: Trial) -> Array:
-        v = _velocity(trial)
-        one = trial.call("geodesic", 2 * v, extra=(0.5, order))
-        return _differences(trial, one, trial.call("geodesic", v, extra=(1.0, order)), _place_size(trial))
 
-    @ordered("equivariant", "γ at A·θ with velocity A·v = A·γ", scale=64.0)
-    def _(trial: Trial) -> Array:
-        return _equivariance(trial, "geodesic", (_velocity(trial),), _place_size(trial), (0.5, order))
+def _homogeneous(trial: Trial, order: Any) -> Array:
+    v = _velocity(trial)
+    one = trial.call("geodesic", 2 * v, extra=(0.5, order))
+    return _differences(trial, one, trial.call("geodesic", v, extra=(1.0, order)), _place_size(trial))
 
-    if order == 1:
-        return
 
-    @ordered("initial_acceleration", "γ''(0) = −Γ(v, v), by differences", scale=10.0)
-    def _(trial: Trial) -> Array:
-        v = _velocity(trial)
-        # order 2 is a parabola, and any step is exact; else truncation δ² and rounding u/δ² are equal at δ = u^{1/4}
-        roundoff = trial.precision.roundoff
-        step = 1.0 if order == 2 else roundoff**0.25
-        ahead, here, behind = (trial.call("geodesic", v, extra=(s * step, order)) for s in (1.0, 0.0, -1.0))
-        bend = _combination((step**-2, ahead), (-2 * step**-2, here), (step**-2, behind))
-        gamma = trial.space.christoffel(v)
-        error = _differences(trial, bend, (-gamma.G, -gamma.H), _place_size(trial))
-        return error if order == 2 else error * roundoff**0.5 / 10.0  # in the unit of rounding
+def _equivariant(trial: Trial, order: Any) -> Array:
+    return _equivariance(trial, "geodesic", (_velocity(trial),), _place_size(trial), (0.5, order))
 
+
+def _initial_acceleration(trial: Trial, order: Any) -> Array:
+    v = _velocity(trial)
+    # order 2 is a parabola, and any step is exact; else truncation δ² and rounding u/δ² are equal at δ = u^{1/4}
+    roundoff = trial.precision.roundoff
+    step = 1.0 if order == 2 else roundoff**0.25
+    ahead, here, behind = (trial.call("geodesic", v, extra=(s * step, order)) for s in (1.0, 0.0, -1.0))
+    bend = _combination((step**-2, ahead), (-2 * step**-2, here), (step**-2, behind))
+    gamma = trial.space.christoffel(v)
+    error = _differences(trial, bend, (-gamma.G, -gamma.H), _place_size(trial))
+    return error if order == 2 else error * roundoff**0.5 / 10.0  # in the unit of rounding
+
+
+_OF_A_GEODESIC: tuple[tuple[str, Callable[..., Array], str, dict[str, Any]], ...] = (
+    ("starts_at_the_point", _starts_at_the_point, "γ(0) = θ", {}),
+    ("initial_velocity", _initial_velocity, "γ'(0) = v, by differences", {"differenced": True, "scale": 10.0}),
+    ("homogeneous", _homogeneous, "γ with velocity 2v at t/2 = γ with velocity v at t", {"scale": 2.0}),
+    ("equivariant", _equivariant, "γ at A·θ with velocity A·v = A·γ", {"scale": 64.0}),
+    ("initial_acceleration", _initial_acceleration, "γ''(0) = −Γ(v, v), by differences", {"scale": 10.0}),
+)
 
 for _order in (1, 2, "exact"):
-    _of_a_geodesic(_order)
+    for _name, _errors_of, _statement, _options in _OF_A_GEODESIC:
+        if _order == 1 and _name == "initial_acceleration":
+            continue
+        if _order == "exact":
+            _options = {**_options, **({"most": None} if _name == "starts_at_the_point" else _FOR_EXACT)}
+        law(
+            "geodesic", f"{_name}_{_order}", f"order {_order}: {_statement}", value=VALUES[f"geodesic_{_order}"],
+            **_options,
+        )(partial(_errors_of, order=_order))  # fmt: skip
 
 
 @law(

@@ -537,6 +537,26 @@ def make_case(
     2.0
     """
     point = representable(point, dtype)
+    _refuse_extremes(point)
+    space = pair_metric(metric, relaxation).at(point)
+    vectors = _drawn(space, kind, rng)
+    if kind.startswith("shared"):
+        vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
+    if apart:
+        vectors |= {name: vectors[name] * scale for name, scale in _APART.items()}
+    if kind in SHORT:
+        vectors |= {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
+    if abs(t) > 4.0:
+        vectors["v"] = vectors["v"] * 0.0625
+    vectors |= dict(given or {})
+    if given and "a" in given and "v" not in given:
+        vectors["v"] = given["a"]
+    once = {id(pair): representable(pair, dtype) for pair in vectors.values()}  # vectors that are one object stay one
+    rounded = {key: once[id(pair)] for key, pair in vectors.items()}
+    return Case(name, metric, dtype, space, rounded, float(t), seed, plain=kind == "any" and not apart)
+
+
+def _refuse_extremes(point: Pair) -> None:
     for part, factor in zip("GH", point, strict=True):
         size = np.abs(factor).max(initial=0.0)
         if factor.size == 0:
@@ -546,26 +566,6 @@ def make_case(
                 f"{part}: expected numbers of a size between 1e-75 and 1e75, whose products doubles can hold, got "
                 f"{size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
             )
-    space = pair_metric(metric, relaxation).at(point)
-    vectors = _drawn(space, kind, rng)
-    if kind.startswith("shared"):
-        vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
-    if apart:
-        for vector, scale in _APART.items():
-            vectors[vector] = vectors[vector] * scale
-    if kind in SHORT:
-        vectors |= {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
-    if abs(t) > 4.0:
-        vectors["v"] = vectors["v"] * 0.0625
-    rounded: dict[int, Pair] = {}  # vectors that are one object stay one
-    vectors |= dict(given or {})
-    if given and "a" in given and "v" not in given:
-        vectors["v"] = given["a"]
-    for pair in vectors.values():
-        rounded.setdefault(id(pair), representable(pair, dtype))
-    plain = kind == "any" and not apart
-    named = {key: rounded[id(pair)] for key, pair in vectors.items()}
-    return Case(name, metric, dtype, space, named, float(t), seed, plain)
 
 
 _APART = {"a": 1e4, "b": 1e-4, "e": 1e5, "v": 1e4, "hessian_v": 1e3, "hessian_w": 1e3}

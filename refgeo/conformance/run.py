@@ -127,39 +127,25 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    one_of("profile", profile, PROFILES)
-    one_of("dtype", dtype, PRECISIONS)
+    common = (
+        one_of("profile", profile, PROFILES),
+        one_of("dtype", dtype, PRECISIONS),
+        integer("seed", seed, least=0),
+        number("relaxation", relaxation, "ε of App. H.2", least=0.0),
+    )
     wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in _listed(metrics)))
-    if specification != SPECIFICATION:
-        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
-    relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
-    seed = integer("seed", seed, least=0)
     if not wanted:
         raise ValueError("metrics: expected at least one, got none")
-    if points is not None:
-        _refuse_strange(points)
-    if checkpoint is None and (layout is not None or heads is not None):
-        raise ValueError("layout, heads: go with a checkpoint, got none")
+    if specification != SPECIFICATION:
+        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     if not isinstance(laws_only, bool):
         raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
-    if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
-        raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    common = profile, dtype, seed, relaxation
-    if profile == "fuzz":
-        where = Points("fuzz", *common, {"examples": integer("examples", examples)})
-    elif points is not None:
-        where = Points("given", *common, source=points)
-    elif checkpoint is not None:
-        where = Points.of_network(checkpoint, layout, heads, *common)
-    else:
-        where = Points("generated", *common)
-    chosen = chosen_checks(checks)
-    if laws_only:
-        chosen = [one for one in chosen if one.kind != "value"]
+    where = _points(common, examples, points, checkpoint, layout, heads)
+    chosen = [one for one in chosen_checks(checks) if not (laws_only and one.kind == "value")]
     searches = chosen_searches(checks)
     if not chosen and not searches:
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
@@ -179,6 +165,30 @@ def check(
     finally:
         if loaded is not backend:
             loaded.close()
+
+
+def _points(
+    common: tuple[str, str, int, float],
+    examples: int,
+    points: GivenPoints | None,
+    checkpoint: str | Path | Mapping[str, Any] | None,
+    layout: str | None,
+    heads: int | None,
+) -> Points:
+    """Where the test points come from: a search, the user, a network, or recipes; one of these."""
+    fuzz = common[0] == "fuzz"
+    if sum((points is not None, checkpoint is not None, fuzz)) > 1:
+        raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
+    if checkpoint is not None:
+        return Points.of_network(checkpoint, layout, heads, *common)
+    if layout is not None or heads is not None:
+        raise ValueError("layout, heads: go with a checkpoint, got none")
+    if points is not None:
+        _refuse_strange(points)
+        return Points("given", *common, source=points)
+    if fuzz:
+        return Points("fuzz", *common, {"examples": integer("examples", examples)})
+    return Points("generated", *common)
 
 
 def _refuse_strange(points: Any) -> None:

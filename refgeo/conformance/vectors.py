@@ -99,31 +99,14 @@ def write(
         points = Points("generated", profile, dtype, seed, relaxation)
     else:
         points = Points.of_network(checkpoint, layout, heads, profile, dtype, seed, relaxation)
-    chosen = [make() for metric in wanted for _, make in selected(points.cases(metric), cases)]
-
-    named: Named = {"cases": []}
-    listed: list[Named] = []
-    blocks: list[tuple[str, Case, tuple[int, ...]]] = []
-    for case in chosen:
-        for block in np.ndindex(case.point.block_shape):
-            name = f"{case.metric}_{len(listed) + 1:04d}"
-            blocks.append((name, case, block))
-            named["cases"].append(name)
-            named |= {f"{name}__{key}": value for key, value in _inputs(case, block).items()}
-            n, m, h = case.point.sizes
-            listed.append(
-                {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
-            )
+    blocks = _blocks(make() for metric in wanted for _, make in selected(points.cases(metric), cases))
     folder = Path(directory)
     file = folder / f"inputs.{format}"
     _claim(folder)
     for old in (*(f"inputs.{format}" for format in FORMATS), EXPECTED):
         (folder / old).unlink(missing_ok=True)
-    write_whole(file, functools.partial(_WRITERS[format], named))
+    write_whole(file, functools.partial(_WRITERS[format], _inputs(blocks)))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
-    if with_results:
-        expected = _expected(blocks, progress or untold)
-        write_whole(folder / EXPECTED, functools.partial(_write_plain, {"schema": EXPECTED_SCHEMA, "cases": expected}))
     manifest: Named = {
         "schema": SCHEMA,
         "complete": True,
@@ -133,12 +116,14 @@ def write(
         "profile": profile,
         "seed": seed,
         "relaxation": relaxation,
-        "cases": listed,
+        "cases": [_listed(*one) for one in blocks],
     }
     if with_results:
+        expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or untold)}
+        write_whole(folder / EXPECTED, functools.partial(_write_plain, expected))
         manifest["expected_sha256"] = _digest(folder / EXPECTED)
     _write_manifest(folder, manifest)
-    return len(listed)
+    return len(blocks)
 
 
 def grade(directory: str | Path, results: str | Path, *, progress: Progress | None = None) -> Report:
@@ -251,18 +236,35 @@ def _own_digest(manifest: Named) -> str:
 # Inputs --------------------------------------------------------------------------------------------------------
 
 
-def _inputs(case: Case, block: tuple[int, ...]) -> Named:
-    """What an author gets of one block."""
-    arrays = {name: array for name, array in case.arrays().items() if name != "t"}
-    blocks = {name: np.asarray(array)[block].astype(case.dtype) for name, array in arrays.items()}
-    return {"metric": case.metric, **blocks, "t": case.t}
+Block = tuple[str, Case, tuple[int, ...]]
+"""A block of a batch, which is a case of its own in a file, under a name of its own."""
+
+
+def _blocks(cases: Iterable[Case]) -> list[Block]:
+    every = ((case, block) for case in cases for block in np.ndindex(case.point.block_shape))
+    return [(f"{case.metric}_{count:04d}", case, block) for count, (case, block) in enumerate(every, 1)]
+
+
+def _inputs(blocks: list[Block]) -> Named:
+    """What an author gets."""
+    named: Named = {"cases": [name for name, _, _ in blocks]}
+    for name, case, block in blocks:
+        arrays = {key: np.asarray(x)[block].astype(case.dtype) for key, x in case.arrays().items() if key != "t"}
+        one = {"metric": case.metric, **arrays, "t": case.t}
+        named |= {f"{name}__{key}": value for key, value in one.items()}
+    return named
+
+
+def _listed(name: str, case: Case, block: tuple[int, ...]) -> Named:
+    n, m, h = case.point.sizes
+    return {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
 
 
 EXPECTED = "expected.json"
 EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
 
 
-def _expected(blocks: list[tuple[str, Case, tuple[int, ...]]], progress: Progress) -> Named:
+def _expected(blocks: list[Block], progress: Progress) -> Named:
     """Every value of every case as midpoints and radii, in decimal numbers that enclose it."""
     found: Named = {}
     for done, (name, case, block) in enumerate(blocks):

@@ -224,38 +224,42 @@ def read(
         module = hasattr(source, "state_dict")
         hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
         raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
-    state = _load(Path(source)) if isinstance(source, (str, Path)) else dict(source)
-    if isinstance(source, (str, Path)):
-        config = _configuration(Path(source))
-        heads = _configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
-        key_value_heads = _configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
-    if heads is None and layout == "lora":
-        heads = 1
-    heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
-    if heads is None:
-        place = config[0] if isinstance(source, (str, Path)) else None
-        missing = f"{place} does not say it" if place and place.is_file() else "there is no config.json beside the file"
-        raise LayoutError(f"heads: the number of attention heads is not in the tensors, and {missing}; give heads")
+    file = Path(source) if isinstance(source, (str, Path)) else None
+    state = dict(source) if isinstance(source, Mapping) else _load(Path(source))
+    heads, key_value_heads = _counts(file, layout, heads, key_value_heads)
     constant = re.compile(LAYOUTS[layout].constants)
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
     numeric = {n: t for n, t in tensors.items() if _holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     try:
-        pairs, used = (
-            LAYOUTS[layout].split(exact, heads, heads if key_value_heads is None else key_value_heads),
-            LAYOUTS[layout].used(exact),
-        )
+        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads), LAYOUTS[layout].used(exact)
     except LayoutError as error:
         raise LayoutError(f"layout {layout}: {error}") from error
     return Network(
         layout,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
         heads,
-        heads if key_value_heads is None else key_value_heads,
+        key_value_heads,
         {name: tensor.dtype for name, tensor in tensors.items()},
         {name: tensor.shape for name, tensor in numeric.items()},
         {name: tensor for name, tensor in tensors.items() if name not in numeric},
     )
+
+
+def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads: Heads | None) -> tuple[Heads, Heads]:
+    """The numbers of heads, of queries and of keys: as given, or as the configuration beside the file says."""
+    place = None
+    if file is not None:
+        place, _ = config = _configuration(file)
+        heads = _configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
+        key_value_heads = _configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
+    if heads is None and layout == "lora":
+        heads = 1
+    heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
+    if heads is None:
+        missing = f"{place} does not say it" if place and place.is_file() else "there is no config.json beside the file"
+        raise LayoutError(f"heads: the number of attention heads is not in the tensors, and {missing}; give heads")
+    return heads, heads if key_value_heads is None else key_value_heads
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:

@@ -12,7 +12,7 @@ from refgeo.arguments import Array, Order, integer, order_of, radius_of, seed_of
 from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.objective import Geometry, checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
-from refgeo.sharpness.search import Callback, Watcher, in_order
+from refgeo.sharpness.search import Callback, Watcher, checked_batches, in_order
 
 
 def average_case_sharpness(
@@ -79,16 +79,13 @@ def average_case_sharpness(
     if n_samples < 4 or n_samples % 2:
         raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
     geometry = Geometry(params, metric)
-    if batches is not None and (isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable)):
-        raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
-    data = [None] if batches is None else list(batches)
-    if not data:
+    losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
+    if not losses:
         raise ValueError("batches: expected at least one batch, got none")
-    losses = [value if batches is None else on_batch(value, batch) for batch in data]
     at_origin = [checked_loss("value", loss(geometry.assembled(geometry.space.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a finite loss at the parameters themselves")
-    watcher = Watcher(callback, len(data) * n_samples // 2)
+    watcher = Watcher(callback, len(losses) * n_samples // 2)
 
     def loss_at(batch: int, x: Array) -> float:
         point = geometry.point(x, order)
@@ -105,9 +102,9 @@ def average_case_sharpness(
         watcher.tell(batch, sample, 0, increase, increase, rho, rho)
         return increase
 
-    indices = [(batch, sample) for batch in range(len(data)) for sample in range(n_samples // 2)]
+    indices = [(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
     drawn = list(in_order(pair, indices, workers, watcher.abort))
-    samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(data), -1)
+    samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
     begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
     return _averaged(samples, begun, at_origin, rho, watcher.stopped)
 

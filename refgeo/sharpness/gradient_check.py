@@ -98,22 +98,14 @@ def check_gradient(
     complaints: list[str] = []
     for name, factor, gradient, moved in _blocks(params, grads):
         size = float(np.sqrt(np.mean(factor**2))) or 1.0
-        scale, seen = float(np.linalg.norm(gradient)) * size, []
+        seen: list[tuple[float, str]] = []
         for direction in (gradient, generator.standard_normal(factor.shape)):
             length = float(np.linalg.norm(direction))
-            if length == 0.0:
-                continue
-            unit = direction * (size * math.sqrt(factor.size) / length)
-            slope = float(np.sum(gradient * unit))
-            beside = max(abs(slope), scale)
-            change = partial(_change, value_and_grad, moved, factor, unit, loss)
-            quotient = _slope_by_differences(change, slope, beside, loss, 1e-2)
-            if quotient is not None:
-                off = abs(quotient - slope) / beside if beside > 0.0 else 0.0
-                said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
-                seen.append((off, said))
-            if scale == 0.0 and _is_sloped(change, loss, 1e-2):
-                seen.append((1.0, "the loss changes, and the gradient is zero"))
+            if length > 0.0:
+                step = direction * (size * math.sqrt(factor.size) / length)
+                change = partial(_change, value_and_grad, moved, factor, step, loss)
+                scale = float(np.linalg.norm(gradient)) * size
+                seen += _disagreements(change, float(np.sum(gradient * step)), scale, loss)
         found[name], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
         if found[name] > tolerance:
             complaints.append(f"{name}: {said}")
@@ -122,6 +114,19 @@ def check_gradient(
     if complaints:
         raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
     return found
+
+
+def _disagreements(
+    change: Callable[[float], float], slope: float, scale: float, loss: float
+) -> Iterator[tuple[float, str]]:
+    """How far a gradient of this slope, and of this typical slope, is from what the loss does, and that in words."""
+    beside = max(abs(slope), scale)
+    quotient = _slope_by_differences(change, slope, beside, loss, 1e-2)
+    if quotient is not None:
+        off = abs(quotient - slope) / beside if beside > 0.0 else 0.0
+        yield off, f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
+    if scale == 0.0 and _is_sloped(change, loss, 1e-2):
+        yield 1.0, "the loss changes, and the gradient is zero"
 
 
 def _change(

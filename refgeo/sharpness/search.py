@@ -197,11 +197,10 @@ def _over_batches(
         results = one((0, None))
         assert results is not None
         return results
-    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
-        raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
+    given = checked_batches(batches)
 
     def until_stopped() -> Iterator[tuple[int, Any]]:
-        for item in enumerate(batches):
+        for item in enumerate(given):
             yield item
             if watcher.stopped:
                 return
@@ -214,6 +213,19 @@ def _over_batches(
     # a batch in which the callback stopped may lack the last balls
     whole = min(len(results) for results in found)
     return [_mean(list(of_ball), settings) for of_ball in zip(*(results[:whole] for results in found), strict=True)]
+
+
+def checked_batches(batches: Any) -> Iterable[Any]:
+    """The batches, which can be taken one after the other.
+
+    Examples
+    --------
+    >>> checked_batches([1, 2])
+    [1, 2]
+    """
+    if isinstance(batches, (str, bytes)) or not isinstance(batches, Iterable):
+        raise TypeError(f"batches: expected an iterable of batches, got {type(batches).__name__}")
+    return batches
 
 
 class _BatchSearch:
