@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import FAMILY, SHAPES, block, group_element, like, random_pair, relative_error
+from helpers import FAMILY, SHAPES, block, conditioned_factor, group_element, like, random_pair, relative_error
 
 import refgeo as rg
 from refgeo import geodesics
@@ -140,9 +140,11 @@ def test_a_geodesic_continued_is_the_same_geodesic(name):
 
 
 @everything
-def test_relaxed_geodesics_are_integrated_and_conserve_what_is_left(name):
+@pytest.mark.parametrize(("batch", "n", "m", "h"), [((2,), 6, 5, 3), ((2,), 3, 3, 3), ((), 4, 3, 1)])
+def test_relaxed_geodesics_are_integrated_and_conserve_what_is_left(name, batch, n, m, h):
+    """Also where there is a closed form without relaxation."""
     rng = np.random.default_rng(0)
-    space = FAMILY[name](0.4).at(random_pair(rng, (2,), 6, 5, 3))
+    space = FAMILY[name](0.4).at(random_pair(rng, batch, n, m, h))
     v = space.random_tangent_vector(rng)
     solution = integrate(space, v, 0.7)
     assert set(solution.drift) == {"energy", "rotation_G", "rotation_H", "vertical"}
@@ -277,6 +279,19 @@ def test_the_earliest_loss_of_rank_is_the_one_reported():
         with pytest.raises(rg.GeodesicIncompleteError, match=r"block \(2,\)") as caught:
             space.geodesic(np.array([-0.5, -0.4, -1.0]) * space.point, 5.0, "exact")
         assert caught.value.time == pytest.approx(0.5, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_of_an_ill_conditioned_point_tilts_nothing(monkeypatch, seed):
+    """A projected vector has a vertical part of κ times rounding; the closed form is for it all the same."""
+    rng = np.random.default_rng(seed)
+    space = rg.MixedMetric().at(rg.Pair(*(conditioned_factor(rng, 4, 4, 1e5) for _ in range(2))))
+    v = space.horizontal_projection(like(space.point, rng))
+    assert space.norm(space.vertical_projection(v)) > 1e-14 * space.norm(v)  # there is something to forgive
+    monkeypatch.setattr(geodesics, "integrate", None)
+    t = 1e-10  # short beside the smallest singular value of the product, which moves on a straight line
+    line = space.point.product + t * (v.G @ space.point.H.T + space.point.G @ v.H.T)
+    assert np.linalg.norm(space.geodesic(v, t, "exact").product - line) < 1e-10 * np.linalg.norm(line)  # κ·eps
 
 
 def test_one_tilted_block_among_horizontal_ones_is_not_flattened():
