@@ -115,6 +115,8 @@ def test_momenta_of_mix_are_the_written_ones():
     G, H = space.point
     S, T = G.T @ G, H.T @ H
     momenta = space.momenta(xi)
+    energy = 0.5 * (np.trace(T @ xi.G.T @ xi.G) + np.trace(S @ xi.H.T @ xi.H))
+    assert momenta["energy"] == pytest.approx(energy, rel=1e-12)
     assert np.allclose(momenta["vertical"], G.T @ xi.G @ T - S @ xi.H.T @ H, rtol=1e-12, atol=1e-10)
     assert np.allclose(momenta["rotation_G"], xi.G @ T @ G.T - G @ T @ xi.G.T, rtol=1e-12, atol=1e-10)
     assert np.allclose(momenta["rotation_H"], xi.H @ S @ H.T - H @ S @ xi.H.T, rtol=1e-12, atol=1e-10)
