@@ -34,9 +34,11 @@ import numpy as np
 
 from refgeo.arguments import one_of, order_of
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import diagnose
-from refgeo.conformance.points import PRECISIONS, Case, given_case
+from refgeo.conformance.points import given_case
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import FAILING, Report, Verdict
 from refgeo.conformance.run import CHECKS, check, chosen_checks
 from refgeo.conformance.trial import Trial

@@ -618,7 +618,7 @@ def test_zeros_for_ill_conditioned_factors_are_wrong():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
     """NumPy computes in the carrier, and rounds the result: right; twice the result is wrong where that can be told."""
-    from refgeo.conformance.points import PRECISIONS
+    from refgeo.conformance.precision import PRECISIONS
 
     def rounded(function, factor=1.0):
         def call(metric, *arrays):

@@ -13,7 +13,7 @@ from refgeo import formulas
 from refgeo.cli import main
 from refgeo.conformance import vectors
 from refgeo.conformance.checks import VALUE_CHECKS
-from refgeo.conformance.points import Recipe, build
+from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.vectors import VectorFileError
 from refgeo.operations import VALUES
@@ -99,7 +99,7 @@ def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format
     cases, named = load(tmp_path, format)
     assert cases == ["inv_0001", "inv_0002", "inv_0003", "inv_0004"]
     assert count == 4
-    from refgeo.conformance.points import generated
+    from refgeo.conformance.recipes import generated
 
     case = next(make() for name, make in generated("quick", "inv", "float64", 5, 0.0) if name == "4-25x24x6/k3")
     assert np.array_equal(named["inv_0003__G"], case.point.G[2])

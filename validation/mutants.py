@@ -22,7 +22,7 @@ import scipy.linalg
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.conformance.points import PROPERTIES, Situation
+from refgeo.conformance.properties import PROPERTIES, Situation
 from refgeo.conformance.report import Verdict
 from refgeo.operations import OPERATIONS
 from refgeo.pair import Pair

@@ -35,7 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.points import PRECISIONS, Case
+from refgeo.conformance.case import Case
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.trial import Parts, Trial, beside
 from refgeo.operations import VALUES, Operation, Value
 
@@ -108,7 +109,7 @@ class Check:
 
         Examples
         --------
-        >>> from refgeo.conformance.points import Recipe, build
+        >>> from refgeo.conformance.recipes import Recipe, build
         >>> bool(VALUE_CHECKS["christoffel"].unit(build(Recipe(((), 5, 4, 2)), "inv", "float64", 0)) < 1e-13)
         True
         """

@@ -12,9 +12,10 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Observed, Refused
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
 from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.points import PRECISIONS, Case
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.trial import Trial
 from refgeo.operations import OPERATIONS, Operation
 from refgeo.pair import Pair

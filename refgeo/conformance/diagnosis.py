@@ -19,18 +19,12 @@ import scipy.optimize
 from refgeo import formulas
 from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
-from refgeo.conformance.points import (
-    PROPERTIES,
-    Case,
-    Recipe,
-    build,
-    horizontal_like,
-    make_case,
-    representable,
-    rng_of,
-    situation,
-)
+from refgeo.conformance.drawing import horizontal_like, make_case, rng_of
+from refgeo.conformance.precision import representable
+from refgeo.conformance.properties import PROPERTIES, situation
+from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.trial import Parts, Trial
 from refgeo.metrics.pair import PAIR_METRICS, pair_metric
 from refgeo.operations import OPERATIONS, Value

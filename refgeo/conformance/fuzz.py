@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
-from refgeo.conformance.points import KINDS, PRECISIONS, SHAPES, TIMES, Case, make_case, rng_of
+from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.recipes import SHAPES
 from refgeo.conformance.tally import Tally
 
 if TYPE_CHECKING:

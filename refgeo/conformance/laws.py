@@ -20,9 +20,10 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Refused
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
+from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.points import Case, InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.trial import Parts, Trial, beside
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.operations import OPERATIONS, VALUES, Value, christoffel_size, hessian_size

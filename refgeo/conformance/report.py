@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
-from refgeo.conformance.points import PRECISIONS, Points
+from refgeo.conformance.points import Points
+from refgeo.conformance.precision import PRECISIONS
 
 ABSENT = "no function"
 EVERY = "any metric"

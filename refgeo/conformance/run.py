@@ -13,11 +13,14 @@ import numpy.typing as npt
 
 from refgeo.arguments import integer, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
 from refgeo.conformance.diagnosis import PARTS, diagnose, inherited
 from refgeo.conformance.laws import LAWS
-from refgeo.conformance.points import PRECISIONS, Case, Lazy, Points
+from refgeo.conformance.points import Points
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report, Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.tally import Tally

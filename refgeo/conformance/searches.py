@@ -27,7 +27,8 @@ import scipy.optimize
 from refgeo import diagonal
 from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, BackendFailure
-from refgeo.conformance.points import PRECISIONS, rng_of
+from refgeo.conformance.drawing import rng_of
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
 

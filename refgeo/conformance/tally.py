@@ -9,9 +9,9 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure
+from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check
 from refgeo.conformance.contract import Breach
-from refgeo.conformance.points import Case
 from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict
 from refgeo.conformance.trial import Trial
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, Observed
-from refgeo.conformance.points import PRECISIONS, Case, Precision, representable, rng_of
+from refgeo.conformance.case import Case
+from refgeo.conformance.drawing import rng_of
+from refgeo.conformance.precision import PRECISIONS, Precision, representable
 from refgeo.metrics.pair import PairTangentSpace
 from refgeo.operations import OPERATIONS, Operation, Value
 from refgeo.pair import Pair

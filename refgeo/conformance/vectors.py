@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from refgeo.arguments import one_of
 from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import Unusable
-from refgeo.conformance.points import GIVEN, Case, Points, given_case
+from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
 from refgeo.files import write_text, write_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, VALUE_CHECKS
-from refgeo.conformance.points import PRECISIONS
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import FINDINGS, Measurement, Report, Row, Verdict
 
 if TYPE_CHECKING:

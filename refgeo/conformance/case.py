@@ -1,0 +1,194 @@
+"""A test case: a base point with the vectors that the checks need, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from refgeo.arguments import Array
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
+from refgeo.metrics.pair import PairTangentSpace
+from refgeo.operations import Operation, Value, relative_speed
+from refgeo.pair import Pair
+
+VECTORS = ("a", "b", "e", "v", "hessian_e", "hessian_w", "hessian_v")
+GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
+"""The names of a point's arrays beside G and H."""
+
+
+class ExactBlock:
+    """One block of a case for the enclosures: made once, shared by all checks and runs."""
+
+    def __init__(self, case: Case, block: tuple[int, ...]) -> None:
+        self._case, self._block = case, block
+        G, H = _block_of(case.point, block)
+        self._space = ExactTangentSpace(case.space.metric.s, G, H, case.relaxation)
+        self._vectors: dict[str, Pair] = {}
+        self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
+
+    def enclosures(self, value: Value) -> tuple[Enclosure, ...] | None:
+        """The value, computed on first use; None if there is no narrow enclosure."""
+        if value.name not in self._enclosures:
+            for name in value.operation.sources:
+                if name not in self._vectors:
+                    self._vectors[name] = _block_of(self._case.vectors[name], self._block)
+            vectors = [self._vectors[name] for name in value.operation.sources]
+            try:
+                self._enclosures[value.name] = value.expected(self._space, vectors, self._case.t)
+            except EnclosureError:
+                self._enclosures[value.name] = None
+        return self._enclosures[value.name]
+
+
+def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
+    return Pair(pair.G[block], pair.H[block])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A base point with the vectors that the checks need, all representable in the dtype under test.
+
+    Attributes
+    ----------
+    name : str
+    metric, dtype : str
+    space : PairTangentSpace
+        At the base point; used for sizes and condition numbers, never for expected values.
+    vectors : dict of Pair
+        ``a, b, v`` tangent vectors, ``e`` a covector of no particular loss; ``hessian_e, hessian_w, hessian_v`` the
+        Euclidean gradient of an invariant loss, its Euclidean Hessian applied to a horizontal vector, the vector.
+    t : float
+    seed : int
+        Of the run, for whatever else a check draws.
+    plain : bool
+        Whether its vectors are of no special kind, and worth a law.
+    unusual : str
+        The dimension that its point or time is unusual in; empty for all that differ in shape alone.
+    """
+
+    name: str
+    metric: str
+    dtype: str
+    space: PairTangentSpace
+    vectors: dict[str, Pair]
+    t: float
+    seed: int
+    plain: bool = True
+    unusual: str = ""
+
+    @property
+    def point(self) -> Pair:
+        """The base point."""
+        return self.space.point
+
+    @property
+    def relaxation(self) -> float:
+        """ε of the geometry that is the truth."""
+        return self.space.metric.relaxation
+
+    def inputs(self, operation: Operation) -> list[Pair]:
+        """What an operation gets after the point."""
+        return [self.vectors[name] for name in operation.sources]
+
+    def size(self, value: Value) -> Array:
+        """The natural size of a value, per block."""
+        with np.errstate(all="ignore"):
+            return np.asarray(value.size(self.space, self.inputs(value.operation), self.t))
+
+    def arrays(self) -> dict[str, Array | float]:
+        """The point, the vectors and the time by name, as `given_case` takes them."""
+        parts = {f"{name}_{part}": x for name, pair in self.vectors.items() for part, x in zip("GH", pair, strict=True)}
+        return {"G": self.point.G, "H": self.point.H, **parts, "t": self.t}
+
+    @cached_property
+    def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
+        """Every block, for enclosures."""
+        return {block: ExactBlock(self, block) for block in np.ndindex(self.point.block_shape)}
+
+    @cached_property
+    def condition(self) -> Array:
+        """κ, the larger condition number of the factors, per block; between inv and mix that of G Hᵀ.
+
+        A metric between them depends on powers of the singular values of G Hᵀ.
+        """
+        gauge = self.space.gauge
+        is_end = self.space.metric.s in (0.0, 1.0)
+        return np.asarray(gauge.condition if is_end else gauge.condition_of_product)
+
+    def lost(self, power: float) -> Array:
+        """κ to a power, per block."""
+        with np.errstate(over="ignore"):
+            return np.asarray(self.condition**power)
+
+    def once(self, key: Hashable, compute: Callable[[], Array]) -> Array:
+        """What many checks ask of this case, computed for the first."""
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Array]:
+        return {}
+
+    def in_range(self, factors: float) -> bool:
+        """Whether products of so many factors, with vectors and a time, stay within the range of the dtype."""
+        return bool(factors * self._log_sizes[0] + self._log_sizes[1] <= np.log(PRECISIONS[self.dtype].largest))
+
+    @cached_property
+    def _log_sizes(self) -> tuple[float, float]:
+        """|log| of the largest entries of the factors; and what vectors, beside them, and the time add to that."""
+
+        def largest(pair: Pair) -> list[Array]:
+            return [np.abs(factor).max(axis=(-2, -1)) for factor in pair]
+
+        sizes = largest(self.point)
+        of_point = max(float(np.max(np.abs(np.log(size)), initial=0.0)) for size in sizes)
+        of_vectors = 0.0
+        for name, vector in self.vectors.items():
+            for part, size in zip(largest(vector), sizes, strict=True):
+                with np.errstate(divide="ignore", over="ignore", under="ignore"):
+                    covector = name in ("e", "hessian_e", "hessian_w")
+                    ratios = np.log(part) + (np.log(size) if covector else -np.log(size))
+                of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
+        return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
+
+    @cached_property
+    def entries(self) -> int:
+        """How many numbers the point has."""
+        return int(self.point.G.size + self.point.H.size)
+
+    def blocks(self, count: int) -> Case:
+        """The first `count` blocks of a larger batch, as a case of its own."""
+        if int(np.prod(self.point.block_shape)) <= count:
+            return self
+
+        def first(pair: Pair) -> Pair:
+            return Pair(*(x.reshape(-1, *x.shape[-2:])[:count] for x in pair))
+
+        space = self.space.metric.at(first(self.point))
+        return replace(self, space=space, vectors={name: first(v) for name, v in self.vectors.items()})
+
+    @cached_property
+    def spread(self) -> Array:
+        """How many times as long as the other one of a and b is, per block; 1 where one of them is zero."""
+        a, b = (self.space.norm(self.vectors[name]) for name in "ab")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where((a > 0.0) & (b > 0.0), np.maximum(a, b) / np.minimum(a, b), 1.0))
+
+    def can_flow(self, t: float) -> bool:
+        """Whether an exact geodesic is enclosed in a moment: a closed form, or a short integration of few numbers."""
+        h, blocks = self.point.sizes[2], int(np.prod(self.point.block_shape))
+        speed = np.max(np.abs(t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
+        if self.relaxation == 0.0 and (self.metric == "inv" or h == 1):
+            return bool(speed <= 8.0)
+        if self.space.metric.s not in (0.0, 1.0):
+            return False
+        if h <= 2:
+            few = blocks <= (1 if self.unusual else 2)
+            return bool(few and speed <= 1.0 and np.max(self.condition, initial=1.0) <= 10.0)
+        easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
+        return bool(self.plain and h == 3 and easy)  # half a second; three for h = 5

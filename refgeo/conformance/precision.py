@@ -1,0 +1,58 @@
+"""The floating-point types that a backend is judged in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from refgeo.arguments import Array
+from refgeo.pair import Pair
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A floating-point type: its unit roundoff, its largest number, and what NumPy passes it in."""
+
+    name: str
+    roundoff: float
+    largest: float
+    carrier: str
+
+    def rounded(self, array: Array) -> Array:
+        """The nearest numbers of this type, as float64; the largest one where there is none.
+
+        Examples
+        --------
+        >>> float(PRECISIONS["bfloat16"].rounded(np.array(1.01)))
+        1.0078125
+        """
+        array = np.clip(array, -self.largest, self.largest)
+        if self.name != "bfloat16":
+            return array.astype(self.carrier).astype(np.float64)
+        bits = array.astype(np.float32).view(np.uint32)  # the upper half of a float32, to nearest even
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return bits.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+PRECISIONS = {
+    precision.name: precision
+    for precision in (
+        Precision("float64", 2.0**-53, float(np.finfo(np.float64).max), "float64"),
+        Precision("float32", 2.0**-24, float(np.finfo(np.float32).max), "float32"),
+        Precision("float16", 2.0**-11, 65504.0, "float16"),
+        Precision("bfloat16", 2.0**-8, 3.38e38, "float32"),
+    )
+}
+"""bfloat16 numbers come in float32 arrays, since NumPy has none: ``asarray`` may convert them without loss."""
+
+
+def representable(pair: Pair, dtype: str) -> Pair:
+    """Rounded to `dtype` and back to float64.
+
+    Examples
+    --------
+    >>> float(representable(Pair([[0.1]], [[1.0]]), "float32").G.item() - 0.1) != 0.0
+    True
+    """
+    return Pair(*(PRECISIONS[dtype].rounded(factor) for factor in pair))

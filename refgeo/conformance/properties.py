@@ -1,0 +1,213 @@
+"""What can be said of a call: the dimensions that test points cover.
+
+They tell a diagnosis where something is wrong, and make the planted mistakes that the kit is tested on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from refgeo.arguments import Array
+from refgeo.conformance.case import Case
+from refgeo.metrics.pair import pair_metric
+from refgeo.operations import Operation
+from refgeo.pair import Pair
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The inputs of one call."""
+
+    metric: str
+    G: Array
+    H: Array
+    vectors: tuple[Pair, ...]
+    t: float | None = None
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The leading dimensions."""
+        return self.G.shape[:-2]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n, m and h."""
+        return self.G.shape[-2], self.H.shape[-2], self.G.shape[-1]
+
+    @cached_property
+    def singular_values(self) -> tuple[Array, Array]:
+        """Of both factors."""
+        return np.linalg.svd(self.G, compute_uv=False), np.linalg.svd(self.H, compute_uv=False)
+
+    @cached_property
+    def kappa(self) -> float:
+        """The largest condition number."""
+        return float(max(np.max(s[..., 0] / s[..., -1]) for s in self.singular_values))
+
+    def zero(self, i: int) -> bool:
+        """Whether a vector is zero."""
+        return len(self.vectors) > i and not any(np.any(x) for x in self.vectors[i])
+
+    def lengths(self) -> list[float]:
+        """The norms of the vectors beside the point's."""
+        size = np.hypot(np.linalg.norm(self.G), np.linalg.norm(self.H))
+        return [float(np.hypot(np.linalg.norm(v.G), np.linalg.norm(v.H)) / size) for v in self.vectors]
+
+
+def _blocks(s: Situation) -> int:
+    return int(np.prod(s.batch))
+
+
+def _largest(factor: Array) -> Array:
+    return np.asarray(np.abs(factor).max(axis=(-2, -1)))
+
+
+def _repeated(s: Situation) -> bool:
+    def close(values: Array) -> bool:
+        return values.shape[-1] > 1 and bool(np.any(values[..., :-1] - values[..., 1:] <= 1e-6 * values[..., :1]))
+
+    return close(s.singular_values[0]) and close(s.singular_values[1])
+
+
+def _pairwise(s: Situation) -> bool:
+    if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
+        return False
+    return all(np.array_equal(x, y) for x, y in zip(s.vectors[0], s.vectors[1], strict=True))
+
+
+def _is_vertical(s: Situation) -> bool:
+    """Whether the first vector leaves the product G Hᵀ as it is."""
+    if not s.vectors or s.zero(0):
+        return False
+    v = s.vectors[0]
+    change, terms = v.G @ s.H.mT + s.G @ v.H.mT, np.linalg.norm(v.G) * np.linalg.norm(s.H)
+    return bool(np.linalg.norm(change) <= 1e-5 * terms)
+
+
+def _is_horizontal(s: Situation) -> bool:
+    """Whether the first vector satisfies the equation of horizontal vectors (mathematics: inv ξ_GᵀGT = SHᵀξ_H)."""
+    if not s.vectors or s.zero(0) or s.sizes[2] > 8:
+        return False
+    v, S, T = s.vectors[0], _gram(s.G), _gram(s.H)
+    left, right = v.G.mT @ s.G @ T, S @ s.H.mT @ v.H
+    if s.metric == "mix":
+        left, right = s.G.mT @ v.G @ T, S @ v.H.mT @ s.H
+    return bool(np.linalg.norm(left - right) <= 1e-4 * (np.linalg.norm(left) + np.linalg.norm(right)) > 0.0)
+
+
+def _are_orthogonal(s: Situation) -> bool:
+    if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
+        return False
+    space = pair_metric(s.metric).at(Pair(s.G, s.H))
+    product = space.inner_product(s.vectors[0], s.vectors[1])
+    return bool(np.all(np.abs(product) <= 1e-5 * space.norm(s.vectors[0]) * space.norm(s.vectors[1])))
+
+
+def _gram(factor: Array) -> Array:
+    return factor.mT @ factor
+
+
+PROPERTIES: dict[str, Callable[[Situation], bool]] = {
+    "without leading dimensions": lambda s: not s.batch,
+    "with leading dimensions (batches)": lambda s: bool(s.batch),
+    "with more than one block": lambda s: _blocks(s) > 1,
+    "with one leading dimension": lambda s: len(s.batch) == 1,
+    "with two leading dimensions": lambda s: len(s.batch) == 2,
+    "with three leading dimensions": lambda s: len(s.batch) == 3,
+    "with four leading dimensions": lambda s: len(s.batch) == 4,
+    "with a leading dimension of size 1": lambda s: 1 in s.batch,
+    "with unequal leading dimensions": lambda s: len(set(s.batch)) > 1,
+    "with more than 32 blocks": lambda s: _blocks(s) > 32,
+    "with more than 64 blocks": lambda s: _blocks(s) > 64,
+    "with as many blocks as columns": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[2] > 1,
+    "with as many blocks as rows of G": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[0] > 1,
+    "with as many blocks as rows of H": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[1] > 1,
+    "for n = m = h": lambda s: len(set(s.sizes)) == 1,
+    "for n = h < m": lambda s: s.sizes[0] == s.sizes[2] < s.sizes[1],
+    "for m = h < n": lambda s: s.sizes[1] == s.sizes[2] < s.sizes[0],
+    "for n = m > h": lambda s: s.sizes[0] == s.sizes[1] > s.sizes[2],
+    "for n = m": lambda s: s.sizes[0] == s.sizes[1],
+    "for n ≠ m": lambda s: s.sizes[0] != s.sizes[1],
+    "for n < m": lambda s: s.sizes[0] < s.sizes[1],
+    "for n > m": lambda s: s.sizes[0] > s.sizes[1],
+    "for h = 1": lambda s: s.sizes[2] == 1,
+    "for h = 1 without leading dimensions": lambda s: s.sizes[2] == 1 and not s.batch,
+    "for h = 1 with leading dimensions": lambda s: s.sizes[2] == 1 and bool(s.batch),
+    "for h > 1": lambda s: s.sizes[2] > 1,
+    "for h = 2": lambda s: s.sizes[2] == 2,
+    "for h ≥ 8": lambda s: s.sizes[2] >= 8,
+    "for h > 8": lambda s: s.sizes[2] > 8,
+    "for h ≥ 16": lambda s: s.sizes[2] >= 16,
+    "for h > 16": lambda s: s.sizes[2] > 16,
+    "for h ≥ 32": lambda s: s.sizes[2] >= 32,
+    "for more than 512 rows": lambda s: max(s.sizes[:2]) > 512,
+    "for more than 1,024 rows": lambda s: max(s.sizes[:2]) > 1024,
+    "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
+    "for rows that are a multiple of 8": lambda s: s.sizes[0] % 8 == 0,
+    "for rows that are no multiple of 8": lambda s: s.sizes[0] > 8 and s.sizes[0] % 8 != 0,
+    "where the first vector is zero": lambda s: s.zero(0),
+    "where the last vector is zero": lambda s: s.zero(len(s.vectors) - 1),
+    "where the G part of a vector is zero": lambda s: any(np.any(v.H) and not np.any(v.G) for v in s.vectors),
+    "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
+    "where both vectors are the same": _pairwise,
+    "where the vectors are orthogonal": _are_orthogonal,
+    "where the vector is vertical": _is_vertical,
+    "where the vector is horizontal": _is_horizontal,
+    "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
+    "where the vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
+    "where the vectors have different sizes": lambda s: (
+        len(s.vectors) > 1 and min(s.lengths()) > 0.0 and max(s.lengths()) > 1e6 * min(s.lengths())
+    ),
+    "for balanced factors": lambda s: bool(
+        np.linalg.norm(_gram(s.G) - _gram(s.H)) <= 1e-5 * np.linalg.norm(_gram(s.G))
+    ),
+    "for factors with orthonormal columns": lambda s: all(
+        np.allclose(x, 1.0, rtol=0.0, atol=1e-5) for x in s.singular_values
+    ),
+    "for Gram matrices that are diagonal": lambda s: (
+        s.sizes[2] > 1 and all(np.count_nonzero(S - np.eye(s.sizes[2]) * S) == 0 for S in (_gram(s.G), _gram(s.H)))
+    ),
+    "for singular values that repeat": _repeated,
+    "for G = H": lambda s: s.G.shape == s.H.shape and np.array_equal(s.G, s.H),
+    "where a factor is tiny": lambda s: bool(np.min(_largest(s.G)) < 1e-4 or np.min(_largest(s.H)) < 1e-4),
+    "where a factor is huge": lambda s: bool(np.max(_largest(s.G)) > 1e4 or np.max(_largest(s.H)) > 1e4),
+    "where both factors are tiny": lambda s: bool(np.max(_largest(s.G)) < 1e-4 and np.max(_largest(s.H)) < 1e-4),
+    "where both factors are huge": lambda s: bool(np.min(_largest(s.G)) > 1e4 and np.min(_largest(s.H)) > 1e4),
+    "where the factors have different sizes": lambda s: not 0.01 < np.linalg.norm(s.G) / np.linalg.norm(s.H) < 100.0,
+    "where the blocks of a batch have different sizes": lambda s: bool(
+        np.max(_largest(s.G)) > 100.0 * np.min(_largest(s.G))
+    ),
+    "for κ < 2": lambda s: s.kappa < 2.0,
+    "for κ > 8": lambda s: s.kappa > 8.0,
+    "for κ > 20": lambda s: s.kappa > 20.0,
+    "for κ > 50": lambda s: s.kappa > 50.0,
+    "for κ > 100": lambda s: s.kappa > 100.0,
+    "for t = 0": lambda s: s.t == 0.0,
+    "for t < 0": lambda s: s.t is not None and s.t < 0.0,
+    "for t < -1": lambda s: s.t is not None and s.t < -1.0,
+    "for t short, 0 < |t| < 0.1": lambda s: s.t is not None and 0.0 < abs(s.t) < 0.1,
+    "for t = 1": lambda s: s.t == 1.0,
+    "for t ≠ 1": lambda s: s.t is not None and s.t != 1.0,
+    "for t > 1": lambda s: s.t is not None and s.t > 1.0,
+    "for t > 10": lambda s: s.t is not None and s.t > 10.0,
+}
+"""What can be said of a call; each a dimension that the generated points cover."""
+
+
+def situation(case: Case, operation: Operation) -> Situation:
+    """What an operation gets at a case.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.recipes import Recipe, build
+    >>> from refgeo.operations import OPERATIONS
+    >>> case = build(Recipe(((), 5, 4, 2)), "inv", "float64", 0)
+    >>> PROPERTIES["for n > m"](situation(case, OPERATIONS["geodesic"]))
+    True
+    """
+    t = case.t if "t" in operation.extra else None
+    return Situation(case.metric, case.point.G, case.point.H, tuple(case.inputs(operation)), t)
