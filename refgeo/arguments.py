@@ -15,7 +15,7 @@ Array = npt.NDArray[np.floating[Any]]
 """Real arrays; float64 wherever refgeo makes them."""
 Order = Literal[1, 2, "exact"]
 _FEW = 20
-"""So many choices are told in full."""
+"""Up to this many choices are listed."""
 
 
 def real_array(name: str, value: npt.ArrayLike) -> Array:
@@ -158,6 +158,17 @@ def order_of(value: object) -> Order:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value in (1, 2):
         return 1 if value == 1 else 2
     raise ValueError(f'order: expected 1, 2 or "exact", got {value!r}')
+
+
+def listed(names: str | Iterable[str]) -> list[str]:
+    """Names, of which one may be given alone.
+
+    Examples
+    --------
+    >>> listed("inv")
+    ['inv']
+    """
+    return [names] if isinstance(names, str) else list(names)
 
 
 def one_of(name: str, value: str, known: Iterable[str]) -> str:

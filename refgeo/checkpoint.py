@@ -12,16 +12,15 @@ The loss is a Python file with a function ``model(path, network)`` that returns 
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refgeo.files import write_text
+from refgeo.errors import LossFileError
+from refgeo.files import imported, write_text
 from refgeo.metrics.product import ProductMetric
 from refgeo.networks.geometry import block_metric, moving
 from refgeo.networks.layouts import Heads
@@ -111,13 +110,9 @@ def _one_file(path: Path) -> Path:
     return inside[0]
 
 
-class LossFileError(RuntimeError):
-    """The user's loss raised something; its traceback says what."""
-
-
 @contextmanager
 def _told_as_its_own(loss: Path) -> Iterator[None]:
-    """What a loss file raises is not taken for an error of ours."""
+    """An exception of the loss file as a `LossFileError`."""
     try:
         yield
     except StopIteration:  # of a callback: it stops a search
@@ -127,17 +122,10 @@ def _told_as_its_own(loss: Path) -> Iterator[None]:
 
 
 def _function(loss: Path) -> Callable[[Path, Network], Any]:
-    spec = importlib.util.spec_from_file_location("refgeo_loss_file", loss)
-    if spec is None or spec.loader is None:
+    if loss.suffix != ".py":
         raise ValueError(f"--loss: expected a Python file, got {loss}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their module
-    sys.path.insert(0, str(loss.resolve().parent))  # what lies beside the file can be imported, as when it is run
-    try:
-        with _told_as_its_own(loss):
-            spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
+    with _told_as_its_own(loss):
+        module = imported(loss, "refgeo_loss_file")
     if not callable(getattr(module, "model", None)):
         raise ValueError(f"{loss}: expected a function model(path, network)")
     return module.model  # type: ignore[no-any-return]

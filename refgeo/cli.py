@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
+from refgeo.errors import LossFileError
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -51,11 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
-    except RuntimeError as error:
-        from refgeo.checkpoint import LossFileError
-
-        if not isinstance(error, LossFileError):
-            raise
+    except LossFileError as error:
         traceback.print_exception(error.__cause__)
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
@@ -115,7 +112,7 @@ def _vectors_parser(commands: Any) -> None:
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
     write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
     write.add_argument("--quiet", action="store_true", help="no progress bar")
-    _point_arguments(write, ["quick", "full"], _DTYPES[:2])  # NumPy's files have no bfloat16
+    _point_arguments(write, ["quick", "full"], _DTYPES[:2])  # not all files and languages have the others
     grade = verbs.add_parser(
         "grade",
         help="judge results that were computed from them",

@@ -44,5 +44,9 @@ class GeodesicIncompleteError(ValueError):
         return type(self), (str(self), self.time, self.block)
 
 
+class LossFileError(RuntimeError):
+    """A user's loss file raised something; the cause says what."""
+
+
 class GeodesicAccuracyError(ArithmeticError):
     """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""

@@ -32,7 +32,7 @@ ORDER = 20
 MOST_STEPS = 200
 MOST_HALVINGS = 16
 NARROW = 2.0**-66
-"""An integrated geodesic is narrow enough with this relative radius: a thousandth of a double's roundoff."""
+"""An integrated geodesic is narrow enough with this relative radius: a small part of a double's roundoff."""
 
 
 class FlowError(ArithmeticError):

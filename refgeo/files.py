@@ -1,10 +1,13 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and somebody's Python files."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -37,3 +40,26 @@ def write_text(file: str | Path, text: str) -> None:
     'λ'
     """
     write_whole(file, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def imported(file: Path, name: str) -> ModuleType:
+    """A Python file as a module; what lies beside it can be imported, then and by its functions later.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "one.py").write_text("answer = 42")
+    ...     imported(Path(folder, "one.py"), "refgeo_doctest").answer
+    42
+    """
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file}: not a Python file")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their module
+    spec.loader.exec_module(module)
+    return module

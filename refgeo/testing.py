@@ -27,12 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import one_of, order_of
+from refgeo.arguments import listed, one_of, order_of
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
@@ -74,7 +74,7 @@ class BackendCheck:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
         __tracebackhide__ = True
         report = _report(
-            Backend.of(backend), CHECKS[self.name].operation.name, self.metric, self.dtype, self.profile, self.seed
+            _backend(backend), CHECKS[self.name].operation.name, self.metric, self.dtype, self.profile, self.seed
         )
         row = next((row for row in report.rows if row.check == self.name), None)
         if row is None:
@@ -88,6 +88,14 @@ class BackendCheck:
 
     def __str__(self) -> str:
         return f"{self.metric}-{self.name}" + ("" if self.dtype == "float64" else f"-{self.dtype}")
+
+
+def _backend(given: Any) -> Backend:
+    """One process for a module or a name, however often it is given."""
+    return _of_name(given) if isinstance(given, (str, ModuleType)) else Backend.of(given)
+
+
+_of_name = lru_cache(maxsize=64)(Backend.of)
 
 
 @lru_cache(maxsize=64)
@@ -148,8 +156,8 @@ def parametrize_with_checks(
     import pytest
 
     names = [one.name for one in chosen_checks(checks)]
-    wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in metrics]
-    wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in dtypes]
+    wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
+    wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in listed(dtypes)]
     items = []
     for given in backends:
         backend = Backend.of(given, timeout)
@@ -245,7 +253,7 @@ def assert_matches(
     raise AssertionError(
         f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}"
         f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
-        f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement}\n"
+        f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
         f"diagnosis: {diagnose(one, backend, [case], [])}\n" + "\n".join(_side_by_side(case, one, block, parts))
     )
 

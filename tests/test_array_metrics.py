@@ -483,6 +483,18 @@ def test_wrong_kinds_are_refused_at_once():
         for call in (lambda s=space: s.gradient_at(np.zeros(3), np.ones(1)), lambda s=space: s.point_at(np.zeros(1))):
             with pytest.raises(ValueError, match="expected"):
                 call()
+    flat = rg.EuclideanMetric().at(np.ones(3))
+    for call, name in (
+        (lambda: flat.christoffel(np.ones(2), np.ones(3)), "a"),
+        (lambda: flat.christoffel(np.ones(3), np.ones(2)), "b"),
+        (lambda: flat.christoffel_adjoint(np.ones(2), np.ones(3)), "a"),
+        (lambda: flat.riemannian_hessian(np.ones(2), np.ones(3), np.ones(3)), "egrad"),
+        (lambda: flat.riemannian_hessian(np.ones(3), np.ones(3), np.ones(2)), "v"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: expected the shape of the point"):
+            call()
+    with pytest.raises(TypeError, match="t: expected a number"):
+        flat.geodesic(np.ones(3), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match="e: expected the shapes of the point"):
         rg.MixedMetric().at(pair).gradient_at(np.zeros(14), rg.Pair(np.eye(3, 2), np.eye(3, 2)))
 

@@ -168,3 +168,11 @@ def test_a_loss_file_that_does_not_do_is_told_why(files, capsys, text, message):
     (files / "loss.py").write_text(text)
     assert main(["sharpness", *given(files)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_loss_file_may_import_its_neighbours_when_it_runs(files, capsys):
+    (files / "beside_the_loss.py").write_text("factor = 2.0")
+    text = LOSS.replace("EXTRA", "from beside_the_loss import factor; value += factor")
+    (files / "loss.py").write_text("import sys\nsys.path.insert(0, 'its own')\n" + text)
+    assert main(["verify", *given(files), "--quiet"]) == 0
+    assert "holds" in capsys.readouterr().out

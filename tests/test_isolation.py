@@ -127,6 +127,17 @@ def test_exceptions_name_file_and_line(tmp_path):
     assert broken == [], "an exception is no misconduct"
 
 
+def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
+    """It ends its process, and has changed the file so that it cannot be imported any more."""
+    deed = "open(__file__, 'w').write('1/0'); os._exit(3)"
+    file = written(tmp_path, f"{deed}\n\nfrom refgeo.formulas import horizontal_projection\ndef more():\n    pass")
+    report = rg.check(file, checks=["christoffel", "horizontal_projection"], metrics=["inv"], cases=["5x4x2/k3"])
+    rows = {row.check: row for row in report.rows if row.kind == "value"}
+    assert "ended with status 3" in rows["christoffel"].message
+    assert "ZeroDivisionError" in rows["horizontal_projection"].message
+    assert not report.passed
+
+
 def test_objects_run_here_and_the_report_says_so():
     from helpers import backend
 

@@ -1015,6 +1015,25 @@ def test_a_stopped_run_does_not_drain_its_batches():
     assert len(result.batches) == 1
 
 
+def test_a_stopped_run_averages_no_different_radii():
+    """Small balls are searched first: of the second batch there is only the small one, which is given last."""
+
+    def stop(progress):
+        if progress.batch == 1 and progress.iteration == 1:
+            raise StopIteration
+
+    curve = rg.worst_case_sharpness(
+        lambda w, b: (b * float(w @ w), 2 * b * w),
+        np.ones(3),
+        rg.EuclideanMetric(),
+        [0.2, 0.1],
+        batches=[1.0, 2.0],
+        n_iter=3,
+        callback=stop,
+    )
+    assert [(one.rho, [batch.rho for batch in one.batches]) for one in curve] == [(0.1, [0.1, 0.1])]
+
+
 def test_a_stopped_average_is_that_of_the_pairs_that_were_done():
     def stop_at(n):
         def stop(progress):

@@ -71,6 +71,14 @@ def test_the_law_that_uses_a_wrong_function_is_skipped_not_failed():
         check(backend(christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a))))
 
 
+def test_a_check_called_often_keeps_one_process():
+    check = rg.testing.BackendCheck("inner_product", "inv")
+    check(formulas)
+    known = rg.testing._backend(formulas)
+    check(formulas)
+    assert rg.testing._backend(formulas) is known
+
+
 def test_what_is_not_provided_is_skipped_with_the_reason(suite):
     result = suite('checks=["riemannian_hessian"], metrics=["mix"]')
     outcomes = result.parseoutcomes()
@@ -92,6 +100,11 @@ def test_an_expected_failure_that_passes_is_a_failure(suite):
     result = suite('checks=["inner_product"], metrics=["mix"], expected_failures={"inner_product[mix]": "was wrong"}')
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
+
+
+def test_one_name_may_be_given_alone():
+    mark = rg.testing.parametrize_with_checks([formulas], metrics="inv", checks="inner_product", dtypes="float64")
+    assert mark.args[1][0].id == "refgeo.formulas-inv-inner_product"
 
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():

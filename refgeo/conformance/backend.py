@@ -310,7 +310,10 @@ class _Process:
 
     def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
         if self._process is None:
-            self._start()
+            try:
+                self._start()
+            except BackendError as error:  # it could be imported once, and cannot any more
+                raise _Lost(str(error)) from None
         assert self._wire is not None
         self._number += 1
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)

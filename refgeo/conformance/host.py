@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import importlib.util
 import io
 import json
 import os
@@ -28,6 +27,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from refgeo.files import imported
 
 Arrays = list[npt.NDArray[Any]]
 
@@ -90,16 +91,7 @@ def _import(place: str) -> Any:
         return _executed(place, lambda: importlib.import_module(place))
     if not path.is_file():
         raise BackendError(f"backend {place}: no such file")
-    spec = importlib.util.spec_from_file_location(f"refgeo_backend_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise BackendError(f"backend {place}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # and it stays: functions may import their neighbours when called
-    _executed(place, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
-    return module
+    return _executed(place, lambda: imported(path, f"refgeo_backend_{path.stem}"))
 
 
 def _executed(place: str, load: Callable[[], Any]) -> Any:

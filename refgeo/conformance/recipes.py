@@ -83,7 +83,7 @@ class Recipe:
         """
         batch, n, m, h = self.shape
         kappa = f"k{self.conditions[0]:g}" + ("" if len(set(self.conditions)) == 1 else f",{self.conditions[1]:g}")
-        parts = ["".join(f"{'.'.join(map(str, batch))}-" if batch else "") + f"{n}x{m}x{h}", kappa]
+        parts = [(f"{'.'.join(map(str, batch))}-" if batch else "") + f"{n}x{m}x{h}", kappa]
         parts += [self.point] if self.point != "random" else []
         parts += [f"scale{self.scale}"] if self.scale != "1" else []
         parts += [self.vectors] if self.vectors != "any" else []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import integer, number, one_of
+from refgeo.arguments import integer, listed, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check
@@ -36,7 +36,7 @@ SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 
 LARGE = 20_000
-"""Laws are tried on the first two blocks of points with more numbers than this, and then on two such points."""
+"""Of points with more numbers, laws see the first two blocks, and at most two points that are still larger then."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -136,7 +136,7 @@ def check(
         integer("seed", seed, least=0),
         number("relaxation", relaxation, "ε of App. H.2", least=0.0),
     )
-    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in _listed(metrics)))
+    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
     if not wanted:
         raise ValueError("metrics: expected at least one, got none")
     if specification != SPECIFICATION:
@@ -250,8 +250,8 @@ class Run:
             return None
         if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
             case = case.blocks(2)
-            if limited and self._large[one.name, case.metric] > 1:
-                return None
+        if limited and case.entries > LARGE and self._large[one.name, case.metric] > 1:
+            return None
         if not (one.applies(case) and np.all(one.decisive(case))):
             return None
         if one.most is not None and limited:
@@ -365,7 +365,7 @@ def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
 
 def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
     """The cases with these names, or names that start with them; None: all."""
-    wanted = None if names is None else _listed(names)
+    wanted = None if names is None else listed(names)
     chosen = [one for one in found if wanted is None or any(_selects(name, one[0]) for name in wanted)]
     unknown = [name for name in wanted or [] if not any(_selects(name, one) for one, _ in chosen)]
     if unknown or not chosen:
@@ -377,7 +377,7 @@ def chosen_checks(names: Iterable[str] | None) -> list[Check]:
     """The checks with these names, or of the functions with these names; None: all."""
     if names is None:
         return list(CHECKS.values())
-    wanted = _listed(names)
+    wanted = listed(names)
     for name in wanted:
         one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH])
     return [one for one in CHECKS.values() if one.name in wanted or one.operation.name in wanted]
@@ -385,12 +385,8 @@ def chosen_checks(names: Iterable[str] | None) -> list[Check]:
 
 def chosen_searches(names: Iterable[str] | None) -> list[str]:
     """The whole searches with these names; None, or the name of the function: all."""
-    wanted = [ROUTINE] if names is None else _listed(names)
+    wanted = [ROUTINE] if names is None else listed(names)
     return [name for name in SEARCH if name in wanted or ROUTINE in wanted]
-
-
-def _listed(names: Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
 
 
 def _selects(wanted: str, name: str) -> bool:

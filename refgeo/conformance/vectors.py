@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import one_of
+from refgeo.arguments import listed, one_of
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
@@ -95,7 +95,7 @@ def write(
     one_of("format", format, FORMATS)
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
-    wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in metrics]
+    wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     if checkpoint is None:
         points = Points("generated", profile, dtype, seed, relaxation)
     else:

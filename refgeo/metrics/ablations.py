@@ -12,7 +12,7 @@ from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair
+from refgeo.pair import Pair, as_pair
 
 
 class _WrappedTangentSpace(TangentSpace[Any]):
@@ -161,6 +161,7 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
             The point is so ill-conditioned (beyond κ of some hundreds for inv, some thousands for mix) that this does
             not come to rest.
         """
+        v = as_pair("v", v)
         size = self.norm(v)
         for _ in range(_REFINEMENTS):
             normal = self._normal_part(v)
@@ -187,7 +188,7 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
 
     def vertical_projection(self, v: Any) -> Any:
         """What `horizontal_projection` removes."""
-        return v - self.horizontal_projection(v)
+        return as_pair("v", v) - self.horizontal_projection(v)
 
     def riemannian_gradient(self, egrad: Any) -> Any:
         """The Euclidean gradient itself."""

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, order_of, real_array
+from refgeo.arguments import Array, Order, number, order_of, real_array
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair
 
@@ -73,7 +73,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         ValueError
             `order` is not 1, 2 or "exact".
         """
-        v, order = self._vector("v", v), order_of(order)
+        v, t, order = self._vector("v", v), number("t", t), order_of(order)
         if order == "exact":
             return self._exact_geodesic(t * v)
         straight = self.point + t * v

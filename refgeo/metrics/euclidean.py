@@ -27,14 +27,17 @@ class EuclideanTangentSpace(ArrayTangentSpace):
 
     def riemannian_hessian(self, egrad: Array, ehess_v: Array, v: Array) -> Array:
         """The Euclidean Hessian, projected to the horizontal space."""
+        self._vector("egrad", egrad), self._vector("v", v)
         return self.horizontal_projection(self._vector("ehess_v", ehess_v))
 
     def christoffel(self, a: Array, b: Array | None = None) -> Array:
         """Γ = 0."""
-        return np.zeros_like(self._vector("a", a) if b is None else self._vector("b", b))
+        self._vector("a", a)
+        return np.zeros_like(self._vector("b", a if b is None else b))
 
     def christoffel_adjoint(self, a: Array, e: Array) -> Array:
         """Γ(a, ·)* e = 0."""
+        self._vector("a", a)
         return np.zeros_like(self._vector("e", e))
 
     def _exact_geodesic(self, v: Array) -> Array:

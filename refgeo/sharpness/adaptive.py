@@ -17,7 +17,7 @@ from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
 from refgeo.sharpness.objective import Increase, LossAndGradient, checked_evaluation, on_batch
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import Callback, checked_effort, search
+from refgeo.sharpness.search import Callback, Effort, search
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
@@ -96,7 +96,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     if method == "model_steps" and norm != 2:
         raise ValueError('method: expected "auto_pgd" for the norm inf, whose ball is not round, got "model_steps"')
     chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
-    effort = checked_effort(chosen, n_iter, n_restarts, rng, workers, callback, verify)
+    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify)
     radii = radii_listed(rho)
     arrays = Arrays(params, names)
     settings = {
@@ -176,13 +176,11 @@ class _Adaptive(Increase):
     """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
     def __init__(self, value_and_grad: LossAndGradient, arrays: Arrays) -> None:
-        self._value_and_grad, self._arrays = value_and_grad, arrays
-        self.source = value_and_grad, arrays.params
-        self._theta = real_array("params", arrays.theta)
-        super().__init__(np.zeros_like(self._theta))
+        self._arrays, self._theta = arrays, real_array("params", arrays.theta)
+        super().__init__(value_and_grad, arrays.params, np.zeros_like(self._theta))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
-        loss, grads = checked_evaluation(self._value_and_grad(self._arrays.whole(self._theta * (1.0 + x))))
+        loss, grads = checked_evaluation(self.source[0](self._arrays.whole(self._theta * (1.0 + x))))
         if not math.isfinite(loss):
             return -math.inf, self.origin
         gradient = self._theta * self._arrays.flat(grads)

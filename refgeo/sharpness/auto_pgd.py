@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -28,29 +27,6 @@ NEGLIGIBLE = 1e-6
 _SMALL = 1 << 20
 STATIONARY = 0.01
 """Residual at which a run counts as converged."""
-
-
-class Ball(Protocol):
-    """The set {‖x‖ ≤ ρ} of some norm."""
-
-    @property
-    def radius(self) -> float:
-        """ρ."""
-
-    def step(self, x: Array, previous: Array | None, gradient: Array, size: float) -> Array:
-        """The next iterate; without a previous one, the step has no momentum."""
-
-    def residual(self, x: Array, gradient: Array) -> float:
-        """How far from stationary x is: 0 where no direction within the ball goes up."""
-
-    def linear_gain(self, gradient: Array) -> float:
-        """The largest value of gᵀx."""
-
-    def random(self, direction: Array) -> Array:
-        """The boundary point in a random direction; 0 if there is none."""
-
-    def outermost(self, x: Array) -> Array:
-        """The multiple of x on the boundary."""
 
 
 def _of_usual_size(gradient: Array) -> Array:
@@ -139,6 +115,12 @@ class Box:
     def outermost(self, x: Array) -> Array:
         """The multiple of x whose largest entry is the radius."""
         return np.asarray(x * (self.radius / float(np.max(np.abs(x)))))
+
+
+Ball = RoundBall | Box
+"""The set {‖x‖ ≤ ρ} of some norm. `residual` is 0 where no direction within it goes up; `random` is 0 where there is no
+direction.
+"""
 
 
 @dataclass(frozen=True)

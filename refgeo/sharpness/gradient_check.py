@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.pair import Pair
-from refgeo.sharpness.objective import ONLY, LossAndGradient, checked_evaluation, checked_gradient
+from refgeo.sharpness.objective import ONLY, Increase, LossAndGradient, checked_evaluation, checked_gradient
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
@@ -22,24 +22,6 @@ _CONVERGED = 0.3
 _NOISE = 2.0**-23
 """Of a loss in float32, relative."""
 _REPEATS = 1e-5
-
-
-class Verifiable(Protocol):
-    """A function of coordinates that is 0 at the origin, with the program that it came from."""
-
-    loss: float
-    origin: Array
-    gradient_at_origin: Array
-    source: tuple[LossAndGradient, Any]
-
-    def __call__(self, x: Array, /) -> tuple[float, Array]:
-        """Value and gradient."""
-
-    def random_direction(self, rng: np.random.Generator) -> Array:
-        """Coordinates."""
-
-    def check_symmetry(self) -> None:
-        """An error where the loss has not the symmetries that are divided by."""
 
 
 def check_gradient(
@@ -141,7 +123,7 @@ def _change(
     return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
 
 
-def verify(objective: Verifiable, radius: float) -> None:
+def verify(objective: Increase, radius: float) -> None:
     """One evaluation again at the parameters, a difference along the gradient and one along a random direction, and one
     evaluation on the orbit: an error if any of it tells of a mistake.
     """
@@ -151,7 +133,7 @@ def verify(objective: Verifiable, radius: float) -> None:
     objective.check_symmetry()
 
 
-def _refuse_wrong_gradient(objective: Verifiable, radius: float) -> None:
+def _refuse_wrong_gradient(objective: Increase, radius: float) -> None:
     """Along the gradient, which a wrong factor shows in; and along a random direction, for what it leaves out."""
     gradient, step = objective.gradient_at_origin, 0.1 * radius
     length = float(np.linalg.norm(gradient))
@@ -183,7 +165,7 @@ def _refuse_wrong_gradient(objective: Verifiable, radius: float) -> None:
         raise ValueError(f"value_and_grad: along {name} the loss changes, {said}; verify=False searches all the same")
 
 
-def verify_unchanged(objective: Verifiable, workers: int) -> None:
+def verify_unchanged(objective: Increase, workers: int) -> None:
     """One evaluation again at the parameters, after the search: an error if it has changed them."""
     again, _ = objective(objective.origin)
     threads = "it is not thread-safe, or it changes the model" if workers > 1 else "it changes the model"

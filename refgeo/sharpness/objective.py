@@ -22,7 +22,7 @@ LossAndGradient = Callable[..., tuple[float, Any]]
 _OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
 ONLY = "parameters"
 _CHANGED = 1e-4
-"""A share of the loss that is looked into: elements of groups change a loss in float32 by 1e-5 at most, as a rule."""
+"""A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
 
 
 class Geometry:
@@ -148,10 +148,12 @@ class Increase(ABC):
         x of the parameters themselves.
     loss, gradient_at_origin
         Value and gradient there.
+    source
+        The user's function, and the parameters.
     """
 
-    def __init__(self, origin: Array) -> None:
-        self.origin = origin
+    def __init__(self, value_and_grad: LossAndGradient, params: Any, origin: Array) -> None:
+        self.source, self.origin = (value_and_grad, params), origin
         self.loss, self.gradient_at_origin = self._evaluate(origin)
         if not math.isfinite(self.loss):
             raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
@@ -164,6 +166,18 @@ class Increase(ABC):
     @abstractmethod
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         """The loss itself, and its gradient."""
+
+    @abstractmethod
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        """A direction for a random start."""
+
+    @abstractmethod
+    def horizontal(self, x: Array) -> Array:
+        """The part of x that is to be searched."""
+
+    @abstractmethod
+    def tangent_vector(self, x: Array) -> Any:
+        """What x stands for."""
 
     def bend(self, x: Array) -> float:
         """How long ½Γ(ξ, ξ) is beside ξ; 0 where no Γ takes part."""
@@ -195,10 +209,8 @@ class Objective(Increase):
         gradient_order: Order,
         dtype: str = "float64",
     ) -> None:
-        self._value_and_grad, self.geometry = value_and_grad, geometry
-        self.source = value_and_grad, geometry.params
-        self._order, self._gradient_order = order, gradient_order
-        super().__init__(np.zeros(geometry.space.n_coordinates, dtype))
+        self.geometry, self._order, self._gradient_order = geometry, order, gradient_order
+        super().__init__(value_and_grad, geometry.params, np.zeros(geometry.space.n_coordinates, dtype))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         if "exact" in (self._order, self._gradient_order) and not is_zero(x):
@@ -207,7 +219,7 @@ class Objective(Increase):
         if point is None:
             return -math.inf, self.origin
         try:
-            loss, grads = checked_evaluation(self._value_and_grad(point))
+            loss, grads = checked_evaluation(self.source[0](point))
         except NotFiniteError:  # by a Pair, for example, that is made of its gradient
             if is_zero(x):
                 raise

@@ -56,13 +56,13 @@ class SharpnessResult:
     Attributes
     ----------
     value : float
-        max L(γ_ξ(1)) − L(θ); with several batches, the mean of their values. A lower bound of the true maximum.
+        max L(γ_ξ(1)) − L(θ); with `batches`, the mean of their values. A lower bound of the true maximum.
     maximizer : tangent vector
-        The ξ where it was found, of the type of the parameters; with several batches, a list of them.
+        The ξ where it was found, of the type of the parameters; with `batches`, a list of them.
     loss, loss_max : float
-        L(θ) and L(γ_ξ(1)); with several batches, means.
+        L(θ) and L(γ_ξ(1)); with `batches`, means.
     trace : ndarray
-        The best value after every evaluation of the best start; with several batches, means.
+        The best value after every evaluation of the best start; with `batches`, means.
     values : ndarray
         The value at every evaluation of the best start, −inf where the step was rejected.
     steps : ndarray
@@ -85,7 +85,7 @@ class SharpnessResult:
         With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads: where it is
         not small, these are no approximation of geodesics.
     batches : tuple of SharpnessResult
-        One for every batch; empty if there was only one.
+        One for every batch; empty without `batches`.
 
     Examples
     --------

@@ -7,15 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from refgeo.arguments import Array, integer, one_of, seed_of
 from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Evaluation, Run, maximise
-from refgeo.sharpness.gradient_check import Verifiable, verify, verify_unchanged
+from refgeo.sharpness.gradient_check import verify, verify_unchanged
 from refgeo.sharpness.model_step import ModelSteps
+from refgeo.sharpness.objective import Increase
 from refgeo.sharpness.result import Progress, SharpnessResult
 from refgeo.sharpness.vectors import is_zero
 from refgeo.threads import one_thread
@@ -27,52 +28,27 @@ Result = TypeVar("Result")
 _SHORTEST_START = 2.0**-20
 
 
-class Searched(Verifiable, Protocol):
-    """A function of coordinates that can be searched."""
-
-    def random_direction(self, rng: np.random.Generator) -> Array:
-        """A direction for a random start."""
-
-    def horizontal(self, x: Array) -> Array:
-        """The part of x that is to be searched."""
-
-    def tangent_vector(self, x: Array) -> Any:
-        """What x stands for."""
-
-    def bend(self, x: Array) -> float:
-        """How much of a geodesic is its second-order term."""
-
-
 METHODS = ("model_steps", "auto_pgd")
 
 
-@dataclass(frozen=True)
 class Effort:
-    """How hard to search.
+    """How hard to search; arguments as of `worst_case_sharpness`."""
 
-    Attributes
-    ----------
-    method : str
-        "auto_pgd", Alg. 1 literally, or "model_steps".
-    n_iter : int
-        Iterations of every start.
-    n_restarts : int
-        Starts: the first along the gradient, the others in random directions.
-    seed : int
-    workers : int
-        Threads, over batches if there are several, else over starts.
-    callback : callable or None
-    verify : bool
-        Whether the gradient is compared with differences first.
-    """
-
-    method: str
-    n_iter: int
-    n_restarts: int
-    seed: int
-    workers: int
-    callback: Callback | None
-    verify: bool
+    def __init__(
+        self,
+        method: str,
+        n_iter: int,
+        n_restarts: int,
+        rng: np.random.Generator | int | None,
+        workers: int,
+        callback: Callback | None,
+        verify: bool,
+    ) -> None:
+        self.method = one_of("method", method, METHODS)
+        self.n_iter, self.n_restarts = integer("n_iter", n_iter), integer("n_restarts", n_restarts)
+        self.seed = seed_of(rng)  # drawn once, so that results do not depend on the number of workers
+        self.workers = integer("workers", workers)
+        self.callback, self.verify = callback, bool(verify)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -80,32 +56,11 @@ class Effort:
         return {name: getattr(self, name) for name in ("method", "n_iter", "n_restarts", "seed")}
 
 
-def checked_effort(
-    method: str,
-    n_iter: int,
-    n_restarts: int,
-    rng: np.random.Generator | int | None,
-    workers: int,
-    callback: Callback | None,
-    verify: bool,
-) -> Effort:
-    """The settings, checked; one seed is drawn, so that results do not depend on the number of workers."""
-    return Effort(
-        one_of("method", method, METHODS),
-        integer("n_iter", n_iter),
-        integer("n_restarts", n_restarts),
-        seed_of(rng),
-        integer("workers", workers),
-        callback,
-        bool(verify),
-    )
-
-
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, abort: Callable[[], None]
 ) -> Iterator[Result]:
     """The results in the order of the items, whatever the number of threads; after an error or an interruption what
-    has not begun does not begin, and `abort` tells what has to end.
+    has not begun does not begin, and `abort` is called, so that running work stops.
     """
     if workers == 1:
         for item in items:  # not map: a StopIteration of the function would end it silently
@@ -155,7 +110,7 @@ class Watcher:
 
 
 def search(
-    objective_of: Callable[[Any], Searched],
+    objective_of: Callable[[Any], Increase],
     batches: Iterable[Any] | None,
     balls: Sequence[Ball],
     effort: Effort,
@@ -168,7 +123,7 @@ def search(
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
 
-    def one(item: tuple[int, Any]) -> list[SharpnessResult] | None:
+    def one(item: tuple[int, Any]) -> OfBalls | None:
         if watcher.stopped:
             return None
         index, batch = item
@@ -183,20 +138,23 @@ def search(
 
     # several searches at once are the threads, and none of them may set a limit for the others
     with one_thread() if effort.workers > 1 else nullcontext():
-        return _over_batches(one, batches, effort, watcher, settings)
+        return _over_batches(one, batches, effort, watcher)
+
+
+OfBalls = dict[int, SharpnessResult]
+"""Results by the index of the ball; a search that was stopped has not all."""
 
 
 def _over_batches(
-    one: Callable[[tuple[int, Any]], list[SharpnessResult] | None],
+    one: Callable[[tuple[int, Any]], OfBalls | None],
     batches: Iterable[Any] | None,
     effort: Effort,
     watcher: Watcher,
-    settings: dict[str, Any],
 ) -> list[SharpnessResult]:
     if batches is None:
         results = one((0, None))
         assert results is not None
-        return results
+        return list(results.values())
     given = checked_batches(batches)
 
     def until_stopped() -> Iterator[tuple[int, Any]]:
@@ -210,9 +168,8 @@ def _over_batches(
     ]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
-    # a batch in which the callback stopped may lack the last balls
-    whole = min(len(results) for results in found)
-    return [_mean(list(of_ball), settings) for of_ball in zip(*(results[:whole] for results in found), strict=True)]
+    # a batch in which the callback stopped may lack the larger balls
+    return [_mean([results[i] for results in found]) for i in found[0] if all(i in results for results in found)]
 
 
 def checked_batches(batches: Any) -> Iterable[Any]:
@@ -233,7 +190,7 @@ class _BatchSearch:
 
     def __init__(
         self,
-        objective: Searched,
+        objective: Increase,
         batch: int,
         effort: Effort,
         workers: int,
@@ -246,11 +203,11 @@ class _BatchSearch:
         self._lock = threading.Lock()
         self.evaluations = self.rejected = 0
 
-    def over(self, balls: Sequence[Ball]) -> list[SharpnessResult]:
+    def over(self, balls: Sequence[Ball]) -> OfBalls:
         """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
         self.watcher.tell(self.batch, 0, 0, 0.0, 0.0, 0.0, balls[0].radius)
         self.evaluations = 1
-        found: dict[int, SharpnessResult] = {}
+        found: OfBalls = {}
         best: Array | None = None
         for i in sorted(range(len(balls)), key=lambda i: balls[i].radius):
             if found and self.watcher.stopped:
@@ -258,7 +215,7 @@ class _BatchSearch:
             result, best = self._over_one(balls[i], best)
             found[i] = result
             self.evaluations = self.rejected = 0
-        return [found[i] for i in sorted(found)]
+        return dict(sorted(found.items()))
 
     def _over_one(self, ball: Ball, smaller: Array | None) -> tuple[SharpnessResult, Array]:
         starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
@@ -336,26 +293,25 @@ class _BatchSearch:
         )
 
 
-def _mean(found: list[SharpnessResult], settings: dict[str, Any]) -> SharpnessResult:
+def _mean(found: list[SharpnessResult]) -> SharpnessResult:
+    """Of the results of batches, for one ball."""
     length = max(len(result.trace) for result in found)
-    traces, values, steps = (
-        np.mean([np.pad(getattr(result, name), (0, length - len(result.trace)), "edge") for result in found], axis=0)
-        for name in ("trace", "values", "steps")
-    )
-    return SharpnessResult(
-        value=math.fsum(result.value for result in found) / len(found),
+    numbers, curves = ("value", "loss", "loss_max"), ("trace", "values", "steps")
+    means: dict[str, Any] = {
+        **{name: math.fsum(getattr(one, name) for one in found) / len(found) for name in numbers},
+        **{
+            name: np.mean([np.pad(getattr(one, name), (0, length - len(one.trace)), "edge") for one in found], axis=0)
+            for name in curves
+        },
+    }
+    return replace(
+        found[0],
+        **means,
         maximizer=[result.maximizer for result in found],
-        loss=math.fsum(result.loss for result in found) / len(found),
-        loss_max=math.fsum(result.loss_max for result in found) / len(found),
-        trace=traces,
-        values=values,
-        steps=steps,
         n_evaluations=sum(result.n_evaluations for result in found),
         n_rejected=sum(result.n_rejected for result in found),
         residual=max(result.residual for result in found),
         converged=all(result.converged for result in found),
-        rho=found[0].rho,
-        settings=settings,
         bend=max(result.bend for result in found),
         batches=tuple(found),
     )

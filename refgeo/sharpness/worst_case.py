@@ -13,7 +13,7 @@ from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
 from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, as_factors, on_batch
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
-from refgeo.sharpness.search import Callback, checked_effort, search
+from refgeo.sharpness.search import Callback, Effort, search
 
 
 @overload
@@ -90,7 +90,6 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     callback : callable, optional
         Called with a `Progress` after every evaluation. Raise ``StopIteration`` in it to stop: what has been found by
         then is returned, without the batches that had not begun.
-
     verify : bool
         Before the search evaluate twice at θ, and compare the gradient with differences along it and along a random
         direction: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same
@@ -125,7 +124,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = checked_effort(method, n_iter, n_restarts, rng, workers, callback, verify)
+    effort = Effort(method, n_iter, n_restarts, rng, workers, callback, verify)
     radii, order = radii_listed(rho), order_of(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
