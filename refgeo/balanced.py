@@ -201,10 +201,10 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
 
 
 _TELLING = 1e-10
-"""A singular value of the product down to this share of ‖G‖‖H‖ has digits of its own, and the factors full rank."""
+"""Above this share of ‖G‖‖H‖ a singular value of the product is accurate, and the factors have full rank."""
 _NEWTON_STEPS = 5
 _LARGE = 1 << 12
-"""A block of so many numbers is worth more calls."""
+"""From this size on, Cholesky is tried before QR."""
 
 
 def _triangular(factor: Array) -> tuple[Array, Array, bool]:
@@ -271,9 +271,16 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
 
 def _signs(G: Array, white: Array) -> Array:
     """±1 a column: the sign of its product with a vector that nothing is orthogonal to but by accident."""
-    return np.where(((_generic(G.shape[-2]) @ G)[..., None, :] @ white) < 0, -1.0, 1.0)
+    return np.where(((generic_vector(G.shape[-2]) @ G)[..., None, :] @ white) < 0, -1.0, 1.0)
 
 
 @lru_cache(maxsize=64)
-def _generic(n: int) -> Array:
+def generic_vector(n: int) -> Array:
+    """A fixed vector that nothing is orthogonal to but by accident.
+
+    Examples
+    --------
+    >>> generic_vector(2).round(3)
+    array([0.841, 0.909])
+    """
     return np.sin(1.0 + np.arange(n, dtype=np.float64) ** 2)

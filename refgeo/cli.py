@@ -292,14 +292,10 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
         print(f"{one.kind:9s} {one.name:50s} {one.statement}")
     for name in chosen_searches(options.checks):
         print(f"search    {name:50s} {SEARCH[name]}")
-    common = points["profile"], points["dtype"], points["seed"], points["relaxation"]
-    if points["checkpoint"] is not None:
-        found = Points.of_network(points["checkpoint"], points["layout"], points["heads"], *common)
-    elif points["profile"] == "fuzz":  # which makes its own
+    if points["profile"] == "fuzz":  # which makes its own
         return PASSED
-    else:
-        found = Points("generated", *common)
-    for name, _ in selected(found.cases(points["metrics"][0]), points["cases"]):
+    metrics, cases = points.pop("metrics"), points.pop("cases")
+    for name, _ in selected(Points.chosen(**points).cases(metrics[0]), cases):
         print(f"case      {name}")
     return PASSED
 

@@ -34,7 +34,7 @@ import scipy.linalg
 
 from refgeo.arguments import Array, integer
 from refgeo.balanced import BalancedGauge, balance
-from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.errors import NO_GEODESIC, RankDeficientError, about
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
@@ -135,11 +135,8 @@ def _between(here: Any, there: Any, n_shots: int) -> Distance:
 def _of_product(here: Mapping[str, Any], there: Mapping[str, Any], n_shots: int) -> Distance:
     blocks = {}
     for name in here:
-        try:
+        with about(f"block {name!r}"):
             blocks[name] = _between(here[name], there[name], n_shots)
-        except (ValueError, TypeError) as error:
-            error.args = (f"block {name!r}: {error}", *error.args[1:])
-            raise
     lower, upper = (math.hypot(*(getattr(d, end) for d in blocks.values())) for end in ("lower", "upper"))
     return Distance(lower, upper, all(d.is_exact for d in blocks.values()), blocks)
 
@@ -295,7 +292,7 @@ def _keeps_its_rank(A: Array, B: Array) -> npt.NDArray[np.bool_]:
 
 
 _NODES, _ENOUGH = (4, 8, 16, 32, 64, 128), 1e-8
-_ENDS = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError, FloatingPointError)
+_ENDS = (*NO_GEODESIC, FloatingPointError)
 
 
 def _length(metric: InterpolatedMetric, a: Pair, b: Pair) -> Array:

@@ -1,5 +1,10 @@
 """The errors that carry a mathematical meaning; every other bad input is a plain ``ValueError`` or ``TypeError``."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class NotFiniteError(ValueError):
     """NaN or infinity where numbers are expected."""
@@ -50,3 +55,26 @@ class LossFileError(RuntimeError):
 
 class GeodesicAccuracyError(ArithmeticError):
     """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""
+
+
+NO_GEODESIC = (RankDeficientError, GeodesicIncompleteError, GeodesicAccuracyError)
+"""What ends a geodesic."""
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """An error of somebody's input says what it is about.
+
+    Examples
+    --------
+    >>> with about("block 'w'"):
+    ...     raise ValueError("expected something else")
+    Traceback (most recent call last):
+    ...
+    ValueError: block 'w': expected something else
+    """
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        error.args = (f"{what}: {error}", *error.args[1:])
+        raise

@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import flint
 import numpy as np
@@ -73,7 +73,6 @@ NARROW = 2.0**-80
 """A ball is narrow enough when its radius is at most this fraction of the largest entry it is judged beside."""
 
 Vector = Sequence[Array] | Pair
-_Result = TypeVar("_Result")
 
 
 class EnclosureError(ArithmeticError):
@@ -93,7 +92,7 @@ class Enclosure:
 
     mid: Array
     rad: Array
-    ball: arb_mat | None = field(default=None, repr=False, compare=False)
+    ball: arb_mat = field(repr=False, compare=False)
 
     def decimals(self, digits: int = 30) -> tuple[Any, Any]:
         """Midpoints and radii as nested lists of decimal numbers in text; they enclose the exact value, too.
@@ -104,8 +103,6 @@ class Enclosure:
         >>> third.christoffel((np.ones((1, 1)), np.zeros((1, 1))))[0].decimals(25)[0]
         [['-0.3333333333333333333333333']]
         """
-        if self.ball is None:
-            raise ValueError("this enclosure has no ball to print")
         texts = [entry.str(digits).strip("[]").split("+/-") for entry in self.ball.entries()]
         mids, rads = (
             np.array([parts[i].strip() or "0" if i < len(parts) else "0" for parts in texts], dtype=object)
@@ -155,7 +152,6 @@ class ExactTangentSpace:
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
         self._exponents = tuple(int(np.frexp(np.abs(factor).max())[1]) for factor in point)
         self._ball_points: dict[int, _BallPoint] = {}
-        self._converted: dict[int, tuple[Pair, list[arb_mat]]] = {}
 
     def inner_product(self, a: Vector, b: Vector) -> Enclosure:
         """tr(S_ε⁻¹ a_Gᵀb_G) + tr(T_ε⁻¹ a_Hᵀb_H), or with T_ε and S_ε for mix; a 0-dimensional `Enclosure`.
@@ -346,23 +342,11 @@ class ExactTangentSpace:
         return [part * scale for part in self._scaled(parts, -1)]
 
     def _balls(self, vector: Vector) -> list[arb_mat]:
-        """The vector in balls, scaled like the point; kept for a (hence immutable) `Pair`."""
-        if not isinstance(vector, Pair):
-            return self._scaled(_balls(self._checked(vector)), -1)
-        self._checked(vector)
-        if id(vector) not in self._converted:
-            scaled = self._scaled(_balls(vector), -1)
-            self._converted[id(vector)] = vector, scaled  # keeping the vector keeps its id from being reused
-        return self._converted[id(vector)][1]
+        """The vector in balls, scaled like the point."""
+        return self._scaled(_balls(self._checked(vector)), -1)
 
     def _checked(self, vector: Vector) -> Pair:
-        pair = vector if isinstance(vector, Pair) else Pair(*vector)
-        if (pair.G.shape, pair.H.shape) != (self.point.G.shape, self.point.H.shape):
-            raise ValueError(
-                f"vector: expected the shapes of the point, {self.point.G.shape} and {self.point.H.shape}, got "
-                f"{pair.G.shape} and {pair.H.shape}"
-            )
-        return pair
+        return self.point.fitting("vector", vector if isinstance(vector, Pair) else Pair(*vector))
 
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:

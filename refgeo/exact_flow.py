@@ -23,7 +23,6 @@ earlier steps are carried along by ball arithmetic; at the working precision the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from flint import arb, arb_mat
@@ -39,16 +38,8 @@ class FlowError(ArithmeticError):
     """No box contains the solution: the geodesic may end, or bends too fast."""
 
 
-@dataclass(frozen=True)
-class _Series:
-    """Taylor coefficients of C of both factors, up to `ORDER`."""
-
-    coefficients: tuple[list[arb_mat], list[arb_mat]]
-
-    def size(self, k: int) -> float:
-        return max(_largest(coefficients[k]) for coefficients in self.coefficients)
-
-
+Series = tuple[list[arb_mat], list[arb_mat]]
+"""Taylor coefficients of C of both factors, up to `ORDER`."""
 State = tuple[tuple[arb_mat, arb_mat], tuple[arb_mat, arb_mat]]
 """C and C' of both factors."""
 
@@ -102,8 +93,8 @@ class _System:
         h = grams[0].nrows() // 2
         self.shifts = [epsilon * identity(h) for epsilon in epsilons]
 
-    def series(self, state: State) -> _Series:
-        coefficients = ([state[0][0], state[1][0]], [state[0][1], state[1][1]])
+    def series(self, state: State) -> Series:
+        coefficients: Series = ([state[0][0], state[1][0]], [state[0][1], state[1][1]])
         S, D, Q, W, inner = ([[], []] for _ in range(5))  # type: ignore[var-annotated]
         transposed = [[(M * c).transpose() for c in cs] for M, cs in zip(self.grams, coefficients, strict=True)]
         for k in range(ORDER - 1):
@@ -134,7 +125,7 @@ class _System:
                 following = bent[i] * (arb(-1) / ((k + 1) * (k + 2)))
                 coefficients[i].append(following)
                 transposed[i].append((self.grams[i] * following).transpose())
-        return _Series(coefficients)
+        return coefficients
 
     def acceleration(self, state: State) -> list[arb_mat]:
         """−Γ at a state, or over a box."""
@@ -171,17 +162,17 @@ class _System:
             except (FlowError, ZeroDivisionError):
                 step = step / 2
                 continue
-            excess = rest.size(ORDER) * float(step.abs_upper()) ** ORDER / (2.0**-20 * NARROW * series.size(0))
+            excess = _size(rest, ORDER) * float(step.abs_upper()) ** ORDER / (2.0**-20 * NARROW * _size(series, 0))
             if excess <= 1.0:
                 return _after(series, rest, step), step
             step = step / 2 ** int(np.ceil(np.log2(excess) / ORDER))
         raise FlowError("the geodesic ends before this time, or bends too fast to be integrated")
 
 
-def _after(series: _Series, rest: _Series, step: arb) -> State:
+def _after(series: Series, rest: Series, step: arb) -> State:
     """The Taylor polynomials at the end of a step, with the Lagrange remainder."""
     places, velocities = [], []
-    for known, beyond in zip(series.coefficients, rest.coefficients, strict=True):
+    for known, beyond in zip(series, rest, strict=True):
         place = beyond[ORDER] * step
         velocity = beyond[ORDER] * ORDER
         for k in range(ORDER - 1, 0, -1):
@@ -190,6 +181,10 @@ def _after(series: _Series, rest: _Series, step: arb) -> State:
         places.append(place + known[0])
         velocities.append(velocity)
     return (places[0], places[1]), (velocities[0], velocities[1])
+
+
+def _size(series: Series, k: int) -> float:
+    return max(_largest(coefficients[k]) for coefficients in series)
 
 
 def _convolution(left: list[arb_mat], right: list[arb_mat], k: int) -> arb_mat:

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 
 from refgeo.arguments import Array
@@ -67,7 +68,7 @@ def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
     array([[13.5]])
     """
     metric, (n, m, h) = space.metric, space.point.sizes
-    if metric.relaxation > 0.0:
+    if space.gauge.relaxed:
         return integrate(space, v, t).point
     if h == 1:
         return cone_geodesic(space.gauge, v, t, metric.s)
@@ -178,7 +179,7 @@ class _Exponential:
             self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self._terms(self.end), strict=True))
 
     def _terms(self, start: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-        """Of one substep; not kept, since those of a long geodesic would be many."""
+        """The terms of one substep; recomputed rather than kept."""
         terms = [start]
         for j in range(1, self.degree + 1):
             terms.append(tuple(part / (j * self.substeps) for part in self.apply(*terms[-1])))
@@ -301,11 +302,7 @@ def _require_rank_kept(real: Array, imaginary: Array, t: float) -> None:
     with np.errstate(divide="ignore", invalid="ignore"):
         nearest = -real / modulus**2
         hit = (np.abs(imaginary) <= RANK_FLOOR * modulus) & (nearest * np.sign(t) > 0) & (np.abs(nearest) <= abs(t))
-    if not hit.any():
-        return
-    times = np.where(hit, np.abs(nearest), np.inf)
-    index = np.unravel_index(int(np.argmin(times)), times.shape)
-    raise _incomplete(float(nearest[index]), t, tuple(int(i) for i in index[:-1]))
+    _refuse_first(hit, nearest, t)
 
 
 def _require_rank_kept_on_line(N: Array, t: float) -> None:
@@ -321,10 +318,14 @@ def _require_rank_kept_on_line(N: Array, t: float) -> None:
     s = np.where(reached, s, 0.0)
     values = np.linalg.svd(np.eye(N.shape[-1]) + s[..., None, None] * N[..., None, :, :], compute_uv=False)
     size = 1.0 + np.abs(s) * np.linalg.norm(N, axis=(-2, -1))[..., None]
-    hit = reached & (values[..., -1] <= RANK_FLOOR * size)
+    _refuse_first(reached & (values[..., -1] <= RANK_FLOOR * size), s, t)
+
+
+def _refuse_first(hit: npt.NDArray[np.bool_], times: Array, t: float) -> None:
+    """Raise for the first of the times that hit."""
     if hit.any():
-        index = np.unravel_index(int(np.argmin(np.where(hit, np.abs(s), np.inf))), s.shape)
-        raise _incomplete(float(s[index]), t, tuple(int(i) for i in index[:-1]))
+        index = np.unravel_index(int(np.argmin(np.where(hit, np.abs(times), np.inf))), times.shape)
+        raise _incomplete(float(times[index]), t, tuple(int(i) for i in index[:-1]))
 
 
 def _incomplete(time: float, t: float, block: tuple[int, ...]) -> GeodesicIncompleteError:
@@ -354,14 +355,11 @@ class GeodesicSolution:
         γ(t) and γ'(t).
     drift : dict of float
         The largest relative change, over all blocks, of each conserved quantity of `PairTangentSpace.momenta`.
-    n_evaluations : int
-        Evaluations of Γ.
     """
 
     point: Pair
     velocity: Pair
     drift: dict[str, float]
-    n_evaluations: int
 
 
 def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSolution:
@@ -401,7 +399,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
     True
     """
     if t == 0.0 or space.point.G.size == 0:
-        return GeodesicSolution(space.point, v, dict.fromkeys(space.momenta(v), 0.0), 0)
+        return GeodesicSolution(space.point, v, dict.fromkeys(space.momenta(v), 0.0))
     solution, again = _integrate(space, v, t, rtol), _integrate(space, v, t, 30.0 * rtol)
     # Momenta bound the error along the symmetries only; close to a loss of rank nearby geodesics part, and that shows
     # when the same one is followed with another tolerance.
@@ -414,7 +412,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
             f"two integrations of the geodesic to t = {t:.9g} differ by {difference:.1e} (relative), more than the "
             f"bound {AGREEMENT_BOUND:.0e}: it passes too close to a loss of rank; ask for a shorter time or a smaller v"
         )
-    return replace(solution, n_evaluations=solution.n_evaluations + again.n_evaluations)
+    return solution
 
 
 class _Reduced:
@@ -422,7 +420,7 @@ class _Reduced:
 
     def __init__(self, space: PairTangentSpace, v: Pair) -> None:
         self.metric = space.metric
-        self.is_relaxed = space.metric.relaxation > 0.0  # only O(h) is left of the group
+        self.is_relaxed = space.gauge.relaxed  # only O(h) is left of the group
         self._A = np.eye(space.point.sizes[2]) if self.is_relaxed else space.gauge.to_balanced[0]
         self._A_inverse = np.linalg.inv(self._A)  # of A as it is, so that a point comes back to rounding
         point, velocity = space.point.transform(self._A), v.transform(self._A)
@@ -473,7 +471,7 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
             f"the integrated geodesic changed its conserved quantity {worst!r} by {drift[worst]:.1e} (relative), more "
             f"than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
         )
-    return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift, solver.nfev)
+    return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift)
 
 
 def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float) -> PairTangentSpace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import autograd
 import numpy as np
@@ -39,52 +39,38 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
     (36.0, 36.0, 24.0)
     """
 
-    def of_tree(tree: Any, kinds: Any, rest: tuple[Any, ...]) -> Any:
-        return loss(_with_factors(tree, kinds), *rest)
+    def of_tree(tree: Any, params: Any, rest: tuple[Any, ...]) -> Any:
+        return loss(_mapped(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest)
 
     differentiate = autograd.value_and_grad(of_tree)
 
+    def bare(of: Any, _: Any) -> Any:
+        factors = tuple(np.asarray(x).astype(dtype, copy=False) for x in (of if isinstance(of, Pair) else (of,)))
+        return factors if isinstance(of, Pair) else factors[0]
+
     def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
-        kinds = _kinds(params)
-        value, gradient = differentiate(_without_pairs(params, np.dtype(dtype)), kinds, rest)
-        return float(value), _with_pairs(gradient, kinds)
+        value, gradient = differentiate(_mapped(bare, params, params), params, rest)
+        return float(value), _mapped(_as_given, params, gradient)
 
     return evaluate
 
 
-class Factors:
+class Factors(NamedTuple):
     """What stands for a `Pair` while autograd traces a loss."""
 
-    def __init__(self, G: Any, H: Any) -> None:
-        self.G, self.H = G, H
-
-    def __iter__(self) -> Any:
-        return iter((self.G, self.H))
+    G: Any
+    H: Any
 
 
-def _kinds(params: Any) -> Any:
+def _mapped(function: Callable[[Any, Any], Any], params: Any, tree: Any) -> Any:
+    """``function(parameters, part)`` of every block."""
     if isinstance(params, Mapping):
-        return {name: _kinds(part) for name, part in params.items()}
-    return Pair if isinstance(params, Pair) else np.ndarray
+        return {name: _mapped(function, params[name], tree[name]) for name in params}
+    return function(params, tree)
 
 
-def _without_pairs(params: Any, dtype: np.dtype[Any]) -> Any:
-    if isinstance(params, Mapping):
-        return {name: _without_pairs(part, dtype) for name, part in params.items()}
-    if isinstance(params, Pair):
-        return tuple(factor.astype(dtype, copy=False) for factor in params)
-    return np.asarray(params).astype(dtype, copy=False)
-
-
-def _with_factors(tree: Any, kinds: Any) -> Any:
-    if isinstance(kinds, dict):
-        return {name: _with_factors(tree[name], kind) for name, kind in kinds.items()}
-    return Factors(tree[0], tree[1]) if kinds is Pair else tree
-
-
-def _with_pairs(tree: Any, kinds: Any) -> Any:
-    if isinstance(kinds, dict):
-        return {name: _with_pairs(tree[name], kind) for name, kind in kinds.items()}
-    if kinds is Pair:  # which may hold NaN: a search undoes such a step
-        return Pair.unchecked(*(np.asarray(factor, dtype=np.float64) for factor in tree))
-    return tree
+def _as_given(params: Any, gradient: Any) -> Any:
+    if not isinstance(params, Pair):
+        return gradient
+    # which may hold NaN: a search undoes such a step
+    return Pair.unchecked(*(np.asarray(factor, dtype=np.float64) for factor in gradient))

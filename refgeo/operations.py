@@ -48,17 +48,6 @@ class Operation:
     from_case: tuple[str, ...] = ()
 
     @property
-    def signature(self) -> str:
-        """The call, as the protocol writes it.
-
-        Examples
-        --------
-        >>> OPERATIONS["geodesic"].signature
-        'geodesic(metric, G, H, v_G, v_H, t, order)'
-        """
-        return f"{self.name}({', '.join(('metric', *self.arguments))})"
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """The names of the arguments after the metric.
 

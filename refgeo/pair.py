@@ -167,10 +167,7 @@ class Pair:
         >>> bool(np.all(pair.transform([[2.0]]).product == pair.product))
         True
         """
-        group_element = real_array("A", A)
-        h = self.sizes[2]
-        if group_element.shape not in ((h, h), (*self.block_shape, h, h)):
-            raise ValueError(f"A: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {group_element.shape}")
+        group_element = self.square("A", A)
         try:
             G = np.linalg.solve(group_element.mT, self.G.mT).mT
         except np.linalg.LinAlgError as error:
@@ -178,6 +175,35 @@ class Pair:
         if group_element.size and not np.all(np.linalg.cond(group_element) < 1.0 / np.finfo(np.float64).eps):
             raise ValueError("A: expected an invertible matrix, got one that is singular to working precision")
         return Pair.unchecked(G, self.H @ group_element.mT)
+
+    def square(self, name: str, value: npt.ArrayLike) -> Array:
+        """A checked matrix of shape ``(h, h)``, or one for each block.
+
+        Examples
+        --------
+        >>> Pair(np.ones((2, 1)), np.ones((3, 1))).square("A", [[2.0]])
+        array([[2.]])
+        """
+        matrix, h = real_array(name, value), self.sizes[2]
+        if matrix.shape not in ((h, h), (*self.block_shape, h, h)):
+            raise ValueError(f"{name}: expected shape {(h, h)} or {(*self.block_shape, h, h)}, got {matrix.shape}")
+        return matrix
+
+    def fitting(self, name: str, vector: Pair) -> Pair:
+        """The vector, which has the shapes of this point.
+
+        Examples
+        --------
+        >>> point = Pair(np.ones((2, 1)), np.ones((3, 1)))
+        >>> point.fitting("v", 2 * point)
+        Pair(G (2, 1), H (3, 1))
+        """
+        if vector.G.shape != self.G.shape or vector.H.shape != self.H.shape:
+            raise ValueError(
+                f"{name}: expected the shapes of the point, G {self.G.shape} and H {self.H.shape}, "
+                f"got G {vector.G.shape} and H {vector.H.shape}"
+            )
+        return vector
 
     def balanced(self) -> tuple[Pair, Array]:
         r"""The representative of the orbit with :math:`\hat G^\top\hat G = \hat H^\top\hat H = \Sigma`.

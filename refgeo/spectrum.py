@@ -183,7 +183,6 @@ def eigenvalues(
     which: Literal["largest", "smallest"] = "largest",
     *,
     tolerance: float | None = None,
-    max_products: int | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Eigenvalues:
     """Eigenvalues on the horizontal space, by SciPy's Lanczos method (ARPACK).
@@ -198,8 +197,6 @@ def eigenvalues(
     tolerance : float, optional
         Relative residual that Lanczos' method stops at; the error of an eigenvalue is its square. Default: 1e-10, or
         for differences 1e-6, below which their rounding is.
-    max_products : int, optional
-        Products that it may take, at least; what has converged by then is returned if it is all k.
     rng : numpy Generator, or a seed
 
     Returns
@@ -234,8 +231,6 @@ def eigenvalues(
         start = hessian.horizontal(np.random.default_rng(rng).standard_normal(n))
         tolerance = hessian.resolution if tolerance is None else number("tolerance", tolerance, above=0.0)
         settings: dict[str, Any] = {"v0": start, "tol": tolerance, "ncv": min(n - 1, max(40, 3 * k))}
-        if max_products is not None:
-            settings["maxiter"] = max(1, max_products // settings["ncv"])
         values, vectors = _lanczos(hessian, k, sign, settings)
     values, vectors = values[:k], vectors[:, :k]
     products = np.stack([hessian @ vector for vector in vectors.T], axis=1)

@@ -764,7 +764,7 @@ def _share(symmetry: Symmetry, near: Blocks, grads: Blocks, rng: np.random.Gener
     largest = 0.0
     for _ in range(samples):
         velocity = symmetry.velocity(near, symmetry.generator(near, rng))
-        products, along, across = _Sums(), _Sums(), _Sums()
+        products, along, across = (np.zeros(()) for _ in range(3))
         for name, block in velocity.items():
             parts = as_factors(block)
             if name not in grads:
@@ -777,23 +777,17 @@ def _share(symmetry: Symmetry, near: Blocks, grads: Blocks, rng: np.random.Gener
                 slopes = slopes[0] @ to.mT, slopes[1] @ back
                 parts = parts[0] @ back, parts[1] @ to.mT
             for e, v in zip(slopes, parts, strict=True):
-                products.add(np.multiply(e, v), heads)
-                along.add(np.square(e), heads)
-                across.add(np.square(v), heads)
+                products = products + _over_heads(np.multiply(e, v), heads)
+                along = along + _over_heads(np.square(e), heads)
+                across = across + _over_heads(np.square(v), heads)
         # beside the largest of all heads, rounding is not a gradient
-        floor = 1e-3 * float(np.sqrt(np.max(along.total, initial=0.0)))
-        size = np.maximum(np.sqrt(along.total), floor) * np.sqrt(across.total)
-        cosines = np.divide(np.abs(products.total), size, out=np.zeros_like(size), where=size > 0.0)
+        floor = 1e-3 * float(np.sqrt(np.max(along, initial=0.0)))
+        size = np.maximum(np.sqrt(along), floor) * np.sqrt(across)
+        cosines = np.divide(np.abs(products), size, out=np.zeros_like(size), where=size > 0.0)
         largest = max(largest, float(np.max(cosines, initial=0.0)))
     return largest
 
 
-class _Sums:
+def _over_heads(values: Array, heads: int) -> Array:
     """Sums over all but the axes of heads."""
-
-    def __init__(self) -> None:
-        self.total: Array = np.zeros(())
-
-    def add(self, values: Array, heads: int) -> None:
-        """One more array."""
-        self.total = np.asarray(self.total + np.sum(values, axis=tuple(range(heads, np.ndim(values)))))
+    return np.asarray(np.sum(values, axis=tuple(range(heads, np.ndim(values)))))

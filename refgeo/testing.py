@@ -167,7 +167,7 @@ def parametrize_with_checks(
                 for dtype in wanted_dtypes:
                     item = BackendCheck(name, metric, dtype, profile, seed)
                     failure = expected.get(f"{name}[{metric}]", expected.get(name))
-                    marks = [] if failure is None else [_expected_failure(failure)]
+                    marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                     items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
 
@@ -309,12 +309,6 @@ def _as_case(
 
 def _short(backend: Backend) -> str:
     return Path(backend.name).stem if backend.name.endswith(".py") else backend.name
-
-
-def _expected_failure(reason: str) -> Any:
-    import pytest
-
-    return pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)
 
 
 def _skip(reason: str) -> None:

@@ -267,7 +267,7 @@ def test_product_errors_name_the_block():
         metric.at({"heads": point["heads"]})
     with pytest.raises(rg.RankDeficientError, match=r"block 'heads': .*rank"):
         metric.at({**point, "heads": rg.Pair(np.zeros((6, 2)), np.ones((5, 2)))})
-    with pytest.raises(TypeError, match=r"metrics\['a'\]: expected a metric, got str"):
+    with pytest.raises(TypeError, match=r"metrics\['a'\]: expected a metric such as .*, got str"):
         rg.ProductMetric({"a": "inv"})
     with pytest.raises(TypeError, match=r"point: expected a dict with the blocks heads, mlp, bias, got ndarray"):
         metric.at(np.ones(3))
@@ -493,7 +493,7 @@ def test_wrong_kinds_are_refused_at_once():
     ):
         with pytest.raises(ValueError, match=f"^{name}: expected the shape of the point"):
             call()
-    with pytest.raises(TypeError, match="t: expected a number"):
+    with pytest.raises(ValueError, match="t: expected a finite number"):
         flat.geodesic(np.ones(3), np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match="e: expected the shapes of the point"):
         rg.MixedMetric().at(pair).gradient_at(np.zeros(14), rg.Pair(np.eye(3, 2), np.eye(3, 2)))

@@ -171,7 +171,7 @@ def test_the_points_of_a_plot_are_the_measurements(monkeypatch):
     report = rg.check(checks=["horizontal_projection"], cases=SOME)
     report.to_html()
     for row in report.rows:
-        if not row.is_law:
+        if row.kind == "value":
             x, y = next((x, y) for label, x, y in drawn if label == row.metric)
             assert np.allclose(x, [one.condition for one in row.measurements])
             expected = [-np.log10(max(one.relative_error, 2**-53)) for one in row.measurements]

@@ -23,7 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, number
-from refgeo.conformance.host import Arrays, BackendError, Capture, Host, WireError, as_backend, exactly, receive, send
+from refgeo.conformance.host import (
+    Arrays,
+    BackendError,
+    Capture,
+    Host,
+    WireError,
+    as_backend,
+    exactly,
+    out_of_the_way,
+    receive,
+    send,
+)
 from refgeo.operations import FUNCTIONS
 
 TIMEOUT = 60.0
@@ -162,17 +173,6 @@ class Backend:
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
                 'the section "Check your implementation" of the README'
             )
-
-    @classmethod
-    def load(cls, spec: str, timeout: float = TIMEOUT) -> Backend:
-        """The backend named by ``module``, ``module:object``, ``path/to/file.py`` or ``file.py:object``.
-
-        Examples
-        --------
-        >>> Backend.load("refgeo.formulas").provides("geodesic")
-        True
-        """
-        return cls(spec, timeout=timeout)
 
     @classmethod
     def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
@@ -339,7 +339,8 @@ class _Process:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         # far from the descriptors that a program may close
-        descriptor = _high(theirs)
+        descriptor = out_of_the_way(theirs.fileno())
+        theirs.close()
         arguments = json.dumps([descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
         environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
         self._process = subprocess.Popen(
@@ -384,14 +385,6 @@ class _Process:
         if self._wire is not None:
             self._wire.close()
         self._process = self._wire = None
-
-
-def _high(theirs: socket.socket) -> int:
-    import fcntl
-
-    descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD, 200)
-    theirs.close()
-    return descriptor
 
 
 def _before(deadline: float, wire: socket.socket) -> Callable[[int], bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,16 +26,12 @@ class ExactBlock:
         self._case, self._block = case, block
         G, H = _block_of(case.point, block)
         self._space = ExactTangentSpace(case.space.metric.s, G, H, case.relaxation)
-        self._vectors: dict[str, Pair] = {}
         self._enclosures: dict[str, tuple[Enclosure, ...] | None] = {}
 
     def enclosures(self, value: Value) -> tuple[Enclosure, ...] | None:
         """The value, computed on first use; None if there is no narrow enclosure."""
         if value.name not in self._enclosures:
-            for name in value.operation.sources:
-                if name not in self._vectors:
-                    self._vectors[name] = _block_of(self._case.vectors[name], self._block)
-            vectors = [self._vectors[name] for name in value.operation.sources]
+            vectors = [_block_of(vector, self._block) for vector in self._case.inputs(value.operation)]
             try:
                 self._enclosures[value.name] = value.expected(self._space, vectors, self._case.t)
             except EnclosureError:
@@ -118,21 +113,6 @@ class Case:
         gauge = self.space.gauge
         is_end = self.space.metric.s in (0.0, 1.0)
         return np.asarray(gauge.condition if is_end else gauge.condition_of_product)
-
-    def lost(self, power: float) -> Array:
-        """κ to a power, per block."""
-        with np.errstate(over="ignore"):
-            return np.asarray(self.condition**power)
-
-    def once(self, key: Hashable, compute: Callable[[], Array]) -> Array:
-        """What many checks ask of this case, computed for the first."""
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]
-
-    @cached_property
-    def _known(self) -> dict[Hashable, Array]:
-        return {}
 
     def in_range(self, factors: float) -> bool:
         """Whether products of so many factors, with vectors and a time, stay within the range of the dtype."""

@@ -54,53 +54,49 @@ def seen(operation: Operation, case: Case, observed: Observed) -> Iterator[tuple
         yield "owns_its_results", "a call overwrites what the call before had returned"
 
 
-def _extra(trial: Trial, operation: Operation) -> tuple[object, ...]:
+def _extra(operation: Operation, trial: Trial) -> tuple[object, ...]:
     return tuple({"t": trial.case.t, "order": 1}[name] for name in operation.extra)
 
 
-def _called(trial: Trial, operation: Operation) -> Array:
+def _called(operation: Operation, trial: Trial) -> Array:
     """A call, which is watched as every one is."""
-    trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(trial, operation))
+    trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(operation, trial))
     return _fine(trial)
 
 
 def _register(
     name: str,
     statement: str,
-    errors: Callable[[Trial, Operation], Array],
+    errors: Callable[[Operation, Trial], Array],
     applies: Callable[[Case], bool] = lambda case: True,
 ) -> None:
     for operation in OPERATIONS.values():
         full = f"{operation.name}.{name}"
         power = operation.gram_power
-        found = partial(_of_operation, errors, operation)
+        found = partial(errors, operation)
         CONTRACT[full] = Check(full, "contract", operation, statement, found, power, applies=applies, most=2)
-
-
-def _of_operation(errors: Callable[[Trial, Operation], Array], operation: Operation, trial: Trial) -> Array:
-    return errors(trial, operation)
 
 
 def _fine(trial: Trial) -> Array:
     return np.zeros(trial.case.point.block_shape)
 
 
-def _refuses_wrong_shapes(trial: Trial, operation: Operation) -> Array:
+def _refuses_wrong_shapes(operation: Operation, trial: Trial) -> Array:
     """A vector with one column too many."""
     point, first, *others = trial.case.point, *trial.case.inputs(operation)
     wide = [np.concatenate([factor, factor[..., :1]], axis=-1) for factor in first]
     arrays = trial.arrays(point)
     arrays += [wide[0].astype(trial.precision.carrier), *trial.arrays(first)[1:], *trial.arrays(*others)]
     try:
-        trial.backend.call(operation.name, trial.case.metric, arrays, _extra(trial, operation), operation.shapes(point))
+        trial.backend.call(operation.name, trial.case.metric, arrays, _extra(operation, trial), operation.shapes(point))
     except BackendFailure:
         return _fine(trial)
     raise Breach(f"accepted a vector of shape {wide[0].shape} at a point of shape {point.G.shape}")
 
 
-def _nan_stays_in_its_block(trial: Trial, operation: Operation) -> Array:
+def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
     """NaN in the first block's vector: the other blocks as before, or a clear refusal."""
-    extra, vectors = _extra(trial, operation), trial.case.inputs(operation)
+    extra, vectors = _extra(operation, trial), trial.case.inputs(operation)
     clean = trial.call(operation.name, *vectors, extra=extra)
     G = np.array(vectors[0].G)
     first = (0,) * len(trial.case.point.block_shape)
@@ -119,11 +115,11 @@ def _nan_stays_in_its_block(trial: Trial, operation: Operation) -> Array:
     return _fine(trial)
 
 
-def _takes_any_layout(trial: Trial, operation: Operation) -> Array:
-    _called(trial, operation)
+def _takes_any_layout(operation: Operation, trial: Trial) -> Array:
+    _called(operation, trial)
     for layout in LAYOUTS[1:]:
         try:
-            trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(trial, operation), layout=layout)
+            trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(operation, trial), layout=layout)
         except Refused:  # by its asarray, as torch.from_numpy refuses reversed views: a limit, and no misconduct
             continue
         except BackendFailure as failure:
@@ -139,11 +135,11 @@ def _short(error: Exception) -> str:
 _TIMES = 6
 
 
-def _thread_safe(trial: Trial, operation: Operation) -> Array:
+def _thread_safe(operation: Operation, trial: Trial) -> Array:
     """Two calls at once, several times: each what it is alone."""
     if not trial.backend.thread_safe:
         return np.full(trial.case.point.block_shape, np.nan)
-    vectors, extra = trial.case.inputs(operation), _extra(trial, operation)
+    vectors, extra = trial.case.inputs(operation), _extra(operation, trial)
     arrays, shapes = trial.arrays(trial.case.point, *vectors), operation.shapes(trial.case.point)
     halved = [0.5 * pair for pair in (trial.case.point, *vectors)]
     alone = [

@@ -382,7 +382,7 @@ class Capture:
             return "", "closed a standard stream"
 
 
-def _out_of_the_way(descriptor: int) -> int:
+def out_of_the_way(descriptor: int) -> int:
     """A copy with a number that programs seldom close."""
     import fcntl
 
@@ -396,7 +396,7 @@ class FileCapture(Capture):
         import tempfile
 
         file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
-        self._file = os.fdopen(_out_of_the_way(file.fileno()), "w+b")
+        self._file = os.fdopen(out_of_the_way(file.fileno()), "w+b")
         for stream in (1, 2):
             os.dup2(self._file.fileno(), stream)
         self._streams = sys.stdout, sys.stderr

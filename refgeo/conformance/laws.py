@@ -149,14 +149,15 @@ def _horizontal(trial: Trial, name: str = "a") -> Pair:
 
 def _velocity(trial: Trial) -> Pair:
     """A horizontal velocity so short that no geodesic ends before t = 1."""
-    v = _horizontal(trial, "v")
-    speed = np.maximum(1.0, 2.0 * _bend(trial, v))
-    return trial.rounded(v / speed)
+    return _shortened(trial, _horizontal(trial, "v"))
 
 
 def _any_velocity(trial: Trial) -> Pair:
     """As short, and not horizontal."""
-    v = _vector(trial, "v")
+    return _shortened(trial, _vector(trial, "v"))
+
+
+def _shortened(trial: Trial, v: Pair) -> Pair:
     return trial.rounded(v / np.maximum(1.0, 2.0 * _bend(trial, v)))
 
 
@@ -189,25 +190,18 @@ def _moved(trial: Trial, *vectors: Pair) -> tuple[Pair, ...]:
 
 
 def _equivariance(
-    trial: Trial, function: str, vectors: tuple[Pair, ...], size: Array, extra: tuple[Any, ...] = ()
-) -> Array:
-    """f(A·θ, A·v) against A·f(θ, v), measured at the moved point."""
-    point, *moved = _moved(trial, *vectors)
-    return _carried(trial, function, vectors, point, tuple(moved), size, extra)
-
-
-def _carried(
     trial: Trial,
     function: str,
-    here: tuple[Pair, ...],
-    point: Pair,
-    there: tuple[Pair, ...],
+    vectors: tuple[Pair, ...],
     size: Array,
     extra: tuple[Any, ...] = (),
+    there: tuple[Pair, ...] | None = None,
 ) -> Array:
+    """f(A·θ, A·v) against A·f(θ, v), measured at the moved point; `there` is A·v where it is no vector."""
     A = _group_element(trial)
-    at_point = trial.call(function, *here, extra=extra)
-    at_moved = trial.call(function, *there, point=point, extra=extra)
+    point, *moved = _moved(trial, *vectors)
+    at_point = trial.call(function, *vectors, extra=extra)
+    at_moved = trial.call(function, *(moved if there is None else there), point=point, extra=extra)
     carried = (at_point[0] @ np.linalg.inv(A), at_point[1] @ A.T)
     space = trial.space.metric.at(point)
     size = np.maximum(size, trial.length(carried, space))  # the update rule of another metric has a size of its own
@@ -215,11 +209,8 @@ def _carried(
 
 
 def _derivative(f: Callable[[float], Parts], step: float) -> Parts:
-    values = {factor: f(factor * step) for factor in (-2, -1, 1, 2)}
-    return tuple(
-        (8.0 * (values[1][i] - values[-1][i]) - (values[2][i] - values[-2][i])) / (12.0 * step)
-        for i in range(len(values[1]))
-    )
+    weights = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
+    return _combination(*((weight / (12.0 * step), f(k * step)) for k, weight in weights))
 
 
 def _step(trial: Trial) -> float:
@@ -461,10 +452,9 @@ def _(trial: Trial) -> Array:
 @law("riemannian_gradient", "equivariant", "grad at A·θ = A·(grad at θ), for (e_G Aᵀ, e_H A⁻¹)", scale=16.0)
 def _(trial: Trial) -> Array:
     A, e = _group_element(trial), _covector(trial)
-    (point,) = _moved(trial)
     there = trial.rounded(Pair(e.G @ A.T, e.H @ np.linalg.inv(A)))
     size = _norm(trial, trial.space.riemannian_gradient(e))
-    return _carried(trial, "riemannian_gradient", (e,), point, (there,), size)
+    return _equivariance(trial, "riemannian_gradient", (e,), size, there=(there,))
 
 
 # Riemannian Hessian --------------------------------------------------------------------------------------------

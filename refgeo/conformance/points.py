@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import number
+from refgeo.arguments import integer, number, one_of
 from refgeo.conformance.case import GIVEN, VECTORS, Case
 from refgeo.conformance.drawing import TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Lazy, generated
-from refgeo.errors import RankDeficientError
+from refgeo.errors import about
 from refgeo.pair import Pair
+
+PROFILES = ("quick", "full", "fuzz")
+EXAMPLES = 300
+"""How many points the profile fuzz tries by default."""
+GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,44 @@ class Points:
     source: Any = None
 
     @classmethod
-    def of_network(
+    def chosen(
         cls,
-        checkpoint: str | Path | Mapping[str, Any],
-        layout: str | None,
-        heads: int | None,
         profile: str,
         dtype: str,
         seed: int,
         relaxation: float,
+        points: GivenPoints | None = None,
+        checkpoint: str | Path | Mapping[str, Any] | None = None,
+        layout: str | None = None,
+        heads: int | None = None,
+        examples: int = EXAMPLES,
     ) -> Points:
-        """The heads of a network, from a file or a state dict."""
-        file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
-        options = {"checkpoint": file, "layout": layout, "heads": heads}
-        return cls("checkpoint", profile, dtype, seed, relaxation, options, checkpoint)
+        """Those that arguments of `refgeo.check` choose: the user's, a network's, a search's, or generated ones.
+
+        Examples
+        --------
+        >>> str(Points.chosen("quick", "float64", 0, 0.0))
+        'generated points'
+        """
+        common = (
+            one_of("profile", profile, PROFILES),
+            one_of("dtype", dtype, PRECISIONS),
+            integer("seed", seed, least=0),
+            number("relaxation", relaxation, "ε of App. H.2", least=0.0),
+        )
+        if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
+            raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
+        if checkpoint is not None:
+            file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
+            return cls("checkpoint", *common, {"checkpoint": file, "layout": layout, "heads": heads}, checkpoint)
+        if layout is not None or heads is not None:
+            raise ValueError("layout, heads: go with a checkpoint, got none")
+        if points is not None:
+            _refuse_strange(points)
+            return cls("given", *common, source=points)
+        if profile == "fuzz":
+            return cls("fuzz", *common, {"examples": integer("examples", examples)})
+        return cls("generated", *common)
 
     def cases(self, metric: str) -> Iterator[Lazy]:
         """The names of the points, each with the function that makes it."""
@@ -124,16 +153,22 @@ class Points:
         return self.options.get("checkpoint") is not None
 
 
+def _refuse_strange(points: Any) -> None:
+    if not isinstance(points, Mapping) or not points:
+        raise ValueError(f'points: expected a dict such as {{"mine": {{"G": ..., "H": ...}}}}, got {points!r:.80}')
+    for name, arrays in points.items():
+        if not isinstance(name, str) or not isinstance(arrays, Mapping):
+            raise ValueError(f"points: expected names with dicts of arrays, got {name!r}: {type(arrays).__name__}")
+
+
 def _later(make: Callable[..., Case], *arguments: Any) -> Callable[[], Case]:
     return lambda: make(*arguments)
 
 
 def _network_case(name: str, metric: str, point: Pair, points: Points) -> Case:
     """A block of a network, with random vectors."""
-    try:
+    with about(name):
         return make_case(name, metric, point, rng_of(points.seed, name), points.dtype, points.seed, points.relaxation)
-    except RankDeficientError as error:
-        raise RankDeficientError(f"{name}: {error}", error.block, error.smallest_singular_value) from error
 
 
 def given_case(
@@ -157,7 +192,7 @@ def given_case(
         raise ValueError(f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(GIVEN)}")
     if "G" not in arrays or "H" not in arrays:
         raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
-    try:
+    with about(f"point {name}"):
         point = Pair(arrays["G"], arrays["H"])
         given = {}
         for vector in VECTORS:
@@ -165,7 +200,7 @@ def given_case(
             if len(parts) == 1:
                 raise ValueError(f"{vector}_G and {vector}_H go together, got one of them")
             if parts:
-                given[vector] = _tangent(vector, Pair(*parts), point)
+                given[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
         hessian = [vector for vector in given if vector.startswith("hessian")]
         if len(hessian) not in (0, 3):
             raise ValueError(f"hessian_e, hessian_w and hessian_v go together, got {' and '.join(hessian)}")
@@ -174,21 +209,8 @@ def given_case(
         slack = 200 * PRECISIONS[dtype].roundoff * np.max(case.condition, initial=1.0)
         if hessian and not np.all(case.space.is_horizontal(case.vectors["hessian_v"], float(slack))):
             raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; use horizontal_projection")
-    except RankDeficientError as error:
-        raise RankDeficientError(f"point {name}: {error}", error.block, error.smallest_singular_value) from error
-    except ValueError as error:
-        raise ValueError(f"point {name}: {error}") from error
     return case
 
 
 def _time(value: npt.ArrayLike, dtype: str) -> float:
     return float(PRECISIONS[dtype].rounded(np.array(number("t", value))))
-
-
-def _tangent(name: str, v: Pair, point: Pair) -> Pair:
-    if (v.G.shape, v.H.shape) != (point.G.shape, point.H.shape):
-        raise ValueError(
-            f"{name}_G and {name}_H: expected the shapes of G and H, {point.G.shape} and {point.H.shape}, got "
-            f"{v.G.shape} and {v.H.shape}"
-        )
-    return v

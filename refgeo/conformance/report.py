@@ -137,11 +137,6 @@ class Row:
     diagnosis: str = ""
 
     @property
-    def is_law(self) -> bool:
-        """Whether the row is anything but a value."""
-        return self.kind != "value"
-
-    @property
     def of_one_metric(self) -> bool:
         """Whether its metric is one that `refgeo.check` can be asked for."""
         return self.metric not in (EVERY, "adaptive")
@@ -277,7 +272,7 @@ class Report:
 
     def broken_laws(self, row: Row) -> list[Row]:
         """The laws that fail with a value: none where it gave no result; of a geodesic, those of its order."""
-        if row.is_law or (row.example is not None and not np.isfinite(row.example.relative_error)):
+        if row.kind != "value" or (row.example is not None and not np.isfinite(row.example.relative_error)):
             return []
         order = row.check.removeprefix(row.function)
         return [
@@ -293,21 +288,21 @@ class Report:
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the example of a row alone; empty if a command line cannot."""
-        words = self.points.command()
-        if words is None or self.spec is None or row.example is None:
+        if row.example is None:
             return ""
-        selection = [f"--metric {row.metric}"] if row.of_one_metric else []
-        selection += [f"--checks {row.check}"]
-        selection += [f"--case {shlex.quote(row.example.case)}"] if row.kind != "search" else []
-        return " ".join(["refgeo check", *self._backend_words(), *words, *selection, f"--seed {self.seed}"])
+        metric = f"--metric {row.metric} " if row.of_one_metric else ""
+        case = f" --case {shlex.quote(row.example.case)}" if row.kind != "search" else ""
+        return self._command(f"{metric}--checks {row.check}{case}")
 
     def reproduce_any(self) -> str:
         """The command that runs any one case, with words to replace; empty if a command line cannot."""
+        return self._command("--metric METRIC --checks CHECK --case CASE")
+
+    def _command(self, selection: str) -> str:
         words = self.points.command()
         if words is None or self.spec is None:
             return ""
-        selection = ["--metric METRIC --checks CHECK --case CASE", f"--seed {self.seed}"]
-        return " ".join(["refgeo check", *self._backend_words(), *words, *selection])
+        return " ".join(["refgeo check", *self._backend_words(), *words, selection, f"--seed {self.seed}"])
 
     def reproduce_in_python(self, row: Row) -> str:
         """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by,

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from refgeo.arguments import integer, listed, number, one_of
+from refgeo.arguments import listed, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
 from refgeo.conformance.diagnosis import PARTS, diagnose, inherited
 from refgeo.conformance.laws import LAWS
-from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report, Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
@@ -29,9 +27,6 @@ from refgeo.metrics.pair import pair_metric
 from refgeo.operations import FUNCTIONS, ROUTINE, Operation
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
-PROFILES = ("quick", "full", "fuzz")
-EXAMPLES = 300
-"""How many points the profile fuzz tries by default."""
 SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 
@@ -43,9 +38,6 @@ Progress = Callable[[int, int, str], None]
 
 def untold(done: int, total: int, what: str) -> None:
     """No progress is shown."""
-
-
-GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
 def check(
@@ -130,12 +122,6 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    common = (
-        one_of("profile", profile, PROFILES),
-        one_of("dtype", dtype, PRECISIONS),
-        integer("seed", seed, least=0),
-        number("relaxation", relaxation, "ε of App. H.2", least=0.0),
-    )
     wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
     if not wanted:
         raise ValueError("metrics: expected at least one, got none")
@@ -147,7 +133,7 @@ def check(
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    where = _points(common, examples, points, checkpoint, layout, heads)
+    where = Points.chosen(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, examples)
     chosen = [one for one in chosen_checks(checks) if not (laws_only and one.kind == "value")]
     searches = chosen_searches(checks)
     if not chosen and not searches:
@@ -168,38 +154,6 @@ def check(
     finally:
         if loaded is not backend:
             loaded.close()
-
-
-def _points(
-    common: tuple[str, str, int, float],
-    examples: int,
-    points: GivenPoints | None,
-    checkpoint: str | Path | Mapping[str, Any] | None,
-    layout: str | None,
-    heads: int | None,
-) -> Points:
-    """Where the test points come from: a search, the user, a network, or recipes; one of these."""
-    fuzz = common[0] == "fuzz"
-    if sum((points is not None, checkpoint is not None, fuzz)) > 1:
-        raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
-    if checkpoint is not None:
-        return Points.of_network(checkpoint, layout, heads, *common)
-    if layout is not None or heads is not None:
-        raise ValueError("layout, heads: go with a checkpoint, got none")
-    if points is not None:
-        _refuse_strange(points)
-        return Points("given", *common, source=points)
-    if fuzz:
-        return Points("fuzz", *common, {"examples": integer("examples", examples)})
-    return Points("generated", *common)
-
-
-def _refuse_strange(points: Any) -> None:
-    if not isinstance(points, Mapping) or not points:
-        raise ValueError(f'points: expected a dict such as {{"mine": {{"G": ..., "H": ...}}}}, got {points!r:.80}')
-    for name, arrays in points.items():
-        if not isinstance(name, str) or not isinstance(arrays, Mapping):
-            raise ValueError(f"points: expected names with dicts of arrays, got {name!r}: {type(arrays).__name__}")
 
 
 @dataclass

@@ -96,10 +96,7 @@ def write(
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
-    if checkpoint is None:
-        points = Points("generated", profile, dtype, seed, relaxation)
-    else:
-        points = Points.of_network(checkpoint, layout, heads, profile, dtype, seed, relaxation)
+    points = Points.chosen(profile, dtype, seed, relaxation, None, checkpoint, layout, heads)
     blocks = _blocks(make() for metric in wanted for _, make in selected(points.cases(metric), cases))
     folder = Path(directory)
     file = folder / f"inputs.{format}"

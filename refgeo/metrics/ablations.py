@@ -11,7 +11,7 @@ from scipy.linalg import solve_sylvester
 from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
 from refgeo.metrics.product import ProductMetric
-from refgeo.metrics.tangent_space import Metric, TangentSpace
+from refgeo.metrics.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.pair import Pair, as_pair
 
 
@@ -114,7 +114,7 @@ class ConstantMetric(Metric[Any]):
     """
 
     def __init__(self, metric: Metric[Any]) -> None:
-        self.base = _a_metric(metric)
+        self.base = as_metric("metric", metric)
         self.name = f"constant {metric.name}"
 
     def at(self, point: Any) -> TangentSpace[Any]:
@@ -187,8 +187,13 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
         return Pair.unchecked(G @ K @ M_G, -(H @ K.mT @ M_H))
 
     def vertical_projection(self, v: Any) -> Any:
-        """What `horizontal_projection` removes."""
-        return as_pair("v", v) - self.horizontal_projection(v)
+        """The vertical part: `v` minus its horizontal projection."""
+        v = as_pair("v", v)
+        return v - self.horizontal_projection(v)
+
+    def is_horizontal(self, v: Any, tolerance: float = 1e-8) -> Any:
+        """Whether the vertical part is at most `tolerance` times the vector, one answer per block."""
+        return TangentSpace.is_horizontal(self, v, tolerance)
 
     def riemannian_gradient(self, egrad: Any) -> Any:
         """The Euclidean gradient itself."""
@@ -207,12 +212,11 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
 
     def to_coordinates(self, v: Any) -> Array:
         """The entries, factor G first; one flat vector per block."""
-        return np.concatenate([np.reshape(factor, (*self.block_shape, -1)) for factor in v], axis=-1)
+        return self._space._flat(as_pair("v", v))
 
     def from_coordinates(self, x: Array) -> Any:
         """The inverse of `to_coordinates`."""
-        n, _, h = self.point.sizes
-        return Pair(x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape))
+        return Pair(*self._space._split(np.asarray(x)))
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
         """Standard normal entries."""
@@ -261,9 +265,3 @@ def _sylvester(left: Array, right: Array, sides: Array) -> Array:
     for block in np.ndindex(sides.shape[:-2]):
         solutions[block] = solve_sylvester(left[block], right[block], sides[block])
     return solutions
-
-
-def _a_metric(metric: object) -> Metric[Any]:
-    if not isinstance(metric, Metric):
-        raise TypeError(f"metric: expected a metric such as refgeo.InvariantMetric(), got {type(metric).__name__}")
-    return metric

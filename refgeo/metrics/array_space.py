@@ -32,7 +32,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         array = real_array("point", point)
         array.setflags(write=False)
         self.metric, self.point = metric, array
-        self.dim = array.size if dim is None else dim
+        self.dim, self.n_coordinates = array.size if dim is None else dim, array.size
 
     def _vector(self, name: str, value: npt.ArrayLike) -> Array:
         vector = real_array(name, value)
@@ -54,16 +54,11 @@ class ArrayTangentSpace(TangentSpace[Array]):
 
     def vertical_projection(self, v: Array) -> Array:
         """The vertical part: `v` minus its horizontal projection."""
-        v = self._vector("v", v)
-        return np.asarray(v - self.horizontal_projection(v))
+        return super().vertical_projection(self._vector("v", v))
 
     def horizontal_projection(self, v: Array) -> Array:
         """The vector itself: there is no vertical direction, unless a metric says so."""
         return self._vector("v", v)
-
-    def is_horizontal(self, v: Array, tolerance: float = 1e-8) -> bool:
-        """Whether the vertical part is at most `tolerance` times the vector."""
-        return bool(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
 
     def geodesic(self, v: Array, t: float = 1.0, order: Order = 2) -> Array:
         """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without truncation.

@@ -37,7 +37,7 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         return self.point.astype(np.float32)
 
     def _point(self, dtype: Any) -> Array:
-        """W in the precision of a search."""
+        """The weights w, in the precision of a search."""
         return self._in_single if dtype == np.float32 else self.point
 
     def inner_product(self, a: Array, b: Array) -> Array:
@@ -196,6 +196,3 @@ class ElementwiseMetric(Metric[Array]):
     def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
         """The tangent space at `point`, an array of any shape."""
         return ElementwiseTangentSpace(self, point)
-
-    def __repr__(self) -> str:
-        return "ElementwiseMetric()"

@@ -13,10 +13,6 @@ from refgeo.metrics.tangent_space import Metric
 class EuclideanTangentSpace(ArrayTangentSpace):
     """Tangent space of `EuclideanMetric`; see `ArrayTangentSpace` for its members."""
 
-    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
-        super().__init__(metric, point, dim)
-        self.n_coordinates = self.point.size
-
     def inner_product(self, a: Array, b: Array) -> Array:
         """Σ a_i b_i."""
         return np.asarray(np.vdot(self._vector("a", a), self._vector("b", b)))
@@ -67,9 +63,6 @@ class EuclideanMetric(Metric[Array]):
     def at(self, point: npt.ArrayLike) -> EuclideanTangentSpace:
         """The tangent space at `point`, an array of any shape."""
         return EuclideanTangentSpace(self, point)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
 
 
 class TranslationTangentSpace(EuclideanTangentSpace):

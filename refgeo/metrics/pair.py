@@ -111,7 +111,8 @@ class InterpolatedMetric(Metric[Pair]):
         self.name = {0.0: "inv", 1.0: "mix"}.get(self.s, f"s={self.s:g}")
 
     def __repr__(self) -> str:
-        return f"InterpolatedMetric({self.s:g}, relaxation={self.relaxation})"
+        s = f"{self.s:g}, " if type(self) is InterpolatedMetric else ""
+        return f"{type(self).__name__}({s}relaxation={self.relaxation})"
 
     def at(self, point: Pair) -> PairTangentSpace:
         """Factorise `point` once and return its tangent space.
@@ -165,9 +166,6 @@ class InvariantMetric(InterpolatedMetric):
     def __init__(self, relaxation: float = 0.0) -> None:
         super().__init__(0.0, relaxation)
 
-    def __repr__(self) -> str:
-        return f"InvariantMetric(relaxation={self.relaxation})"
-
 
 class MixedMetric(InterpolatedMetric):
     r"""The metric "mix" (10): :math:`⟨η, ζ⟩ = \mathrm{tr}(T η_G^\top ζ_G) + \mathrm{tr}(S η_H^\top ζ_H)`.
@@ -192,9 +190,6 @@ class MixedMetric(InterpolatedMetric):
 
     def __init__(self, relaxation: float = 0.0) -> None:
         super().__init__(1.0, relaxation)
-
-    def __repr__(self) -> str:
-        return f"MixedMetric(relaxation={self.relaxation})"
 
 
 PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
@@ -297,9 +292,6 @@ class PairTangentSpace(TangentSpace[Pair]):
     def _christoffel(self, x: Pair, z: Pair) -> Pair:
         return self._half_sum(x, z, 1.0)
 
-    def _christoffel_adjoint(self, x: Pair, e: Pair) -> Pair:
-        return self._half_sum(x, e, -1.0)
-
     def _half_sum(self, x: Pair, z: Pair, sign: float) -> Pair:
         """½ [z D(x, p) ± (x D(z, p) − p D(x, z))]: Γ(x, z), or with the minus sign Γ(x, ·)* z."""
         D_x = self._derivative(self._along(x))
@@ -313,16 +305,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         )
 
     def _vector(self, name: str, value: object) -> Pair:
-        return self._fitting(name, as_pair(name, value))
-
-    def _fitting(self, name: str, vector: Pair) -> Pair:
-        """A look at the shapes alone, for what is called in every iteration, in any precision."""
-        if vector.G.shape != self.point.G.shape or vector.H.shape != self.point.H.shape:
-            raise ValueError(
-                f"{name}: expected the shapes of the point, G {self.point.G.shape} and H {self.point.H.shape}, "
-                f"got G {vector.G.shape} and H {vector.H.shape}"
-            )
-        return vector
+        return self.point.fitting(name, as_pair(name, value))
 
     def _to(self, v: Pair) -> Pair:
         return Pair.unchecked(v.G @ self._frame_G.to, v.H @ self._frame_H.to)
@@ -419,10 +402,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> G.item(), H.item()
         (2.0, -3.0)
         """
-        generator = real_array("K", K)
-        h = self.point.sizes[2]
-        if generator.shape not in ((h, h), (*self.point.block_shape, h, h)):
-            raise ValueError(f"K: expected shape {(h, h)} or {(*self.point.block_shape, h, h)}, got {generator.shape}")
+        generator = self.point.square("K", K)
         return Pair.unchecked(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def horizontal_projection(self, v: Pair) -> Pair:
@@ -473,7 +453,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         """
         return Pair.unchecked(*self._vertical_part(self._vector("v", v)))
 
-    def is_horizontal(self, v: Pair, tolerance: float = 1e-8) -> npt.NDArray[np.bool_]:
+    def is_horizontal(self, v: Pair, tolerance: float = 1e-8) -> Any:
         """Whether the vertical part of `v` is at most `tolerance` times `v`, in the metric, one answer per block.
 
         Examples
@@ -483,8 +463,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> bool(space.is_horizontal(rg.Pair([[2.0]], [[3.0]]))), bool(space.is_horizontal(rg.Pair([[2.0]], [[0.0]])))
         (True, False)
         """
-        v = self._vector("v", v)
-        return np.asarray(_frobenius(self._to(self.vertical_projection(v))) <= tolerance * _frobenius(self._to(v)))
+        return super().is_horizontal(self._vector("v", v), tolerance)
 
     def riemannian_gradient(self, egrad: Pair) -> Pair:
         r"""The Riemannian gradient: inv :math:`(E_G S, E_H T)`, mix :math:`(E_G T^{-1}, E_H S^{-1})`.
@@ -600,7 +579,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         -2.0
         """
         x = self._to(self._vector("a", a))
-        return self._gradient_back(self._christoffel_adjoint(x, self._gradient_to(self._vector("e", e))))
+        return self._gradient_back(self._half_sum(x, self._gradient_to(self._vector("e", e)), -1.0))
 
     def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
         r"""The geodesic :math:`γ(t)` with γ(0) the base point and γ'(0) = v (Sec. 4).
@@ -677,7 +656,7 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     @property
     def _is_invariant(self) -> bool:
-        return self.metric.s == 0.0 and self.metric.relaxation == 0.0
+        return self.metric.s == 0.0 and not self.gauge.relaxed
 
     def _curves(self, v: Pair) -> list[InvariantCurve]:
         return [InvariantCurve(Q, x) for Q, x in zip(self._columns, self._to(v), strict=True)]
@@ -712,7 +691,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> G.item(), H.item()
         (1.0, 1.0)
         """
-        return self._back(self._pair_of(real_array("x", x)))
+        return self._back(Pair.unchecked(*self._split(real_array("x", x))))
 
     # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
     # swallow every change of coordinates. Tall products are in the precision of x, small ones in double.
@@ -756,7 +735,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         order = order_of(order)
         if order == "exact":
             return super().gradient_at(x, e, order, out)
-        step, gradients = self._split(x), tuple(self._fitting("e", e if isinstance(e, Pair) else as_pair("e", e)))
+        step, gradients = self._split(x), tuple(self.point.fitting("e", e if isinstance(e, Pair) else as_pair("e", e)))
         changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
         falling = [part @ C for part, C in zip(self._along(gradients), changes, strict=True)]
         identity: Array = np.eye(self.point.sizes[2])
@@ -787,7 +766,7 @@ class PairTangentSpace(TangentSpace[Pair]):
     @cached_property
     def _grams(self) -> tuple[Array | None, Array | None]:
         """QᵀQ, where it is not the identity."""
-        G, H = (Q.mT @ Q if self.metric.relaxation > 0.0 else None for Q in self._columns)
+        G, H = (Q.mT @ Q if self.gauge.relaxed else None for Q in self._columns)
         return G, H
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
@@ -798,16 +777,13 @@ class PairTangentSpace(TangentSpace[Pair]):
         n, m, _ = self.point.sizes
         first, second = rng.standard_normal((2, *self.block_shape, n, m))
         Q_G, Q_H = self._columns
-        if self.metric.relaxation > 0.0:  # only O(h) is left, and Q has no orthonormal columns
+        if self.gauge.relaxed:  # only O(h) is left, and Q has no orthonormal columns
             return super().normal_coordinates(rng)
         return self._flat(Pair.unchecked(first @ Q_H, second.mT @ Q_G))
 
     def _flat(self, x: Pair) -> Array:
         parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
         return np.concatenate(parts, axis=-1)
-
-    def _pair_of(self, x: Array) -> Pair:
-        return Pair.unchecked(*self._split(x))
 
     def _split(self, x: Array) -> tuple[Array, Array]:
         """Both factors of flat coordinates, as views."""
@@ -840,7 +816,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         p = Pair.unchecked(*(Q * self._powers for Q in self._columns))
         vertical = self.point.G.mT @ x.G @ self._frame_G.to.mT
         vertical = vertical - self._frame_H.to @ x.H.mT @ self.point.H
-        if self.metric.relaxation > 0.0:
+        if self.gauge.relaxed:
             vertical = vertical - vertical.mT
         return {
             "energy": 0.5 * _frobenius(x) ** 2,

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, real_array
-from refgeo.metrics.tangent_space import Metric, TangentSpace
+from refgeo.errors import about
+from refgeo.metrics.tangent_space import Metric, TangentSpace, as_metric
 
 Named = Mapping[str, Any]
 
@@ -148,7 +149,7 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
     def to_coordinates(self, v: Named) -> Array:
         """Orthonormal coordinates of all blocks and heads, one flat vector."""
         v = self._blocks("v", v)
-        return self._gathered(lambda space, name, _: space.to_coordinates(v[name]), np.empty(self.n_coordinates))
+        return np.concatenate([space.to_coordinates(v[name]).ravel() for name, space in self.spaces.items()])
 
     def from_coordinates(self, x: npt.ArrayLike) -> Blocks:
         """The inverse of `to_coordinates`."""
@@ -162,8 +163,8 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         """Block by block."""
         e = self._blocks("e", e)
         gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
-        places = (part for _, _, _, part in self._parts(gradient))
-        for (name, space, _, part), place in zip(self._parts(x), places, strict=True):
+        places = (place for _, _, place in self._parts(gradient))
+        for (name, space, part), place in zip(self._parts(x), places, strict=True):
             space.gradient_at(part, e[name], order, place)
         return gradient
 
@@ -171,22 +172,16 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         """Block by block."""
         return np.concatenate([space.normal_coordinates(rng).ravel() for space in self.spaces.values()])
 
-    def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], slice, Array]]:
+    def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], Array]]:
         if x.shape != (self.n_coordinates,):
             raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
         start = 0
         for name, space in self.spaces.items():
-            part = slice(start, start := start + self._lengths[name])
-            yield name, space, part, x[part].reshape(*space.block_shape, space.n_coordinates)
+            part = x[start : (start := start + self._lengths[name])]
+            yield name, space, part.reshape(*space.block_shape, space.n_coordinates)
 
     def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Array) -> Blocks:
-        return Blocks({name: function(space, part) for name, space, _, part in self._parts(x)})
-
-    def _gathered(self, function: Callable[[TangentSpace[Any], str, Array], Array], x: Array) -> Array:
-        gathered = np.empty(self.n_coordinates)
-        for name, space, where, part in self._parts(x):
-            gathered[where] = function(space, name, part).ravel()
-        return gathered
+        return Blocks({name: function(space, part) for name, space, part in self._parts(x)})
 
 
 class ProductMetric(Metric[dict[str, Any]]):
@@ -216,8 +211,7 @@ class ProductMetric(Metric[dict[str, Any]]):
 
     def __init__(self, metrics: Mapping[str, Metric[Any]]) -> None:
         for name, metric in metrics.items():
-            if not isinstance(metric, Metric):
-                raise TypeError(f"metrics[{name!r}]: expected a metric, got {type(metric).__name__}")
+            as_metric(f"metrics[{name!r}]", metric)
         if not metrics:
             raise ValueError("metrics: expected at least one block, got none")
         self.metrics = dict(metrics)
@@ -247,11 +241,8 @@ class ProductMetric(Metric[dict[str, Any]]):
         for name, metric in self.metrics.items():
             if name not in point:
                 raise ValueError(f"point: the block {name!r} is missing; it has {_names(point)}")
-            try:
+            with about(f"block {name!r}"):
                 spaces[name] = metric.at(point[name])
-            except (ValueError, TypeError) as error:
-                error.args = (f"block {name!r}: {error}", *error.args[1:])
-                raise
         return ProductTangentSpace(self, {name: space.point for name, space in spaces.items()}, spaces)
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, Order, real_array
+from refgeo.balanced import generic_vector
 from refgeo.metrics.pair import InterpolatedMetric, pair_metric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, as_pair
@@ -37,7 +38,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         p = p / np.max(np.abs(p), axis=-1, keepdims=True)  # whose squares neither overflow nor underflow
         self._turn = 1j * p / np.linalg.norm(p, axis=-1, keepdims=True)
         # any function of the orbit's points that turns with them makes coordinates that do not
-        z = p[..., :n] @ np.sin(1.0 + np.arange(n) ** 2)
+        z = p[..., :n] @ generic_vector(n)
         self._phase = np.exp(1j * np.angle(z))[..., None]
 
     def inner_product(self, a: Pair, b: Pair) -> Array:
@@ -55,11 +56,9 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         array([[ 0., -2.],
                [ 2.,  0.]])
         """
-        generator = real_array("K", K)
-        h = self.point.sizes[2]
-        fits = generator.shape in ((h, h), (*self.block_shape, h, h))
-        if not fits or np.abs(generator - commuting_part(generator)).max() > 1e-12 * np.abs(generator).max():
-            raise ValueError(f"K: expected a matrix of shape {(h, h)}, a + bJ in every plane (i, i + {h // 2})")
+        generator, h = self.point.square("K", K), self.point.sizes[2]
+        if np.abs(generator - commuting_part(generator)).max() > 1e-12 * np.abs(generator).max():
+            raise ValueError(f"K: expected a matrix a + bJ in every plane (i, i + {h // 2}), got another one")
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def horizontal_projection(self, v: Pair) -> Pair:
@@ -81,12 +80,8 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return _columns(v - self._pairs.from_coordinates(_real(x - self._without_turn(x), self.point)))
 
     def vertical_projection(self, v: Pair) -> Pair:
-        """The vertical part."""
-        return as_pair("v", v) - self.horizontal_projection(v)
-
-    def is_horizontal(self, v: Pair, tolerance: float = 1e-8) -> npt.NDArray[np.bool_]:
-        """Whether the vertical part is at most `tolerance` times the vector, one answer per block."""
-        return np.asarray(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
+        """The vertical part: `v` minus its horizontal projection."""
+        return super().vertical_projection(as_pair("v", v))
 
     def riemannian_gradient(self, egrad: Pair) -> Pair:
         """That of the pairs."""
@@ -135,10 +130,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return result
 
     def _vector(self, name: str, value: object) -> Pair:
-        vector = as_pair(name, value)
-        if vector.G.shape != self.point.G.shape or vector.H.shape != self.point.H.shape:
-            raise ValueError(f"{name}: expected the shapes of the point, {self.point!r}, got {vector!r}")
-        return _planes(vector)
+        return _planes(self.point.fitting(name, as_pair(name, value)))
 
     def _of_the_pairs(self, x: Array) -> Array:
         if x.shape != (*self.block_shape, self.n_coordinates):

@@ -23,7 +23,6 @@ class ScalingTangentSpace(ArrayTangentSpace):
 
     def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
         super().__init__(metric, point, dim=np.size(point) - 1)
-        self.n_coordinates = self.point.size
         self._radius = float(np.linalg.norm(self.point))
         if self._radius == 0.0:
             raise RankDeficientError("point: expected an array that is not all zero, which cannot be scaled", (), 0.0)
@@ -101,7 +100,7 @@ class ScalingTangentSpace(ArrayTangentSpace):
         return np.asarray(self._radius**2 * np.exp(a) * gradient)
 
     def to_coordinates(self, v: Array) -> Array:
-        """V / ‖θ‖, as a flat vector."""
+        """The entries of v / ‖θ‖, flat."""
         return np.asarray(self._vector("v", v).ravel() / self._radius)
 
     def from_coordinates(self, x: npt.ArrayLike) -> Array:
@@ -128,6 +127,3 @@ class ScalingMetric(Metric[Array]):
     def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
         """The tangent space at `point`, an array of any shape, not all zero."""
         return ScalingTangentSpace(self, point)
-
-    def __repr__(self) -> str:
-        return "ScalingMetric()"

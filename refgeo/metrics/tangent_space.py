@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+from refgeo.arguments import Array, Order
+from refgeo.errors import NO_GEODESIC
 
 Point = TypeVar("Point")
-Order = Literal[1, 2, "exact"]
 
 
 class Metric(ABC, Generic[Point]):
@@ -23,6 +22,26 @@ class Metric(ABC, Generic[Point]):
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
         """The tangent space at `point`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def as_metric(name: str, value: object) -> Metric[Any]:
+    """The metric itself.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> as_metric("metric", rg.InvariantMetric)
+    Traceback (most recent call last):
+    ...
+    TypeError: metric: expected a metric such as refgeo.InvariantMetric(), got the class InvariantMetric; call it
+    """
+    if isinstance(value, Metric):
+        return value
+    got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
+    raise TypeError(f"{name}: expected a metric such as refgeo.InvariantMetric(), got {got}")
 
 
 class TangentSpace(ABC, Generic[Point]):
@@ -50,13 +69,13 @@ class TangentSpace(ABC, Generic[Point]):
     def horizontal_projection(self, v: Point) -> Point:
         """Metric-orthogonal projection onto the horizontal space."""
 
-    @abstractmethod
     def vertical_projection(self, v: Point) -> Point:
-        """What `horizontal_projection` removes."""
+        """The vertical part: `v` minus its horizontal projection."""
+        return v - self.horizontal_projection(v)  # type: ignore[operator, no-any-return]
 
-    @abstractmethod
     def is_horizontal(self, v: Point, tolerance: float = 1e-8) -> Any:
-        """Whether the vertical part is at most `tolerance` times the vector, one answer per block."""
+        """Whether the vertical part is at most `tolerance` times the vector in the metric, one answer per block."""
+        return np.asarray(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
 
     @abstractmethod
     def riemannian_gradient(self, egrad: Point) -> Point:
@@ -179,7 +198,7 @@ class TangentSpace(ABC, Generic[Point]):
         v = self.from_coordinates(x)
         try:
             gradient = self.geodesic_gradient(v, e, order)
-        except (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError):
+        except NO_GEODESIC:
             if order != "exact":
                 raise
             gradient = self.geodesic_gradient(v, e, 2)

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array, Order
-from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, NotFiniteError, RankDeficientError
+from refgeo.errors import NO_GEODESIC, NotFiniteError
 from refgeo.metrics.product import ProductMetric, ProductTangentSpace
-from refgeo.metrics.tangent_space import Metric
+from refgeo.metrics.tangent_space import Metric, as_metric
 from refgeo.pair import Pair
 from refgeo.sharpness.vectors import is_zero
 from refgeo.threads import one_thread
 
 LossAndGradient = Callable[..., tuple[float, Any]]
 
-_OUTSIDE = (GeodesicIncompleteError, GeodesicAccuracyError, RankDeficientError)
 ONLY = "parameters"
 _CHANGED = 1e-4
 """A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
@@ -32,11 +31,7 @@ class Geometry:
     """
 
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
-        if not isinstance(metric, Metric):
-            raise TypeError(
-                "metric: expected a metric such as refgeo.InvariantMetric(), got "
-                + (f"the class {metric.__name__}; call it" if isinstance(metric, type) else type(metric).__name__)
-            )
+        as_metric("metric", metric)
         self.single = not isinstance(params, Mapping)
         if not (self.single or isinstance(getattr(metric, "base", metric), ProductMetric)):
             raise TypeError(
@@ -80,7 +75,7 @@ class Geometry:
         try:
             with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
                 return self.assembled(self.space.point_at(x, order))
-        except _OUTSIDE:
+        except NO_GEODESIC:
             return None
 
 
