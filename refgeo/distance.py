@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -270,9 +271,9 @@ def _lower_bound(s: float, here: BalancedGauge, there: BalancedGauge, a: Pair, b
     return np.asarray(np.linalg.norm(parts, axis=0))
 
 
-def _between_spaces(Q: Array, R: Array) -> Array:
-    blocks = [np.linalg.norm(scipy.linalg.subspace_angles(Q[i], R[i])) for i in np.ndindex(Q.shape[:-2])]
-    return np.reshape(blocks, Q.shape[:-2])
+@partial(np.vectorize, signature="(n,h),(n,h)->()", otypes=[np.float64])
+def _between_spaces(Q: Array, R: Array) -> float:
+    return float(np.linalg.norm(scipy.linalg.subspace_angles(Q, R)))
 
 
 def _orientation(point: Pair) -> Array:
@@ -280,15 +281,12 @@ def _orientation(point: Pair) -> Array:
     return np.asarray(np.prod([np.linalg.slogdet(F)[0] for F in point], axis=0))
 
 
-def _keeps_its_rank(A: Array, B: Array) -> npt.NDArray[np.bool_]:
+@partial(np.vectorize, signature="(h,h),(h,h)->()", otypes=[np.bool_])
+def _keeps_its_rank(A: Array, B: Array) -> bool:
     """Whether (1 − t) A + t B, square, is regular for all 0 ≤ t ≤ 1: no eigenvalue of the pencil below zero."""
-    regular = []
-    for i in np.ndindex(A.shape[:-2]):
-        size = max(np.abs(A[i]).max(), np.abs(B[i]).max())
-        above, below = scipy.linalg.eigvals(B[i] / size, A[i] / size, homogeneous_eigvals=True)
-        cosine = (above * below.conj()).real
-        regular.append(not np.any(cosine <= -(1.0 - 1e-12) * np.abs(above) * np.abs(below)))
-    return np.reshape(np.array(regular, dtype=bool), A.shape[:-2])
+    size = max(np.abs(A).max(), np.abs(B).max())
+    above, below = scipy.linalg.eigvals(B / size, A / size, homogeneous_eigvals=True)
+    return not np.any((above * below.conj()).real <= -(1.0 - 1e-12) * np.abs(above) * np.abs(below))
 
 
 _NODES, _ENOUGH = (4, 8, 16, 32, 64, 128), 1e-8

@@ -11,6 +11,8 @@ Every function takes ``metric`` ("inv" or "mix") first, then the base point, the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.linalg
 
@@ -53,13 +55,13 @@ def horizontal_projection(
     S_eps, T_eps = _grams(G, H, relaxation)
     if _is_inv(metric):
         right_side = S_eps @ H.mT @ v_H - v_G.mT @ G @ T_eps
-        X = _block_by_block(scipy.linalg.solve_sylvester, S_eps @ T, S @ T_eps, right_side)
+        X = _each_block(scipy.linalg.solve_sylvester, S_eps @ T, S @ T_eps, right_side)
         L = X.mT
     elif relaxation == 0.0:
         L = 0.5 * (_divide(v_H.mT @ H, T) - _solve(S, G.mT @ v_G))
     else:
         right_side = H.mT @ v_H @ S_eps - T_eps @ v_G.mT @ G
-        L = _block_by_block(_two_sided, T_eps, S, T, S_eps, right_side).mT
+        L = _each_block(_two_sided, T_eps, S, T, S_eps, right_side).mT
     return v_G + G @ L, v_H - H @ L.mT
 
 
@@ -194,12 +196,9 @@ def _trace(matrix: Array) -> Array:
     return np.asarray(np.trace(matrix, axis1=-2, axis2=-1))
 
 
-def _block_by_block(solver: object, *matrices: Array) -> Array:
-    # solve_sylvester takes one block; this is the readable route, not the fast one.
-    result = np.empty(matrices[-1].shape, dtype=np.result_type(*matrices, np.float32))
-    for block in np.ndindex(result.shape[:-2]):
-        result[block] = solver(*(matrix[block] for matrix in matrices))  # type: ignore[operator]
-    return result
+def _each_block(solver: Callable[..., Array], *matrices: Array) -> Array:
+    signature = ",".join(["(h,h)"] * len(matrices)) + "->(h,h)"
+    return np.asarray(np.vectorize(solver, signature=signature, otypes=[matrices[-1].dtype])(*matrices))
 
 
 def _two_sided(T_eps: Array, S: Array, T: Array, S_eps: Array, right_side: Array) -> Array:

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -338,11 +339,9 @@ def _incomplete(time: float, t: float, block: tuple[int, ...]) -> GeodesicIncomp
     )
 
 
-def _principal_square_root(matrices: Array) -> Array:
-    roots = np.empty_like(matrices)
-    for block in np.ndindex(matrices.shape[:-2]):
-        roots[block] = scipy.linalg.sqrtm(matrices[block]).real
-    return roots
+@partial(np.vectorize, signature="(h,h)->(h,h)", otypes=[np.float64])
+def _principal_square_root(matrix: Array) -> Array:
+    return np.asarray(scipy.linalg.sqrtm(matrix).real)
 
 
 @dataclass(frozen=True)

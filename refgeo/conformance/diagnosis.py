@@ -515,10 +515,7 @@ def _transposed(A: Array, B: Array) -> Array:
 def _solved(solve: Callable[[Array, Array], Array], S: Array, T: Array, case: Case) -> Array:
     (G, H), (v_G, v_H) = case.point, case.vectors["v"]
     A, B = S @ T, S @ H.mT @ v_H - v_G.mT @ G @ T
-    result = np.empty_like(A)
-    for block in np.ndindex(A.shape[:-2]):
-        result[block] = solve(A[block], B[block])
-    return result
+    return np.asarray(np.vectorize(solve, signature="(h,h),(h,h)->(h,h)", otypes=[np.float64])(A, B))
 
 
 def _of_gradient(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:

@@ -259,9 +259,5 @@ class EuclideanNormMetric(Metric[Any]):
         return f"EuclideanNormMetric({self.base!r})"
 
 
-def _sylvester(left: Array, right: Array, sides: Array) -> Array:
-    """X of left X + X right = side, block by block."""
-    solutions = np.empty(sides.shape)
-    for block in np.ndindex(sides.shape[:-2]):
-        solutions[block] = solve_sylvester(left[block], right[block], sides[block])
-    return solutions
+_sylvester = np.vectorize(solve_sylvester, signature="(h,h),(h,h),(h,h)->(h,h)", otypes=[np.float64])
+"""X of left X + X right = side, block by block."""
