@@ -76,14 +76,14 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
         raise FileNotFoundError(f"--loss: expected a Python file, got {loss}")
     network = read(path, layout, heads)
     model = _function(loss)
-    with _told_as_its_own(loss):
-        told = model(path, network)
-    if not isinstance(told, Mapping):
-        raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(told).__name__}")
-    missing = [name for name in ("value_and_grad", "batches") if name not in told]
+    with _errors_of(loss):
+        described = model(path, network)
+    if not isinstance(described, Mapping):
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(described).__name__}")
+    missing = [name for name in ("value_and_grad", "batches") if name not in described]
     if missing:
         raise ValueError(f"{loss}: expected model(path, network) to return a dict with {', '.join(missing)}")
-    batches, evaluate, frozen = told["batches"], told["value_and_grad"], told.get("frozen") or ()
+    batches, evaluate, frozen = described["batches"], described["value_and_grad"], described.get("frozen") or ()
     if not isinstance(batches, Iterable) or not callable(evaluate):
         raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to be a list")
     batches = list(batches)
@@ -91,10 +91,10 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
         raise ValueError(f"{loss}: expected batches to hold at least one batch, got none")
 
     def value_and_grad(blocks: Any, batch: Any) -> tuple[float, Any]:
-        with _told_as_its_own(loss):
+        with _errors_of(loss):
             return evaluate(blocks, batch)  # type: ignore[no-any-return]
 
-    known = {name: value for name, value in told.items() if name not in ("value_and_grad", "batches", "frozen")}
+    known = {name: value for name, value in described.items() if name not in ("value_and_grad", "batches", "frozen")}
     return Checkpoint(
         path, network, value_and_grad, batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
     )
@@ -111,7 +111,7 @@ def _one_file(path: Path) -> Path:
 
 
 @contextmanager
-def _told_as_its_own(loss: Path) -> Iterator[None]:
+def _errors_of(loss: Path) -> Iterator[None]:
     """An exception of the loss file as a `LossFileError`."""
     try:
         yield
@@ -124,7 +124,7 @@ def _told_as_its_own(loss: Path) -> Iterator[None]:
 def _function(loss: Path) -> Callable[[Path, Network], Any]:
     if loss.suffix != ".py":
         raise ValueError(f"--loss: expected a Python file, got {loss}")
-    with _told_as_its_own(loss):
+    with _errors_of(loss):
         module = imported(loss, "refgeo_loss_file")
     if not callable(getattr(module, "model", None)):
         raise ValueError(f"{loss}: expected a function model(path, network)")

@@ -27,7 +27,7 @@ from refgeo.threads import one_thread
 __all__ = ["Eigenvalues", "RiemannianHessian", "Trace", "eigenvalues", "trace"]
 
 _SMALL = 64
-"""A matrix of so many rows is made whole."""
+"""Up to this size the matrix is assembled densely."""
 
 
 class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no types
@@ -106,7 +106,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
 
     @property
     def resolution(self) -> float:
-        """Relative errors of products that are not worth looking behind."""
+        """The relative accuracy of a product: smaller tolerances mean nothing."""
         return 1e-6 if self._product is None else 1e-10
 
     def horizontal(self, x: npt.ArrayLike) -> Array:

@@ -31,8 +31,7 @@ from refgeo.balanced import balance
 from refgeo.errors import RankDeficientError
 from refgeo.metrics.euclidean import TranslationMetric
 from refgeo.metrics.pair import InterpolatedMetric
-from refgeo.metrics.product import Blocks as Moved
-from refgeo.metrics.product import ProductMetric
+from refgeo.metrics.product import Blocks, Named, ProductMetric
 from refgeo.metrics.rotary import RotaryMetric, commuting_part
 from refgeo.metrics.scaling import ScalingMetric
 from refgeo.metrics.tangent_space import Metric, five_point
@@ -59,8 +58,6 @@ __all__ = [
     "verify",
 ]
 
-Blocks = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Symmetry:
@@ -80,12 +77,12 @@ class Symmetry:
 
     name: str
     blocks: tuple[str, ...]
-    generator: Callable[[Blocks, np.random.Generator], Any]
-    act: Callable[[Blocks, Any, float], dict[str, Any]]
+    generator: Callable[[Named, np.random.Generator], Any]
+    act: Callable[[Named, Any, float], dict[str, Any]]
 
-    def velocity(self, params: Blocks, K: Any) -> dict[str, Any]:
+    def velocity(self, params: Named, K: Any) -> dict[str, Any]:
         """d/dt exp(t K) θ at t = 0, by differences of fourth order."""
-        return dict(five_point(lambda t: Moved(self.act(params, K, t)), 1e-3))
+        return dict(five_point(lambda t: Blocks(self.act(params, K, t)), 1e-3))
 
 
 def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array:
@@ -113,13 +110,13 @@ def general_linear(block: str) -> Symmetry:
     (array([[1.]]), array([[6.]]))
     """
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         pair = as_pair(block, params[block])
         h = pair.sizes[2]
         to, back = _gauge(pair)
         return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
-    def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         pair = as_pair(block, params[block])
         return {block: Pair.unchecked(pair.G @ expm(-t * K), pair.H @ expm(t * K).mT)}
 
@@ -149,7 +146,7 @@ def commutant(block: str) -> Symmetry:
            [0., 1.]])
     """
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         pair = as_pair(block, params[block])
         return _commuting(pair.sizes[2], pair.block_shape, rng)
 
@@ -227,10 +224,10 @@ def _on_heads(
     if rest:
         raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         return drawn(len(params[key]) // groups, (groups,), rng)
 
-    def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         moved = {}
         for weight, A in ((query, np.repeat(expm(-t * K).mT, several, axis=0)), (key, expm(t * K))):
             bias = weight.removesuffix("weight") + "bias"
@@ -262,12 +259,12 @@ def key_bias(block: str) -> Symmetry:
     array([[5.]])
     """
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         pair = as_pair(block, params[block])
         row = _unit(pair.H[..., -1, :].shape, rng, len(pair.block_shape))
         return np.asarray(row * np.linalg.norm(pair.H, axis=(-2, -1))[..., None] / pair.H.shape[-2] ** 0.5)
 
-    def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         pair = as_pair(block, params[block])
         H = pair.H.copy()
         H[..., -1, :] += t * K
@@ -296,11 +293,11 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
     array([2., 0.])
     """
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         array = np.asarray(params[block])
         return np.ones(()) if axis is None else np.expand_dims(_unit(tuple(np.delete(array.shape, axis)), rng, 0), axis)
 
-    def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         array = np.asarray(params[block])
         return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
 
@@ -348,7 +345,7 @@ def rescaling(first: str, second: str) -> Symmetry:
     {'up': array([2.]), 'down': array([2.])}
     """
 
-    def act(params: Blocks, K: float, t: float) -> dict[str, Any]:
+    def act(params: Named, K: float, t: float) -> dict[str, Any]:
         return {first: params[first] * np.exp(t * K), second: params[second] / np.exp(t * K)}
 
     return Symmetry("re-scaling", (first, second), lambda params, rng: rng.choice((-1.0, 1.0)), act)
@@ -362,7 +359,7 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     Parameters
     ----------
     incoming, outgoing : mapping of str to int
-        Blocks, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
+        Named, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
         ``{"norm.weight": 0, "norm.bias": 0}, {"linear.weight": 1}``.
 
     Returns
@@ -378,10 +375,10 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     """
     (first, axis), *_ = incoming.items()
 
-    def generator(params: Blocks, rng: np.random.Generator) -> Array:
+    def generator(params: Named, rng: np.random.Generator) -> Array:
         return np.asarray(rng.choice((-1.0, 1.0), np.shape(params[first])[axis]))
 
-    def act(params: Blocks, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         moved = {}
         for blocks, sign in ((incoming, 1.0), (outgoing, -1.0)):
             for block, along in blocks.items():
@@ -607,7 +604,7 @@ def verify(
     params : Pair, array or dict
     geometry : metric, Network, Symmetry or several
         A metric stands for the symmetries that it divides by, a network for those of its layout. Of a relaxed metric it
-        is told besides that it has not the symmetry itself.
+        is said, too, that the metric itself lacks the symmetry.
     sizes : float or sequence of float
         t: 0.1 changes entries by a tenth, 1 by a factor of about e.
     samples : int
@@ -648,10 +645,10 @@ def verify(
         raise ValueError("sizes: expected at least one number > 0, got none")
     generator = np.random.default_rng(rng)
 
-    def at(moved: Blocks) -> tuple[float, Any]:
+    def at(moved: Named) -> tuple[float, Any]:
         return _evaluated(value_and_grad, moved, single)
 
-    def loss_at(moved: Blocks) -> float:
+    def loss_at(moved: Named) -> float:
         return at(moved)[0]
 
     near = _changed(blocks, 0.01, generator)
@@ -677,7 +674,7 @@ def verify(
     return Verification(tuple(found))
 
 
-def _evaluated(value_and_grad: Callable[[Any], Any], blocks: Blocks, single: bool) -> tuple[float, Any]:
+def _evaluated(value_and_grad: Callable[[Any], Any], blocks: Named, single: bool) -> tuple[float, Any]:
     """The loss and the gradients by block, None if the function gives none."""
     found = value_and_grad(blocks[ONLY] if single else dict(blocks))
     value, grads = found if isinstance(found, tuple) else (found, None)
@@ -687,7 +684,7 @@ def _evaluated(value_and_grad: Callable[[Any], Any], blocks: Blocks, single: boo
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:
-    """Of a loss that has a symmetry the sharpness has none, if the metric has none: lengths change along the orbit."""
+    """Sharpness is invariant only if the metric is, too: here lengths change along the orbit."""
     (group,), change = of_metric(ProductMetric({block: metric})), 0.0
     space = metric.at(pair)
     v = space.random_tangent_vector(rng)
@@ -727,7 +724,7 @@ def _listed(geometry: Any) -> list[Symmetry]:
     )
 
 
-def _changed(blocks: Blocks, share: float, rng: np.random.Generator) -> dict[str, Any]:
+def _changed(blocks: Named, share: float, rng: np.random.Generator) -> dict[str, Any]:
     """Every block changed by a share of its size, a pair in its balanced gauge; zeros by one of what is beside them."""
     found: dict[str, Any] = {}
     for name, block in blocks.items():
@@ -743,9 +740,9 @@ def _changed(blocks: Blocks, share: float, rng: np.random.Generator) -> dict[str
 
 
 def _digits(
-    loss_at: Callable[[Blocks], float], near: Blocks, here: float, scale: float, rng: np.random.Generator
+    loss_at: Callable[[Named], float], near: Named, here: float, scale: float, rng: np.random.Generator
 ) -> float:
-    """What to expect of a loss of this precision: the noise that is left of changes so small that it is linear in them,
+    """What to expect of a loss of this precision: how far it is from linear under tiny changes,
     and whether it sees such changes at all.
     """
     seeds = rng.integers(2**32, size=2)
@@ -759,7 +756,7 @@ def _digits(
     return 2.0
 
 
-def _share(symmetry: Symmetry, near: Blocks, grads: Blocks, rng: np.random.Generator, samples: int) -> float:
+def _share(symmetry: Symmetry, near: Named, grads: Named, rng: np.random.Generator, samples: int) -> float:
     """The largest cosine of the gradient with a velocity, of a head; in the balanced gauge."""
     largest = 0.0
     for _ in range(samples):

@@ -68,7 +68,7 @@ def test_junit_is_xml_with_a_case_per_row(report):
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == [str(row) for row in report.rows]
     failing = {case.get("name") for case in cases if case.find("failure") is not None}
-    told = {str(row) for row in report.told()}
+    told = {str(row) for row in report.to_explain()}
     assert failing == told
     follows = {str(row) for row in report.failures} - told
     assert follows, "laws that wrong values break are told with them"
@@ -138,7 +138,7 @@ def test_the_page_stands_alone_and_shows_what_the_table_does(report):
             assert row.kind != "value" or row.check in " ".join(report.summary)
             continue
         assert str(row.check) in page.text
-    for row in report.told():
+    for row in report.to_explain():
         assert report.reproduce_in_python(row) in page.text
     for row in report.failures:
         assert row.check.split(".")[-1] in page.text

@@ -60,7 +60,7 @@ class Case:
     seed : int
         Of the run, for whatever else a check draws.
     plain : bool
-        Whether its vectors are of no special kind, and worth a law.
+        Whether its vectors are random and not zero, so that laws can be tested on them.
     unusual : str
         The dimension that its point or time is unusual in; empty for all that differ in shape alone.
     """

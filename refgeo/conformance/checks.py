@@ -75,9 +75,9 @@ class Check:
     value : Value, optional
         What a value check, or a law of conduct about it, is about.
     most : int or None
-        So many cases with leading dimensions, and so many without, are enough.
+        At most this many cases with leading dimensions, and this many without.
     unusual : int
-        And so many more of each kind that is unusual in more than its shape.
+        At most this many more for each value of `Case.unusual`.
     """
 
     name: str

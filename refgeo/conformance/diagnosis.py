@@ -246,7 +246,7 @@ Mistake = tuple[str, Callable[["_Scene"], Parts]]
 
 def _by_mistake(scenes: list[_Scene]) -> Mistake | None:
     if scenes[0].case.relaxation:
-        return None  # the mistakes are made with the paper's formulas without it
+        return None  # the candidates are computed without relaxation
     for statement, candidate in _mistakes(scenes[0]):
         made = partial(_mistake, statement)
         if scenes[0].agrees(candidate) and all(scene.agrees(made(scene)) for scene in scenes[1:]):

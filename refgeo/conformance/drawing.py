@@ -118,7 +118,7 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
 
 
 def _shared(point: Pair, seed: int, rng: np.random.Generator | None) -> dict[str, Pair]:
-    """Vectors that are the same at every point of these shapes, for both metrics; but for the second, if drawn anew."""
+    """Vectors that depend on the seed and the shapes only; with `rng`, b is drawn anew."""
     common = rng_of(seed, f"shared {point.G.shape} {point.H.shape}")
     a, b, e = (Pair(*(common.standard_normal(factor.shape) for factor in point)) for _ in range(3))
     if rng is not None:

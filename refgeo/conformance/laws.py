@@ -406,7 +406,7 @@ def _(trial: Trial) -> Array:
 
 
 def _covector(trial: Trial) -> Pair:
-    """E of the case; where it is zero, the gradient of a loss."""
+    """The case's covector e; where it is zero, the gradient of a loss."""
     e = trial.case.vectors["e"]
     zero = ~np.any([np.any(factor, axis=(-2, -1)) for factor in e], axis=0)
     return _replaced(trial, e, zero, _loss(trial)[1]) if zero.any() else e

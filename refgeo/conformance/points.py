@@ -26,7 +26,7 @@ GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 @dataclass(frozen=True)
 class Points:
-    """Where the test points of a run come from; says itself as a command line and as Python.
+    """Where the test points of a run come from; can be written as a command line and as Python.
 
     Attributes
     ----------

@@ -73,7 +73,7 @@ def _repeated(s: Situation) -> bool:
     return close(s.singular_values[0]) and close(s.singular_values[1])
 
 
-def _pairwise(s: Situation) -> bool:
+def _vectors_equal(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
         return False
     return all(np.array_equal(x, y) for x, y in zip(s.vectors[0], s.vectors[1], strict=True))
@@ -153,7 +153,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the last vector is zero": lambda s: s.zero(len(s.vectors) - 1),
     "where the G part of a vector is zero": lambda s: any(np.any(v.H) and not np.any(v.G) for v in s.vectors),
     "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
-    "where both vectors are the same": _pairwise,
+    "where both vectors are the same": _vectors_equal,
     "where the vectors are orthogonal": _are_orthogonal,
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": _is_horizontal,

@@ -36,7 +36,7 @@ class Verdict(Enum):
 NOT_RIGHT = (Verdict.WRONG, Verdict.INHERITS)
 """Verdicts on values that are not the right ones."""
 FAILING = (*NOT_RIGHT, Verdict.UNDECIDED)
-"""Verdicts with which nothing passes."""
+"""Verdicts that make a report fail."""
 FINDINGS = (Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT)
 """Verdicts that pass, unless findings are to count, too (``--strict``)."""
 
@@ -279,7 +279,7 @@ class Report:
             law for law in self.failures if law.kind == "law" and _same_function(law, row) and law.check.endswith(order)
         ]
 
-    def told(self) -> list[Row]:
+    def to_explain(self) -> list[Row]:
         """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
         values = [row for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT]
         return [

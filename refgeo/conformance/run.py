@@ -36,8 +36,8 @@ LARGE = 20_000
 Progress = Callable[[int, int, str], None]
 
 
-def untold(done: int, total: int, what: str) -> None:
-    """No progress is shown."""
+def no_progress(done: int, total: int, what: str) -> None:
+    """Nothing is shown."""
 
 
 def check(
@@ -139,7 +139,7 @@ def check(
     if not chosen and not searches:
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
-    run = Run(loaded, chosen, wanted, where, progress or untold)
+    run = Run(loaded, chosen, wanted, where, progress or no_progress)
     searching = cases is None and not laws_only and where.kind == "generated" and searches
     try:
         if where.kind == "fuzz":

@@ -30,7 +30,7 @@ class Tally:
     breaches : list of (Measurement, in words)
         Of the contract.
     refusals : list of (Measurement, why)
-        Where a function that it has said that it is not provided.
+        Cases for which the backend raised NotImplementedError.
     absent : str
         The function that is missing.
     not_judged : int

@@ -26,7 +26,7 @@ from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import Unusable
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, Run, selected, untold
+from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress, selected
 from refgeo.files import write_text, write_whole
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, VALUES, Operation, Value
@@ -117,7 +117,7 @@ def write(
         "cases": [_listed(*one) for one in blocks],
     }
     if with_results:
-        expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or untold)}
+        expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or no_progress)}
         write_whole(folder / EXPECTED, functools.partial(_write_plain, expected))
         manifest["expected_sha256"] = _digest(folder / EXPECTED)
     _write_manifest(folder, manifest)
@@ -160,7 +160,7 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
         list(cases.values()),
     )
     used = list(dict.fromkeys(case.metric for case in cases.values()))
-    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or untold)
+    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or no_progress)
     run.over()
     return run.report(files=(str(directory), str(results)))
 

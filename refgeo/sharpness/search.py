@@ -234,7 +234,7 @@ class _BatchSearch:
         rng = np.random.default_rng([self.effort.seed, self.batch, start])
         x, evaluation = ball.random(self.objective.random_direction(rng)), self.at_origin
         while not is_zero(x):
-            evaluation = self._told(ball, start, x)
+            evaluation = self._evaluated(ball, start, x)
             if evaluation[0] > -math.inf:
                 break
             x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
@@ -245,7 +245,7 @@ class _BatchSearch:
     def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run | None:
         """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
         x = ball.outermost(x)
-        evaluation = self._told(ball, 0, x)
+        evaluation = self._evaluated(ball, 0, x)
         return self._climbed(ball, 0, x, evaluation) if evaluation[0] > to_beat else None
 
     def _climbed(
@@ -261,7 +261,7 @@ class _BatchSearch:
             climb = ModelSteps(self._counted, ball, x, evaluation, origin, self.objective.horizontal)
         return maximise(climb, self.effort.n_iter, watch, from_gradient)
 
-    def _told(self, ball: Ball, start: int, x: Array) -> Evaluation:
+    def _evaluated(self, ball: Ball, start: int, x: Array) -> Evaluation:
         evaluation = self._counted(x)
         self.watcher.tell(self.batch, start, 0, evaluation[0], evaluation[0], 0.0, ball.radius)
         return evaluation

@@ -74,7 +74,7 @@ def to_html(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
-    wrong = [row for row in report.told() if row.verdict is Verdict.WRONG]
+    wrong = [row for row in report.to_explain() if row.verdict is Verdict.WRONG]
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
     return environment.from_string(source).render(
         report=report,

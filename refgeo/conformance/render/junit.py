@@ -31,7 +31,7 @@ def to_junit(report: Report) -> str:
     <testsuites name="refgeo check refgeo.formula
     """
     name = f"refgeo check {report.backend}"
-    told = report.told()
+    told = report.to_explain()
     follows = [row for row in report.failures if row not in told]
     failing = [row for row in report.rows if row.verdict in FAILING and row not in follows]
     skipped = [row for row in report.rows if row.verdict in _SKIPPED or row in follows]

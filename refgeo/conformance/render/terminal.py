@@ -106,7 +106,7 @@ def _together(laws: list[Row]) -> Row:
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:
-    for row in report.told():
+    for row in report.to_explain():
         headline, *details = report.details(row)
         yield f"WRONG      {headline}", "red"
         for line in details:
