@@ -359,7 +359,7 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     Parameters
     ----------
     incoming, outgoing : mapping of str to int
-        Named, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
+        Blocks, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
         ``{"norm.weight": 0, "norm.bias": 0}, {"linear.weight": 1}``.
 
     Returns
