@@ -133,7 +133,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             return self._difference(x, self.step)
         geometry = self._geometry
         v = geometry.tangent_vector(x)
-        w = geometry.gradients(self._product(geometry.params, v), np.float64)
+        w = geometry.gradients(self._product(geometry.parameters.given, v), np.float64)
         with one_thread(len(x)):
             blocks = geometry.space.from_coordinates(x)
             return geometry.space.to_coordinates(geometry.space.riemannian_hessian(self._egrad, w, blocks))

@@ -38,7 +38,7 @@ from refgeo.metrics.tangent_space import Metric, five_point
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
 from refgeo.networks.reading import Network
 from refgeo.pair import Pair, as_pair
-from refgeo.sharpness.objective import ONLY, as_factors, checked_loss
+from refgeo.sharpness.objective import ONLY, Parameters, as_factors, checked_loss
 
 __all__ = [
     "Finding",
@@ -633,8 +633,8 @@ def verify(
     >>> rg.symmetry.verify(broken, rg.Pair([[2.0], [1.0]], [[3.0]]), rg.InvariantMetric()).findings[0].verdict
     'does not hold'
     """
-    single = not isinstance(params, Mapping)
-    blocks = {name: _block(x) for name, x in ({ONLY: params} if single else params).items()}
+    parameters = Parameters(params)
+    blocks = {name: _block(x) for name, x in parameters.blocks.items()}
     symmetries = _listed(geometry)
     missing = [block for one in symmetries for block in one.blocks if block not in blocks]
     if missing:
@@ -646,7 +646,9 @@ def verify(
     generator = np.random.default_rng(rng)
 
     def at(moved: Named) -> tuple[float, Any]:
-        return _evaluated(value_and_grad, moved, single)
+        found = value_and_grad(parameters.assembled(moved))
+        value, grads = found if isinstance(found, tuple) else (found, None)
+        return checked_loss("value_and_grad", value), None if grads is None else parameters.gradients(grads)
 
     def loss_at(moved: Named) -> float:
         return at(moved)[0]
@@ -672,15 +674,6 @@ def verify(
             if getattr(metric, "relaxation", 0.0) > 0.0
         ]
     return Verification(tuple(found))
-
-
-def _evaluated(value_and_grad: Callable[[Any], Any], blocks: Named, single: bool) -> tuple[float, Any]:
-    """The loss and the gradients by block, None if the function gives none."""
-    found = value_and_grad(blocks[ONLY] if single else dict(blocks))
-    value, grads = found if isinstance(found, tuple) else (found, None)
-    if not (single or grads is None or isinstance(grads, Mapping)):
-        raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
-    return checked_loss("value_and_grad", value), {ONLY: grads} if single and grads is not None else grads
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:

@@ -12,10 +12,19 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from refgeo.arguments import Array, radii_listed, real_array
+from refgeo.arguments import Array, listed, radii_listed, real_array
 from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
-from refgeo.sharpness.objective import Increase, LossAndGradient, checked_evaluation, on_batch
+from refgeo.sharpness.objective import (
+    ONLY,
+    Increase,
+    LossAndGradient,
+    Parameters,
+    as_factors,
+    checked_evaluation,
+    checked_gradient,
+    on_batch,
+)
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, Effort, search
 
@@ -115,69 +124,53 @@ class Arrays:
     """Parameters as one flat vector, and back."""
 
     def __init__(self, params: Any, names: Iterable[str] | None) -> None:
-        self.params = params
-        if isinstance(params, Mapping):
-            self.names = [names] if isinstance(names, str) else list(params if names is None else names)
-            if len(set(self.names)) < len(self.names):
-                raise ValueError(f"names: expected each block once, got {self.names}")
-            unknown = [name for name in self.names if name not in params]
-            if unknown or not self.names:
-                raise ValueError(f"names: expected blocks of params, got {unknown or self.names}")
-        elif names is None:
-            self.names = [""]
-        else:
+        self.parameters = Parameters(params)
+        if self.parameters.single and names is not None:
             raise ValueError("names: expected none, because params is not a dict")
-        self._shapes = {name: [part.shape for part in self._parts(params, name)] for name in self.names}
-        self.theta = self.flat(params)
+        self.names = listed(self.parameters.blocks if names is None else names)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"names: expected each block once, got {self.names}")
+        unknown = [name for name in self.names if name not in self.parameters.blocks]
+        if unknown or not self.names:
+            raise ValueError(f"names: expected blocks of params, got {unknown or self.names}")
+        given = {name: self.parameters.blocks[name] for name in self.names}
+        self._own = {name: x if isinstance(x, Pair) else real_array("params", x) for name, x in given.items()}
+        self.theta = _flattened(self._own)
 
-    def _parts(self, values: Any, name: str) -> Sequence[Array]:
-        value = values[name] if isinstance(self.params, Mapping) else values
-        own = self.params[name] if isinstance(self.params, Mapping) else self.params
-        return [np.asarray(factor) for factor in value] if isinstance(own, Pair) else [np.asarray(value)]
-
-    def flat(self, values: Any) -> Array:
-        """One vector of parameters or gradients; their shapes must be those of the parameters."""
-        if isinstance(self.params, Mapping) and not isinstance(values, Mapping):
-            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(values).__name__}")
-        vectors = []
-        for name in self.names:
-            if isinstance(values, Mapping) and name not in values:
-                raise ValueError(f"value_and_grad: the gradient of {name!r} is missing")
-            parts = self._parts(values, name)
-            if [part.shape for part in parts] != self._shapes[name]:
-                raise ValueError(
-                    f"value_and_grad: expected a gradient of {name or 'the parameters'} of shape "
-                    f"{self._shapes[name]}, got {[part.shape for part in parts]}"
-                )
-            vectors += [np.ravel(part) for part in parts]
-        whole = np.concatenate(vectors)
-        if whole.dtype.kind not in "fiu":
-            raise TypeError(f"value_and_grad: expected real parameters and gradients, got {whole.dtype}")
-        return whole.astype(np.float64, copy=False)
+    def flat(self, grads: Any) -> Array:
+        """Gradients as one vector; their shapes must be those of the parameters."""
+        grads = self.parameters.gradients(grads)
+        return _flattened({name: checked_gradient(name, grads, block) for name, block in self._own.items()})
 
     def structured(self, vector: Array) -> Any:
         """Blocks of the type of the parameters from one vector; blocks that are not named are left out."""
-        blocks, start = {}, 0
-        for name in self.names:
-            parts = []
-            for shape in self._shapes[name]:
-                parts.append(vector[start : start + math.prod(shape)].reshape(shape))
-                start += math.prod(shape)
-            blocks[name] = Pair.unchecked(*parts) if len(parts) == 2 else parts[0]
-        return blocks if isinstance(self.params, Mapping) else blocks[""]
+        blocks = self._structured(vector)
+        return blocks[ONLY] if self.parameters.single else blocks
 
     def whole(self, vector: Array) -> Any:
         """Parameters as the user gave them."""
-        blocks = self.structured(vector)
-        return {**self.params, **blocks} if isinstance(self.params, Mapping) else blocks
+        return self.parameters.assembled(self._structured(vector))
+
+    def _structured(self, vector: Array) -> dict[str, Any]:
+        blocks, start = {}, 0
+        for name, own in self._own.items():
+            parts = []
+            for factor in as_factors(own):
+                parts.append(vector[start : (start := start + factor.size)].reshape(factor.shape))
+            blocks[name] = Pair.unchecked(*parts) if len(parts) == 2 else parts[0]
+        return blocks
+
+
+def _flattened(blocks: Mapping[str, Any]) -> Array:
+    return np.concatenate([np.ravel(factor) for block in blocks.values() for factor in as_factors(block)])
 
 
 class _Adaptive(Increase):
     """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
     def __init__(self, value_and_grad: LossAndGradient, arrays: Arrays) -> None:
-        self._arrays, self._theta = arrays, real_array("params", arrays.theta)
-        super().__init__(value_and_grad, arrays.params, np.zeros_like(self._theta))
+        self._arrays, self._theta = arrays, arrays.theta
+        super().__init__(value_and_grad, arrays.parameters.given, np.zeros_like(self._theta))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         loss, grads = checked_evaluation(self.source[0](self._arrays.whole(self._theta * (1.0 + x))))

@@ -82,7 +82,7 @@ def average_case_sharpness(
     losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
     if not losses:
         raise ValueError("batches: expected at least one batch, got none")
-    at_origin = [checked_loss("value", loss(geometry.assembled(geometry.space.point))) for loss in losses]
+    at_origin = [checked_loss("value", loss(geometry.parameters.assembled(geometry.space.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a finite loss at the parameters themselves")
     watcher = Watcher(callback, len(losses) * n_samples // 2)

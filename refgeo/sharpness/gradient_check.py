@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.pair import Pair
-from refgeo.sharpness.objective import ONLY, Increase, LossAndGradient, checked_evaluation, checked_gradient
+from refgeo.sharpness.objective import Increase, LossAndGradient, Parameters, checked_evaluation, checked_gradient
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
@@ -214,23 +214,21 @@ def _is_sloped(change: Callable[[float], float], loss: float, step: float) -> bo
 
 def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
     """Every array of the parameters with its name, its gradient, and the parameters with it replaced."""
-    single = not isinstance(params, Mapping)
-    if not single and not isinstance(grads, Mapping):
-        raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
-    for name, block in ({ONLY: params} if single else params).items():
-        if not single and name not in grads:
+    parameters = Parameters(params)
+    found = parameters.gradients(grads)
+    for name, block in parameters.blocks.items():
+        if name not in found:
             continue  # a frozen block
         block = block if isinstance(block, Pair) else np.asarray(block, dtype=np.float64)
-        gradient = checked_gradient(name, {ONLY: grads} if single else grads, block)
-        whole = (lambda x: x) if single else partial(_replaced, params, name)
+        gradient = checked_gradient(name, found, block)
+
+        def whole(x: Any, name: str = name) -> Any:
+            return parameters.assembled({name: x})
+
         if isinstance(block, Pair):
             G, H = block
-            prefix = "" if single else f"{name}."
+            prefix = "" if parameters.single else f"{name}."
             yield f"{prefix}G", G, gradient.G, lambda x, H=H, whole=whole: whole(Pair(x, H))  # type: ignore[misc]
             yield f"{prefix}H", H, gradient.H, lambda x, G=G, whole=whole: whole(Pair(G, x))  # type: ignore[misc]
         else:
             yield name, block, gradient, whole
-
-
-def _replaced(params: Mapping[str, Any], name: str, x: Any) -> dict[str, Any]:
-    return {**params, name: x}

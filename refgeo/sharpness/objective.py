@@ -24,42 +24,57 @@ _CHANGED = 1e-4
 """A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
 
 
-class Geometry:
-    """The tangent space of all parameters that a metric names; the others are frozen.
+class Parameters:
+    """Somebody's parameters as named blocks; one `Pair` or one array is one block, called `ONLY`.
 
-    Parameters that are no dict, one `Pair` or one array, are a product of one block.
+    Attributes
+    ----------
+    given
+        As they came.
+    blocks : mapping
     """
+
+    def __init__(self, params: Any) -> None:
+        self.given, self.single = params, not isinstance(params, Mapping)
+        self.blocks: Mapping[str, Any] = {ONLY: params} if self.single else params
+
+    def assembled(self, blocks: Mapping[str, Any]) -> Any:
+        """Parameters as they came, with the moved blocks."""
+        return blocks[ONLY] if self.single else {**self.given, **blocks}
+
+    def gradients(self, grads: Any) -> Mapping[str, Any]:
+        """Somebody's gradients by block."""
+        if not self.single and not isinstance(grads, Mapping):
+            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+        return {ONLY: grads} if self.single else grads
+
+
+class Geometry:
+    """The tangent space of all parameters that a metric names; the others are frozen."""
 
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         as_metric("metric", metric)
-        self.single = not isinstance(params, Mapping)
-        if not (self.single or isinstance(getattr(metric, "base", metric), ProductMetric)):
+        self.parameters = Parameters(params)
+        single = self.parameters.single
+        if not (single or isinstance(getattr(metric, "base", metric), ProductMetric)):
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
         with one_thread():
-            space = ProductMetric({ONLY: metric}).at({ONLY: params}) if self.single else metric.at(params)
+            space = (ProductMetric({ONLY: metric}) if single else metric).at(self.parameters.blocks)
         assert isinstance(space, ProductTangentSpace)
         self.space = space
-        self.params = params
-
-    def assembled(self, blocks: Mapping[str, Any]) -> Any:
-        """Parameters as the user gave them, with the moved blocks."""
-        return blocks[ONLY] if self.single else {**self.params, **blocks}
 
     def gradients(self, grads: Any, dtype: Any) -> dict[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
-        if self.single:
-            grads = {ONLY: grads}
-        elif not isinstance(grads, Mapping):
-            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+        grads = self.parameters.gradients(grads)
         return {name: checked_gradient(name, grads, space.point, dtype) for name, space in self.space.spaces.items()}
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
         with one_thread(len(x)):
             vector = self.space.from_coordinates(x)
-        return vector[ONLY] if self.single else vector
+        return vector[ONLY] if self.parameters.single else vector
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""
@@ -71,10 +86,10 @@ class Geometry:
         """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, in the precision of x."""
         if is_zero(x):
             here = self.space.point if x.dtype == np.float64 else self.space.point_at(x, 1)
-            return self.assembled(here)
+            return self.parameters.assembled(here)
         try:
             with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
-                return self.assembled(self.space.point_at(x, order))
+                return self.parameters.assembled(self.space.point_at(x, order))
         except NO_GEODESIC:
             return None
 
@@ -205,7 +220,7 @@ class Objective(Increase):
         dtype: str = "float64",
     ) -> None:
         self.geometry, self._order, self._gradient_order = geometry, order, gradient_order
-        super().__init__(value_and_grad, geometry.params, np.zeros(geometry.space.n_coordinates, dtype))
+        super().__init__(value_and_grad, geometry.parameters.given, np.zeros(geometry.space.n_coordinates, dtype))
 
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         if "exact" in (self._order, self._gradient_order) and not is_zero(x):
@@ -242,10 +257,8 @@ class Objective(Increase):
         dtype = self.origin.dtype
 
         def loss(blocks: Mapping[str, Any]) -> float:
-            found, _ = checked_evaluation(
-                value_and_grad(self.geometry.assembled({name: _in(dtype, block) for name, block in blocks.items()}))
-            )
-            return found
+            moved = {name: _in(dtype, block) for name, block in blocks.items()}
+            return checked_evaluation(value_and_grad(self.geometry.parameters.assembled(moved)))[0]
 
         here = {name: space.point for name, space in self.geometry.space.spaces.items()}
         rng, moved = np.random.default_rng(0), dict(here)
