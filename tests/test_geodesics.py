@@ -237,6 +237,53 @@ def test_rank_lost_by_a_wrong_turn_of_the_integrator_is_reported():
     )
 
 
+def square_velocity(N):
+    """The horizontal velocity at (I, I) along which the product is I + tN."""
+    return rg.MixedMetric().at(rg.Pair(np.eye(len(N)), np.eye(len(N)))), rg.Pair(0.5 * N, 0.5 * N.T)
+
+
+def test_one_singular_value_of_several_is_enough_to_end_a_geodesic():
+    space, v = square_velocity(np.diag([0.1, -2.0, 0.3]))
+    assert np.allclose(space.geodesic(v, 0.4, "exact").product, np.diag([1.04, 0.2, 1.12]), rtol=1e-13, atol=1e-14)
+    with pytest.raises(rg.GeodesicIncompleteError, match=r"rank at time 0\.5,"):
+        space.geodesic(v, 1.0, "exact")
+
+
+def test_a_line_that_only_passes_close_to_a_singular_matrix_goes_on():
+    """det(I + tN) = (1 − t)² + t²/4 is smallest at t = 0.8, and not zero."""
+    N = np.array([[-1.0, -0.5], [0.5, -1.0]])
+    space, v = square_velocity(N)
+    assert np.allclose(space.geodesic(v, 1.0, "exact").product, np.eye(2) + N, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("real", "imaginary"),
+    [(1e-12, 1e-9), (-1.0 + 2.0**-40, 2.0**-42), (-1.0, 1e-8), (0.3, 0.2), (-0.6, 0.1), (5.0, 1.0)],
+)
+def test_the_logarithm_of_a_modulus_keeps_all_digits(real, imaginary):
+    """Against balls of 200 bits, near 1 and near 0."""
+    flint = pytest.importorskip("flint")
+    with flint.ctx.workprec(200):
+        expected = float(((1 + flint.arb(real)) ** 2 + flint.arb(imaginary) ** 2).log().mid()) / 2.0
+    assert geodesics._log_modulus(np.array(real), np.array(imaginary)) == pytest.approx(expected, rel=4e-16, abs=0.0)
+
+
+@pytest.mark.parametrize("name", ["mix", "s=0.3", "s=0.8"])
+def test_an_integration_does_not_depend_on_the_representative(name):
+    """It is done in the balanced gauge: a representative with κ = 1e6 costs the digits of moving it, and no others."""
+    rng, space, v = setting(name, (), 5, 4, 2)
+    A = np.diag([1e3, 1e-3]) @ np.linalg.qr(rng.standard_normal((2, 2)))[0]
+    there = space.metric.at(space.point.transform(A))
+    moved = integrate(there, v.transform(A), 0.7).point.transform(np.linalg.inv(A))
+    assert relative_error(moved, integrate(space, v, 0.7).point) < 1e-9
+
+
+def test_a_geodesic_is_of_second_order_and_to_time_one():
+    _, space, v = setting("inv", (), 5, 4, 2)
+    assert relative_error(space.geodesic(v), space.point + v - 0.5 * space.christoffel(v)) < 1e-15
+    assert np.allclose(space.geodesic_gradient(v, v).G, space.geodesic_gradient(v, v, 2).G, rtol=0.0, atol=0.0)
+
+
 def test_rank_loss_at_a_defective_eigenvalue_is_seen():
     """A Jordan block at −1: X(1) is singular, though the computed eigenvalues miss −1 by the root of rounding."""
     G, H = np.array([[2.0, 3.0], [3.0, 0.0]]), np.array([[3.0, 3.0], [3.0, -3.0]])

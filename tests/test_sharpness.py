@@ -1143,7 +1143,7 @@ def test_adaptive_arguments_are_checked():
     assert rg.adaptive_sharpness(loss, params, 0.1, names="w").value > 0
     with pytest.raises(ValueError, match="expected each block once"):
         rg.adaptive_sharpness(loss, params, 0.1, names=["w", "w"])
-    with pytest.raises(TypeError, match="params: expected real numbers .*, got dtype complex128"):
+    with pytest.raises(TypeError, match=r"params: expected real numbers .*, got dtype complex128"):
         rg.adaptive_sharpness(loss, {"w": 1j * np.ones(2)}, 0.1)
     with pytest.raises(TypeError, match="batches: expected an iterable"):
         rg.average_case_sharpness(lambda p, b: 1.0, np.ones(2), rg.EuclideanMetric(), 0.1, batches=3)
