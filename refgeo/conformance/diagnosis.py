@@ -25,7 +25,7 @@ from refgeo.conformance.drawing import horizontal_like, make_case, rng_of
 from refgeo.conformance.precision import representable
 from refgeo.conformance.properties import PROPERTIES, situation
 from refgeo.conformance.recipes import Recipe, build
-from refgeo.conformance.trial import Parts, Trial
+from refgeo.conformance.trial import Parts, Trial, combination
 from refgeo.metrics.pair import PAIR_METRICS, pair_metric
 from refgeo.operations import OPERATIONS, Value
 from refgeo.pair import Pair
@@ -145,7 +145,7 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
 
 def _geodesic_of(case: Case, own: Callable[..., Parts]) -> Parts:
     t, v = case.t, case.vectors["v"]
-    return tuple(p + t * x - 0.5 * t * t * c for p, x, c in zip(case.point, v, own("christoffel", v, v), strict=True))
+    return combination((1.0, tuple(case.point)), (t, tuple(v)), (-0.5 * t * t, own("christoffel", v, v)))
 
 
 def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
@@ -548,9 +548,9 @@ def _of_christoffel(value: Value, case: Case, right: Parts) -> Iterator[Candidat
         terms = _christoffel_terms(case)
         signs = [1.0, 1.0, 1.0]
         signs[dropped] = 0.0
-        yield f"the term {name} of Γ is missing", _weighted(terms, signs)
+        yield f"the term {name} of Γ is missing", combination(*zip(signs, terms, strict=True))
         signs[dropped] = -1.0
-        yield f"the term {name} of Γ has the wrong sign", _weighted(terms, signs)
+        yield f"the term {name} of Γ has the wrong sign", combination(*zip(signs, terms, strict=True))
 
 
 def _christoffel_terms(case: Case) -> list[Parts]:
@@ -566,16 +566,12 @@ def _christoffel_terms(case: Case) -> list[Parts]:
     return [tuple(term) for term in terms]
 
 
-def _weighted(terms: list[Parts], signs: list[float]) -> Parts:
-    return tuple(sum(sign * term[i] for sign, term in zip(signs, terms, strict=True)) for i in (0, 1))  # type: ignore[misc]
-
-
 def _of_geodesic(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
     t, point, v = case.t, case.point, case.vectors["v"]
     bend = formulas.christoffel(case.metric, *point, *v, *v)
 
     def curve(linear: float, quadratic: float) -> Parts:
-        return tuple(p + linear * x - quadratic * c for p, x, c in zip(point, v, bend, strict=True))
+        return combination((1.0, tuple(point)), (linear, tuple(v)), (-quadratic, bend))
 
     if value.order == 2:
         yield "your result is the geodesic of order 1", curve(t, 0.0)
@@ -604,22 +600,25 @@ def _of_hessian(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
     def projected(x: Parts) -> Parts:
         return formulas.horizontal_projection(metric, G, H, x[0], x[1])
 
-    def total(*terms: tuple[float, Parts]) -> Parts:
-        return tuple(np.asarray(sum(c * part[i] for c, part in terms)) for i in (0, 1))
-
-    curved = gamma(raised(e))
+    curved, w_raised = gamma(raised(e)), raised(w)
     # D grad f[v] = g⁻¹w + e D(g⁻¹)[v], of which the second is the rest of the whole covariant derivative
     adjoint = formulas.christoffel_adjoint(metric, G, H, *v, *e)
     covariant = raised(Pair(w.G - adjoint[0], w.H - adjoint[1]))
-    change = total((1.0, covariant), (-1.0, raised(w)), (-1.0, curved))
+    change = combination((1.0, covariant), (-1.0, w_raised), (-1.0, curved))
     yield "your result is the Euclidean Hessian", tuple(w)
-    yield "your result is g⁻¹ times the Euclidean Hessian, without the connection", raised(w)
-    yield "your result is g⁻¹ times the Euclidean Hessian, projected, without the connection", projected(raised(w))
+    yield "your result is g⁻¹ times the Euclidean Hessian, without the connection", w_raised
+    yield "your result is g⁻¹ times the Euclidean Hessian, projected, without the connection", projected(w_raised)
     yield "the result is not projected to the horizontal space", covariant
-    yield "Γ(grad f, v) is missing: your result is P(D grad f[v])", projected(total((1.0, raised(w)), (1.0, change)))
-    yield "Γ(grad f, v) has the wrong sign", projected(total((1.0, raised(w)), (1.0, change), (-1.0, curved)))
-    yield "the derivative of the metric is missing from D grad f[v]", projected(total((1.0, raised(w)), (1.0, curved)))
-    double = total((1.0, covariant), (1.0, curved))
+    yield (
+        "Γ(grad f, v) is missing: your result is P(D grad f[v])",
+        projected(combination((1.0, w_raised), (1.0, change))),
+    )
+    yield "Γ(grad f, v) has the wrong sign", projected(combination((1.0, w_raised), (1.0, change), (-1.0, curved)))
+    yield (
+        "the derivative of the metric is missing from D grad f[v]",
+        projected(combination((1.0, w_raised), (1.0, curved))),
+    )
+    double = combination((1.0, covariant), (1.0, curved))
     yield "a factor ½ is missing in Γ", projected(double)
 
 

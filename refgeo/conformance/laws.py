@@ -24,7 +24,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.trial import Parts, Trial, beside
+from refgeo.conformance.trial import Parts, Trial, beside, blockwise, combination
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.operations import OPERATIONS, VALUES, Value, christoffel_size, hessian_size
 from refgeo.pair import Pair
@@ -84,18 +84,8 @@ def law(
 # Helpers -------------------------------------------------------------------------------------------------------
 
 
-def _combination(*terms: tuple[Any, Parts]) -> Parts:
-    """Σ cᵢ xᵢ of results, which may contain NaN."""
-    count = len(terms[0][1])
-    return tuple(sum((c if count == 1 else _blockwise(c)) * parts[i] for c, parts in terms) for i in range(count))
-
-
-def _blockwise(scalar: Any) -> Any:
-    return np.asarray(scalar)[..., None, None]
-
-
 def _differences(trial: Trial, results: Parts, others: Parts, size: Array) -> Array:
-    return beside(trial.length(_combination((1.0, results), (-1.0, others))), size)
+    return beside(trial.length(combination((1.0, results), (-1.0, others))), size)
 
 
 def _norm(trial: Trial, v: Pair) -> Array:
@@ -129,7 +119,7 @@ def _vector(trial: Trial, name: str) -> Pair:
 
 def _replaced(trial: Trial, v: Pair, where: Any, other: Pair) -> Pair:
     """Another vector in some blocks."""
-    return trial.rounded(Pair.unchecked(*(np.where(_blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
+    return trial.rounded(Pair.unchecked(*(np.where(blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
 
 
 def _third(trial: Trial) -> Pair:
@@ -205,12 +195,12 @@ def _equivariance(
     carried = (at_point[0] @ np.linalg.inv(A), at_point[1] @ A.T)
     space = trial.space.metric.at(point)
     size = np.maximum(size, trial.length(carried, space))  # the update rule of another metric has a size of its own
-    return beside(trial.length(_combination((1.0, at_moved), (-1.0, carried)), space), size)
+    return beside(trial.length(combination((1.0, at_moved), (-1.0, carried)), space), size)
 
 
 def _derivative(f: Callable[[float], Parts], step: float) -> Parts:
     weights = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
-    return _combination(*((weight / (12.0 * step), f(k * step)) for k, weight in weights))
+    return combination(*((weight / (12.0 * step), f(k * step)) for k, weight in weights))
 
 
 def _step(trial: Trial) -> float:
@@ -364,7 +354,7 @@ def _(trial: Trial) -> Array:
 def _(trial: Trial) -> Array:
     a, c = _vector(trial, "a"), _third(trial)
     together = trial.call("horizontal_projection", trial.rounded(2 * a - 3 * c))
-    apart = _combination((2.0, trial.call("horizontal_projection", a)), (-3.0, trial.call("horizontal_projection", c)))
+    apart = combination((2.0, trial.call("horizontal_projection", a)), (-3.0, trial.call("horizontal_projection", c)))
     return _differences(trial, together, apart, _norm(trial, a))
 
 
@@ -432,7 +422,7 @@ def _(trial: Trial) -> Array:
     e, (_, f) = _covector(trial), _loss(trial)
     f = trial.rounded(f)
     together = trial.call("riemannian_gradient", trial.rounded(2 * e - 3 * f))
-    apart = _combination((2.0, trial.call("riemannian_gradient", e)), (-3.0, trial.call("riemannian_gradient", f)))
+    apart = combination((2.0, trial.call("riemannian_gradient", e)), (-3.0, trial.call("riemannian_gradient", f)))
     size = _norm(trial, trial.space.riemannian_gradient(e)) + _norm(trial, trial.space.riemannian_gradient(f))
     size = np.maximum(size, trial.length(apart))
     return _differences(trial, together, apart, size)
@@ -483,7 +473,7 @@ def _(trial: Trial) -> Array:
 def _(trial: Trial) -> Array:
     v, w = _horizontal(trial, "a"), _horizontal(trial, "b")
     together = _hessian(trial, trial.rounded(2 * v - 3 * w))
-    apart = _combination((2.0, _hessian(trial, v)), (-3.0, _hessian(trial, w)))
+    apart = combination((2.0, _hessian(trial, v)), (-3.0, _hessian(trial, w)))
     return _differences(trial, together, apart, _hessian_size(trial, v) + _hessian_size(trial, w))
 
 
@@ -524,7 +514,7 @@ def _(trial: Trial) -> Array:
 def _(trial: Trial) -> Array:
     a, b, c = _vector(trial, "a"), _vector(trial, "b"), _third(trial)
     together = trial.call("christoffel", trial.rounded(2 * a - 3 * c), b)
-    apart = _combination((2.0, trial.call("christoffel", a, b)), (-3.0, trial.call("christoffel", c, b)))
+    apart = combination((2.0, trial.call("christoffel", a, b)), (-3.0, trial.call("christoffel", c, b)))
     size = christoffel_size(trial.space, a, b) + christoffel_size(trial.space, c, b)
     return _differences(trial, together, apart, size)
 
@@ -598,7 +588,7 @@ def _initial_acceleration(trial: Trial, order: Any) -> Array:
     roundoff = trial.precision.roundoff
     step = 1.0 if order == 2 else roundoff**0.25
     ahead, here, behind = (trial.call("geodesic", v, extra=(s * step, order)) for s in (1.0, 0.0, -1.0))
-    bend = _combination((step**-2, ahead), (-2 * step**-2, here), (step**-2, behind))
+    bend = combination((step**-2, ahead), (-2 * step**-2, here), (step**-2, behind))
     gamma = trial.space.christoffel(v)
     error = _differences(trial, bend, (-gamma.G, -gamma.H), _place_size(trial))
     return error if order == 2 else error * roundoff**0.5 / 10.0  # in the unit of rounding
@@ -636,7 +626,7 @@ def _(trial: Trial) -> Array:
             exact = trial.space.geodesic(v, t, "exact")
         except (GeodesicIncompleteError, GeodesicAccuracyError):
             return np.full(trial.case.point.block_shape, np.nan)
-        errors.append(trial.length(_combination((1.0, trial.call("geodesic", v, extra=(t, 2))), (-1.0, tuple(exact)))))
+        errors.append(trial.length(combination((1.0, trial.call("geodesic", v, extra=(t, 2))), (-1.0, tuple(exact)))))
     # the judge's own exact geodesics are integrated to 1e-10
     floor = (1e3 * trial.precision.roundoff * trial.case.condition + 1e-9) * _place_size(trial)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -667,7 +657,7 @@ def _of_an_exact_geodesic(
         if not all(np.isfinite(part).all() for place in places for part in place):
             return np.full(trial.case.point.block_shape, np.inf)
         slope, bend = (
-            Pair.unchecked(*_combination(*zip(weights, places, strict=True)))
+            Pair.unchecked(*combination(*zip(weights, places, strict=True)))
             for weights in (
                 np.array([1, -8, 0, 8, -1]) / (12.0 * step),
                 np.array([-1, 16, -30, 16, -1]) / (12.0 * step**2),

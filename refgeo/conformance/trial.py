@@ -108,3 +108,29 @@ def beside(error: Array, size: Array) -> Array:
     with np.errstate(all="ignore"):
         hopeless = np.where(np.isfinite(error), 1e200, error)
         return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, hopeless))
+
+
+def combination(*terms: tuple[Any, Parts]) -> Parts:
+    """Σ cᵢ xᵢ of results, which may contain NaN.
+
+    Examples
+    --------
+    >>> combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
+    (array([1.]), array([2., 2.]))
+    """
+    count = len(terms[0][1])
+    return tuple(
+        np.asarray(sum((c if count == 1 else blockwise(c)) * parts[i] for c, parts in terms)) for i in range(count)
+    )
+
+
+def blockwise(scalar: Any) -> Any:
+    """One number a block, to multiply its arrays by.
+
+    Examples
+    --------
+    >>> blockwise([2.0, 3.0]).shape
+    (2, 1, 1)
+    """
+    scalar = np.asarray(scalar)
+    return scalar[..., None, None] if scalar.ndim else scalar
