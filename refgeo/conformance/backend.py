@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
 )
 """Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
+_MOST_LOSSES = 3
 _START = 300.0
 """Seconds that importing a backend may take."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -71,6 +73,10 @@ class BackendFailure(Exception):
     """A call that gave no usable result: it raised, ended its process, or returned something else."""
 
 
+class NotCalled(NotImplementedError):
+    """A function that has not returned once is not called again."""
+
+
 class Refused(Exception):
     """The backend's ``asarray`` takes no arrays of this layout."""
 
@@ -88,8 +94,8 @@ class Observed:
         The arguments that it wrote to, counted from G.
     aliases : str
         Which memory its results share, in words; empty if none.
-    overwritten : bool
-        Whether it changed what the call before had returned.
+    overwritten, changed_later : bool
+        Whether it changed what one of the last calls had returned, or had got.
     streams : str
         What it did to the standard streams, in words; empty if nothing.
     forked : bool
@@ -103,6 +109,7 @@ class Observed:
     changed: tuple[int, ...] = ()
     aliases: str = ""
     overwritten: bool = False
+    changed_later: bool = False
     streams: str = ""
     forked: bool = False
     evaluations: int = 0
@@ -124,7 +131,8 @@ class Backend:
     name : str, optional
         How reports call it.
     timeout : float
-        Seconds that one call may take. A function that takes longer is not called again.
+        Seconds that one call may take. A function that takes longer, or has ended its process three times, is not
+        called again for that metric and order; points that it would have got are said not to be judged.
 
     Attributes
     ----------
@@ -154,7 +162,8 @@ class Backend:
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
-        self._given_up: dict[str, str] = {}
+        self._given_up: dict[tuple[Any, ...], str] = {}
+        self._losses: Counter[tuple[Any, ...]] = Counter()
         self._server: _Process | _Thread
         if self.spec is not None and os.name == "posix":
             self._server = _Process(self.spec)
@@ -225,8 +234,9 @@ class Backend:
         >>> Backend("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)[0]
         [array([[1.]]), array([[1.]])]
         """
-        if function in self._given_up:
-            raise BackendFailure(f"{self._given_up[function]}; not called again")
+        kind = function, metric, *extra[1:]  # of a geodesic, with its order
+        if kind in self._given_up:
+            raise NotCalled(f"not called again: {self._given_up[kind]}")
         distinct = list({id(array): array for array in arrays}.values())
         places = {id(array): i for i, array in enumerate(distinct)}
         order = [places[id(array)] for array in arrays]
@@ -236,22 +246,24 @@ class Backend:
         try:
             header, parts = self._server.ask(request, distinct, self.timeout, room)
         except _Lost as lost:
-            self._given_up[function] = f"{function}: {lost}"
+            self._losses[kind] += 1
+            if isinstance(lost, _Slow) or self._losses[kind] >= _MOST_LOSSES:
+                self._given_up[kind] = f"{function}: {lost}"
             raise BackendFailure(f"{function}: {lost}") from None
-        self._require_done(function, header)
+        self._require_done(kind, header)
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
             raise BackendFailure("its process answered with something else than its results")
         return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
 
-    def _require_done(self, function: str, header: dict[str, Any]) -> None:
+    def _require_done(self, kind: tuple[Any, ...], header: dict[str, Any]) -> None:
         status, text = header.get("status"), str(header.get("text", ""))
         if status == "not provided":
             raise NotImplementedError(text)
         if status == "refused":
             raise Refused(text)
         if status == "exhausted":  # which takes its time, every time
-            self._given_up[function] = text
+            self._given_up[kind] = text
         if status != "done":
             raise BackendFailure(text or "no usable result")
 
@@ -272,6 +284,7 @@ def _observed(notes: dict[str, Any], order: list[int]) -> Observed:
         tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
         str(notes.get("aliases", "")),
         bool(notes.get("overwritten", False)),
+        bool(notes.get("changed_later", False)),
         str(notes.get("streams", "")),
         bool(notes.get("forked", False)),
         int(notes.get("calls", 0)),
@@ -292,6 +305,10 @@ def _importable(implementation: Any) -> str | None:
 
 class _Lost(Exception):
     """The backend has no process any more, or it does not answer."""
+
+
+class _Slow(_Lost):
+    """It does not answer."""
 
 
 @dataclass
@@ -326,7 +343,7 @@ class _Process:
             return header, parts
         except TimeoutError:
             self.close()
-            raise _Lost(f"did not return within {timeout:g} s (--timeout)") from None
+            raise _Slow(f"did not return within {timeout:g} s (--timeout)") from None
         except (EOFError, OSError):
             raise _Lost(self._end()) from None
         except Exception as error:  # what came is no message: JSON, dtypes, sizes
@@ -433,7 +450,7 @@ class _Thread:
             header, parts = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             self._queue = None
-            raise _Lost(f"did not return within {timeout:g} s (--timeout)") from None
+            raise _Slow(f"did not return within {timeout:g} s (--timeout)") from None
         return header, parts
 
     def close(self) -> None:

@@ -165,10 +165,10 @@ class Case:
         speed = np.max(np.abs(t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
         if self.relaxation == 0.0 and (self.metric == "inv" or h == 1):
             return bool(speed <= 8.0)
-        if self.space.metric.s not in (0.0, 1.0):
+        if self.space.metric.s not in (0.0, 1.0) or max(self.point.sizes) > 20:
             return False
         if h <= 2:
-            few = blocks <= (1 if self.unusual else 2)
-            return bool(few and speed <= 1.0 and np.max(self.condition, initial=1.0) <= 10.0)
+            few = blocks <= (1 if self.unusual else 4 if self.plain else 2)
+            return bool(few and speed <= 1.0 and speed * np.max(self.condition, initial=1.0) <= 3.0)
         easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
         return bool(self.plain and h == 3 and easy)  # half a second; three for h = 5

@@ -11,10 +11,10 @@ matrices squares it again. Sums over the rows add up √n roundings; of two vect
 a route by polarisation rounds the longer one. A factorised route loses κ alone (*attainable*).
 
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
-of the h²×h² system (it may lose κ^{3p/2}), leaves something to tell there, and no product leaves the range of the
-dtype. In double precision that is κ ≤ 350 for a projection, and far more for a gradient. The ratios of right
-implementations are below 10 as a rule and below 100 always, as far as has been seen (``python -m
-validation.implementations``). So
+of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell
+there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and some
+thousands for a gradient. The ratios of right implementations are below 10 as a rule and below 100 always, as far as has
+been seen (``python -m validation implementations``). So
 
 * above `DOUBTFUL` = 30 a row is *inaccurate*, which is a finding and passes;
 * *WRONG* takes evidence that rounding cannot explain: a ratio above `BEYOND_DOUBT` = 1,000 at one point, or above
@@ -124,7 +124,8 @@ class Check:
         """Where a verdict can rest on this case, per block."""
         if not case.in_range(2.0 + self.power):
             return np.zeros(case.point.block_shape, dtype=bool)
-        far, unit = self.unit(case, 1.5 * self.power), self.unit(case)
+        worst = max(1.5 * self.power, min(2.0 * self.power, 4.0))
+        far, unit = self.unit(case, worst), self.unit(case)
         return np.asarray((far <= 1.0) & (MANY_TIMES * unit <= 1.0))
 
 

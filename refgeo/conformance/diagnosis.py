@@ -35,6 +35,7 @@ Candidate = tuple[str, Parts]
 NO_DIAGNOSIS = "no common mistake gives these numbers"
 _POINTS = 4
 """At so many failing points a mistake must give the backend's numbers, if there are so many."""
+_REPEATS = 3
 _SMALL = 20_000
 """Numbers of a point that is called often."""
 _CLEAR = 15.0
@@ -655,17 +656,21 @@ def _by_place(check: Check, failing: list[Case], passing: list[Case]) -> str:
 
 def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
     """Called again, and called first thing in a new process."""
-    again = [_is_right(check, backend, scene.case) for scene in scenes]
-    if all(again):
+    again = [[_is_right(check, backend, scene.case) for _ in range(_REPEATS)] for scene in scenes]
+    if all(map(all, again)):
         return "right when called again with the same input: it depends on the calls before, or on chance"
-    fresh = backend.fresh()
-    if fresh is backend:
-        return ""
-    try:
-        cured = _is_right(check, fresh, scenes[0].case)
-    finally:
-        fresh.close()
-    return "right when it is the first call: it keeps something of the calls before (a cache?)" if cured else ""
+    if any(map(any, again)):
+        return "right and wrong by turns with the same input: it depends on the calls before, or on chance"
+    for _ in range(_REPEATS):
+        fresh = backend.fresh()
+        if fresh is backend:
+            return ""
+        try:
+            if not _is_right(check, fresh, scenes[0].case):
+                return ""
+        finally:
+            fresh.close()
+    return "right when it is the first call: it keeps something of the calls before (a cache?)"
 
 
 def _by_experiment(check: Check, backend: Backend, scenes: list[_Scene], passing: list[Case]) -> str:

@@ -11,13 +11,14 @@ from refgeo.arguments import Array
 from refgeo.conformance.case import Case
 from refgeo.conformance.precision import representable
 from refgeo.metrics.pair import PairTangentSpace, pair_metric
+from refgeo.operations import relative_speed
 from refgeo.pair import Pair
 
 KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
-    "orthogonal", "radial", "shared", "shared-first", "small", "tiny",
+    "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block",
 )  # fmt: skip
-TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125)
+TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125, 0.3, -1.7, -16.0)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
 """How long such vectors are beside the point."""
 
@@ -110,7 +111,12 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         b, h_v = zero, zero
     if kind in ("same", "equal"):
         b = a if kind == "same" else Pair(*a)
+    if kind == "zero-block":
+        others = np.arange(int(np.prod(point.block_shape))).reshape(point.block_shape) > 0
+        a, b, e, h_v = (x * np.where(others, 1.0, 0.0) for x in (a, b, e, h_v))
     v = a if kind == "radial" else 0.25 * a
+    if kind == "fast":  # as fast as exact geodesics are still enclosed
+        v = a * (6.0 / relative_speed(space, a))
     return {
         "a": a, "b": b, "e": e, "v": v, "hessian_e": loss.gradient(point), "hessian_w": loss.hessian(point, h_v),
         "hessian_v": h_v,

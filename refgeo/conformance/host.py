@@ -36,6 +36,8 @@ LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-
 """How the arrays of a call lie in memory."""
 
 MOST_TEXT = 400
+_CALLS = 4
+"""So many calls back, results and inputs must still be what they were."""
 
 _forks = [0]
 """How often this process has forked, in a list because a hook counts."""
@@ -122,7 +124,8 @@ class Host:
 
     def __init__(self, implementation: Any, capture: Capture) -> None:
         self.implementation, self.capture = implementation, capture
-        self._kept: list[tuple[Any, npt.NDArray[Any]]] = []
+        self._kept: list[list[tuple[Any, npt.NDArray[Any]]]] = []  # results of the last calls, and copies
+        self._given: list[list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = []  # and inputs
 
     def describe(self, functions: list[str]) -> dict[str, Any]:
         """What the implementation has."""
@@ -209,9 +212,11 @@ class Host:
             ],
             "changed": [i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(old, now[i]))],
             "aliases": _aliases(arrays, [*given, *now]),
-            "overwritten": any(not _same(copy, self._back(part)) for part, copy in self._kept),
+            "overwritten": any(not _same(copy, self._back(part)) for call in self._kept for part, copy in call),
+            "changed_later": any(not _same(copy, array) for call in self._given for array, copy in call),
         }
-        self._kept = [(part, array.copy()) for part, array in zip(result, arrays, strict=True)]
+        self._kept = [*self._kept, [(part, array.copy()) for part, array in zip(result, arrays, strict=True)]][-_CALLS:]
+        self._given = [*self._given, [(array, array.copy()) for array in given]][-_CALLS:]
         return {"status": "done", "notes": notes}, parts
 
     def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -252,13 +257,15 @@ class Host:
         """A whole sharpness routine on a diagonal network."""
         from refgeo.conformance.searches import call_routine
 
-        function, arrays = getattr(self.implementation, request["function"]), [np.array(array) for array in arrays]
+        function, given = getattr(self.implementation, request["function"]), arrays
+        arrays = [np.array(array) for array in arrays]
         value, perturbation, calls = call_routine(function, request, arrays, self._convert, self._back)
+        changed = [i for i, (old, new) in enumerate(zip(given, arrays, strict=True)) if not _same(old, new)]
         parts = [
             _real(np.asarray(value), ()),
             *(_real(self._back(x), a.shape) for x, a in zip(perturbation, arrays[:2], strict=True)),
         ]
-        return {"status": "done", "notes": {"calls": calls}}, parts
+        return {"status": "done", "notes": {"calls": calls, "changed": changed}}, parts
 
     def _apply(self, request: dict[str, Any], arrays: list[Any]) -> Any:
         chosen = [arrays[i] for i in request["order"]]

@@ -21,7 +21,7 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Refused
 from refgeo.conformance.case import Case
-from refgeo.conformance.checks import Check
+from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
 from refgeo.conformance.trial import Parts, Trial, beside, blockwise, combination
@@ -676,7 +676,7 @@ def _change_of_momenta(trial: Trial, v: Pair, there: Any, moving: Pair) -> Array
 
 @law(
     "geodesic", "straight_product_exact", "order exact, mix, n = m = h: the product G Hᵀ moves on a straight line",
-    scale=10.0, value=VALUES["geodesic_exact"], most=None,
+    scale=VALUE_CHECKS["geodesic_exact"].scale, value=VALUES["geodesic_exact"], most=None,
     where=lambda case: (case.metric, case.relaxation, len(set(case.point.sizes))) == ("mix", 0.0, 1),
 )  # fmt: skip
 def _(trial: Trial) -> Array:
@@ -710,6 +710,60 @@ def _product(parts: Parts) -> Array:
 def _product_error(trial: Trial, found: Array, right: Array, size: Array) -> Array:
     error = np.linalg.norm(np.where(np.isfinite(found), found - right, np.inf), axis=(-2, -1))
     return beside(np.asarray(error), size)
+
+
+def _moved_product(trial: Trial, point: Pair, v: Pair, **options: Any) -> Array:
+    return _product(trial.call("retraction", v, point=point, extra=(trial.case.t,), **options))
+
+
+def _products_agree(trial: Trial, found: Array, plain: Array) -> Array:
+    return _product_error(trial, found, plain, np.linalg.norm(plain, axis=(-2, -1)))
+
+
+@law(
+    "retraction", "any_memory_layout", "transposed, strided, reversed and read-only arrays are arrays, too",
+    most=FEW, scale=2.0,
+)  # fmt: skip
+def _(trial: Trial) -> Array:
+    point, v = trial.case.point, trial.case.vectors["v"]
+    plain = _moved_product(trial, point, v)
+    errors: list[Array] = [np.zeros(point.block_shape)]
+    for layout in LAYOUTS[1:]:
+        try:
+            errors.append(_products_agree(trial, _moved_product(trial, point, v, layout=layout), plain))
+        except (Refused, BackendFailure):  # a matter of conduct
+            continue
+    return np.asarray(np.max(errors, axis=0))
+
+
+@law(
+    "retraction", "remembers_nothing", "the result follows the arrays' contents, not their address or one factor alone",
+    most=FEW, scale=2.0,
+)  # fmt: skip
+def _(trial: Trial) -> Array:
+    point, v = trial.case.point, trial.case.vectors["v"]
+    plain = _moved_product(trial, point, v)
+    errors = [
+        _products_agree(trial, _moved_product(trial, point, v), plain),
+        _products_agree(trial, _moved_product(trial, point, v, do="again"), plain),
+    ]
+    for G, H in ((1.0, 2.0), (2.0, 1.0)) if trial.case.relaxation == 0.0 else ():  # homotheties
+        _moved_product(trial, point, v)
+        scaled = (Pair.unchecked(G * pair.G, H * pair.H) for pair in (point, v))
+        errors.append(_products_agree(trial, _moved_product(trial, *scaled), 2.0 * plain))
+    return np.asarray(np.max(errors, axis=0))
+
+
+@law("retraction", "loop_over_blocks", "a batch gives what its blocks give one by one", most=FEW, scale=2.0)
+def _(trial: Trial) -> Array:
+    case = trial.case.blocks(4)
+    point, v, whole = case.point, case.vectors["v"], Trial(trial.backend, case)
+    together = _moved_product(whole, point, v)
+    alone = np.empty_like(together)
+    for block in np.ndindex(point.block_shape):
+        one, other = (Pair(x.G[block], x.H[block]) for x in (point, v))
+        alone[block] = _moved_product(whole, one, other)
+    return np.full(trial.case.point.block_shape, np.max(_products_agree(whole, together, alone), initial=0.0))
 
 
 @law("retraction", "starts_at_the_point", "γ(0) = θ modulo the group: the product G Hᵀ is that of the point", most=None)

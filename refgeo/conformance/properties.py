@@ -48,6 +48,12 @@ class Situation:
         """The largest condition number."""
         return float(max(np.max(s[..., 0] / s[..., -1]) for s in self.singular_values))
 
+    @cached_property
+    def spread_of_kappa(self) -> float:
+        """The largest condition number of G beside the smallest."""
+        kappas = self.singular_values[0][..., 0] / self.singular_values[0][..., -1]
+        return float(np.max(kappas) / np.min(kappas))
+
     def zero(self, i: int) -> bool:
         """Whether a vector is zero."""
         return len(self.vectors) > i and not any(np.any(x) for x in self.vectors[i])
@@ -77,6 +83,11 @@ def _vectors_equal(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
         return False
     return all(np.array_equal(x, y) for x, y in zip(s.vectors[0], s.vectors[1], strict=True))
+
+
+def _zero_in_one_block(s: Situation) -> bool:
+    lengths = [np.hypot(*(np.linalg.norm(x, axis=(-2, -1)) for x in v)) for v in s.vectors]
+    return bool(s.batch) and any(np.any(x == 0.0) and np.any(x > 0.0) for x in lengths)
 
 
 def _is_vertical(s: Situation) -> bool:
@@ -151,6 +162,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for rows that are no multiple of 8": lambda s: s.sizes[0] > 8 and s.sizes[0] % 8 != 0,
     "where the first vector is zero": lambda s: s.zero(0),
     "where the last vector is zero": lambda s: s.zero(len(s.vectors) - 1),
+    "where a vector is zero in one block only": _zero_in_one_block,
     "where the G part of a vector is zero": lambda s: any(np.any(v.H) and not np.any(v.G) for v in s.vectors),
     "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
     "where both vectors are the same": _vectors_equal,
@@ -186,6 +198,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for κ > 20": lambda s: s.kappa > 20.0,
     "for κ > 50": lambda s: s.kappa > 50.0,
     "for κ > 100": lambda s: s.kappa > 100.0,
+    "where the blocks of a batch have different condition numbers": lambda s: s.spread_of_kappa > 1e3,
     "for t = 0": lambda s: s.t == 0.0,
     "for t < 0": lambda s: s.t is not None and s.t < 0.0,
     "for t < -1": lambda s: s.t is not None and s.t < -1.0,
@@ -193,6 +206,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for t = 1": lambda s: s.t == 1.0,
     "for t ≠ 1": lambda s: s.t is not None and s.t != 1.0,
     "for t > 1": lambda s: s.t is not None and s.t > 1.0,
+    "for t < -10": lambda s: s.t is not None and s.t < -10.0,
+    "for t that float32 does not hold": lambda s: s.t is not None and float(np.float32(s.t)) != s.t,
     "for t > 10": lambda s: s.t is not None and s.t > 10.0,
 }
 """What can be said of a call; each a dimension that the generated points cover."""

@@ -22,7 +22,7 @@ SHAPES: tuple[Shape, ...] = (
     ((), 1, 1, 1), ((), 7, 4, 1), ((), 1, 5, 1), ((), 6, 1, 1), ((), 2, 2, 2), ((), 4, 4, 4), ((), 5, 4, 2),
     ((), 10, 9, 4), ((), 5, 12, 3), ((), 6, 6, 3), ((), 3, 8, 3), ((), 8, 3, 3), ((), 9, 8, 7), ((), 8, 8, 8),
     ((), 12, 11, 9), ((), 16, 16, 16), ((), 20, 19, 17), ((), 34, 33, 32), ((), 513, 511, 2),
-    ((), 769, 769, 2), ((), 1025, 1023, 1), ((), 2050, 3, 1),
+    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 2050, 3, 1),
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
     ((2, 2), 2, 2, 2), ((40,), 3, 2, 2), ((144,), 2, 2, 1), ((2, 17), 2, 1, 1),
@@ -36,7 +36,7 @@ CONDITIONS: tuple[tuple[float, float], ...] = (
     (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (1e3, 1e3), (1e4, 1e4),
     (1e6, 1e6),
 )  # fmt: skip
-POINTS = ("random", "balanced", "orthonormal", "identity", "repeated", "clustered", "twins")
+POINTS = ("random", "balanced", "orthonormal", "identity", "repeated", "clustered", "twins", "uneven")
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
     "1e3,1": (1e3, 1.0), "1e-9": (1e-9, 1e-9), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
@@ -54,7 +54,7 @@ class Recipe:
         Of G and of H.
     point : str
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
-        nearly; G = H.
+        nearly; G = H; condition numbers that differ from block to block.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -112,7 +112,7 @@ class Recipe:
         return not (
             (self.point == "twins" and n != m)
             or (self.point in ("repeated", "clustered") and h < 2)
-            or (self.scale == "blocks" and blocks < 2)
+            or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
 
@@ -133,6 +133,8 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
+    yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
+    yield from (Recipe(((), n, 3, 2), (k, k), t=0.3) for n in (3, 4, 5) for k in (8.0, 20.0))  # exact geodesics, too
     yield from (Recipe(((), 6, 5, 4), t=t) for t in (TIMES[1], TIMES[2]))
     yield from (Recipe(shape, t=t) for t in TIMES[1:] for shape in (((), 5, 4, 2), ((2,), 7, 4, 1)))
     yield Recipe(((), 5, 4, 3), t=-TIMES[0])
@@ -204,9 +206,12 @@ def _factor(rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int,
     """Random factors with singular values from 1 down to 1/condition, in random directions."""
     left = np.linalg.qr(rng.standard_normal((*batch, rows, h)))[0]
     right = np.linalg.qr(rng.standard_normal((*batch, h, h)))[0]
-    spread = max(condition, 1.0) ** (-np.linspace(0.0, 1.0, h))
+    share: Any = 1.0
+    if kind == "uneven":
+        share = np.linspace(0.0, 1.0, int(np.prod(batch))).reshape(*batch, 1)
+    spread = max(condition, 1.0) ** (-share * np.linspace(0.0, 1.0, h))
     if kind in ("repeated", "clustered"):
-        spread = spread[np.arange(h) // 2]
+        spread = spread[..., np.arange(h) // 2]
     # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
     apart = {"repeated": 0.0, "clustered": 1e-9}.get(kind, 0.05)
     values = spread * (1.0 + apart * rng.standard_normal((*batch, h)))

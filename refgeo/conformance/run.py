@@ -250,7 +250,7 @@ class Run:
         """A row for each check and metric that met a case."""
         rows = []
         for tally in self.tallies.values():
-            if tally.measurements or tally.refusals or tally.breaches or tally.absent or tally.not_judged:
+            if tally.has_seen:
                 row = tally.row()
                 rows.append(
                     self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row

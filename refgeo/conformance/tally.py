@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure
+from refgeo.conformance.backend import BackendFailure, NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check
 from refgeo.conformance.contract import Breach
@@ -29,8 +29,8 @@ class Tally:
         Unusable results on decisive points, and on the others.
     breaches : list of (Measurement, in words)
         Of the contract.
-    refusals : list of (Measurement, why)
-        Cases for which the backend raised NotImplementedError.
+    refusals, not_called : list of (Measurement, why)
+        Cases for which the backend raised NotImplementedError; and those that it was not asked any more.
     absent : str
         The function that is missing.
     not_judged : int
@@ -47,6 +47,7 @@ class Tally:
     breakdowns: list[tuple[Measurement, str]] = field(default_factory=list)
     breaches: list[tuple[Measurement, str]] = field(default_factory=list)
     refusals: list[tuple[Measurement, str]] = field(default_factory=list)
+    not_called: list[tuple[Measurement, str]] = field(default_factory=list)
     absent: str = ""
     not_judged: int = 0
     remark: str = ""
@@ -60,6 +61,8 @@ class Tally:
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
                 self.add(trial.case, self.check.errors(trial), "returned NaN or infinity")
+        except NotCalled as error:
+            self.not_called.append((self.at(trial.case, np.inf), str(error)))
         except NotImplementedError as error:
             self.refusals.append((self.at(trial.case, np.inf), str(error)))
         except Breach as breach:
@@ -105,9 +108,16 @@ class Tally:
             (self.troubles, other.troubles),
             (self.breakdowns, other.breakdowns),
             (self.refusals, other.refusals),
+            (self.not_called, other.not_called),
         ):
             mine.extend(theirs)  # type: ignore[arg-type]
         self.absent, self.not_judged = other.absent, self.not_judged + other.not_judged
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether there is anything to say."""
+        found = self.measurements or self.refusals or self.not_called or self.breaches
+        return bool(found or self.absent or self.not_judged)
 
     @property
     def decisive(self) -> list[Measurement]:
@@ -190,6 +200,8 @@ class Tally:
             return Verdict.NOT_PROVIDED, f"{ABSENT} {self.absent}"
         if self.refusals and not self.measurements and not self.breaches:
             return Verdict.NOT_PROVIDED, self.refusals[0][1]
+        if self.not_called and not self.measurements:
+            return Verdict.NOT_JUDGED, self.not_called[0][1]
         if self.check.kind == "contract":
             return self._conduct()
         if self.troubles:
@@ -211,9 +223,10 @@ class Tally:
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
             found += "right, but less accurate than it could be"
             return Verdict.INACCURATE, "; ".join([*notes, found])
-        if self.refusals:
-            one, why = self.refusals[0]
-            notes.append(f"not at {len(self.refusals)} points, such as {one.case}: {why}")
+        missing = self.refusals + self.not_called
+        if missing:
+            one, why = missing[0]
+            notes.append(f"not at {len(missing)} points, such as {one.case}: {why}")
             return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
 
