@@ -269,7 +269,7 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
         ({"G": [[1.0]]}, "point mine: .*h"),
         ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
         ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "a_G and a_H go together"),
-        ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of G and H"),
+        ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of the point"),
         ({"t": [1.0, 2.0]}, "t: expected a finite number"),
         ({"hessian_v_G": np.ones((2, 2)), "hessian_v_H": np.ones((3, 2))}, "hessian_e, hessian_w and hessian_v go"),
         (

@@ -36,8 +36,10 @@ LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-
 """How the arrays of a call lie in memory."""
 
 MOST_TEXT = 400
-_CALLS = 4
-"""So many calls back, results and inputs must still be what they were."""
+_MUCH = 1 << 14
+"""Of calls with more numbers only the last one is remembered."""
+Kept = list[tuple[Any, npt.NDArray[Any]]]
+"""Arrays, and copies of them."""
 
 _forks = [0]
 """How often this process has forked, in a list because a hook counts."""
@@ -124,8 +126,7 @@ class Host:
 
     def __init__(self, implementation: Any, capture: Capture) -> None:
         self.implementation, self.capture = implementation, capture
-        self._kept: list[list[tuple[Any, npt.NDArray[Any]]]] = []  # results of the last calls, and copies
-        self._given: list[list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = []  # and inputs
+        self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
 
     def describe(self, functions: list[str]) -> dict[str, Any]:
         """What the implementation has."""
@@ -212,12 +213,22 @@ class Host:
             ],
             "changed": [i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(old, now[i]))],
             "aliases": _aliases(arrays, [*given, *now]),
-            "overwritten": any(not _same(copy, self._back(part)) for call in self._kept for part, copy in call),
-            "changed_later": any(not _same(copy, array) for call in self._given for array, copy in call),
+            **self._left_alone(given, result, arrays),
         }
-        self._kept = [*self._kept, [(part, array.copy()) for part, array in zip(result, arrays, strict=True)]][-_CALLS:]
-        self._given = [*self._given, [(array, array.copy()) for array in given]][-_CALLS:]
         return {"status": "done", "notes": notes}, parts
+
+    def _left_alone(self, given: Arrays, result: list[Any], arrays: Arrays) -> dict[str, bool]:
+        """Whether this call has changed what earlier ones with such arrays had returned, or had got."""
+        past = self._past.setdefault(tuple(array.shape for array in given), [])
+        found = {
+            "overwritten": any(not _same(copy, self._back(x)) for results, _ in past for x, copy in results),
+            "changed_later": any(not _same(copy, x) for _, inputs in past for x, copy in inputs),
+        }
+        results: Kept = [(x, array.copy()) for x, array in zip(result, arrays, strict=True)]
+        past.append((results, [(array, array.copy()) for array in given]))
+        few = sum(array.size for array in given) <= _MUCH
+        del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
+        return found
 
     def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Two calls, with the arrays and with their halves, alone and then at once in threads, several times."""

@@ -335,37 +335,50 @@ def _bound(metric: str, order: Any, network: Network, rho: float) -> float | Non
 def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) -> tuple[float, float]:
     """The dual bound, least over λ, and the value of the primal point that it suggests."""
     beta = network.u * network.v
-    g = network.X.T @ (network.X @ beta - network.y)
+    g, D = network.X.T @ (network.X @ beta - network.y), np.sum(network.X**2, axis=0)
     price = 2.0 * (beta**2 if metric == "mix" else np.ones_like(beta))  # ‖η‖² = Σ price b²
     sign = 0.0 if order == 1 else 1.0 if metric == "inv" else -1.0
-    root = np.polynomial.Polynomial([1.0, 1.0, 0.5 * sign])
-    moved = root * root - 1.0
-    D = np.sum(network.X**2, axis=0)
-    terms = [2.0 * gi * bi * moved + Di * bi**2 * moved * moved for gi, bi, Di in zip(g, beta, D, strict=True)]
+    moved = np.polynomial.Polynomial([1.0, 1.0, 0.5 * sign]).trim() ** 2 - 1.0
+    linear, quadratic = (np.asarray(p.coef, dtype=np.float64) for p in (moved, moved**2))
+    terms: Array = (D * beta**2)[:, None] * quadratic  # coefficients of every f_i
+    terms[:, : len(linear)] += (2.0 * g * beta)[:, None] * linear
 
-    def maximizers(multiplier: float) -> Array:
-        best = []
-        for term, cost in zip(terms, price, strict=True):
-            reach = rho / np.sqrt(cost)
-            lagrangian = term - multiplier * cost * np.polynomial.Polynomial([0.0, 0.0, 1.0])
-            roots = lagrangian.deriv().roots()
-            inside = roots.real[(np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots))) & (np.abs(roots.real) <= reach)]
-            candidates = np.array([0.0, -reach, reach, *inside])
-            best.append(candidates[int(np.argmax(lagrangian(candidates)))])
-        return np.array(best)
+    def gains(b: Array) -> Array:
+        return np.asarray(np.sum(_polynomials(terms, b[..., None])[..., 0], axis=-1))
 
-    def dual(log_multiplier: float) -> float:
-        multiplier = float(np.exp(log_multiplier))
-        b = maximizers(multiplier)
-        return multiplier * (rho**2 - float(price @ b**2)) + sum(float(t(x)) for t, x in zip(terms, b, strict=True))
+    def dual(log_multipliers: Array) -> tuple[Array, Array]:
+        multipliers = np.exp(log_multipliers)
+        lagrangians = np.broadcast_to(terms, (*multipliers.shape, *terms.shape)).copy()
+        lagrangians[..., 2] -= multipliers[..., None] * price
+        b = _maximizers(lagrangians, rho / np.sqrt(price))
+        return multipliers * (rho**2 - b**2 @ price) + gains(b), b
 
     grid = np.linspace(-12.0, 16.0, 57)
-    start = float(grid[int(np.argmin([dual(x) for x in grid]))])
+    start = float(grid[int(np.argmin(dual(grid)[0]))])
     found = scipy.optimize.minimize_scalar(
-        dual, bounds=(start - 0.6, start + 0.6), method="bounded", options={"xatol": 1e-12}
-    )
-    b = maximizers(float(np.exp(found.x)))
-    b = b * min(1.0, rho / max(float(np.sqrt(price @ b**2)), 1e-300))
-    on_sphere = b * rho / max(float(np.sqrt(price @ b**2)), 1e-300)
-    lower = max(sum(float(t(x)) for t, x in zip(terms, point, strict=True)) for point in (b, on_sphere))
+        lambda x: float(dual(np.asarray(x))[0]), bounds=(start - 0.6, start + 0.6), method="bounded",
+        options={"xatol": 1e-12},
+    )  # fmt: skip
+    b = dual(np.asarray(found.x))[1]
+    length = max(float(np.sqrt(b**2 @ price)), 1e-300)
+    lower = max(float(gains(b * factor)) for factor in (min(1.0, rho / length), rho / length))
     return float(found.fun), lower
+
+
+def _polynomials(coefficients: Array, x: Array) -> Array:
+    """Polynomials ``(..., k)`` at points ``(..., m)`` each."""
+    return np.asarray(np.polynomial.polynomial.polyval(x, np.moveaxis(coefficients, -1, 0)[..., None], tensor=False))
+
+
+def _maximizers(polynomials: Array, reach: Array) -> Array:
+    """Where polynomials are largest on [−reach, reach]: at an end, or where the slope vanishes (companion matrices)."""
+    count = polynomials.shape[-1]
+    slopes = polynomials[..., 1:] * np.arange(1, count)
+    companions = np.zeros((*slopes.shape[:-1], count - 2, count - 2))
+    companions[..., 1:, :-1] = np.eye(count - 3)
+    companions[..., -1] = -slopes[..., :-1] / slopes[..., -1:]
+    roots, ends = np.linalg.eigvals(companions), np.broadcast_to(reach, slopes.shape[:-1])[..., None]
+    inside = (np.abs(roots.imag) < 1e-7 * (1.0 + np.abs(roots))) & (np.abs(roots.real) <= ends)
+    candidates = np.concatenate([0.0 * ends, -ends, ends, np.where(inside, roots.real, 0.0)], axis=-1)
+    best = np.argmax(_polynomials(polynomials, candidates), axis=-1)
+    return np.asarray(np.take_along_axis(candidates, best[..., None], axis=-1)[..., 0])
