@@ -367,6 +367,26 @@ def test_gradient_in_coordinates_is_the_horizontal_part_of_the_derivative(name, 
     )
 
 
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.MixedMetric(0.1), rg.InterpolatedMetric(0.4)])
+@pytest.mark.parametrize("order", [1, 2])
+def test_coordinates_in_single_precision_stay_single(metric, order):
+    """Points and gradients of a search with dtype="float32", beside those in doubles."""
+    rng = np.random.default_rng(0)
+    space = metric.at(rg.Pair(rng.standard_normal((3, 6, 2)), rng.standard_normal((3, 5, 2))))
+    x = 0.1 * rng.standard_normal((3, 22))
+    e = rg.Pair(rng.standard_normal((3, 6, 2)), rng.standard_normal((3, 5, 2)))
+    single = rg.Pair.unchecked(*(factor.astype(np.float32) for factor in e))
+    there, gradient = (
+        space.point_at(x.astype(np.float32), order),
+        space.gradient_at(x.astype(np.float32), single, order),
+    )
+    assert {there.G.dtype, there.H.dtype, gradient.dtype} == {np.dtype(np.float32)}
+    assert np.allclose(flat(there), flat(space.point_at(x, order)), rtol=0.0, atol=1e-5)
+    assert np.allclose(gradient, space.gradient_at(x, e, order), rtol=0.0, atol=1e-5)
+    assert np.allclose(space.gradient_at(x, tuple(e), order), space.gradient_at(x, e, order), rtol=0.0, atol=0.0)
+    assert np.array_equal(flat(space.point_at(x)), flat(space.point_at(x, 2)))
+
+
 def test_order_is_checked():
     for name in ("elementwise", "euclidean", "constant", "product"):
         space = SPACES[name]

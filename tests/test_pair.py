@@ -4,9 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers import SHAPES, group_element, like, random_pair
+from helpers import SHAPES, conditioned_factor, group_element, like, random_pair
 
 import refgeo as rg
+from refgeo.balanced import balance
 
 
 @pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
@@ -164,3 +165,29 @@ def test_the_same_network_is_aligned_to_itself_and_another_to_the_nearest(seed):
     for _ in range(20):
         Q, _ = np.linalg.qr(np.eye(2) + 10.0 ** rng.uniform(-3, 0) * rng.standard_normal((3, 2, 2)))
         assert np.all(apart(found.transform(Q)) >= apart(found) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize(("n", "h"), [(12, 4), (300, 24)])
+@pytest.mark.parametrize("kappa", [1.0, 3.0, 1e3, 1e7])
+def test_columns_are_orthonormal_and_both_routes_to_them_are_taken(n, h, kappa):
+    """Householder's R for small blocks, Cholesky's for large ones of small κ: G R⁻¹ alone is orthonormal to κ·eps."""
+    rng = np.random.default_rng(0)
+    G, H = (conditioned_factor(rng, n, h, condition) for condition in (kappa, 2.0))
+    gauge = balance(np.stack([G, 3.0 * G]), np.stack([H, H]))
+    assert gauge.accurate == (n > 100 and kappa < 10.0, n > 100)
+    for Q, factor, root in zip(gauge.columns, (G, H), (gauge.root_G, gauge.root_H), strict=True):
+        assert np.abs(Q.mT @ Q - np.eye(h)).max() < 3e-14
+        assert np.abs(Q[0] @ root[0].T - factor).max() < 1e-14 * kappa + 1e-13
+    assert np.allclose(gauge.sigma[1], 3.0 * gauge.sigma[0], rtol=1e-12)
+
+
+def test_blocks_of_one_batch_take_their_own_route():
+    """Ill-conditioned and well-conditioned, huge and tiny blocks, in one large batch."""
+    rng = np.random.default_rng(0)
+    factors = [conditioned_factor(rng, 300, 24, kappa) for kappa in (1.0, 1e6)]
+    G = np.stack([factors[0], factors[1], 1e120 * factors[0], 1e-120 * factors[0]])
+    whole = balance(G, G)
+    for i in range(4):
+        alone = balance(G[i], G[i])
+        assert np.allclose(whole.sigma[i], alone.sigma, rtol=1e-12, atol=0.0)
+        assert np.abs(whole.columns[0][i].T @ whole.columns[0][i] - np.eye(24)).max() < 3e-14
