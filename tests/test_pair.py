@@ -192,4 +192,4 @@ def test_blocks_of_one_batch_take_their_own_route():
         assert np.allclose(whole.sigma[i], alone.sigma, rtol=1e-12, atol=0.0)
         Q, root = whole.columns[0][i], whole.root_G[i]
         assert np.abs(Q.T @ Q - np.eye(24)).max() < 3e-14
-        assert np.abs(Q @ root.T - G[i]).max() < 1e-12 * np.abs(G[i]).max()
+        assert np.abs(Q @ root.T - G[i]).max() < 1e-10 * np.abs(G[i]).max()  # κ·eps
