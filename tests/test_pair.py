@@ -193,3 +193,5 @@ def test_blocks_of_one_batch_take_their_own_route():
         Q, root = whole.columns[0][i], whole.root_G[i]
         assert np.abs(Q.T @ Q - np.eye(24)).max() < 3e-14
         assert np.abs(Q @ root.T - G[i]).max() < 1e-10 * np.abs(G[i]).max()  # κ·eps
+        raw = G[i] @ whole.white_G[i]  # from a Cholesky factor it would be orthonormal to κ²·eps only
+        assert np.abs(raw.T @ raw - np.eye(24)).max() < 1e-8
