@@ -795,3 +795,28 @@ def test_the_formula_of_a_metric_between_is_told():
     report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["s=0.5"], cases=["5x4x2/k3"])
     (row,) = (row for row in report.failures if row.kind == "value")
     assert row.statement.startswith("(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ")
+
+
+def test_a_retraction_may_choose_its_gauge():
+    """It is a curve in the quotient, at random in every fibre."""
+    rng = np.random.default_rng(0)
+
+    def retraction(metric, G, H, v_G, v_H, t):
+        h = G.shape[-1]
+        Q = np.linalg.qr(rng.standard_normal((h, h)))[0] * rng.choice([-1.0, 1.0])
+        return (G + t * v_G) @ Q, (H + t * v_H) @ Q
+
+    report = rg.check(SimpleNamespace(retraction=retraction), checks=["retraction"])
+    assert report.passed
+    assert not [row for row in report.findings if row.verdict is not Verdict.NOT_PROVIDED]
+
+
+def test_chance_is_no_cache():
+    rng = np.random.default_rng(0)
+
+    def gradient(*a):
+        return tuple(x * (1.01 if rng.random() < 0.4 else 1.0) for x in formulas.riemannian_gradient(*a))
+
+    report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
+    diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
+    assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}

@@ -127,6 +127,31 @@ def test_exceptions_name_file_and_line(tmp_path):
     assert broken == [], "an exception is no misconduct"
 
 
+@pytest.mark.parametrize("deed", ["time.sleep(1000)", "os._exit(11)"])
+def test_what_is_never_called_is_not_accused(deed, tmp_path):
+    """Right, but for a hang at an ill-conditioned point of inv: mix has done nothing, nor have other points of inv."""
+    file = written(tmp_path, f"if a[0] == 'inv' and np.linalg.cond(a[1]).max() > 1e5: {deed}")
+    report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "6x5x4"], timeout=3)
+    rows = {str(row): row for row in report.rows if row.kind == "value"}
+    assert report.passed
+    assert rows["christoffel[mix]"].verdict is Verdict.PASS
+    assert rows["christoffel[inv]"].verdict is (Verdict.PARTIAL if "sleep" in deed else Verdict.PASS)
+    assert ("did not return" if "sleep" in deed else "ended with status 11") in " ".join(
+        (rows["christoffel[inv]"].message, rows["christoffel[inv]"].no_result)
+    )
+    if "sleep" in deed:
+        assert "not called again" in rows["christoffel[inv]"].message
+        assert not report.passed_strictly
+
+
+def test_a_hang_at_a_decisive_point_is_wrong(tmp_path):
+    report = rg.check(written(tmp_path, "time.sleep(1000)"), checks=["christoffel"], metrics=["inv"], timeout=1)
+    rows = {row.check: row.verdict for row in report.rows}
+    assert rows["christoffel"] is Verdict.WRONG
+    assert rows["christoffel.koszul"] is Verdict.NOT_JUDGED
+    assert Verdict.PASS not in rows.values()
+
+
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"

@@ -122,6 +122,54 @@ def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
     assert "more than the proved bound" in complaint
 
 
+def test_a_routine_that_finds_nothing_is_inaccurate(few_problems):
+    report = judged(lambda metric, problem, G, H, rho, order: (0.0, (0.0 * G, 0.0 * H)))
+    assert {row.verdict for row in report.rows} == {Verdict.INACCURATE}
+    assert "finds 0% of the maximum" in report.rows[0].message
+
+
+def test_what_a_routine_does_besides_is_a_finding(few_problems):
+    def careless(metric, problem, G, H, rho, order):
+        found = ours(metric, problem, G, H, rho, order)
+        G *= 2.0
+        print("found it")
+        return found
+
+    report = judged(careless, metrics=["inv"])
+    assert {row.verdict for row in report.rows} == {Verdict.CONTRACT}
+    for said in ("writes to the arrays it gets", "prints 'found it'", "% of the maximum"):
+        assert said in report.rows[0].message
+    assert report.passed
+    assert not report.passed_strictly
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda G, H: (G, np.abs(H)), "but the loss there increases by"),
+        (lambda G, H: (np.abs(G), H), "but the loss there increases by"),
+    ],
+)
+def test_signs_matter(mistake, said, few_problems):
+    report = judged(lambda metric, problem, G, H, rho, order: ours(metric, problem, *mistake(G, H), rho, order))
+    assert {row.verdict for row in report.rows} == {Verdict.WRONG}
+    assert said in report.rows[0].message
+
+
+def test_a_result_kept_by_shape_and_radius_is_seen(monkeypatch):
+    """Two problems have the same size."""
+    monkeypatch.setattr(searches, "RADII", (0.1,))
+    kept = {}
+
+    def keeping(metric, problem, G, H, rho, order):
+        key = metric, order, G.shape, rho
+        if key not in kept:
+            kept[key] = ours(metric, problem, G, H, rho, order)
+        return kept[key]
+
+    assert {row.verdict for row in judged(keeping).rows} == {Verdict.WRONG}
+
+
 def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems):
     def lazy(metric, problem, G, H, rho, order):
         step = 0.8

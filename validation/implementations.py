@@ -106,6 +106,29 @@ def _by_cholesky(F, M):
     return np.linalg.solve(T(L), np.linalg.solve(L, M))
 
 
+def _by_cofactors(F, M):
+    """The adjugate over the determinant for h ≤ 4, which loses κ(S)²."""
+    S = T(F) @ F
+    h = S.shape[-1]
+    if h > 4:
+        return np.linalg.solve(S, M)
+
+    def determinant(A):
+        if A.shape[-1] == 0:
+            return np.ones(A.shape[:-2], dtype=A.dtype)
+        return sum((-1) ** j * A[..., 0, j] * determinant(without(A, 0, j)) for j in range(A.shape[-1]))
+
+    def without(A, i, j):
+        return np.delete(np.delete(A, i, axis=-2), j, axis=-1)
+
+    size = np.abs(S).max(axis=(-2, -1), keepdims=True)
+    S = S / size
+    cofactors = np.empty_like(S)
+    for i, j in np.ndindex(h, h):
+        cofactors[..., i, j] = (-1) ** (i + j) * determinant(without(S, i, j))
+    return (T(cofactors) / determinant(S)[..., None, None]) @ M / size
+
+
 def _by_qr(F, M):
     R = np.linalg.qr(F, mode="r")
     return np.linalg.solve(R, np.linalg.solve(T(R), M))
@@ -401,6 +424,7 @@ def right_backends(only_numpy=False):
         "Gram, explicit inverse, eigh": _backend(lambda F, M: np.linalg.inv(T(F) @ F) @ M),
         "Cholesky": _backend(_by_cholesky),
         "QR": by_qr,
+        "cofactors": _backend(_by_cofactors),
         "pseudo-inverse": _backend(_by_pinv),
         "pseudo-inverse of the Gram matrix": _backend(_solved_by(_by_svd_of_the_gram)),
         "least squares": _backend(_by_lstsq),
