@@ -712,8 +712,8 @@ def _product_error(trial: Trial, found: Array, right: Array, size: Array) -> Arr
     return beside(np.asarray(error), size)
 
 
-def _moved_product(trial: Trial, point: Pair, v: Pair, **options: Any) -> Array:
-    return _product(trial.call("retraction", v, point=point, extra=(trial.case.t,), **options))
+def _moved_product(trial: Trial, point: Pair, v: Pair, t: float | None = None, **options: Any) -> Array:
+    return _product(trial.call("retraction", v, point=point, extra=(trial.case.t if t is None else t,), **options))
 
 
 def _products_agree(trial: Trial, found: Array, plain: Array) -> Array:
@@ -747,10 +747,10 @@ def _(trial: Trial) -> Array:
         _products_agree(trial, _moved_product(trial, point, v), plain),
         _products_agree(trial, _moved_product(trial, point, v, do="again"), plain),
     ]
-    for G, H in ((1.0, 2.0), (2.0, 1.0)) if trial.case.relaxation == 0.0 else ():  # homotheties
-        _moved_product(trial, point, v)
-        scaled = (Pair.unchecked(G * pair.G, H * pair.H) for pair in (point, v))
-        errors.append(_products_agree(trial, _moved_product(trial, *scaled), 2.0 * plain))
+    for G, H in ((1.0, 2.0), (2.0, 1.0)):  # at t = 0, where any retraction is known
+        _moved_product(trial, point, v, 0.0)
+        scaled = Pair.unchecked(G * point.G, H * point.H)
+        errors.append(_products_agree(trial, _moved_product(trial, scaled, v, 0.0), scaled.product))
     return np.asarray(np.max(errors, axis=0))
 
 

@@ -68,8 +68,10 @@ class Tally:
         except Breach as breach:
             self.breaches.append((self.at(trial.case, 1.0), str(breach)))
         except BackendFailure as failure:
-            # A failure where a value can be expected; where none can, no digits kept.
-            self.add(trial.case, np.full(trial.case.point.block_shape, np.inf), str(failure))
+            # A failure where values can be expected; where none can in some block, the others go unjudged with it.
+            decisive = self.check.decisive(trial.case)
+            lost = np.where(decisive, np.inf if decisive.all() else np.nan, np.inf)
+            self.add(trial.case, lost, str(failure))
 
     def saw(self, case: Case, breach: str | None) -> None:
         """Count a call that kept the contract, or broke it."""
