@@ -51,6 +51,21 @@ def test_the_mix_geodesic_ends_where_the_pair_geometry_says():
     assert np.all(np.isfinite(diagonal.geodesic("inv", u, v, *velocity, t=100.0)))
 
 
+def test_each_network_of_a_batch_ends_by_itself():
+    """1 + 2bt = 0 at t = 1/(2|b|) where b < 0; the first of the batch is named."""
+    u, v = np.ones((3, 2)), np.full((3, 2), 2.0)
+    b = np.array([[0.1, -0.25], [-1.0, 0.5], [0.3, 0.2]])
+    assert np.allclose(diagonal.end_time("mix", u, v, b * u, b * v), [2.0, 0.5, np.inf], rtol=1e-15)
+    assert np.allclose(diagonal.end_time("mix", u, v, -b * u, -b * v), [5.0, 1.0, 1.0 / 0.6], rtol=1e-15)
+    with pytest.raises(
+        rg.GeodesicIncompleteError, match=r"of network \(1,\) reaches a zero of u ⊙ v at t = 0\.5,"
+    ) as caught:
+        diagonal.geodesic("mix", u, v, b * u, b * v, 0.5)
+    assert (caught.value.block, caught.value.time) == ((1,), 0.5)
+    moved, _ = diagonal.geodesic("mix", u, v, b * u, b * v, 0.4)
+    assert np.allclose(moved, np.sqrt(1.0 + 0.8 * b), rtol=1e-15)
+
+
 def test_mix_asks_for_a_horizontal_velocity_and_frozen_coordinates_stay():
     with pytest.raises(ValueError, match="eta_u, eta_v: expected a horizontal velocity"):
         diagonal.geodesic("mix", [1.0], [1.0], [1.0], [0.0])
