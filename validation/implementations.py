@@ -502,16 +502,16 @@ def report(values, path):
     for key, found in values.items():
         profile, dtype, seed = key.split(":")[0].split(", ")
         for name, verdict in found.items():
-            row = rows.setdefault((name, profile, dtype), {"seeds": set(), "accused": 0, "findings": 0, "worst": 0.0})
-            row["seeds"].add(seed)
+            row = rows.setdefault((name, profile), {"runs": 0, "accused": 0, "float64": 0.0, "float32": 0.0})
+            row["runs"] += 1
             row["accused"] += bool(verdict["accused"])
-            row["findings"] += bool(verdict["findings"])
-            row["worst"] = max(row["worst"], verdict["worst"])
+            row[dtype] = max(row[dtype], verdict["worst"])
             for line in [f"WRONG {one}" for one in verdict["accused"]] + verdict["findings"]:
                 experiment.console.print(f"{name}, {dtype}, {seed}: {line}", soft_wrap=True, highlight=False)
-    header = ["implementation", "profile", "numbers", "seeds", "accused", "worst ratio"]
+    header = ["implementation", "profile", "runs", "accused", "worst ratio, float64", "float32"]
     lines = [
-        [*key, str(len(row["seeds"])), str(row["accused"]), f"{row['worst']:.1f}"] for key, row in sorted(rows.items())
+        [name, profile, str(row["runs"]), str(row["accused"]), f"{row['float64']:.1f}", f"{row['float32']:.1f}"]
+        for (name, profile), row in sorted(rows.items())
     ]
     experiment.table(header, lines, path)
     return sum(row["accused"] for row in rows.values())

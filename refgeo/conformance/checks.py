@@ -47,6 +47,11 @@ SEVERAL = 3
 """Points, different ones, that must agree where none alone is beyond doubt."""
 
 
+def anywhere(case: Case) -> bool:
+    """Every case is one for a check."""
+    return True
+
+
 @dataclass(frozen=True)
 class Check:
     """One thing that must hold.
@@ -88,7 +93,7 @@ class Check:
     power: float
     scale: float = 1.0
     roundoff_power: float = 1.0
-    applies: Callable[[Case], bool] = lambda case: True
+    applies: Callable[[Case], bool] = anywhere
     needs: tuple[str, ...] = ()
     value: Value | None = None
     most: int | None = None

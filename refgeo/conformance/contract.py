@@ -13,7 +13,7 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Observed, Refused
 from refgeo.conformance.case import Case
-from refgeo.conformance.checks import Check
+from refgeo.conformance.checks import Check, anywhere
 from refgeo.conformance.host import LAYOUTS
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.trial import Parts, Trial
@@ -70,7 +70,7 @@ def _register(
     name: str,
     statement: str,
     errors: Callable[[Operation, Trial], Array],
-    applies: Callable[[Case], bool] = lambda case: True,
+    applies: Callable[[Case], bool] = anywhere,
 ) -> None:
     for operation in OPERATIONS.values():
         full = f"{operation.name}.{name}"

@@ -21,7 +21,7 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, Refused
 from refgeo.conformance.case import Case
-from refgeo.conformance.checks import VALUE_CHECKS, Check
+from refgeo.conformance.checks import VALUE_CHECKS, Check, anywhere
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
 from refgeo.conformance.trial import Parts, Trial, beside, blockwise, combination
@@ -39,10 +39,6 @@ for any other: values are judged everywhere.
 Law = Callable[[Trial], Any]
 
 
-def _anywhere(case: Case) -> bool:
-    return True
-
-
 def law(
     function: str,
     name: str,
@@ -51,7 +47,7 @@ def law(
     needs: Sequence[str] = (),
     scale: float = 1.0,
     differenced: bool = False,
-    where: Callable[[Case], bool] = _anywhere,
+    where: Callable[[Case], bool] = anywhere,
     most: int | None = MANY,
     unusual: int = 0,
     value: Value | None = None,
@@ -302,7 +298,7 @@ for _value in VALUES.values():
     ):  # fmt: skip
         law(
             _value.operation.name, _name if _value.order is None else f"{_name}_{_value.order}", _statement,
-            most=FEW, value=_value, scale=2.0, where=_is_small if _value.order == "exact" else _anywhere,
+            most=FEW, value=_value, scale=2.0, where=_is_small if _value.order == "exact" else anywhere,
         )(partial(_errors, value=_value))  # fmt: skip
 
 # Inner product -------------------------------------------------------------------------------------------------

@@ -259,11 +259,11 @@ class Run:
 
     def _explained(self, tally: Tally, row: Row) -> Row:
         """With the mistake that gives these numbers, where one does at every point tried."""
-        wrong = list(dict.fromkeys(one.case for one in tally.doubtful))
+        wrong = {one.case for one in tally.doubtful}
         decisive = {one.case for one in tally.decisive}
         cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive]
-        failing = [case for case in cases if case.name in set(wrong)]
-        passing = [case for case in cases if case.name not in set(wrong)]
+        failing = [case for case in cases if case.name in wrong]
+        passing = [case for case in cases if case.name not in wrong]
         if not failing or tally.troubles:
             return row
         wrong_already = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -134,9 +133,9 @@ class Tally:
     @property
     def is_wrong(self) -> bool:
         """Whether no rounding explains what was seen: one ratio beyond doubt, or several points that agree."""
-        ratios = Counter[str]()
+        ratios: dict[str, float] = {}
         for one in self.doubtful:
-            ratios[one.case] = max(ratios[one.case], one.ratio)  # type: ignore[assignment]
+            ratios[one.case] = max(ratios.get(one.case, 0.0), one.ratio)
         several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
         return bool(self.troubles) or several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
 
