@@ -2,7 +2,7 @@ r"""Lower bounds: points of the ball that are local maxima.
 
 For μ large enough F(W(t)) + ½μ‖t‖² is convex near t. A convex function lies above its tangent plane, so the maximizer
 of the tangent plane over the ball is an ascent: t⁺ ∝ ∇ + μt, cut off where the manifold ends (a power iteration, where
-F is quadratic in t). μ is 0 until a step loses, and then grows until one gains. Newton's method on the sphere finishes.
+F is quadratic in t). μ is 0 until a step loses, and then grows until one gains.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.diagonal.geometry import Geometry, on_sphere
+from refgeo.diagonal.geometry import Geometry
 from refgeo.diagonal.problem import Problem
-
-_NEWTON_STEPS = 12
 
 
 def value_at(problem: Problem, geometry: Geometry, t: Array) -> Array:
@@ -39,40 +37,6 @@ def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: i
         if np.all(settled | (caution > 1e6 * size)):
             break
     return t, value
-
-
-def polished(problem: Problem, geometry: Geometry, t: Array, value: Array, rho: Array) -> Array:
-    """Newton's method for stationary points on the sphere ‖t‖ = ρ; a step that loses is not taken.
-
-    With λ = tᵀ∇/ρ², (∇² − λ) s + κt = −(∇ − λt) and tᵀs = 0.
-    """
-    beta = problem.beta
-    d = t.shape[-1]
-    for _ in range(_NEWTON_STEPS):
-        slope = geometry.slope(beta, t)
-        _, down = problem.increase_and_gradient(geometry.shift(beta, t))
-        gradient = down * slope
-        multiplier = np.sum(t * gradient, axis=-1) / rho**2
-        H = 2.0 * slope[..., :, None] * problem.gram * slope[..., None, :]
-        H[..., range(d), range(d)] += down * geometry.curvature(beta, t) - multiplier[..., None]
-        system = np.zeros((*H.shape[:-2], d + 1, d + 1))
-        scale = np.abs(multiplier) + np.max(np.abs(H), axis=(-2, -1))
-        scale = np.where(scale > 0.0, scale, 1.0)
-        system[..., :d, :d] = H / scale[..., None, None]
-        system[..., :d, d] = system[..., d, :d] = t / rho[..., None]
-        right_side = np.zeros((*t.shape[:-1], d + 1))
-        right_side[..., :d] = -(gradient - multiplier[..., None] * t) / scale[..., None]
-        try:
-            step = np.linalg.solve(system, right_side[..., None])[..., :d, 0]
-        except np.linalg.LinAlgError:  # one of the batch is singular: a direction without curvature
-            break
-        candidate = on_sphere(t + step, rho)
-        new_value = value_at(problem, geometry, candidate)
-        better = np.isfinite(new_value) & (new_value > value)
-        if not better.any():
-            break
-        t, value = np.where(better[..., None], candidate, t), np.where(better, new_value, value)
-    return t
 
 
 def _value_and_gradient(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array]:

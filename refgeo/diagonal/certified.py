@@ -41,7 +41,7 @@ from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 EXACT = 1e-10
 """Relative gap up to which a value counts as exact."""
 _ROUNDING = 1e-11
-_STEPS, _FEWER_STEPS = 400, 60
+_STEPS, _FEWER_STEPS = 4000, 60
 _SEPARABLE_FROM = 0.5
 """For smaller radii the ball around the feasible set is the better bound, unless XᵀX is diagonal."""
 
@@ -234,7 +234,7 @@ def _worst_case(
         D = separable.dominating_diagonal(problem.moving(problem.gram), beta)
         bound = separable.dual(geometry, beta, problem.moving_g, D, rho)
         uppers.append(bound.upper)
-        starts += _fillings(bound, rho)
+        starts += [bound.inside, bound.outside]
     if not is_diagonal:
         starts += _guesses(problem, geometry, rho, n_starts, rng)
     together = np.stack([np.broadcast_to(start, shape) for start in starts])
@@ -242,9 +242,8 @@ def _worst_case(
     steps = _STEPS if tight else _FEWER_STEPS
     ends, values = ascent.climbed(problem, geometry, together, np.broadcast_to(rho, together.shape[:-1]), steps)
     best = np.argmax(np.where(np.isnan(values), -math.inf, values), axis=0)[None]
-    t, value = (np.take_along_axis(ends, best[..., None], 0)[0], np.take_along_axis(values, best, 0)[0])
+    t = np.take_along_axis(ends, best[..., None], 0)[0]
     if tight and not isinstance(geometry, Mixed):
-        t = ascent.polished(problem, geometry, t, value, rho)
         uppers.append(outer.ellipsoid(problem, geometry, t, rho))
     return _certified(problem, geometry, rho, t, uppers, leaves)
 
@@ -292,21 +291,6 @@ def _is_diagonal(gram: Array) -> bool:
     """But for rounding."""
     off = np.where(np.eye(gram.shape[-1], dtype=bool), 0.0, gram)
     return bool(np.max(np.abs(off)) <= 1e-13 * np.max(np.abs(gram)))
-
-
-def _fillings(bound: separable.Dual, rho: Array) -> list[Array]:
-    """Points on the sphere near the dual's maximizers; where these jump, one coordinate takes what is left."""
-    inside, outside = bound.inside, bound.outside
-    jump = np.argmax(np.abs(inside - outside), axis=-1)[..., None]
-    rest = np.copy(inside)
-    np.put_along_axis(rest, jump, 0.0, axis=-1)
-    room = np.sqrt(np.maximum(rho**2 - np.sum(rest * rest, axis=-1), 0.0))[..., None]
-    filled = []
-    for sign in (1.0, -1.0):
-        point = np.copy(rest)
-        np.put_along_axis(point, jump, sign * room, axis=-1)
-        filled.append(point)
-    return [*filled, inside, outside]
 
 
 def _alone(problem: Problem, geometry: Geometry, rho: Array) -> Array:
