@@ -391,3 +391,16 @@ def test_bad_arguments_are_named(change, message):
     arguments = {"metric": "inv", "u": np.ones(2), "v": np.ones(2), "X": np.eye(2), "y": np.ones(2), "rho": 0.1}
     with pytest.raises((ValueError, TypeError), match=message):
         diagonal.worst_case(**(arguments | change))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("d", [1, 3])
+def test_of_two_opposite_maxima_of_mix_the_one_in_the_domain_is_taken(sign, d):
+    """At zero residual F(w) = ‖w‖² is even; w = −β is the end of the manifold, on one side only: 2ρ² is reached."""
+    beta = np.array([sign, 0.5, -0.5])[:d]
+    found = diagonal.worst_case("mix", np.abs(beta), np.sign(beta), np.eye(d), beta, [[0.9], [0.3]])
+    assert np.allclose(found.lower, found.upper, rtol=1e-14)
+    assert np.allclose(found.lower[:, 0], 2.0 * np.array([0.9, 0.3]) ** 2, rtol=1e-14)
+    assert not np.any(found.leaves_domain)
+    moved = diagonal.geodesic("mix", np.abs(beta), np.sign(beta), *found.maximizer)
+    assert np.allclose(np.sum((moved[0] * moved[1] - beta) ** 2, axis=-1), found.lower, rtol=1e-12)
