@@ -38,8 +38,8 @@ LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
-Kept = list[tuple[Any, npt.NDArray[Any]]]
-"""Arrays, and copies of them."""
+Kept = list[tuple[Any, bytes]]
+"""Arrays, and what was in them."""
 
 _forks = [0]
 """How often this process has forked, in a list because a hook counts."""
@@ -221,11 +221,11 @@ class Host:
         """Whether this call has changed what earlier ones with such arrays had returned, or had got."""
         past = self._past.setdefault(tuple(array.shape for array in given), [])
         found = {
-            "overwritten": any(not _same(copy, self._back(x)) for results, _ in past for x, copy in results),
-            "changed_later": any(not _same(copy, x) for _, inputs in past for x, copy in inputs),
+            "overwritten": any(self._back(x).tobytes() != content for results, _ in past for x, content in results),
+            "changed_later": any(x.tobytes() != content for _, inputs in past for x, content in inputs),
         }
-        results: Kept = [(x, array.copy()) for x, array in zip(result, arrays, strict=True)]
-        past.append((results, [(array, array.copy()) for array in given]))
+        results: Kept = [(x, array.tobytes()) for x, array in zip(result, arrays, strict=True)]
+        past.append((results, [(array, array.tobytes()) for array in given]))
         few = sum(array.size for array in given) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
         return found

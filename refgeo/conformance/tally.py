@@ -100,7 +100,10 @@ class Tally:
             lost += [one] if np.isinf(error) else []
         if lost:
             hit = [one for one in lost if one.decisive]
-            (self.troubles if hit else self.breakdowns).append(((hit or lost)[0], trouble))
+            if hit:
+                self.troubles.append((hit[0], trouble))
+            else:
+                self.breakdowns.append((max(lost, key=lambda one: one.condition), trouble))
 
     def absorb(self, other: Tally) -> None:
         """Add what another tally of the same check has seen."""
@@ -208,7 +211,8 @@ class Tally:
         if self.troubles:
             one, what = self.troubles[0]
             return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
-        notes = [f"{self.not_judged} blocks not judged: no reference value to compare with"] if self.not_judged else []
+        reason = "no reference value, or a failure in another block of the batch"
+        notes = [f"{self.not_judged} blocks not judged: {reason}"] if self.not_judged else []
         if not self.decisive:
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
