@@ -307,6 +307,7 @@ def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
         assert next(csv.DictReader(stream))["value"] == ""
 
 
+@pytest.mark.slow
 def test_your_own_checkpoints_with_the_pages_example(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

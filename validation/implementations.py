@@ -114,12 +114,14 @@ def _by_cofactors(F, M):
         return np.linalg.solve(S, M)
 
     def determinant(A):
-        if A.shape[-1] == 0:
-            return np.ones(A.shape[:-2], dtype=A.dtype)
+        if A.shape[-1] < 3:
+            a = A if A.shape[-1] else np.ones((*A.shape[:-2], 1, 1), dtype=A.dtype)
+            return a[..., 0, 0] if A.shape[-1] < 2 else a[..., 0, 0] * a[..., 1, 1] - a[..., 0, 1] * a[..., 1, 0]
         return sum((-1) ** j * A[..., 0, j] * determinant(without(A, 0, j)) for j in range(A.shape[-1]))
 
     def without(A, i, j):
-        return np.delete(np.delete(A, i, axis=-2), j, axis=-1)
+        rows, columns = ([k for k in range(A.shape[-1]) if k != one] for one in (i, j))
+        return A[..., rows, :][..., columns]
 
     size = np.abs(S).max(axis=(-2, -1), keepdims=True)
     S = S / size

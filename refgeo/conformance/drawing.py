@@ -18,7 +18,7 @@ KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
     "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block",
 )  # fmt: skip
-TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125, 0.3, -1.7, -16.0)
+TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125, 0.3, -16.0)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
 """How long such vectors are beside the point."""
 
