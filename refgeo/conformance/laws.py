@@ -255,10 +255,15 @@ def _same_twice(trial: Trial, value: Value) -> Array:
 
 def _any_memory_layout(trial: Trial, value: Value) -> Array:
     plain = trial.value(value)
+    return _over_layouts(trial, lambda layout: _again(trial, value, plain, layout=layout))
+
+
+def _over_layouts(trial: Trial, error_with: Callable[[str], Array]) -> Array:
+    """The largest error with arrays in any memory layout that is taken."""
     errors: list[Array] = [np.zeros(trial.case.point.block_shape)]
     for layout in LAYOUTS[1:]:
         try:
-            errors.append(_again(trial, value, plain, layout=layout))
+            errors.append(error_with(layout))
         except (Refused, BackendFailure):  # a matter of conduct
             continue
     return np.asarray(np.max(errors, axis=0))
@@ -723,13 +728,9 @@ def _products_agree(trial: Trial, found: Array, plain: Array) -> Array:
 def _(trial: Trial) -> Array:
     point, v = trial.case.point, trial.case.vectors["v"]
     plain = _moved_product(trial, point, v)
-    errors: list[Array] = [np.zeros(point.block_shape)]
-    for layout in LAYOUTS[1:]:
-        try:
-            errors.append(_products_agree(trial, _moved_product(trial, point, v, layout=layout), plain))
-        except (Refused, BackendFailure):  # a matter of conduct
-            continue
-    return np.asarray(np.max(errors, axis=0))
+    return _over_layouts(
+        trial, lambda layout: _products_agree(trial, _moved_product(trial, point, v, layout=layout), plain)
+    )
 
 
 @law(
