@@ -6,8 +6,9 @@ tests load on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from refgeo.deferred import deferred
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
 from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
 from refgeo.metrics.elementwise import ElementwiseMetric
@@ -79,28 +80,17 @@ __all__ = [
     "worst_case_sharpness",
 ]
 
-_DEFERRED = {
-    "Distance": "refgeo.distance",
-    "Report": "refgeo.conformance",
-    "check": "refgeo.conformance",
-    "quotient_distance": "refgeo.distance",
-    "value_and_grad": "refgeo.gradients",
-}
-_DEFERRED_MODULES = (
-    "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "symmetry", "testing",
-    "toy",
+__getattr__, __dir__ = deferred(
+    __name__,
+    modules=(
+        "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "symmetry", "testing",
+        "toy",
+    ),
+    names={
+        "Distance": "distance",
+        "Report": "conformance.report",
+        "check": "conformance.run",
+        "quotient_distance": "distance",
+        "value_and_grad": "gradients",
+    },
 )  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name in _DEFERRED_MODULES:
-        return importlib.import_module(f"refgeo.{name}")
-    if name not in _DEFERRED:
-        raise AttributeError(f"module 'refgeo' has no attribute {name!r}")
-    return getattr(importlib.import_module(_DEFERRED[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_DEFERRED, *_DEFERRED_MODULES])

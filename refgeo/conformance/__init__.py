@@ -1,9 +1,30 @@
-"""The conformance kit: judge somebody's implementation of the geometry against rigorous enclosures."""
+"""The conformance kit: judge somebody's implementation of the geometry against rigorous enclosures.
 
-from refgeo.conformance import vectors
-from refgeo.conformance.backend import Backend
-from refgeo.conformance.host import BackendError
-from refgeo.conformance.report import Report, Row, Verdict
-from refgeo.conformance.run import check
+Everything loads on first use: the process of a backend needs `refgeo.conformance.host` only.
+"""
+
+from typing import TYPE_CHECKING
+
+from refgeo.deferred import deferred
+
+if TYPE_CHECKING:
+    from refgeo.conformance import vectors
+    from refgeo.conformance.backend import Backend
+    from refgeo.conformance.host import BackendError
+    from refgeo.conformance.report import Report, Row, Verdict
+    from refgeo.conformance.run import check
 
 __all__ = ["Backend", "BackendError", "Report", "Row", "Verdict", "check", "vectors"]
+
+__getattr__, __dir__ = deferred(
+    __name__,
+    modules=["vectors"],
+    names={
+        "Backend": "backend",
+        "BackendError": "host",
+        "Report": "report",
+        "Row": "report",
+        "Verdict": "report",
+        "check": "run",
+    },
+)

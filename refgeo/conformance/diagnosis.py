@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
+import scipy  # its modules load where they are used: optimize takes as long as the rest of the kit
 
 from refgeo import formulas
 from refgeo.arguments import Array

@@ -190,11 +190,12 @@ class Run:
         """Put a case to a check, if it is one for it; what is seen goes to the run's own tally, or the one given."""
         limited = tally is None
         tally = tally or self.tallies[one.name, case.metric]
+        if not self.backend.provides(one.operation.name):
+            tally.absent = one.operation.name
+            return
         fitting = self._fitting(one, case, limited)
         if fitting is not None:
             tally.run(Trial(self.backend, fitting, self._watch))
-        elif not self.backend.provides(one.operation.name):
-            tally.absent = one.operation.name
 
     def _fitting(self, one: Check, case: Case, limited: bool) -> Case | None:
         """The case, or its first blocks, if the check has something to say of it (and not yet said it often enough)."""
@@ -204,16 +205,15 @@ class Run:
             return None
         if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
             case = case.blocks(2)
-        if limited and case.entries > LARGE and self._large[one.name, case.metric] > 1:
+        large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape), case.unusual)
+        if limited and case.entries > LARGE and self._large[large] > 1:
+            return None
+        if limited and one.most is not None and self._tried[tried] >= (one.unusual if case.unusual else one.most):
             return None
         if not (one.applies(case) and np.all(one.decisive(case))):
             return None
-        if one.most is not None and limited:
-            key = one.name, case.metric, bool(case.point.block_shape), case.unusual
-            if self._tried[key] >= (one.unusual if case.unusual else one.most):
-                return None
-            self._tried[key] += 1
-        self._large[one.name, case.metric] += case.entries > LARGE
+        self._tried[tried] += limited
+        self._large[large] += case.entries > LARGE
         return case
 
     def _watch(self, operation: Operation, case: Case, observed: Observed) -> None:

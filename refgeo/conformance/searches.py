@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
+import scipy  # its modules load where they are used: optimize takes longer than the rest of a short run
 
 from refgeo import diagonal
 from refgeo.arguments import Array

@@ -1,0 +1,25 @@
+"""Names of a package that load on first use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+
+def deferred(
+    package: str, modules: Collection[str], names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of `package`: its `modules`, and `names` with the module that each is in."""
+
+    def get(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+
+    def listed() -> list[str]:
+        return sorted({*vars(importlib.import_module(package)), *modules, *names})
+
+    return get, listed
