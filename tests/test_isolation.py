@@ -28,7 +28,7 @@ MISDEEDS = {
     "half a message": "[os.write(fd, b'0' * 5) for fd in range(3, 512) if is_open(fd)]; time.sleep(30)",
     "recursion": "return christoffel(*a)",
     "huge": "return np.broadcast_to(1.0, (10**6, 10**6)), np.zeros((2, 2))",
-    "memory": "\n    kept = []\n    while True: kept.append(np.ones(1 << 26))",
+    "memory": "\n    kept = []\n    while True: kept.append(np.zeros(1 << 28))",
 }
 HARMLESS = {
     "close streams": ("sys.stdout.close(); os.closerange(1, 3)", "closed a standard stream"),
@@ -67,11 +67,9 @@ def written(tmp_path, deed, name="hostile.py"):
 
 @pytest.mark.parametrize("deed", MISDEEDS)
 def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
-    # a call that hangs costs its time limit; memory takes longest to fill
-    timeout = 60.0 if deed == "memory" else 2.0
     backend = written(tmp_path, MISDEEDS[deed])
     report = rg.check(
-        backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=timeout
+        backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=2.0
     )
     rows = {row.check: row for row in report.rows}
     assert rows["christoffel"].verdict is Verdict.WRONG

@@ -262,7 +262,7 @@ def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
 
 def test_your_own_points_are_judged_and_bad_ones_are_named():
     point = {"G": [[2.0, 0.0], [0.0, 1.0]], "H": [[1.0, 0.0], [1.0, 1.0], [0.0, 3.0]]}
-    report = rg.check(points={"mine": point}, checks=["horizontal_projection"])
+    report = rg.check(backend(), points={"mine": point}, checks=["horizontal_projection"])
     assert report.passed
     assert {row.worst_case.case for row in report.rows if row.kind != "contract"} == {"mine"}
     for change, message in (
@@ -278,10 +278,10 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            rg.check(points={"mine": point | change}, checks=["horizontal_projection"])
+            rg.check(backend(), points={"mine": point | change}, checks=["horizontal_projection"])
     zero = {"a_G": np.zeros((2, 2)), "a_H": np.zeros((3, 2))}
-    assert rg.check(points={"mine": point | zero}, checks=["christoffel", "inner_product"]).passed
+    assert rg.check(backend(), points={"mine": point | zero}, checks=["christoffel", "inner_product"]).passed
     big = {"G": [[1e60]], "H": [[1e60]]}
-    assert rg.check(points={"big": big}, checks=["inner_product"], metrics=["inv"]).passed
+    assert rg.check(backend(), points={"big": big}, checks=["inner_product"], metrics=["inv"]).passed
     with pytest.raises(ValueError, match="expected the arrays G and H, got G"):
-        rg.check(points={"mine": {"G": [[1.0]]}})
+        rg.check(backend(), points={"mine": {"G": [[1.0]]}})

@@ -16,7 +16,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check, anywhere
 from refgeo.conformance.host import LAYOUTS
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.trial import Parts, Trial
+from refgeo.conformance.trial import Parts, Trial, product_of
 from refgeo.operations import OPERATIONS, Operation
 from refgeo.pair import Pair
 
@@ -81,7 +81,7 @@ def _register(
 
 def comparable(operation: Operation, parts: Parts) -> Parts:
     """What two results must agree in: of a retraction, which is a curve in the quotient, the product G Hᵀ."""
-    return (np.asarray(parts[0] @ parts[1].mT),) if operation.name == "retraction" else parts
+    return (product_of(parts),) if operation.name == "retraction" else parts
 
 
 def _fine(trial: Trial) -> Array:

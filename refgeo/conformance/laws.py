@@ -24,7 +24,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, anywhere
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.trial import Parts, Trial, beside, blockwise, combination
+from refgeo.conformance.trial import Parts, Trial, beside, blockwise, combination, product_of
 from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.operations import OPERATIONS, VALUES, Value, christoffel_size, hessian_size
 from refgeo.pair import Pair
@@ -185,9 +185,9 @@ def _equivariance(
 ) -> Array:
     """f(A·θ, A·v) against A·f(θ, v), measured at the moved point; `there` is A·v where it is no vector."""
     A = _group_element(trial)
-    point, *moved = _moved(trial, *vectors)
+    point, *moved = _moved(trial, *(vectors if there is None else ()))
     at_point = trial.call(function, *vectors, extra=extra)
-    at_moved = trial.call(function, *(moved if there is None else there), point=point, extra=extra)
+    at_moved = trial.call(function, *(there or moved), point=point, extra=extra)
     carried = (at_point[0] @ np.linalg.inv(A), at_point[1] @ A.T)
     space = trial.space.metric.at(point)
     size = np.maximum(size, trial.length(carried, space))  # the update rule of another metric has a size of its own
@@ -682,9 +682,9 @@ def _change_of_momenta(trial: Trial, v: Pair, there: Any, moving: Pair) -> Array
 )  # fmt: skip
 def _(trial: Trial) -> Array:
     v, point, t = _velocity(trial), trial.case.point, 0.5
-    place = _product(trial.call("geodesic", v, extra=(t, "exact")))
+    place = product_of(trial.call("geodesic", v, extra=(t, "exact")))
     right = point.product + t * (v.G @ point.H.mT + point.G @ v.H.mT)
-    return _product_error(trial, place, right, np.linalg.norm(point.product, axis=(-2, -1)))
+    return _product_error(place, right, np.linalg.norm(point.product, axis=(-2, -1)))
 
 
 _of_an_exact_geodesic(
@@ -704,21 +704,14 @@ _of_an_exact_geodesic(
 # Retraction ------------------------------------------------------------------------------------------------------
 
 
-def _product(parts: Parts) -> Array:
-    return np.asarray(parts[0] @ parts[1].mT)
-
-
-def _product_error(trial: Trial, found: Array, right: Array, size: Array) -> Array:
+def _product_error(found: Array, right: Array, size: Array | None = None) -> Array:
+    """Beside the size of what is right, if no other is given."""
     error = np.linalg.norm(np.where(np.isfinite(found), found - right, np.inf), axis=(-2, -1))
-    return beside(np.asarray(error), size)
+    return beside(np.asarray(error), np.linalg.norm(right, axis=(-2, -1)) if size is None else size)
 
 
 def _moved_product(trial: Trial, point: Pair, v: Pair, t: float | None = None, **options: Any) -> Array:
-    return _product(trial.call("retraction", v, point=point, extra=(trial.case.t if t is None else t,), **options))
-
-
-def _products_agree(trial: Trial, found: Array, plain: Array) -> Array:
-    return _product_error(trial, found, plain, np.linalg.norm(plain, axis=(-2, -1)))
+    return product_of(trial.call("retraction", v, point=point, extra=(trial.case.t if t is None else t,), **options))
 
 
 @law(
@@ -728,9 +721,7 @@ def _products_agree(trial: Trial, found: Array, plain: Array) -> Array:
 def _(trial: Trial) -> Array:
     point, v = trial.case.point, trial.case.vectors["v"]
     plain = _moved_product(trial, point, v)
-    return _over_layouts(
-        trial, lambda layout: _products_agree(trial, _moved_product(trial, point, v, layout=layout), plain)
-    )
+    return _over_layouts(trial, lambda layout: _product_error(_moved_product(trial, point, v, layout=layout), plain))
 
 
 @law(
@@ -741,13 +732,13 @@ def _(trial: Trial) -> Array:
     point, v = trial.case.point, trial.case.vectors["v"]
     plain = _moved_product(trial, point, v)
     errors = [
-        _products_agree(trial, _moved_product(trial, point, v), plain),
-        _products_agree(trial, _moved_product(trial, point, v, do="again"), plain),
+        _product_error(_moved_product(trial, point, v), plain),
+        _product_error(_moved_product(trial, point, v, do="again"), plain),
     ]
     for G, H in ((1.0, 2.0), (2.0, 1.0)):  # at t = 0, where any retraction is known
         _moved_product(trial, point, v, 0.0)
         scaled = Pair.unchecked(G * point.G, H * point.H)
-        errors.append(_products_agree(trial, _moved_product(trial, scaled, v, 0.0), scaled.product))
+        errors.append(_product_error(_moved_product(trial, scaled, v, 0.0), scaled.product))
     return np.asarray(np.max(errors, axis=0))
 
 
@@ -760,7 +751,7 @@ def _(trial: Trial) -> Array:
     for block in np.ndindex(point.block_shape):
         one, other = (Pair(x.G[block], x.H[block]) for x in (point, v))
         alone[block] = _moved_product(whole, one, other)
-    return np.full(trial.case.point.block_shape, np.max(_products_agree(whole, together, alone), initial=0.0))
+    return np.full(trial.case.point.block_shape, np.max(_product_error(together, alone), initial=0.0))
 
 
 @law("retraction", "starts_at_the_point", "γ(0) = θ modulo the group: the product G Hᵀ is that of the point", most=None)
@@ -768,11 +759,10 @@ def _(trial: Trial) -> Array:
     right, v = trial.case.point.product, trial.case.vectors["v"]
     standing = np.asarray(0.0 * v.G), np.asarray(0.0 * v.H)
     found = [
-        _product(trial.call("retraction", v, extra=(0.0,))),
-        _product(trial.call("retraction", Pair.unchecked(*standing), extra=(trial.case.t,))),
+        product_of(trial.call("retraction", v, extra=(0.0,))),
+        product_of(trial.call("retraction", Pair.unchecked(*standing), extra=(trial.case.t,))),
     ]
-    size = np.linalg.norm(right, axis=(-2, -1))
-    return np.asarray(np.max([_product_error(trial, one, right, size) for one in found], axis=0))
+    return np.asarray(np.max([_product_error(one, right) for one in found], axis=0))
 
 
 @law(
@@ -785,8 +775,8 @@ def _(trial: Trial) -> Array:
     unit = 0.25 / float(np.max(_bend(trial, v)))
 
     def moved(s: float) -> Parts:
-        return (_product(trial.call("retraction", v, extra=(s * unit,))),)
+        return (product_of(trial.call("retraction", v, extra=(s * unit,))),)
 
     slope = _derivative(moved, _step(trial))[0]
     right = unit * (v.G @ point.H.mT + point.G @ v.H.mT)
-    return _product_error(trial, slope, right, np.linalg.norm(point.product, axis=(-2, -1)))
+    return _product_error(slope, right, np.linalg.norm(point.product, axis=(-2, -1)))

@@ -124,6 +124,17 @@ def combination(*terms: tuple[Any, Parts]) -> Parts:
     )
 
 
+def product_of(parts: Parts) -> Array:
+    """G Hᵀ of a result that is a point: all that two routes to the same element of the quotient have in common.
+
+    Examples
+    --------
+    >>> product_of((np.ones((2, 1)), np.ones((3, 1)))).shape
+    (2, 3)
+    """
+    return np.asarray(parts[0] @ parts[1].mT)
+
+
 def blockwise(scalar: Any) -> Any:
     """One number a block, to multiply its arrays by.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from functools import cache
 from typing import Any
@@ -42,5 +43,4 @@ def _link(match: re.Match[str]) -> str:
 @cache
 def public() -> set[str]:
     """The names that have an entry of their own."""
-    modules = {name for name in refgeo.__all__ if name in refgeo._DEFERRED_MODULES}
-    return {name for name in refgeo.__all__ if name not in modules}
+    return {name for name in refgeo.__all__ if not inspect.ismodule(getattr(refgeo, name))}
