@@ -509,7 +509,7 @@ def _read_mat(file: Path) -> Named:
     import scipy.io
 
     with file.open("rb") as stream:
-        named = scipy.io.loadmat(stream, spmatrix=False)
+        named = scipy.io.loadmat(stream)
     return {
         name: value.toarray() if hasattr(value, "toarray") else value
         for name, value in named.items()
