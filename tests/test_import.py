@@ -23,10 +23,18 @@ def test_import_loads_numpy_and_scipy_only():
     assert deferred == "0"
 
 
+def test_what_a_backends_process_runs_does_not_load_the_referee():
+    probe = "import sys, refgeo.conformance.host; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split())
+    assert not loaded & {"flint", "refgeo.exact", "refgeo.conformance.run", "scipy.optimize"}
+
+
 def test_public_names_exist_and_unknown_ones_do_not():
     import refgeo
 
-    for name in refgeo.__all__:
-        assert getattr(refgeo, name) is not None
-    assert set(refgeo.__all__) <= set(dir(refgeo))
-    assert not hasattr(refgeo, "no_such_name")
+    for package in (refgeo, refgeo.conformance):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert set(package.__all__) <= set(dir(package))
+        assert not hasattr(package, "no_such_name")
