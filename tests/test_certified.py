@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 import refgeo as rg
 from refgeo import diagonal
 from refgeo.diagonal import outer
-from refgeo.diagonal.ascent import farthest
+from refgeo.diagonal.ascent import climbed, farthest, value_at
 from refgeo.diagonal.geometry import geometry_of
 from refgeo.diagonal.problem import Problem
 from refgeo.diagonal.separable import dominating_diagonal, dual
@@ -21,6 +21,32 @@ NAMES = ("inv", "mix", "adaptive", rg.InterpolatedMetric(0.3), rg.InterpolatedMe
 
 
 # The parts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ascent_ends_where_no_direction_gains(name):
+    """Also at radii where a step on the tangent plane overshoots: there gᵀ(s − t) = 0 for the s farthest along g."""
+    rng = np.random.default_rng(12)
+    geometry = geometry_of(name)
+    for _ in range(12):
+        d = int(rng.integers(2, 6))
+        u, v = rng.standard_normal((2, d))
+        X, rho = rng.standard_normal((d, d)), rng.uniform(1.0, 4.0)
+        problem = Problem.of(u, v, X, X @ (u * v) + rng.standard_normal(d))
+        lowest = geometry.lowest(problem.beta)
+        starts = rng.standard_normal((20, d))
+        starts = np.maximum(rho * starts / np.linalg.norm(starts, axis=-1, keepdims=True), lowest)
+        rhos = np.full(20, rho)
+        ends, values = climbed(problem, geometry, starts, rhos, 4000)
+        assert np.all(np.linalg.norm(ends, axis=-1) <= rho * (1 + 1e-12))
+        assert np.all(ends >= lowest)
+        np.testing.assert_allclose(values, value_at(problem, geometry, ends), rtol=1e-12)
+        assert np.all(values >= value_at(problem, geometry, starts))
+        steps = 1e-6 * np.eye(d)
+        differences = [value_at(problem, geometry, ends + s) - value_at(problem, geometry, ends - s) for s in steps]
+        gradient = np.stack(differences, axis=-1) / 2e-6
+        gain = np.sum(gradient * (farthest(gradient, lowest, rhos) - ends), axis=-1)
+        assert np.all(gain <= 1e-5 * np.abs(values).max())
 
 
 @pytest.mark.parametrize("name", NAMES)

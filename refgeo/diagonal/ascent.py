@@ -33,7 +33,7 @@ def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: i
         t, gradient = np.where(keep, candidate, t), np.where(keep, new_gradient, gradient)
         value = np.where(better, new_value, value)
         size = np.linalg.norm(gradient, axis=-1) / rho
-        caution = np.where(better | settled, 0.0, 4.0 * caution + 0.25 * size)
+        caution = np.where(better | settled, 0.0, np.minimum(4.0 * caution + 0.25 * size, 1e7 * size))
         if np.all(settled | (caution > 1e6 * size)):
             break
     return t, value
