@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -98,6 +99,42 @@ def test_dominating_diagonals_dominate():
         X = rng.standard_normal((n, 6))
         D = dominating_diagonal(X.T @ X, rng.standard_normal(6))
         assert np.linalg.eigvalsh(np.diag(D) - X.T @ X)[0] >= -1e-12
+
+
+def test_each_network_of_a_batch_has_its_own_parts():
+    """At sizes so different that a norm or a sum over the whole batch would show."""
+    rng = np.random.default_rng(21)
+    sizes = np.array([1e-180, 1e-3, 1.0, 1e3, 1e130])
+    u, v, p = rng.standard_normal((3, 5, 4))
+    X = sizes[:, None, None] * rng.standard_normal((5, 6, 4))
+    problem = Problem.of(u, v, X, np.zeros((5, 6)))
+    rho, lowest = np.abs(rng.standard_normal(5)), -np.abs(rng.standard_normal((5, 4)))
+    together = farthest(p * sizes[:, None], lowest, rho), dominating_diagonal(problem.gram, problem.beta)
+    with np.errstate(over="ignore"):
+        together = (*together, problem.rounding(p))
+    for k in range(5):
+        one = Problem.of(u[k], v[k], X[k], np.zeros(6))
+        alone = farthest(p[k], lowest[k], rho[k]), dominating_diagonal(one.gram, one.beta), one.rounding(p[k])
+        for x, y in zip(together, alone, strict=True):
+            np.testing.assert_allclose(x[k], y, rtol=1e-12)
+        if 1e-10 < sizes[k] < 1e10:
+            assert np.linalg.eigvalsh(np.diag(together[1][k]) - one.gram).min() > -1e-12 * sizes[k] ** 2
+
+
+def test_the_rounding_of_an_increase_is_enclosed():
+    """Against fractions, where Xᵀr cancels: a residual that is orthogonal to the columns of X, but for rounding."""
+    for seed in range(50):
+        rng = np.random.default_rng([seed, 22])
+        X, w = rng.standard_normal((9, 4)) * 10.0 ** rng.uniform(-3, 3), rng.standard_normal(4) * 1e-9
+        y = 1e3 * rng.standard_normal(9)
+        y -= X @ np.linalg.lstsq(X, y, rcond=None)[0]
+        problem = Problem.of(np.zeros(4), np.zeros(4), X, y)
+        rows = [[Fraction(x) for x in row] for row in X]
+        z = [sum(x * Fraction(c) for x, c in zip(row, w, strict=True)) for row in rows]
+        exact = sum(a * (a - 2 * Fraction(b)) for a, b in zip(z, y, strict=True))
+        rounding = float(problem.rounding(w))
+        assert abs(float(Fraction(float(problem.increase(w))) - exact)) <= rounding
+        assert rounding <= 1e-13 * np.linalg.norm(X) * np.linalg.norm(y) * np.linalg.norm(w)
 
 
 def test_the_farthest_point_of_a_cut_ball():
