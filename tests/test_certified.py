@@ -111,20 +111,21 @@ def test_the_price_of_a_step_and_how_far_its_third_derivative_is_negative(name, 
         e = geometry.shift(beta, t) / beta
         return e, price.value(e) - t**2, price.bend(e)
 
-    longest = min(float(price.longest), 2.0)
+    longest = min(float(price.longest), 5.0)
     t = np.linspace(-0.999 * longest, 0.999 * longest, 300)
     t = t[t > 0.9 * geometry.lowest(beta)]  # at the end itself 1 + e has no digits
     e, error, bend = at(t)
-    assert np.abs(error).max() <= 1e-13
+    assert np.abs(error).max() <= 1e-11
     assert np.all(np.diff(bend) < 0.0)
     step = 1e-5 * (1.0 + e)
     slopes = (price.value(e + step) - price.value(e - step)) / (2 * step)
     bends = (price.slope(e + step) - price.slope(e - step)) / (2 * step)
     np.testing.assert_allclose(price.slope(e), slopes, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(bend, bends, rtol=1e-7, atol=1e-7)
-    if longest < 2.0:
-        _, error, bend = at(longest * np.array([-1.2, 1.001, 1.02]))
-        assert abs(error[0]) > 1e-3 or bend[2] > bend[1]
+    if longest < 5.0:
+        with np.errstate(divide="ignore"):  # where 1 + e is 0
+            _, error, bend = at(longest * np.array([-1.2, 1.001, 1.02]))
+        assert abs(error[0]) > 1e-3 if name == "adaptive" else bend[2] > bend[1]
 
 
 def test_each_network_of_a_batch_has_its_own_parts():
