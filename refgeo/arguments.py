@@ -30,6 +30,8 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{name}: expected a rectangular array of real numbers, got uneven nested lists") from error
+    except (TypeError, RuntimeError) as error:  # a tensor of PyTorch that needs a gradient, or is bfloat16
+        raise TypeError(f"{name}: expected an array that NumPy takes, got {type(value).__name__}: {error}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
     array = np.array(array, dtype=np.float64)

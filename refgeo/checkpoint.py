@@ -2,9 +2,9 @@
 
 The loss is a Python file with a function ``model(path, network)`` that returns a dict with
 
-    value_and_grad   ``(blocks, batch) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`
-    batches          a list; sharpness is measured on each, and averaged
-    frozen           names of blocks that do not move, with wildcards (optional)
+    value_and_grad   ``blocks -> (loss, gradients)``, see `refgeo.worst_case_sharpness`
+    batches          a list, optional: ``value_and_grad(blocks, batch)``; sharpness is measured on each, and averaged
+    frozen           names of blocks that do not move, with wildcards; optional
 
 ``path`` is the checkpoint's, ``network`` what `refgeo.networks.read` makes of it; blocks are those of
 ``network.blocks``. With PyTorch, `refgeo.adapters.torch_value_and_grad` makes such a function of a module.
@@ -26,6 +26,7 @@ from refgeo.networks.geometry import block_metric, moving
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.sharpness import SharpnessResult, adaptive_sharpness, worst_case_sharpness
+from refgeo.sharpness.result import BENT
 
 ADAPTIVE = "adaptive"
 
@@ -41,6 +42,7 @@ class Checkpoint:
     value_and_grad : callable
         ``(blocks, batch) -> (loss, gradients)``.
     batches : list
+        One None, if the loss has no batches.
     frozen : tuple of str
     known : dict
         What else the loss file says of the model.
@@ -73,17 +75,18 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
     """
     path = _one_file(path)
     if not loss.is_file():
-        raise FileNotFoundError(f"--loss: expected a Python file, got {loss}")
+        raise FileNotFoundError(f"--loss: expected a Python file, but there is no {loss}")
     network = read(path, layout, heads)
     model = _function(loss)
     with _errors_of(loss):
         described = model(path, network)
     if not isinstance(described, Mapping):
         raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(described).__name__}")
-    missing = [name for name in ("value_and_grad", "batches") if name not in described]
-    if missing:
-        raise ValueError(f"{loss}: expected model(path, network) to return a dict with {', '.join(missing)}")
-    batches, evaluate, frozen = described["batches"], described["value_and_grad"], described.get("frozen") or ()
+    if "value_and_grad" not in described:
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict with value_and_grad")
+    evaluate, frozen = described["value_and_grad"], described.get("frozen") or ()
+    one = described.get("batches") is None
+    batches = [None] if one else described["batches"]
     if not isinstance(batches, Iterable) or not callable(evaluate):
         raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to be a list")
     batches = list(batches)
@@ -92,7 +95,7 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
 
     def value_and_grad(blocks: Any, batch: Any) -> tuple[float, Any]:
         with _errors_of(loss):
-            return evaluate(blocks, batch)  # type: ignore[no-any-return]
+            return evaluate(blocks) if one else evaluate(blocks, batch)  # type: ignore[no-any-return]
 
     known = {name: value for name, value in described.items() if name not in ("value_and_grad", "batches", "frozen")}
     return Checkpoint(
@@ -187,7 +190,11 @@ def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]])
         "batches": len(checkpoint.batches),
         "frozen": list(checkpoint.frozen),
         "refgeo": __version__,
-        "sharpness": [{"name": name, **result.to_dict()} for name, results in found.items() for result in results],
+        "sharpness": [
+            {"name": name, **result.to_dict(), "advice": result.advice}
+            for name, results in found.items()
+            for result in results
+        ],
     }
 
 
@@ -230,7 +237,7 @@ def table(found: Mapping[str, list[SharpnessResult]]) -> Any:
     shown = Table("metric", "ρ", "sharpness", "loss", "evaluations", "", box=box.SIMPLE)
     for name, results in found.items():
         for result in results:
-            note = "" if result.converged else f"not stationary (residual {result.residual:.2g}): more --n-iter"
+            note = "" if result.converged and result.bend <= BENT else result.advice
             shown.add_row(
                 name, f"{result.rho:g}", f"{result.value:.6g}", f"{result.loss:.6g}", str(result.n_evaluations), note
             )

@@ -129,8 +129,8 @@ def _network_parsers(commands: Any) -> None:
         "sharpness",
         help="measure the sharpness of a checkpoint",
         description="Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function "
-        "model(path, network) that returns a dict with value_and_grad, batches and, if some blocks do not move, "
-        "frozen: see refgeo.checkpoint.",
+        "model(path, network) that returns a dict with value_and_grad and, optional, batches and the names of frozen "
+        "blocks: see help('refgeo.checkpoint').",
     )
     sharpness.set_defaults(run=_sharpness)
     sharpness.add_argument(

@@ -13,11 +13,13 @@ def deferred(
     """``__getattr__`` and ``__dir__`` of `package`: its `modules`, and `names` with the module that each is in."""
 
     def get(name: str) -> Any:
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
-        if name not in names:
+        if name not in modules and name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{names[name]}"), name)
+        try:
+            module = importlib.import_module(f"{package}.{names.get(name, name)}")
+        except ImportError as error:  # of an optional package: help() and inspect skip what is no attribute
+            raise AttributeError(str(error)) from error
+        return module if name in modules else getattr(module, name)
 
     def listed() -> list[str]:
         return sorted({*vars(importlib.import_module(package)), *modules, *names})

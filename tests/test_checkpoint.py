@@ -176,3 +176,17 @@ def test_a_loss_file_may_import_its_neighbours_when_it_runs(files, capsys):
     (files / "loss.py").write_text("import sys\nsys.path.insert(0, 'its own')\n" + text)
     assert main(["verify", *given(files), "--quiet"]) == 0
     assert "holds" in capsys.readouterr().out
+
+
+def test_a_loss_without_batches_and_what_a_result_advises(files, capsys):
+    alone = LOSS.replace("EXTRA", "pass").replace("blocks, batch)", "blocks)").replace('"batches": [1.0, 0.5], ', "")
+    (files / "alone.py").write_text(alone.replace("batch * ", ""))
+    out = files / "out.json"
+    arguments = ["--metric", "mix", "--rho", "0.1", "100", "--n-iter", "4", "--json", str(out)]
+    assert main(["sharpness", *given(files, "alone.py"), *arguments]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    near, far = json.loads(out.read_text())["sharpness"]
+    assert (near["batches"], far["bend"] > 0.5) == (1, True)
+    assert "try a smaller rho" in far["advice"]
+    assert "no approximation" in shown
+    assert main(["verify", *given(files, "alone.py")]) == 0

@@ -30,6 +30,24 @@ def test_what_a_backends_process_runs_does_not_load_the_referee():
     assert not loaded & {"flint", "refgeo.exact", "refgeo.conformance.run", "scipy.optimize"}
 
 
+def test_help_needs_no_optional_package():
+    """Hypothesis is not there, as in a plain install: what needs it is no attribute, and says why."""
+    probe = """if True:
+        import inspect, sys
+        sys.modules["hypothesis"] = None
+        import refgeo
+        names = dict(inspect.getmembers(refgeo))
+        assert "check" in names and "strategies" not in names
+        try:
+            refgeo.strategies
+        except AttributeError as error:
+            assert "pip install hypothesis" in str(error)
+        else:
+            raise AssertionError
+    """
+    subprocess.run([sys.executable, "-c", probe], check=True)
+
+
 def test_public_names_exist_and_unknown_ones_do_not():
     import refgeo
 

@@ -280,7 +280,7 @@ def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
     [
         ({"inv_0001__cristoffel_G": [[1.0]]}, "is not the name of a result; did you mean inv_0001__christoffel_G"),
         ({"inv_9999__christoffel_G": [[1.0]]}, "no case inv_9999 in this folder"),
-        ({"x": 1.0}, "holds no results; expected names such as inv_0001__christoffel_G"),
+        ({"x": 1.0}, "holds no results; expected names such as inv_0001__christoffel_G$"),
         ([1.0], "expected one object with named values, got list"),
     ],
 )
@@ -289,6 +289,12 @@ def test_results_of_other_names_are_not_passed_over(solved, tmp_path, results, m
     file.write_text(json.dumps(results))
     with pytest.raises(VectorFileError, match=message):
         vectors.grade(solved[0], file)
+
+
+def test_a_struct_of_results_is_told_how_to_be_saved(solved, tmp_path):
+    scipy.io.savemat(tmp_path / "results.mat", {"out": {"inv_0001__inner_product": 1.0}})
+    with pytest.raises(VectorFileError, match="holds no results.*'-struct', 'out'.* writes its fields"):
+        vectors.grade(solved[0], tmp_path / "results.mat")
 
 
 def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):

@@ -180,7 +180,7 @@ class Backend:
         if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
-                'the section "Check your implementation" of the README'
+                "https://refgeo.github.io/refgeo/check/"
             )
 
     @classmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from refgeo.conformance.run import Run
 
 _ROUND = 12
-"""So many points of one shape and metric are tried in turn."""
+"""So many points of one shape and metric are tried in turn; fewer, if else some shapes would get none."""
 _CONDITIONS = (1.0, 12.0)
 
 # Simplest first. Each is searched in turn: entries shrink well, shapes do not, since all that is drawn later moves.
@@ -71,12 +71,13 @@ class _Search:
         from hypothesis.errors import HypothesisException
 
         random = Random(self.judge.points.seed)
+        most = min(_ROUND, max(3, self.examples // (len(_SMALL) * len(self.open))))
         for shape, metric in itertools.cycle(itertools.product(_SMALL, self.open)):
             if self.tried >= self.examples or not any(self.open.values()):
                 return
             self.target = self.smallest = None
             options = settings(
-                max_examples=min(_ROUND, self.examples - self.tried),
+                max_examples=min(most, self.examples - self.tried),
                 deadline=None,
                 database=None,
                 phases=(Phase.generate, Phase.shrink),

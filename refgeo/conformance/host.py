@@ -317,7 +317,8 @@ def _is_sequence(result: Any) -> bool:
 
 def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
-        raise Unusable(f"expected real numbers, got dtype {array.dtype}")
+        hint = " (null or None: NaN, perhaps)" if array.dtype == object and any(x is None for x in array.flat) else ""
+        raise Unusable(f"expected real numbers, got dtype {array.dtype}{hint}")
     if array.shape != shape:
         raise Unusable(f"expected shape {shape}, got {array.shape}")
     return np.array(array, dtype=np.float64)
@@ -349,7 +350,8 @@ def _laid_out(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
 
 def said(error: BaseException) -> str:
     """What an exception says, and where it was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = (__file__, "<frozen ")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {_message(error)}{where}"
 

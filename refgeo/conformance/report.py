@@ -333,7 +333,7 @@ class Report:
         """What there is to say of a row that does not pass, a line each."""
         lines = [f"{row}: {row.message or row.outcome}", f"expected: {row.statement}"]
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
-        if row.kind != "search" and row.example is not None and np.isfinite(row.example.relative_error):
+        if row.kind in ("value", "law") and row.example is not None and np.isfinite(row.example.relative_error):
             place = row.example
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
         lines += [f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else []

@@ -15,7 +15,7 @@ from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import PARTS, diagnose, inherited
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -280,7 +280,10 @@ class Run:
             return replace(
                 row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
             )
-        return replace(row, diagnosis=diagnose(tally.check, self.backend, failing, passing))
+        diagnosis = diagnose(tally.check, self.backend, failing, passing)
+        if diagnosis == NO_DIAGNOSIS and len(cases) == 1:
+            diagnosis += "; more points may tell where it is wrong"
+        return replace(row, diagnosis=diagnosis)
 
     def _is_wrong(self, one: Check, cases: list[Case]) -> bool:
         """Of a function that was not asked for, at these points."""

@@ -206,6 +206,8 @@ def assert_case(directory: str | Path, results: str | Path, case: str, check: st
 
 def _claim(folder: Path) -> None:
     """Make the folder ours: not if it holds somebody else's files under our names; from now on it is incomplete."""
+    if folder.exists() and not folder.is_dir():
+        raise VectorFileError(f"{folder}: expected a folder to write to, got a file")
     folder.mkdir(parents=True, exist_ok=True)
     names = ("manifest.json", "FORMAT.md", *(f"inputs.{format}" for format in FORMATS))
     present = [name for name in names if (folder / name).exists()]
@@ -354,7 +356,9 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
         results += value in _RESULT_NAMES
     if results == 0:
         first = next(iter(cases))
-        raise VectorFileError(f"{file}: holds no results; expected names such as {first}__christoffel_G")
+        structs = [key for key, value in recorded.items() if isinstance(value, np.ndarray) and value.dtype.names]
+        hint = f"; {structs[0]} is a struct: save(..., '-struct', '{structs[0]}') writes its fields" if structs else ""
+        raise VectorFileError(f"{file}: holds no results; expected names such as {first}__christoffel_G{hint}")
 
 
 def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:

@@ -41,6 +41,7 @@ def as_metric(name: str, value: object) -> Metric[Any]:
     if isinstance(value, Metric):
         return value
     got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
+    got = repr(value) if isinstance(value, str) else got
     raise TypeError(f"{name}: expected a metric such as refgeo.InvariantMetric(), got {got}")
 
 

@@ -270,10 +270,10 @@ class Objective(Increase):
             if found.verdict == "does not hold":
                 where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
                 raise ValueError(
-                    f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss has not: an element "
-                    f"of that group changes it by a share of {found.change:.2g}. Another metric for this block, or "
-                    "none, keeps it as it is; refgeo.symmetry.verify measures all symmetries; verify=False searches "
-                    "all the same"
+                    f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss does not have: an "
+                    f"element of that group changes it by a share of {found.change:.2g}. Give this block another "
+                    "metric, or none to keep it fixed; refgeo.symmetry.verify measures all symmetries; verify=False "
+                    "searches without this check"
                 )
 
     def bend(self, x: Array) -> float:
@@ -328,7 +328,9 @@ def checked_loss(name: str, loss: Any) -> float:
     """
     array = np.asarray(loss)
     if array.size != 1 or array.dtype.kind not in "fiu":
-        raise TypeError(f"{name}: expected the loss to be one real number, got {type(loss).__name__} {array.shape}")
+        hint = "; the loss alone, without its gradient" if isinstance(loss, tuple) else ""
+        got = f"{type(loss).__name__} {array.shape}"
+        raise TypeError(f"{name}: expected the loss to be one real number, got {got}{hint}")
     return float(array.item())
 
 

@@ -125,7 +125,7 @@ class SharpnessResult:
                 f"in a block the second-order term of the geodesic is {self.bend:.2g} times as long as the first, so "
                 'that it is no approximation there: try a smaller rho, or order="exact"'
             )
-        again = "n_restarts=4 tells how much the start matters"
+        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} tells how much the start matters"
         if self.converged:
             return f"stationary (residual {self.residual:.2g}); {again}"
         done = len(self.trace) - 1
@@ -270,8 +270,12 @@ class SharpnessCurve:
         return np.array([result.value for result in self.results])
 
     def __repr__(self) -> str:
-        rows = (f"{one.rho:10.4g}  {one.value:12.6g}  {one.residual:8.2g}  {one.n_evaluations:11}" for one in self)
-        return "\n".join(["       rho     sharpness  residual  evaluations", *rows])
+        rows = (
+            f"{one.rho:10.4g}  {one.value:12.6g}  {one.residual:8.2g}  {one.n_evaluations:11}"
+            f"  {'yes' if one.converged else 'no':>9}"
+            for one in self
+        )
+        return "\n".join(["       rho     sharpness  residual  evaluations  converged", *rows])
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A column for every number and setting; `pandas.DataFrame` takes it.
@@ -299,7 +303,7 @@ class SharpnessCurve:
         return cls(tuple(SharpnessResult._from_document(one, arrays) for one in document["results"]))
 
     def plot(self, ax: Any = None) -> Any:
-        """Sharpness over radius, both logarithmic, with matplotlib; returns the axes.
+        """Sharpness over radius, both logarithmic, with matplotlib; returns the axes. Hollow where not converged.
 
         Parameters
         ----------
@@ -309,6 +313,8 @@ class SharpnessCurve:
         ax = _axes(ax)
         order = np.argsort(self.rho)
         ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
+        unsure = [one for one in self if not one.converged]
+        ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color="#1f4e79", mfc="white")
         ax.set_xlabel("radius ρ")
         ax.set_ylabel("increase of the loss")
         return ax

@@ -129,7 +129,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
             yield f"digits     {row}: {_lost(row)}", ""
     if report.reproduce_any() and any(row.worst_case for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
-    if report.where == "this process":
+    if report.where == "this process" and not report.files:
         yield "the backend ran in this process: it has no name by which another one could import it", "dim"
     for line in report.summary:
         yield line, "bold"
