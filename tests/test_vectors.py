@@ -293,7 +293,7 @@ def test_results_of_other_names_are_not_passed_over(solved, tmp_path, results, m
 
 def test_a_struct_of_results_is_told_how_to_be_saved(solved, tmp_path):
     scipy.io.savemat(tmp_path / "results.mat", {"out": {"inv_0001__inner_product": 1.0}})
-    with pytest.raises(VectorFileError, match="holds no results.*'-struct', 'out'.* writes its fields"):
+    with pytest.raises(VectorFileError, match=r"holds no results.*'-struct', 'out'.* writes its fields"):
         vectors.grade(solved[0], tmp_path / "results.mat")
 
 
