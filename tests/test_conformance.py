@@ -736,24 +736,63 @@ def test_metrics_that_there_are_not_are_refused(name):
 
 
 class KeepsTheLatestPoint:
-    """Gram matrices of the latest call, looked up by one factor alone."""
+    """Gram matrices of the latest call, looked up by one factor alone, or by what is close enough."""
 
-    def __init__(self, factor):
-        self.factor, self.key, self.grams = factor, None, None
+    def __init__(self, key_of, same=np.array_equal):
+        self.key_of, self.same, self.key, self.grams = key_of, same, None, None
 
     def riemannian_gradient(self, metric, G, H, e_G, e_H):
-        key = (G, H)[self.factor]
-        if self.key is None or not np.array_equal(self.key, key):
+        key = self.key_of(G, H)
+        if self.key is None or self.key.shape != key.shape or not self.same(self.key, key):
             self.key = np.array(key)
             self.grams = [np.swapaxes(F, -1, -2) @ F for F in (G, H)]
         S, T = self.grams
         return (e_G @ S, e_H @ T) if metric == "inv" else (e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S))
 
 
-@pytest.mark.parametrize("factor", [0, 1])
-def test_grams_kept_of_the_latest_point_by_one_factor_alone_are_caught(factor):
-    report = rg.check(KeepsTheLatestPoint(factor), checks=["riemannian_gradient"])
+def both_close(x, y):
+    return np.allclose(x, y, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        KeepsTheLatestPoint(lambda G, H: G),
+        KeepsTheLatestPoint(lambda G, H: H),
+        KeepsTheLatestPoint(lambda G, H: np.concatenate([G, H], axis=-2), both_close),
+    ],
+    ids=["by G", "by H", "while close"],
+)
+def test_grams_kept_of_the_latest_point_are_caught(kept):
+    report = rg.check(kept, checks=["riemannian_gradient"])
     assert {row.check for row in report.failures} >= {"riemannian_gradient.remembers_nothing"}
+
+
+def test_grams_kept_by_the_first_rows_are_caught():
+    kept = KeepsTheLatestPoint(lambda G, H: np.concatenate([G[..., :2, :], H[..., :2, :]], axis=-2))
+    report = rg.check(kept, checks=["riemannian_gradient"], cases=["5x4x2"])
+    assert {row.check for row in report.failures} == {"riemannian_gradient"}
+
+
+def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():
+    """θ = 1 along −1, to t = 2: rank is lost at 1, and there is no right value."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        return tuple(rg.MixedMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), t, order))
+
+    point = {"G": [[1.0]], "H": [[1.0]], "v_G": [[0.5]], "v_H": [[0.5]], "t": -2.0}
+    report = rg.check(backend(geodesic=geodesic), points={"p": point}, metrics=["mix"], checks=["geodesic_exact"])
+    assert report.wrong == []
+    assert [row.verdict for row in report.rows if row.kind == "value"] == [Verdict.UNDECIDED]
+
+
+def test_what_hides_nan_is_told_so():
+    def gradient(metric, G, H, e_G, e_H):
+        return formulas.riemannian_gradient(metric, G, H, np.nan_to_num(e_G), np.nan_to_num(e_H))
+
+    report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"])
+    assert report.wrong == []
+    assert {row.check for row in report.findings} == {"riemannian_gradient.nan_stays_in_its_block"}
 
 
 def test_an_iteration_that_stops_early_for_large_h_is_caught():

@@ -636,16 +636,19 @@ def seen_properties(target, metric="inv"):
     impossible = set()
     if operation.name in ("riemannian_gradient", "riemannian_hessian") or len(operation.vectors) > 2:
         impossible |= {"where both vectors are the same", "where the vectors have different sizes"}
+        impossible |= {"where the vectors are nearly equal"}
         impossible |= {
             "where the vector is vertical",
             "where the vectors are orthogonal",
             "where the vector is horizontal",
+            "where the vector is nearly horizontal",
         }
     if not two:
         impossible |= {"where both vectors are the same", "where the vectors are orthogonal"}
+        impossible |= {"where the vectors are nearly equal"}
         impossible |= {"where the vectors have different sizes"}
     if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero or short together
-        impossible |= {"where the vectors are much shorter than the point"}
+        impossible |= {"where the vectors are much shorter than the point", "for κ > 300"}  # there it decides nothing
         impossible |= {"where the G part of a vector is zero", "where the H part of a vector is zero"}
     if not time_:
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}

@@ -102,7 +102,7 @@ def _refuses_wrong_shapes(operation: Operation, trial: Trial) -> Array:
 
 
 def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
-    """NaN in the first block's vector: the other blocks as before, or a clear refusal."""
+    """NaN in the first block's vector: NaN there, the other blocks as before; or a clear refusal."""
     extra, vectors = _extra(operation, trial), trial.case.inputs(operation)
     clean = trial.call(operation.name, *vectors, extra=extra)
     G = np.array(vectors[0].G)
@@ -116,6 +116,8 @@ def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
         return _fine(trial)  # an error is an answer, too
     others = np.ones(trial.case.point.block_shape, dtype=bool)
     others[first] = False
+    if all(np.isfinite(part[first]).all() for part in result):
+        raise Breach("returned finite numbers for a vector with NaN")
     pairs = zip(comparable(operation, result), comparable(operation, clean), strict=True)
     close = [np.allclose(x[others], y[others], rtol=1e-2, atol=1e-6 * np.abs(y[others]).max()) for x, y in pairs]
     if not all(close):

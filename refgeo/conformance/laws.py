@@ -221,8 +221,8 @@ def _again(trial: Trial, value: Value, first: Parts, **options: Any) -> Array:
     return _differences(trial, first, other, size)
 
 
-def _doubled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, float]) -> Array:
-    """One factor doubled, which is a homothety of all metrics: the result is known from the one at the point."""
+def _scaled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, float]) -> Array:
+    """The factors scaled, which is a homothety of all metrics: the result is known from the one at the point."""
     constant = (factors[0] * factors[1]) ** (2.0 * trial.space.metric.s)
     covectors = ("e", "hessian_e", "hessian_w")
 
@@ -273,7 +273,8 @@ def _remembers_nothing(trial: Trial, value: Value) -> Array:
     errors = [_again(trial, value, trial.value(value), do="again")]
     variations = [_turned]
     if trial.case.relaxation == 0.0:
-        variations += [partial(_doubled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0))]
+        nearly_one = 1.0 + trial.precision.roundoff**0.4  # "close enough" is not the same
+        variations += [partial(_scaled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0), (nearly_one, 1.0))]
     # each right after the point itself: what is kept of the latest call only is kept of that
     errors += [vary(trial, value, trial.value(value)) for vary in variations]
     return np.asarray(np.max(errors, axis=0))
@@ -771,8 +772,8 @@ def _(trial: Trial) -> Array:
 )  # fmt: skip
 def _(trial: Trial) -> Array:
     v, point = _vector(trial, "v"), trial.case.point
-    # steps so short that the factors change by a quarter of themselves at most
-    unit = 0.25 / float(np.max(_bend(trial, v)))
+    # steps so short that the factors change by a quarter of themselves at most, and so does the time
+    unit = 0.25 / max(1.0, float(np.max(_bend(trial, v))))
 
     def moved(s: float) -> Parts:
         return (product_of(trial.call("retraction", v, extra=(s * unit,))),)

@@ -99,17 +99,6 @@ def _is_vertical(s: Situation) -> bool:
     return bool(np.linalg.norm(change) <= 1e-5 * terms)
 
 
-def _is_horizontal(s: Situation) -> bool:
-    """Whether the first vector satisfies the equation of horizontal vectors (mathematics: inv ξ_GᵀGT = SHᵀξ_H)."""
-    if not s.vectors or s.zero(0) or s.sizes[2] > 8:
-        return False
-    v, S, T = s.vectors[0], _gram(s.G), _gram(s.H)
-    left, right = v.G.mT @ s.G @ T, S @ s.H.mT @ v.H
-    if s.metric == "mix":
-        left, right = s.G.mT @ v.G @ T, S @ v.H.mT @ s.H
-    return bool(np.linalg.norm(left - right) <= 1e-4 * (np.linalg.norm(left) + np.linalg.norm(right)) > 0.0)
-
-
 def _are_orthogonal(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
         return False
@@ -120,6 +109,33 @@ def _are_orthogonal(s: Situation) -> bool:
 
 def _gram(factor: Array) -> Array:
     return factor.mT @ factor
+
+
+def _distance_from_horizontal(s: Situation) -> float:
+    """Of the first vector, by the equation of horizontal vectors (mathematics: inv ξ_GᵀGT = SHᵀξ_H)."""
+    if not s.vectors or s.zero(0) or s.sizes[2] > 8:
+        return 1.0
+    v, S, T = s.vectors[0], _gram(s.G), _gram(s.H)
+    left, right = v.G.mT @ s.G @ T, S @ s.H.mT @ v.H
+    if s.metric == "mix":
+        left, right = s.G.mT @ v.G @ T, S @ v.H.mT @ s.H
+    size = np.linalg.norm(left) + np.linalg.norm(right)
+    return float(np.linalg.norm(left - right) / size) if size > 0.0 else 1.0
+
+
+def _nearly_equal(s: Situation) -> bool:
+    if len(s.vectors) < 2 or s.zero(0) or s.zero(1) or _vectors_equal(s):
+        return False
+    return all(np.linalg.norm(x - y) <= 1e-5 * np.linalg.norm(x) for x, y in zip(*s.vectors[:2], strict=True))
+
+
+def _uneven_rows(s: Situation) -> bool:
+    rows = [np.linalg.norm(part, axis=-1) for v in s.vectors for part in v]
+    return any(0.0 < np.min(sizes) < 1e-6 * np.max(sizes) for sizes in rows)
+
+
+def _row_of_zeros(s: Situation) -> bool:
+    return any(np.any(part) and not np.all(np.any(part, axis=-1)) for v in s.vectors for part in v)
 
 
 PROPERTIES: dict[str, Callable[[Situation], bool]] = {
@@ -158,6 +174,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for more than 512 rows": lambda s: max(s.sizes[:2]) > 512,
     "for more than 1,024 rows": lambda s: max(s.sizes[:2]) > 1024,
     "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
+    "for more than 4,096 rows": lambda s: max(s.sizes[:2]) > 4096,
+    "for rows that are a multiple of 64": lambda s: s.sizes[0] % 64 == 0,
+    "for more than 4,096 numbers": lambda s: max(s.sizes[:2]) * s.sizes[2] > 4096,
     "for rows that are a multiple of 8": lambda s: s.sizes[0] % 8 == 0,
     "for rows that are no multiple of 8": lambda s: s.sizes[0] > 8 and s.sizes[0] % 8 != 0,
     "where the first vector is zero": lambda s: s.zero(0),
@@ -166,9 +185,13 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the G part of a vector is zero": lambda s: any(np.any(v.H) and not np.any(v.G) for v in s.vectors),
     "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
     "where both vectors are the same": _vectors_equal,
+    "where the vectors are nearly equal": _nearly_equal,
+    "where the rows of a vector have different sizes": _uneven_rows,
     "where the vectors are orthogonal": _are_orthogonal,
     "where the vector is vertical": _is_vertical,
-    "where the vector is horizontal": _is_horizontal,
+    "where the vector is horizontal": lambda s: _distance_from_horizontal(s) <= 1e-4,
+    "where the vector is nearly horizontal": lambda s: 1e-10 < _distance_from_horizontal(s) < 1e-5,
+    "where a row of a vector is zero": _row_of_zeros,
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
     "where the vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
     "where the vectors have different sizes": lambda s: (
@@ -193,16 +216,19 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the blocks of a batch have different sizes": lambda s: bool(
         np.max(_largest(s.G)) > 100.0 * np.min(_largest(s.G))
     ),
+    "for h ≥ 16 and κ < 2": lambda s: s.sizes[2] >= 16 and s.kappa < 2.0,
     "for κ < 2": lambda s: s.kappa < 2.0,
     "for κ > 8": lambda s: s.kappa > 8.0,
     "for κ > 20": lambda s: s.kappa > 20.0,
     "for κ > 50": lambda s: s.kappa > 50.0,
     "for κ > 100": lambda s: s.kappa > 100.0,
+    "for κ > 300": lambda s: s.kappa > 300.0,
     "where the blocks of a batch have different condition numbers": lambda s: s.spread_of_kappa > 1e3,
     "for t = 0": lambda s: s.t == 0.0,
     "for t < 0": lambda s: s.t is not None and s.t < 0.0,
     "for t < -1": lambda s: s.t is not None and s.t < -1.0,
     "for t short, 0 < |t| < 0.1": lambda s: s.t is not None and 0.0 < abs(s.t) < 0.1,
+    "for t very short, 0 < |t| < 0.001": lambda s: s.t is not None and 0.0 < abs(s.t) < 1e-3,
     "for t = 1": lambda s: s.t == 1.0,
     "for t ≠ 1": lambda s: s.t is not None and s.t != 1.0,
     "for t > 1": lambda s: s.t is not None and s.t > 1.0,

@@ -22,7 +22,7 @@ SHAPES: tuple[Shape, ...] = (
     ((), 1, 1, 1), ((), 7, 4, 1), ((), 1, 5, 1), ((), 6, 1, 1), ((), 2, 2, 2), ((), 4, 4, 4), ((), 5, 4, 2),
     ((), 10, 9, 4), ((), 5, 12, 3), ((), 6, 6, 3), ((), 3, 8, 3), ((), 8, 3, 3), ((), 9, 8, 7), ((), 8, 8, 8),
     ((), 12, 11, 9), ((), 16, 16, 16), ((), 20, 19, 17), ((), 34, 33, 32), ((), 513, 511, 2),
-    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 2050, 3, 1),
+    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 4099, 3, 2), ((), 128, 64, 2),
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
     ((2, 2), 2, 2, 2), ((40,), 3, 2, 2), ((144,), 2, 2, 1), ((2, 17), 2, 1, 1),
@@ -33,10 +33,10 @@ LARGE_SHAPES: tuple[Shape, ...] = (
     ((2, 2, 2, 2), 3, 4, 2), ((70,), 2, 3, 1), ((3,), 130, 3, 3), ((), 100, 99, 48),
 )  # fmt: skip
 CONDITIONS: tuple[tuple[float, float], ...] = (
-    (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (1e3, 1e3), (1e4, 1e4),
-    (1e6, 1e6),
+    (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (330.0, 330.0), (1e3, 1e3),
+    (1e4, 1e4), (1e6, 1e6),
 )  # fmt: skip
-POINTS = ("random", "balanced", "orthonormal", "identity", "repeated", "clustered", "twins", "uneven")
+POINTS = ("random", "balanced", "orthonormal", "identity", "repeated", "clustered", "twins", "uneven", "alike")
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
     "1e3,1": (1e3, 1.0), "1e-9": (1e-9, 1e-9), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
@@ -54,7 +54,8 @@ class Recipe:
         Of G and of H.
     point : str
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
-        nearly; G = H; condition numbers that differ from block to block.
+        nearly; G = H; condition numbers that differ from block to block; all rows but the last those of every such
+        point of the shape.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -128,11 +129,15 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
         small += (((), 6, 6, 3), ((2,), 3, 8, 3))
     yield from (Recipe(shape, conditions) for conditions in CONDITIONS for shape in probes)
     yield from (Recipe(((), h + 2, h + 1, h), (30.0, 30.0)) for h in (12, 18, 32) + (profile == "full") * (64,))
+    yield Recipe(((), 20, 19, 18), (1.0, 1.0))
+    yield Recipe(((), 5, 4, 2), vectors="fast", t=1.0)
     yield from (Recipe(shape, point=point) for point in POINTS[1:] for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
     yield from (Recipe(shape, scale=scale) for scale in list(SCALES)[1:] for shape in (((), 10, 9, 4), ((3,), 7, 4, 1)))
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
+    yield from (Recipe(((), 5, 4, 2), point="alike", draw=draw) for draw in (1, 2))  # one right after the other
+    yield from (Recipe(shape, scale="blocks") for shape in (((5,), 5, 6, 2), ((3,), 5, 6, 3)))
     yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
     yield Recipe(((3,), 4, 3, 2), (2e3, 2e3), "uneven")
     yield Recipe(((3,), 4, 3, 1), vectors="zero-block")
@@ -193,6 +198,10 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
         G, H = (
             _factor(rng, batch, rows, h, k, recipe.point) for rows, k in zip((n, m), recipe.conditions, strict=True)
         )
+    if recipe.point == "alike":
+        common = rng_of(0, f"alike {recipe.shape}")
+        for factor in (G, H):
+            factor[..., :-1, :] = 0.5 * common.standard_normal(factor[..., :-1, :].shape)
     if recipe.point == "twins":
         H = G.copy()
     if recipe.point == "balanced":

@@ -67,10 +67,18 @@ class Tally:
         except Breach as breach:
             self.breaches.append((self.at(trial.case, 1.0), str(breach)))
         except BackendFailure as failure:
-            # A failure where values can be expected; where none can in some block, the others go unjudged with it.
-            decisive = self.check.decisive(trial.case)
-            lost = np.where(decisive, np.inf if decisive.all() else np.nan, np.inf)
-            self.add(trial.case, lost, str(failure))
+            # A failure where values can be expected; where none can in some block, the others go unjudged with it:
+            # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
+            decisive, known = self.check.decisive(trial.case), self._known(trial.case)
+            expected = np.where(decisive, np.inf if decisive.all() and known.all() else np.nan, np.inf)
+            self.add(trial.case, np.where(known, expected, np.nan), str(failure))
+
+    def _known(self, case: Case) -> Array:
+        """Which blocks have a reference value, if it takes one."""
+        if self.check.kind != "value" or self.check.value is None:
+            return np.ones(case.point.block_shape, dtype=bool)
+        found = [exact.enclosures(self.check.value) is not None for exact in case.exact_blocks.values()]
+        return np.reshape(found, case.point.block_shape)
 
     def saw(self, case: Case, breach: str | None) -> None:
         """Count a call that kept the contract, or broke it."""
