@@ -267,7 +267,7 @@ def test_product_errors_name_the_block():
         metric.at({"heads": point["heads"]})
     with pytest.raises(rg.RankDeficientError, match=r"block 'heads': .*rank"):
         metric.at({**point, "heads": rg.Pair(np.zeros((6, 2)), np.ones((5, 2)))})
-    with pytest.raises(TypeError, match=r"metrics\['a'\]: expected a metric such as .*, got str"):
+    with pytest.raises(TypeError, match=r"metrics\['a'\]: expected a metric such as .*, got 'inv'"):
         rg.ProductMetric({"a": "inv"})
     with pytest.raises(TypeError, match=r"point: expected a dict with the blocks heads, mlp, bias, got ndarray"):
         metric.at(np.ones(3))
