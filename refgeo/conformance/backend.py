@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import queue
 import signal
@@ -15,8 +16,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ from refgeo.conformance.host import (
     BackendError,
     Capture,
     Host,
+    Reader,
     WireError,
     as_backend,
-    exactly,
     out_of_the_way,
     receive,
     send,
@@ -242,7 +244,7 @@ class Backend:
         order = [places[id(array)] for array in arrays]
         request = {"do": do, "function": function, "metric": metric, "order": order, "extra": list(extra)}
         request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, **options}
-        room = 16 * sum(8 * int(np.prod(shape, dtype=np.int64)) for shape in shapes) + 4096
+        room = 16 * sum(8 * math.prod(shape) for shape in shapes) + 4096
         try:
             header, parts = self._server.ask(request, distinct, self.timeout, room)
         except _Lost as lost:
@@ -318,6 +320,7 @@ class _Process:
     spec: str
     _process: subprocess.Popen[bytes] | None = None
     _wire: socket.socket | None = None
+    _read: Reader | None = None
     _number: int = 0
     _described: dict[str, Any] = field(default_factory=dict)
 
@@ -332,12 +335,13 @@ class _Process:
             except BackendError as error:  # it could be imported once, and cannot any more
                 raise _Lost(str(error)) from None
         assert self._wire is not None
+        assert self._read is not None
         self._number += 1
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         try:
             self._wire.settimeout(max(1.0, min(timeout, 1e6)))
             send(self._wire, self._number, request, arrays)
-            number, header, parts = receive(_before(deadline, self._wire), room)
+            number, header, parts = receive(partial(self._read, deadline=deadline), room)
             if number != self._number:
                 raise WireError("its answer is to another question")
             return header, parts
@@ -368,11 +372,10 @@ class _Process:
             start_new_session=True,
         )
         os.close(descriptor)
-        self._wire = ours
+        self._wire, self._read = ours, Reader(ours)
         weakref.finalize(self, _let_go, self._process, ours)
         try:
-            self._wire.settimeout(_START)
-            _, header, _ = receive(_before(time.monotonic() + _START, ours), 0)
+            _, header, _ = receive(partial(self._read, deadline=time.monotonic() + _START), 0)
         except TimeoutError:
             self.close()
             raise BackendError(f"backend {self.spec}: importing it did not end within {_START:g} s") from None
@@ -402,18 +405,6 @@ class _Process:
         if self._wire is not None:
             self._wire.close()
         self._process = self._wire = None
-
-
-def _before(deadline: float, wire: socket.socket) -> Callable[[int], bytes]:
-    """Read so many bytes before the deadline; TimeoutError after it."""
-
-    def prepare() -> None:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0.0:
-            raise TimeoutError
-        wire.settimeout(min(remaining, 1e6))
-
-    return exactly(wire, prepare)
 
 
 def _let_go(process: subprocess.Popen[bytes], wire: socket.socket) -> None:

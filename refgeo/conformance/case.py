@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class ExactBlock:
 
 
 def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
-    return Pair(pair.G[block], pair.H[block])
+    return Pair.unchecked(pair.G[block], pair.H[block])
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Case:
         Whether its vectors are random and not zero, so that laws can be tested on them.
     unusual : str
         The dimension that its point or time is unusual in; empty for all that differ in shape alone.
+    derived : dict
+        What several checks have made of it, such as a horizontal velocity.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Case:
     seed: int
     plain: bool = True
     unusual: str = ""
+    derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def point(self) -> Pair:

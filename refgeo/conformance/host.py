@@ -13,11 +13,13 @@ import difflib
 import importlib
 import io
 import json
+import math
 import os
 import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -329,6 +331,8 @@ def _checked(arrays: Arrays, shapes: list[list[int]]) -> Arrays:
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    if one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes():
+        return True
     return bool(np.array_equal(one, other, equal_nan=True))
 
 
@@ -471,7 +475,7 @@ class WireError(Exception):
 
 def send(wire: socket.socket, number: int, header: dict[str, Any], arrays: Arrays) -> None:
     """Write one message: its number, a JSON header, the raw bytes of arrays."""
-    header = header | {"arrays": [[array.dtype.name, list(array.shape)] for array in arrays]}
+    header = header | {"arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
     text = json.dumps(header).encode()
     body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
     wire.sendall(HEAD.pack(number, len(text), len(body)) + text + body)
@@ -488,7 +492,7 @@ def receive(read: Callable[[int], bytes], most: int) -> tuple[int, dict[str, Any
         dtype = np.dtype(name)
         if dtype.kind != "f" or not all(isinstance(size, int) and size >= 0 for size in shape):
             raise WireError("its answer holds no floating-point numbers")
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if start + count * dtype.itemsize > body_size:
             raise WireError("its answer is shorter than it says")
         arrays.append(np.frombuffer(body, dtype, count, start).reshape(shape))
@@ -496,20 +500,29 @@ def receive(read: Callable[[int], bytes], most: int) -> tuple[int, dict[str, Any
     return number, header, arrays
 
 
-def exactly(wire: socket.socket, prepare: Callable[[], None] = lambda: None) -> Callable[[int], bytes]:
-    """A function that reads so many bytes; `prepare` runs before every wait."""
+class Reader:
+    """Reads exactly so many bytes; what came with them is kept for the next time."""
 
-    def read(count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            prepare()
-            part = wire.recv(min(count - len(parts), 1 << 20))
-            if not part:
+    def __init__(self, wire: socket.socket) -> None:
+        self._wire, self._kept = wire, b""
+
+    def __call__(self, count: int, deadline: float | None = None) -> bytes:
+        """The next bytes; TimeoutError if they do not come before the deadline, of `time.monotonic`."""
+        parts = [self._kept]
+        missing = count - len(self._kept)
+        while missing > 0:
+            if deadline is not None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0.0:
+                    raise TimeoutError
+                self._wire.settimeout(min(remaining, 1e6))
+            parts.append(self._wire.recv(max(1 << 16, min(missing, 1 << 20))))
+            if not parts[-1]:
                 raise EOFError
-            parts += part
-        return bytes(parts)
-
-    return read
+            missing -= len(parts[-1])
+        found = b"".join(parts)
+        self._kept = found[count:]
+        return found[:count]
 
 
 def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> None:
@@ -528,7 +541,7 @@ def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> 
 
 
 def _requests(wire: socket.socket) -> Iterator[tuple[int, dict[str, Any], Arrays]]:
-    read = exactly(wire)
+    read = Reader(wire)
     while True:
         try:
             yield receive(read, sys.maxsize)

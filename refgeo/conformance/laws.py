@@ -13,8 +13,8 @@ four; otherwise with δ = u^{1/5}, where truncation δ⁴ and rounding u/δ are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -79,6 +79,21 @@ def law(
 
 # Helpers -------------------------------------------------------------------------------------------------------
 
+Made = TypeVar("Made")
+
+
+def _once(make: Callable[..., Made]) -> Callable[..., Made]:
+    """The same for all laws of a case, which one process puts to a backend one after another."""
+
+    @wraps(make)
+    def made(trial: Trial, *arguments: str) -> Made:
+        key = make, *arguments
+        if key not in trial.case.derived:
+            trial.case.derived[key] = make(trial, *arguments)
+        return cast(Made, trial.case.derived[key])
+
+    return made
+
 
 def _differences(trial: Trial, results: Parts, others: Parts, size: Array) -> Array:
     return beside(trial.length(combination((1.0, results), (-1.0, others))), size)
@@ -103,6 +118,7 @@ def _paired(e: Parts | Pair, v: Parts | Pair) -> tuple[Array, Array]:
     return np.asarray(value), np.asarray(2.0**-50 * size)
 
 
+@_once
 def _vector(trial: Trial, name: str) -> Pair:
     """A vector of the case; where it is zero, another one."""
     v = trial.case.vectors[name]
@@ -118,26 +134,31 @@ def _replaced(trial: Trial, v: Pair, where: Any, other: Pair) -> Pair:
     return trial.rounded(Pair.unchecked(*(np.where(blockwise(where), y, x) for x, y in zip(v, other, strict=True))))
 
 
+@_once
 def _third(trial: Trial) -> Pair:
     """Another tangent vector, of the size of `a`."""
     drawn = trial.space.random_tangent_vector(trial.rng("third vector"), horizontal=False)
     return trial.rounded(drawn * _norm(trial, _vector(trial, "a")))
 
 
+@_once
 def _vertical(trial: Trial) -> Pair:
     h = trial.case.point.sizes[2]
     return trial.rounded(trial.space.vertical_vector(trial.rng("vertical").standard_normal((h, h))))
 
 
+@_once
 def _horizontal(trial: Trial, name: str = "a") -> Pair:
     return trial.rounded(horizontal_like(trial.space, _vector(trial, name), trial.rng(f"horizontal {name}")))
 
 
+@_once
 def _velocity(trial: Trial) -> Pair:
     """A horizontal velocity so short that no geodesic ends before t = 1."""
     return _shortened(trial, _horizontal(trial, "v"))
 
 
+@_once
 def _any_velocity(trial: Trial) -> Pair:
     """As short, and not horizontal."""
     return _shortened(trial, _vector(trial, "v"))
@@ -157,6 +178,7 @@ def _bend(trial: Trial, v: Pair) -> Array:
     return np.asarray(np.maximum(speed, bend))
 
 
+@_once
 def _group_element(trial: Trial) -> Array:
     """A fixed element of the group: of GL(h) with condition number 4, neither a rotation nor symmetric; of O(h) where
     the geometry is relaxed.

@@ -218,13 +218,16 @@ class Run:
 
     def _watch(self, operation: Operation, case: Case, observed: Observed) -> None:
         """Hold what a call did besides returning against the contract, where nothing is numerically wrong with it."""
-        if not np.all(VALUE_CHECKS["horizontal_projection"].decisive(case)):
-            return
         broken = dict(seen(operation, case, observed))
-        for rule in SEEN:
-            tally = self.tallies.get((f"{operation.name}.{rule}", case.metric))
-            if tally is not None:
-                tally.saw(case, broken.get(rule))
+        tallies = {rule: self.tallies.get((f"{operation.name}.{rule}", case.metric)) for rule in SEEN}
+        news = [
+            (tally, broken.get(rule))
+            for rule, tally in tallies.items()
+            if tally and (rule in broken or not tally.measurements)
+        ]
+        if news and np.all(VALUE_CHECKS["horizontal_projection"].decisive(case)):
+            for tally, breach in news:
+                tally.saw(case, breach)
 
     def report(self, searches: list[Row] | None = None, **options: Any) -> Report:
         """What has been seen, with diagnoses."""

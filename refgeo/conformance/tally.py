@@ -53,7 +53,7 @@ class Tally:
 
     def run(self, trial: Trial) -> None:
         """Put one case to the backend."""
-        missing = [name for name in (self.check.operation.name, *self.check.needs) if not trial.backend.provides(name)]
+        missing = [name for name in self.check.needs if not trial.backend.provides(name)]
         if missing:
             self.absent = missing[0]
             return
@@ -84,7 +84,7 @@ class Tally:
         """Count a call that kept the contract, or broke it."""
         if breach is not None:
             self.breaches.append((self.at(case, 1.0), breach))
-        elif not self.measurements:
+        else:
             self.measurements.append(self.at(case, 0.0))
 
     def at(self, case: Case, error: float) -> Measurement:

@@ -849,4 +849,4 @@ def _sinh_ratio(a: float, sigma: Array) -> Array:
 
 
 def _frobenius(x: Pair) -> Array:
-    return np.asarray(np.hypot(np.linalg.norm(x.G, axis=(-2, -1)), np.linalg.norm(x.H, axis=(-2, -1))))
+    return np.asarray(np.sqrt(np.einsum("...ij,...ij", x.G, x.G) + np.einsum("...ij,...ij", x.H, x.H)))
