@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy  # whose modules load where they are used
 
 from refgeo.arguments import Array
 from refgeo.balanced import BalancedGauge

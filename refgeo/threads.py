@@ -17,6 +17,7 @@ _in_control = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _controller() -> Any:
+    import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which is to be limited, too)
     from threadpoolctl import ThreadpoolController  # deferred: importing refgeo needs NumPy and SciPy only
 
     return ThreadpoolController()

@@ -123,9 +123,9 @@ def network_loss(X, y):
 
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_auto_pgd_reaches_the_certified_maximum(name):
-    """Default settings, 80 networks: at least 99.9% of the certified value in 95% of them, and never more."""
+    """Default settings, 40 networks: at least 99.9% of the certified value in 95% of them, and never more."""
     reached = []
-    for d in (2, 5, 8, 11):
+    for d in (3, 10):
         rng = np.random.default_rng([d, 15])
         u, v = rng.standard_normal((2, 20, d))
         u, v = u + np.sign(u), v + np.sign(v)

@@ -9,7 +9,8 @@ before = set(sys.modules)
 import refgeo
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(" ".join(sorted(top for top in tops if top not in sys.stdlib_module_names and not top.startswith("_"))))
-print(int(any(name.startswith(("refgeo.conformance", "refgeo.exact", "refgeo.networks", "scipy.integrate"))
+print(int(any(name.startswith(("refgeo.conformance", "refgeo.exact", "refgeo.networks", "scipy.integrate",
+                               "scipy.linalg"))
               for name in sys.modules)))
 refgeo.check, refgeo.Report, refgeo.networks
 """

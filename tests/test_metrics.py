@@ -274,12 +274,12 @@ def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxa
     _, _, space = setting(name, (2,), 3, 4, 2, relaxation)
     rng = np.random.default_rng(0)
     for horizontal in (True, False):
-        sample = np.array([space.to_coordinates(space.random_tangent_vector(rng, horizontal))[0] for _ in range(4000)])
+        sample = np.array([space.to_coordinates(space.random_tangent_vector(rng, horizontal))[0] for _ in range(2000)])
         assert np.allclose(np.linalg.norm(sample, axis=1), 1.0, rtol=1e-12)
         variances = np.linalg.eigvalsh(sample.T @ sample / len(sample))
         dimension = space.dim if horizontal else 14
         assert np.sum(variances > 1e-12) == dimension
-        # uniform in direction: every variance is 1/dimension, to within the sampling error of 4000 draws
+        # uniform in direction: every variance is 1/dimension, to within the sampling error of 2000 draws, 3%
         assert np.all(np.abs(variances[-dimension:] * dimension - 1) < 0.2)
     assert np.array_equal(*(space.random_tangent_vector(7).G for _ in range(2)))
 

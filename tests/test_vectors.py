@@ -1,5 +1,6 @@
 """Vectors in files: what an author elsewhere reads and writes, and what happens to damaged or foreign files."""
 
+import itertools
 import json
 import pickle
 import zipfile
@@ -7,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import scipy.io
+from helpers import sampled
 
 import refgeo as rg
 from refgeo import formulas
@@ -80,8 +82,7 @@ def solved(tmp_path_factory):
     return folder, solve(*load(folder, "npz"))
 
 
-@pytest.mark.parametrize("out", ["npz", "mat", "json"])
-@pytest.mark.parametrize("format", ["npz", "mat", "json"])
+@pytest.mark.parametrize(("format", "out"), sampled(list(itertools.product(("npz", "mat", "json"), repeat=2)), 4))
 def test_right_results_pass_in_every_format(format, out, tmp_path):
     vectors.write(tmp_path, format, cases=FEW)
     cases, named = load(tmp_path, format)
@@ -247,7 +248,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
         file = save(tmp_path / f"results{suffix}", results)
         content = bytearray(file.read_bytes())
         rng = np.random.default_rng(0)
-        for place in rng.integers(0, len(content), 6):
+        for place in rng.integers(0, len(content), 4):
             changed = bytearray(content)
             changed[place] ^= 0x10
             file.write_bytes(changed)
@@ -260,7 +261,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
                 for name, value in results.items():
                     assert np.allclose(read[name], value, rtol=1e-9, atol=1e-9 * np.max(np.abs(value))), name
                 passed += 1
-    assert passed < 12, "most bytes matter"
+    assert passed < 8, "most bytes matter"
 
 
 def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):

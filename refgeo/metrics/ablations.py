@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.linalg import solve_sylvester
+import scipy  # whose modules load where they are used
 
 from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
@@ -259,5 +259,7 @@ class EuclideanNormMetric(Metric[Any]):
         return f"EuclideanNormMetric({self.base!r})"
 
 
-_sylvester = np.vectorize(solve_sylvester, signature="(h,h),(h,h),(h,h)->(h,h)", otypes=[np.float64])
-"""X of left X + X right = side, block by block."""
+def _sylvester(left: Array, right: Array, side: Array) -> Array:
+    """X of left X + X right = side, block by block."""
+    solve = np.vectorize(scipy.linalg.solve_sylvester, signature="(h,h),(h,h),(h,h)->(h,h)", otypes=[np.float64])
+    return np.asarray(solve(left, right, side))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.linalg import get_blas_funcs
+import scipy  # whose modules load where they are used
 
 from refgeo.arguments import Array
 
@@ -70,7 +70,7 @@ def combination(coefficients: Sequence[float] | Array, vectors: Sequence[Array])
     array([ 1., -4.])
     """
     total = np.empty(vectors[0].shape, np.result_type(*vectors))
-    add = get_blas_funcs("axpy", (total,))
+    add = scipy.linalg.get_blas_funcs("axpy", (total,))
     for part in _chunks(len(total)):
         np.multiply(vectors[0][part], coefficients[0], out=total[part])
         for factor, vector in zip(coefficients[1:], vectors[1:], strict=True):
