@@ -26,7 +26,6 @@ from refgeo.networks.geometry import block_metric, moving
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.sharpness import SharpnessResult, adaptive_sharpness, worst_case_sharpness
-from refgeo.sharpness.result import BENT
 
 ADAPTIVE = "adaptive"
 
@@ -237,7 +236,7 @@ def table(found: Mapping[str, list[SharpnessResult]]) -> Any:
     shown = Table("metric", "ρ", "sharpness", "loss", "evaluations", "", box=box.SIMPLE)
     for name, results in found.items():
         for result in results:
-            note = "" if result.converged and result.bend <= BENT else result.advice
+            note = result.advice if result.needs_advice else ""
             shown.add_row(
                 name, f"{result.rho:g}", f"{result.value:.6g}", f"{result.loss:.6g}", str(result.n_evaluations), note
             )

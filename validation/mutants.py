@@ -634,19 +634,12 @@ def seen_properties(target, metric="inv"):
     operation = operation_of(target)
     two, time_, first = len(operation.vectors) > 1, "t" in operation.extra, operation.vectors[0]
     impossible = set()
-    if operation.name in ("riemannian_gradient", "riemannian_hessian") or len(operation.vectors) > 2:
-        impossible |= {"where both vectors are the same", "where the vectors have different sizes"}
-        impossible |= {"where the vectors are nearly equal"}
-        impossible |= {
-            "where the vector is vertical",
-            "where the vectors are orthogonal",
-            "where the vector is horizontal",
-            "where the vector is nearly horizontal",
-        }
-    if not two:
-        impossible |= {"where both vectors are the same", "where the vectors are orthogonal"}
-        impossible |= {"where the vectors are nearly equal"}
+    if not two or operation.name == "riemannian_hessian":
+        impossible |= {name for name in PROPERTIES if name.startswith(("where the vectors are", "where both vectors"))}
         impossible |= {"where the vectors have different sizes"}
+        impossible -= {"where the vectors are much shorter than the point"}
+    if operation.name in ("riemannian_gradient", "riemannian_hessian"):
+        impossible |= {name for name in PROPERTIES if name.startswith("where the vector is")}
     if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero or short together
         impossible |= {"where the vectors are much shorter than the point", "for κ > 300"}  # there it decides nothing
         impossible |= {"where the G part of a vector is zero", "where the H part of a vector is zero"}

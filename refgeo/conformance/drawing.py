@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from refgeo.pair import Pair
 KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
     "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block", "zero-row",
-    "near-horizontal", "nearly-equal", "rows",
+    "near-horizontal", "nearly-equal", "rows", "opposite",
 )  # fmt: skip
 TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125, 0.3, -16.0, 2.0**-12)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
 """How long such vectors are beside the point."""
+_SIZES_OF_ROWS: dict[str, Callable[[int], Array]] = {
+    "rows": lambda count: np.geomspace(1.0, 2.0**-24, count),
+    "zero-row": lambda count: np.minimum(np.arange(count), 1.0),
+}
 
 
 def make_case(
@@ -117,12 +121,12 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         vertical = space.vertical_vector(rng.standard_normal((h, h)))
         a = horizontal_like(space, a, rng)
         a = a + vertical * (2.0**-23 * space.norm(a) / space.norm(vertical))
-    if kind == "zero-row":
-        a, b, e = (Pair(*(np.where(np.arange(x.shape[-2])[:, None] > 0, x, 0.0) for x in v)) for v in (a, b, e))
+    if kind == "opposite":
+        b = -a
     if kind == "nearly-equal":
         b = a + 2.0**-21 * b
-    if kind == "rows":
-        a, b, e = (Pair(*(np.geomspace(1.0, 2.0**-24, x.shape[-2])[:, None] * x for x in v)) for v in (a, b, e))
+    if kind in _SIZES_OF_ROWS:
+        a, b, e = (Pair(*(_SIZES_OF_ROWS[kind](x.shape[-2])[:, None] * x for x in v)) for v in (a, b, e))
     if kind == "zero-block":
         others = np.arange(int(np.prod(point.block_shape))).reshape(point.block_shape) > 0
         a, b, e, h_v = (x * np.where(others, 1.0, 0.0) for x in (a, b, e, h_v))

@@ -5,7 +5,7 @@ They tell a diagnosis where something is wrong, and make the planted mistakes th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,13 +129,19 @@ def _nearly_equal(s: Situation) -> bool:
     return all(np.linalg.norm(x - y) <= 1e-5 * np.linalg.norm(x) for x, y in zip(*s.vectors[:2], strict=True))
 
 
+def _are_opposite(s: Situation) -> bool:
+    if len(s.vectors) < 2 or s.zero(0):
+        return False
+    return all(np.array_equal(x, -y) for x, y in zip(*s.vectors[:2], strict=True))
+
+
 def _uneven_rows(s: Situation) -> bool:
     rows = [np.linalg.norm(part, axis=-1) for v in s.vectors for part in v]
     return any(0.0 < np.min(sizes) < 1e-6 * np.max(sizes) for sizes in rows)
 
 
-def _row_of_zeros(s: Situation) -> bool:
-    return any(np.any(part) and not np.all(np.any(part, axis=-1)) for v in s.vectors for part in v)
+def _row_of_zeros(pairs: Iterable[Iterable[Array]]) -> bool:
+    return any(np.any(part) and not np.all(np.any(part, axis=-1)) for pair in pairs for part in pair)
 
 
 PROPERTIES: dict[str, Callable[[Situation], bool]] = {
@@ -167,10 +173,12 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for h > 1": lambda s: s.sizes[2] > 1,
     "for h = 2": lambda s: s.sizes[2] == 2,
     "for h ≥ 8": lambda s: s.sizes[2] >= 8,
+    "for h ≥ 8 with leading dimensions": lambda s: s.sizes[2] >= 8 and bool(s.batch),
     "for h > 8": lambda s: s.sizes[2] > 8,
     "for h ≥ 16": lambda s: s.sizes[2] >= 16,
     "for h > 16": lambda s: s.sizes[2] > 16,
     "for h ≥ 32": lambda s: s.sizes[2] >= 32,
+    "for h ≥ 64": lambda s: s.sizes[2] >= 64,
     "for more than 512 rows": lambda s: max(s.sizes[:2]) > 512,
     "for more than 1,024 rows": lambda s: max(s.sizes[:2]) > 1024,
     "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
@@ -186,12 +194,14 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
     "where both vectors are the same": _vectors_equal,
     "where the vectors are nearly equal": _nearly_equal,
+    "where the vectors are opposite": _are_opposite,
     "where the rows of a vector have different sizes": _uneven_rows,
     "where the vectors are orthogonal": _are_orthogonal,
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": lambda s: _distance_from_horizontal(s) <= 1e-4,
     "where the vector is nearly horizontal": lambda s: 1e-10 < _distance_from_horizontal(s) < 1e-5,
-    "where a row of a vector is zero": _row_of_zeros,
+    "where a row of a vector is zero": lambda s: _row_of_zeros(s.vectors),
+    "where a row of a factor is zero": lambda s: _row_of_zeros([(s.G, s.H)]),
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
     "where the vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
     "where the vectors have different sizes": lambda s: (

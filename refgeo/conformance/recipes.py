@@ -25,18 +25,29 @@ SHAPES: tuple[Shape, ...] = (
     ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 4099, 3, 2), ((), 128, 64, 2),
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
-    ((2, 2), 2, 2, 2), ((40,), 3, 2, 2), ((144,), 2, 2, 1), ((2, 17), 2, 1, 1),
-    ((1, 2, 1, 2), 3, 2, 2), ((3,), 5, 4, 4),
+    ((2, 2), 2, 2, 2), ((2,), 12, 11, 9), ((40,), 3, 2, 2), ((144,), 2, 2, 1), ((2, 17), 2, 1, 1),
+    ((1, 2, 1, 2), 3, 2, 2), ((3,), 5, 4, 4), ((), 66, 65, 64),
 )  # fmt: skip
 LARGE_SHAPES: tuple[Shape, ...] = (
-    ((), 66, 65, 64), ((12,), 65, 64, 16), ((2,), 257, 256, 64), ((), 2049, 2047, 3), ((), 40, 33, 33),
+    ((12,), 65, 64, 16), ((2,), 257, 256, 64), ((), 2049, 2047, 3), ((), 40, 33, 33),
     ((2, 2, 2, 2), 3, 4, 2), ((70,), 2, 3, 1), ((3,), 130, 3, 3), ((), 100, 99, 48),
 )  # fmt: skip
 CONDITIONS: tuple[tuple[float, float], ...] = (
     (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (330.0, 330.0), (1e3, 1e3),
     (1e4, 1e4), (1e6, 1e6),
 )  # fmt: skip
-POINTS = ("random", "balanced", "orthonormal", "identity", "repeated", "clustered", "twins", "uneven", "alike")
+POINTS = (
+    "random",
+    "balanced",
+    "orthonormal",
+    "identity",
+    "repeated",
+    "clustered",
+    "twins",
+    "uneven",
+    "alike",
+    "zero-row",
+)
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
     "1e3,1": (1e3, 1.0), "1e-9": (1e-9, 1e-9), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
@@ -55,7 +66,7 @@ class Recipe:
     point : str
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
         nearly; G = H; condition numbers that differ from block to block; all rows but the last those of every such
-        point of the shape.
+        point of the shape; a first row of zeros.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -113,6 +124,7 @@ class Recipe:
         return not (
             (self.point == "twins" and n != m)
             or (self.point in ("repeated", "clustered") and h < 2)
+            or (self.point == "padded" and min(n, m) == h)
             or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
@@ -202,6 +214,8 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
         common = rng_of(0, f"alike {recipe.shape}")
         for factor in (G, H):
             factor[..., :-1, :] = 0.5 * common.standard_normal(factor[..., :-1, :].shape)
+    if recipe.point == "padded":
+        G[..., 0, :] = H[..., 0, :] = 0.0
     if recipe.point == "twins":
         H = G.copy()
     if recipe.point == "balanced":

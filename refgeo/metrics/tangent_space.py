@@ -40,8 +40,10 @@ def as_metric(name: str, value: object) -> Metric[Any]:
     """
     if isinstance(value, Metric):
         return value
-    got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
-    got = repr(value) if isinstance(value, str) else got
+    if isinstance(value, str):
+        got = repr(value)
+    else:
+        got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
     raise TypeError(f"{name}: expected a metric such as refgeo.InvariantMetric(), got {got}")
 
 

@@ -17,7 +17,7 @@ from refgeo.pair import Pair
 FORMAT = "refgeo-sharpness/1"
 CURVE_FORMAT = "refgeo-sharpness-curve/1"
 AVERAGE_FORMAT = "refgeo-average-sharpness/1"
-BENT = 0.5
+_BENT = 0.5
 """Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
 
 
@@ -116,11 +116,24 @@ class SharpnessResult:
         return self.value
 
     @property
+    def needs_advice(self) -> bool:
+        """Whether the value is not to be taken as it is: the search has not converged, or left the approximation.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).needs_advice
+        False
+        """
+        return not self.converged or self.bend > _BENT
+
+    @property
     def advice(self) -> str:
         """What to try for a better value."""
         if len(self.trace) == 1:
             return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
-        if self.bend > BENT:
+        if self.bend > _BENT:
             return (
                 f"in a block the second-order term of the geodesic is {self.bend:.2g} times as long as the first, so "
                 'that it is no approximation there: try a smaller rho, or order="exact"'
