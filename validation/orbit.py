@@ -78,8 +78,9 @@ class Small:
     rho = 0.05
 
     def __init__(self, quick: bool) -> None:
-        self.model, self.params, self.batch = trained_transformer(100 if quick else 300)
-        self.n_iter = 20
+        self.model, self.params, batch = trained_transformer(50 if quick else 300)
+        self.batch = tuple(part[: 32 if quick else None] for part in batch)
+        self.n_iter = 5 if quick else 20
 
     def loss(self, dtype: Any) -> Callable[[Any], tuple[float, Any]]:
         """The loss computed in a precision."""
