@@ -163,14 +163,14 @@ def both(function):
 
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
-    [
+    sampled([
         ("horizontal_projection", only_for_balanced_factors, {"horizontal_projection[mix]"}),
         ("christoffel", half_missing, both("christoffel")),
         ("christoffel", not_bilinear, both("christoffel")),
         ("geodesic", absolute_time, both("geodesic")),
         ("riemannian_gradient", swapped(formulas.riemannian_gradient), both("riemannian_gradient")),
         ("horizontal_projection", lambda m, G, H, a, b: (a, b), both("horizontal_projection")),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_common_mistakes_are_named(name, function, wrong):
     assert set(rg.check(backend(**{name: function}), cases=SOME).wrong) == wrong
@@ -456,7 +456,7 @@ def _scaled_if(condition):
 
 @pytest.mark.parametrize(
     ("function", "broken"),
-    [
+    sampled([
         ("horizontal_projection", _short_vectors_stay),
         ("riemannian_gradient", _tiny_entries_are_dropped),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] >= 32)),
@@ -466,8 +466,8 @@ def _scaled_if(condition):
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.ndim == 6)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.array_equal(G, np.eye(*G.shape[-2:])))),
         ("christoffel", _scaled_if(lambda G, H, a, b, c, d: np.allclose(a, c) and np.any(a != c))),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_mistakes_at_sizes_and_values_that_are_seldom_tried_are_caught(function, broken):
     report = rg.check(mended(function, broken), checks=[function])
     assert report.wrong == [f"{function}[inv]", f"{function}[mix]"]
