@@ -53,6 +53,10 @@ class BackendError(ValueError):
     """A backend cannot be found, or provides nothing to check."""
 
 
+class NotInFile(NotImplementedError):
+    """A file of results holds no such value."""
+
+
 class Unusable(Exception):
     """A result that is no array of real numbers of the expected shape."""
 
@@ -179,6 +183,8 @@ class Host:
             if request["do"] == "together":
                 return self._together(request, arrays)
             return self._call(request, arrays)
+        except NotInFile as error:
+            return {"status": "not provided", "text": str(error)}, []
         except NotImplementedError as error:
             return {"status": "not provided", "text": f"NotImplementedError: {_message(error)}"}, []
         except Unusable as error:

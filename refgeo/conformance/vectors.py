@@ -23,7 +23,7 @@ from refgeo.arguments import listed, one_of
 from refgeo.conformance.backend import Backend, BackendFailure
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
-from refgeo.conformance.host import Unusable
+from refgeo.conformance.host import NotInFile, Unusable
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress, selected
@@ -377,7 +377,7 @@ def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
             value = f"{operation.name}_{arguments[-1]}" if operation.extra else operation.name
             parts = [value] if operation.scalar else [f"{value}_G", f"{value}_H"]
             if not any((metric, part) in provided for part in parts):
-                raise NotImplementedError(f"no {value} of {metric} in the file")
+                raise NotInFile(f"no {value} of {metric} in the file")
             name = found.get(_key(operation.name, metric, arrays))
             if name is None:
                 raise Unusable("only the results of the cases are known")
