@@ -211,6 +211,56 @@ def test_every_bound_alone_is_above_all_points(name):
     assert all(ratio < 1.01 for ratio in tightest.values()), tightest
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mix"])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_the_bounds_by_a_quadratic_problem_are_tight_in_small_balls(name, noise):
+    """Where the loss is linear in t, and at a minimum, where it is quadratic: to first order in ρ."""
+    rng = np.random.default_rng(31)
+    for _ in range(6):
+        u, v = rng.standard_normal((2, 3))
+        X = rng.standard_normal((4, 3))
+        y, rho = X @ (u * v) - noise * rng.standard_normal(4), 1e-4
+        found = diagonal.worst_case(name, u, v, X, y, rho)
+        bounds = raw_bounds(name, u, v, X, y, rho, found.coordinates)
+        for bound in ("ball", "ellipsoid"):
+            assert 0.0 <= bounds[bound] - found.lower <= 0.02 * found.lower, bound
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mix"])
+def test_the_bounds_of_a_batch_are_those_of_its_problems(name):
+    """Of very different sizes, with a coordinate that cannot move, and one where no bound is finite."""
+    rng = np.random.default_rng(32)
+    u, v = rng.standard_normal((2, 5, 3)) * 10.0 ** np.array([-3, 0, 1, 0, 0])[:, None]
+    u[3, 1] = 0.0
+    X, noise = rng.standard_normal((5, 4, 3)), rng.standard_normal((5, 4))
+    y = (X @ (u * v)[..., None])[..., 0] - noise
+    rho = np.array([0.01, 0.1, 0.3, 0.05, 1e200])
+    problem, geometry = Problem.of(u, v, X, y), geometry_of(name)
+    t = np.maximum(0.5 * rho[:, None] * rng.random((5, 3)), geometry.lowest(problem.beta))
+    t[4] = 0.1
+
+    def bounds(problem, t, rho):
+        with np.errstate(over="ignore"):
+            return np.array([outer.ball(problem, geometry, rho)[0], outer.ellipsoid(problem, geometry, t, rho)])
+
+    together = bounds(problem, t, rho)
+    for k in range(5):
+        alone = bounds(Problem.of(u[k], v[k], X[k], y[k]), t[k], np.asarray(rho[k]))
+        assert np.allclose(together[:, k], alone, rtol=1e-9)
+    assert np.isfinite(together[:, 1:4]).all()
+    assert np.isfinite(together[0, 0])
+    assert np.isinf(together[0, 4])
+
+
+def test_the_smaller_of_two_dominating_diagonals_is_chosen_where_it_counts():
+    gram = np.array([[2.0, -1.0], [-1.0, 3.0]])
+    largest = np.linalg.eigvalsh(gram)[-1]
+    assert np.array_equal(dominating_diagonal(gram, np.array([3.0, 0.1])), [3.0, 4.0])  # 27 < 3.6 · 9.01
+    assert np.allclose(dominating_diagonal(gram, np.array([0.1, 3.0])), largest, rtol=1e-12)  # 36 > 3.6 · 9.01
+    both = dominating_diagonal(gram, np.array([[[3.0, 0.1]], [[0.1, 3.0]]]))
+    assert np.allclose(both[:, 0], [[3.0, 4.0], [largest, largest]], rtol=1e-12)
+
+
 def test_a_bound_that_is_beaten_is_an_error(monkeypatch):
     monkeypatch.setattr(outer, "ellipsoid", lambda *arguments: np.zeros(()))
     X = np.array([[1.0, 2.0], [0.0, 1.0]])
