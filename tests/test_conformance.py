@@ -772,7 +772,9 @@ def test_grams_kept_of_the_latest_point_are_caught(kept):
 def test_grams_kept_by_the_first_rows_are_caught():
     kept = KeepsTheLatestPoint(lambda G, H: np.concatenate([G[..., :2, :], H[..., :2, :]], axis=-2))
     report = rg.check(kept, checks=["riemannian_gradient"], cases=["5x4x2"])
-    assert {row.check for row in report.failures} == {"riemannian_gradient"}
+    assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
+    alone = rg.check(kept, checks=["riemannian_gradient.remembers_nothing"], cases=["5x4x2/k3"])
+    assert {row.check for row in alone.failures} == {"riemannian_gradient.remembers_nothing"}
 
 
 def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():

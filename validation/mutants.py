@@ -646,7 +646,7 @@ def seen_properties(target, metric="inv"):
     if not time_:
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}
     if operation.name == "retraction":  # a curve is judged at its start
-        impossible |= {"for t = 1", "for t > 1", "for t > 10", "for t < -10", "where the vector is horizontal"}
+        impossible |= {"for t = 1", "for t > 1", "for t > 50", "for t < -50", "where the vector is horizontal"}
     if target == EXACT:  # by value where a closed form or a short integration exists, by laws at plain single blocks
         impossible |= {name for name in PROPERTIES if name.startswith("where a vector is much longer")}
         impossible |= {"where the blocks of a batch have different condition numbers"}

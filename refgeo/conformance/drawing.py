@@ -17,11 +17,13 @@ from refgeo.pair import Pair
 KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
     "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block", "zero-row",
-    "near-horizontal", "nearly-equal", "rows", "opposite",
+    "near-horizontal", "nearer-horizontal", "near-orthogonal", "nearly-equal", "rows", "opposite",
 )  # fmt: skip
-TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 16.0, 0.0078125, 0.3, -16.0, 2.0**-12)
+TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 64.0, 0.0078125, 0.3, -64.0, 2.0**-12)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
 """How long such vectors are beside the point."""
+_VERTICAL_PARTS = {"near-horizontal": 2.0**-23, "nearer-horizontal": 2.0**-33}
+"""Of the first vector, beside its length."""
 _SIZES_OF_ROWS: dict[str, Callable[[int], Array]] = {
     "rows": lambda count: np.geomspace(1.0, 2.0**-24, count),
     "zero-row": lambda count: np.minimum(np.arange(count), 1.0),
@@ -61,7 +63,7 @@ def make_case(
     if kind in SHORT:
         vectors |= {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
     if abs(t) > 4.0:
-        vectors["v"] = vectors["v"] * 0.0625
+        vectors["v"] = vectors["v"] / abs(t)
     vectors |= dict(given or {})
     if given and "a" in given and "v" not in given:
         vectors["v"] = given["a"]
@@ -103,9 +105,11 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         a, b = (_curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h)))) for _ in range(2))
     if kind == "radial":
         a, b = 0.5 * point, -0.25 * point
-    if kind == "orthogonal":
+    if kind in ("orthogonal", "near-orthogonal"):
         along = space.inner_product(a, b) / space.inner_product(a, a)
         b = b - a * along
+    if kind == "near-orthogonal":
+        b = b + a * (2.0**-23 * space.norm(b) / space.norm(a))
     if kind in ("zero-G", "zero-H"):
         keep = (0.0, 1.0) if kind == "zero-G" else (1.0, 0.0)
         a, b, e = (Pair.unchecked(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
@@ -116,11 +120,11 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         b, h_v = zero, zero
     if kind in ("same", "equal"):
         b = a if kind == "same" else Pair(*a)
-    if kind == "near-horizontal":
+    if kind in _VERTICAL_PARTS:
         h = point.sizes[2]
         vertical = space.vertical_vector(rng.standard_normal((h, h)))
         a = horizontal_like(space, a, rng)
-        a = a + vertical * (2.0**-23 * space.norm(a) / space.norm(vertical))
+        a = a + vertical * (_VERTICAL_PARTS[kind] * space.norm(a) / space.norm(vertical))
     if kind == "opposite":
         b = -a
     if kind == "nearly-equal":

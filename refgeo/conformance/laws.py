@@ -260,6 +260,23 @@ def _scaled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, floa
     return _differences(trial, plain, back, trial.case.size(value))
 
 
+def _with_other_last_rows(trial: Trial, value: Value) -> Array:
+    """A point whose last rows alone are others, right after the point itself, and once more after a call elsewhere."""
+    case = trial.case
+    if value.order == "exact":  # a geodesic from there may end before t
+        return np.zeros(case.point.block_shape)
+
+    def at(point: Pair) -> Parts:
+        vectors, extra = case.inputs(value.operation), value.extra(case.t)
+        return trial.call(value.operation.name, *vectors, point=point, extra=extra)
+
+    halved = (np.where(np.arange(x.shape[-2]) == x.shape[-2] - 1, 0.5, 1.0)[:, None] * x for x in case.point)
+    other = Pair.unchecked(*halved)
+    trial.value(value)
+    first, _, again = at(other), at(2.0 * case.point), at(other)
+    return _differences(trial, first, again, np.maximum(case.size(value), trial.length(again)))
+
+
 def _turned(trial: Trial, value: Value, plain: Parts) -> Array:
     """Columns permuted and one sign changed, which rounds nothing and changes no norm: results turn with them."""
     turn = np.roll(np.eye(trial.case.point.sizes[2]), 1, axis=0)
@@ -295,10 +312,12 @@ def _remembers_nothing(trial: Trial, value: Value) -> Array:
     errors = [_again(trial, value, trial.value(value), do="again")]
     variations = [_turned]
     if trial.case.relaxation == 0.0:
-        nearly_one = 1.0 + trial.precision.roundoff**0.4  # "close enough" is not the same
-        variations += [partial(_scaled, factors=factors) for factors in ((1.0, 2.0), (2.0, 1.0), (nearly_one, 1.0))]
+        near, nearer = (1.0 + trial.precision.roundoff**p for p in (0.4, 0.6))  # "close enough" is not the same
+        factors = (1.0, 2.0), (2.0, 1.0), (near, 1.0), (nearer, 1.0)
+        variations += [partial(_scaled, factors=pair) for pair in factors]
     # each right after the point itself: what is kept of the latest call only is kept of that
     errors += [vary(trial, value, trial.value(value)) for vary in variations]
+    errors.append(_with_other_last_rows(trial, value))
     return np.asarray(np.max(errors, axis=0))
 
 

@@ -99,12 +99,15 @@ def _is_vertical(s: Situation) -> bool:
     return bool(np.linalg.norm(change) <= 1e-5 * terms)
 
 
-def _are_orthogonal(s: Situation) -> bool:
+def _cosine(s: Situation) -> float:
+    """Of the angle between the two vectors, in the metric; of the block where it is largest."""
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1):
-        return False
+        return 1.0
     space = pair_metric(s.metric).at(Pair(s.G, s.H))
-    product = space.inner_product(s.vectors[0], s.vectors[1])
-    return bool(np.all(np.abs(product) <= 1e-5 * space.norm(s.vectors[0]) * space.norm(s.vectors[1])))
+    a, b = s.vectors[:2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = np.abs(space.inner_product(a, b)) / (space.norm(a) * space.norm(b))
+    return float(np.max(np.nan_to_num(cosines, nan=0.0)))
 
 
 def _gram(factor: Array) -> Array:
@@ -156,6 +159,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "with unequal leading dimensions": lambda s: len(set(s.batch)) > 1,
     "with more than 32 blocks": lambda s: _blocks(s) > 32,
     "with more than 64 blocks": lambda s: _blocks(s) > 64,
+    "with more than 256 blocks": lambda s: _blocks(s) > 256,
     "with as many blocks as columns": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[2] > 1,
     "with as many blocks as rows of G": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[0] > 1,
     "with as many blocks as rows of H": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[1] > 1,
@@ -173,7 +177,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for h > 1": lambda s: s.sizes[2] > 1,
     "for h = 2": lambda s: s.sizes[2] == 2,
     "for h ≥ 8": lambda s: s.sizes[2] >= 8,
-    "for h ≥ 8 with leading dimensions": lambda s: s.sizes[2] >= 8 and bool(s.batch),
+    "for h > 8 with leading dimensions": lambda s: s.sizes[2] > 8 and bool(s.batch),
+    "for more than 32 rows with leading dimensions": lambda s: max(s.sizes[:2]) > 32 and bool(s.batch),
     "for h > 8": lambda s: s.sizes[2] > 8,
     "for h ≥ 16": lambda s: s.sizes[2] >= 16,
     "for h > 16": lambda s: s.sizes[2] > 16,
@@ -184,6 +189,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
     "for more than 4,096 rows": lambda s: max(s.sizes[:2]) > 4096,
     "for rows that are a multiple of 64": lambda s: s.sizes[0] % 64 == 0,
+    "for rows that are a multiple of 256": lambda s: s.sizes[0] % 256 == 0,
     "for more than 4,096 numbers": lambda s: max(s.sizes[:2]) * s.sizes[2] > 4096,
     "for rows that are a multiple of 8": lambda s: s.sizes[0] % 8 == 0,
     "for rows that are no multiple of 8": lambda s: s.sizes[0] > 8 and s.sizes[0] % 8 != 0,
@@ -196,10 +202,12 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the vectors are nearly equal": _nearly_equal,
     "where the vectors are opposite": _are_opposite,
     "where the rows of a vector have different sizes": _uneven_rows,
-    "where the vectors are orthogonal": _are_orthogonal,
+    "where the vectors are orthogonal": lambda s: _cosine(s) <= 1e-5,
+    "where the vectors are nearly orthogonal": lambda s: 1e-9 < _cosine(s) <= 1e-5,
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": lambda s: _distance_from_horizontal(s) <= 1e-4,
     "where the vector is nearly horizontal": lambda s: 1e-10 < _distance_from_horizontal(s) < 1e-5,
+    "where the vector is very nearly horizontal": lambda s: 1e-13 < _distance_from_horizontal(s) < 3e-9,
     "where a row of a vector is zero": lambda s: _row_of_zeros(s.vectors),
     "where a row of a factor is zero": lambda s: _row_of_zeros([(s.G, s.H)]),
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
@@ -227,6 +235,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
         np.max(_largest(s.G)) > 100.0 * np.min(_largest(s.G))
     ),
     "for h ≥ 16 and κ < 2": lambda s: s.sizes[2] >= 16 and s.kappa < 2.0,
+    "for h ≥ 32 and κ < 2": lambda s: s.sizes[2] >= 32 and s.kappa < 2.0,
     "for κ < 2": lambda s: s.kappa < 2.0,
     "for κ > 8": lambda s: s.kappa > 8.0,
     "for κ > 20": lambda s: s.kappa > 20.0,
@@ -242,9 +251,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for t = 1": lambda s: s.t == 1.0,
     "for t ≠ 1": lambda s: s.t is not None and s.t != 1.0,
     "for t > 1": lambda s: s.t is not None and s.t > 1.0,
-    "for t < -10": lambda s: s.t is not None and s.t < -10.0,
+    "for t < -50": lambda s: s.t is not None and s.t < -50.0,
     "for t that float32 does not hold": lambda s: s.t is not None and float(np.float32(s.t)) != s.t,
-    "for t > 10": lambda s: s.t is not None and s.t > 10.0,
+    "for t > 50": lambda s: s.t is not None and s.t > 50.0,
 }
 """What can be said of a call; each a dimension that the generated points cover."""
 
