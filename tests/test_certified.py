@@ -252,6 +252,31 @@ def test_the_bounds_of_a_batch_are_those_of_its_problems(name):
     assert np.isinf(together[0, 4])
 
 
+@pytest.mark.parametrize("name", NAMES)
+@np.errstate(divide="ignore", invalid="ignore")  # of a coordinate that cannot move, as in `worst_case`
+def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
+    """With both of its points: one in the ball, one not, and none moves a coordinate that cannot move."""
+    rng = np.random.default_rng(33)
+    u, v = rng.standard_normal((2, 2, 4, 3)) * 10.0 ** rng.uniform(-2, 1, (4, 1))
+    u[1, 3, 1] = 0.0
+    X, noise = rng.standard_normal((2, 4, 4, 3)), rng.standard_normal((2, 4, 4)) * 10.0 ** rng.uniform(-2, 1, (4, 1))
+    y = (X @ (u * v)[..., None])[..., 0] - noise
+    rho = np.array([[0.01, 0.3, 1e-6, 0.05], [2.0, 0.1, 1e-3, 0.5]])
+    problem, geometry = Problem.of(u, v, X, y), geometry_of(name)
+    D = dominating_diagonal(problem.gram, problem.beta)
+    together = dual(geometry, problem.beta, problem.g, D, rho)
+    assert np.all(np.linalg.norm(together.inside, axis=-1) <= rho * (1 + 1e-12))
+    assert np.all(np.linalg.norm(together.outside, axis=-1) >= rho * (1 - 1e-12))
+    assert np.all(together.inside[problem.beta == 0.0] == 0.0)
+    for k in np.ndindex(2, 4):
+        one = Problem.of(u[k], v[k], X[k], y[k])
+        assert np.allclose(dominating_diagonal(one.gram, one.beta), D[k], rtol=1e-12)
+        alone = dual(geometry, one.beta, one.g, D[k], np.asarray(rho[k]))
+        assert np.allclose(alone.upper, together.upper[k], rtol=1e-9)
+        for mine, theirs in ((alone.inside, together.inside[k]), (alone.outside, together.outside[k])):
+            assert np.allclose(mine, theirs, rtol=1e-6, atol=1e-6 * rho[k])
+
+
 def test_the_smaller_of_two_dominating_diagonals_is_chosen_where_it_counts():
     gram = np.array([[2.0, -1.0], [-1.0, 3.0]])
     largest = np.linalg.eigvalsh(gram)[-1]
