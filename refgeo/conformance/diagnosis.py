@@ -301,6 +301,8 @@ def _scaled(scenes: list[_Scene]) -> Mistake | None:
 
     if not changed or not all(scene.agrees(made(scene)) for scene in scenes):
         return None
+    if not any(factors):
+        return "your result is zero", made
     if len(changed) == len(parts) and len({round(factor, 5) for factor in factors}) == 1:
         return f"your result is {factors[0]:.6g} times the right one", made
     return "; ".join(
@@ -646,7 +648,8 @@ def _by_place(check: Check, failing: list[Case], passing: list[Case]) -> str:
             return ""
         found = [name for name, holds in PROPERTIES.items() if all(map(holds, wrong)) and not any(map(holds, right))]
         if 0 < len(found) <= 3:  # of more, the true one cannot be told
-            return f"of the points tried, wrong exactly those {' or '.join(found)}"
+            unclear = " (which of these, the points cannot tell)" if len(found) > 1 else ""
+            return f"of the points tried, wrong exactly those {', or '.join(found)}{unclear}"
     return ""
 
 

@@ -188,6 +188,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for more than 1,024 rows": lambda s: max(s.sizes[:2]) > 1024,
     "for more than 2,048 rows": lambda s: max(s.sizes[:2]) > 2048,
     "for more than 4,096 rows": lambda s: max(s.sizes[:2]) > 4096,
+    "for m > 32 and m > 2n": lambda s: s.sizes[1] > max(32, 2 * s.sizes[0]),
     "for rows that are a multiple of 64": lambda s: s.sizes[0] % 64 == 0,
     "for rows that are a multiple of 256": lambda s: s.sizes[0] % 256 == 0,
     "for more than 4,096 numbers": lambda s: max(s.sizes[:2]) * s.sizes[2] > 4096,

@@ -23,9 +23,10 @@ SHAPES: tuple[Shape, ...] = (
     ((), 10, 9, 4), ((), 5, 12, 3), ((), 6, 6, 3), ((), 3, 8, 3), ((), 8, 3, 3), ((), 9, 8, 7), ((), 8, 8, 8),
     ((), 12, 11, 9), ((), 16, 16, 16), ((), 20, 19, 17), ((), 513, 511, 2),
     ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 4099, 3, 2), ((), 1024, 768, 2),
+    ((), 3, 70, 2), ((), 5, 513, 2),
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
-    ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((40,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
+    ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((2,), 4, 40, 3), ((40,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
     ((1, 2, 1, 2), 3, 2, 2), ((3,), 5, 4, 4),
 )  # fmt: skip
 LARGE_SHAPES: tuple[Shape, ...] = (
@@ -65,8 +66,8 @@ class Recipe:
         Of G and of H.
     point : str
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
-        nearly; G = H; condition numbers that differ from block to block; all rows but the last those of every such
-        point of the shape; a first row of zeros.
+        nearly; G = H; condition numbers that differ from block to block; all rows but the last (in draws above 2,
+        the first) those of every such point of the shape; a first row of zeros.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -149,7 +150,7 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
-    yield from (Recipe(((), 5, 4, 2), point="alike", draw=draw) for draw in (1, 2))  # one right after the other
+    yield from (Recipe(((), 6, 5, 2), point="alike", draw=draw) for draw in (1, 2, 3, 4))  # one right after the other
     yield from (Recipe(shape, scale="blocks") for shape in (((5,), 5, 6, 2), ((3,), 5, 6, 3)))
     yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
     yield Recipe(((3,), 4, 3, 2), (2e3, 2e3), "uneven")
@@ -214,7 +215,9 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     if recipe.point == "alike":
         common = rng_of(0, f"alike {recipe.shape}")
         for factor in (G, H):
-            factor[..., :-1, :] = 0.5 * common.standard_normal(factor[..., :-1, :].shape)
+            own = [0 if recipe.draw > 2 else -1]
+            shared = np.delete(np.arange(factor.shape[-2]), own)
+            factor[..., shared, :] = 0.5 * common.standard_normal(factor.shape)[..., shared, :]
     if recipe.point == "padded":
         G[..., 0, :] = H[..., 0, :] = 0.0
     if recipe.point == "twins":

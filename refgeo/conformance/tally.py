@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from refgeo.arguments import Array
 from refgeo.conformance.backend import BackendFailure, NotCalled
 from refgeo.conformance.case import Case
-from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check
+from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS, Check
 from refgeo.conformance.contract import Breach
 from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict
 from refgeo.conformance.trial import Trial
+
+NO_REFERENCE = "no reference value"
 
 
 @dataclass
@@ -32,8 +35,8 @@ class Tally:
         Cases for which the backend raised NotImplementedError; and those that it was not asked any more.
     absent : str
         The function that is missing.
-    not_judged : int
-        Blocks without a reference value.
+    not_judged : Counter of str
+        Blocks that were not, by reason.
     remark : str
         What else there is to say of the verdict.
     """
@@ -48,7 +51,7 @@ class Tally:
     refusals: list[tuple[Measurement, str]] = field(default_factory=list)
     not_called: list[tuple[Measurement, str]] = field(default_factory=list)
     absent: str = ""
-    not_judged: int = 0
+    not_judged: Counter[str] = field(default_factory=Counter)
     remark: str = ""
 
     def run(self, trial: Trial) -> None:
@@ -59,7 +62,7 @@ class Tally:
             return
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
-                self.add(trial.case, self.check.errors(trial), "returned NaN or infinity")
+                self.add(trial.case, self.check.errors(trial), "returned NaN or infinity", NO_REFERENCE)
         except NotCalled as error:
             self.not_called.append((self.at(trial.case, np.inf), str(error)))
         except NotImplementedError as error:
@@ -69,9 +72,14 @@ class Tally:
         except BackendFailure as failure:
             # A failure where values can be expected; where none can in some block, the others go unjudged with it:
             # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
-            decisive, known = self.check.decisive(trial.case), self._known(trial.case)
-            expected = np.where(decisive, np.inf if decisive.all() and known.all() else np.nan, np.inf)
-            self.add(trial.case, np.where(known, expected, np.nan), str(failure))
+            expected, known = self._expected(trial.case), self._known(trial.case)
+            errors = np.where(expected, np.inf if expected.all() and known.all() else np.nan, np.inf)
+            reason = f"at {trial.case.name}, where the whole batch failed for an ill-conditioned block ({failure})"
+            self.add(trial.case, np.where(known, errors, np.nan), str(failure), reason if known.all() else NO_REFERENCE)
+
+    def _expected(self, case: Case) -> Array:
+        """Where some result must be: who factorises first fails at everything where a projection is hopeless."""
+        return np.logical_and(self.check.decisive(case), VALUE_CHECKS["horizontal_projection"].decisive(case))
 
     def _known(self, case: Case) -> Array:
         """Which blocks have a reference value, if it takes one."""
@@ -92,16 +100,16 @@ class Tally:
         decisive = bool(np.all(self.check.decisive(case)))
         return Measurement(case.name, (), float(np.max(case.condition)), error, 1.0, 1.0, decisive)
 
-    def add(self, case: Case, relative: Array, trouble: str) -> None:
-        """The relative errors of every block."""
+    def add(self, case: Case, relative: Array, trouble: str, unjudged: str) -> None:
+        """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""
         relative = np.broadcast_to(relative, case.point.block_shape)
         numbers = (case.condition, relative, self.check.unit(case, 1.0), self.check.unit(case))
-        decisive = self.check.decisive(case)
+        decisive = np.where(np.isinf(relative), self._expected(case), self.check.decisive(case))
         lost = []
         for block in np.ndindex(case.point.block_shape):
             condition, error, attainable, gram = (float(number[block]) for number in numbers)
             if np.isnan(error):
-                self.not_judged += 1
+                self.not_judged[unjudged] += 1
                 continue
             one = Measurement(case.name, block, condition, error, attainable, gram, bool(decisive[block]))
             self.measurements.append(one)
@@ -123,7 +131,8 @@ class Tally:
             (self.not_called, other.not_called),
         ):
             mine.extend(theirs)  # type: ignore[arg-type]
-        self.absent, self.not_judged = other.absent, self.not_judged + other.not_judged
+        self.absent = other.absent
+        self.not_judged.update(other.not_judged)
 
     @property
     def has_seen(self) -> bool:
@@ -210,7 +219,8 @@ class Tally:
     def _verdict(self) -> tuple[Verdict, str]:
         if self.absent:
             return Verdict.NOT_PROVIDED, f"{ABSENT} {self.absent}"
-        if self.refusals and not self.measurements and not self.breaches:
+        finite = any(np.isfinite(one.relative_error) for one in self.measurements)
+        if self.refusals and not (finite or self.breaches or self.troubles):
             return Verdict.NOT_PROVIDED, self.refusals[0][1]
         if self.not_called and not self.measurements:
             return Verdict.NOT_JUDGED, self.not_called[0][1]
@@ -219,8 +229,7 @@ class Tally:
         if self.troubles:
             one, what = self.troubles[0]
             return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
-        reason = "no reference value, or a failure in another block of the batch"
-        notes = [f"{self.not_judged} blocks not judged: {reason}"] if self.not_judged else []
+        notes = [f"{count} blocks not judged: {reason}" for reason, count in self.not_judged.items()]
         if not self.decisive:
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
@@ -239,7 +248,8 @@ class Tally:
         missing = self.refusals + self.not_called
         if missing:
             one, why = missing[0]
-            notes.append(f"not at {len(missing)} points, such as {one.case}: {why}")
+            many = f"{len(missing)} points, such as " if len(missing) > 1 else ""
+            notes.append(f"not at {many}{one.case}: {why}")
             return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
 
