@@ -277,6 +277,26 @@ def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
             assert np.allclose(mine, theirs, rtol=1e-6, atol=1e-6 * rho[k])
 
 
+@pytest.mark.parametrize("name", NAMES)
+@np.errstate(over="ignore")
+def test_the_dual_bound_is_the_maximum_where_the_gram_matrix_is_diagonal(name):
+    """To the last digits in most cases; where the maximizer jumps past the sphere a small gap remains."""
+    rng = np.random.default_rng(34)
+    geometry, ratios = geometry_of(name), []
+    for i in range(12):
+        u, v = rng.standard_normal((2, 4)) * 10.0 ** rng.uniform(-1, 1)
+        X = orthonormal(rng, 6, 4) * 10.0 ** rng.uniform(-1, 1, 4)
+        y = X @ (u * v) - rng.standard_normal(6) * 10.0 ** rng.uniform(-2, 0)
+        rho = float((1e-3, 0.03, 0.2, 0.6)[i % 4])
+        problem, found = Problem.of(u, v, X, y), diagonal.worst_case(name, u, v, X, y, rho)
+        bound = dual(geometry, problem.beta, problem.g, np.diag(problem.gram).copy(), np.asarray(rho))
+        ratios.append(float(bound.upper / found.lower))
+        assert np.linalg.norm(bound.inside) <= rho * (1 + 1e-12)
+    assert min(ratios) >= 1 - 1e-12
+    assert np.sum(np.array(ratios) <= 1 + 1e-9) >= 6
+    assert max(ratios) < 1.05
+
+
 def test_the_smaller_of_two_dominating_diagonals_is_chosen_where_it_counts():
     gram = np.array([[2.0, -1.0], [-1.0, 3.0]])
     largest = np.linalg.eigvalsh(gram)[-1]

@@ -229,7 +229,7 @@ class Tally:
         if self.troubles:
             one, what = self.troubles[0]
             return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
-        notes = [f"{count} blocks not judged: {reason}" for reason, count in self.not_judged.items()]
+        notes = [f"{n} {'block' if n == 1 else 'blocks'} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
