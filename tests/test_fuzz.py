@@ -18,7 +18,7 @@ def wrong_for_whole_numbers(metric, G, H, v_G, v_H):
 
 def test_a_mistake_that_random_points_never_show_is_found_and_shrunk():
     broken = backend(horizontal_projection=wrong_for_whole_numbers)
-    assert rg.check(broken, checks=["horizontal_projection"], metrics=["mix"]).passed
+    assert rg.check(broken, checks=["horizontal_projection"], metrics=["mix"], cases=["5x4x3", "4x4x4"]).passed
     report = rg.check(broken, checks=["horizontal_projection"], metrics=["mix"], profile="fuzz", examples=200)
     row = next(row for row in report.rows if row.check == "horizontal_projection")
     assert row.verdict is Verdict.WRONG
@@ -34,7 +34,7 @@ def test_a_mistake_that_random_points_never_show_is_found_and_shrunk():
 
 @pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
 def test_right_backends_are_not_accused_at_degenerate_points_and_laws_and_conduct_run(dtype):
-    report = rg.check(profile="fuzz", examples=40, dtype=dtype)
+    report = rg.check(profile="fuzz", examples=30, dtype=dtype)
     assert report.passed
     assert report.wrong == []
     kinds = {row.kind for row in report.judged}
@@ -42,10 +42,11 @@ def test_right_backends_are_not_accused_at_degenerate_points_and_laws_and_conduc
     assert all(row.points > 5 for row in report.judged if row.kind == "value")
 
 
+@pytest.mark.slow
 def test_every_shape_gets_its_turn():
     """Wrong for h = 8 only, which is the last shape but two."""
     broken = backend(inner_product=lambda m, G, *a: (1 + (G.shape[-1] == 8)) * formulas.inner_product(m, G, *a))
-    assert not rg.check(broken, checks=["inner_product"], profile="fuzz", examples=300).passed
+    assert not rg.check(broken, checks=["inner_product"], metrics=["inv"], profile="fuzz", examples=300).passed
 
 
 def test_each_broken_check_is_found_not_only_the_first():
@@ -103,9 +104,9 @@ def test_the_same_seed_tries_the_same_points_and_no_more_than_asked():
     def counting(done, total, what):
         tried.append((done, total))
 
-    first, again = (rg.check(profile="fuzz", examples=15, seed=4, progress=counting) for _ in range(2))
+    first, again = (rg.check(profile="fuzz", examples=8, seed=4, progress=counting) for _ in range(2))
     assert first.to_dict() == again.to_dict()
-    assert max(done for done, _ in tried) == 15
+    assert max(done for done, _ in tried) == 8
 
 
 def test_bad_options_are_named(monkeypatch):

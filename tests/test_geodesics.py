@@ -11,6 +11,9 @@ from refgeo.metrics.tangent_space import TangentSpace
 
 everything = pytest.mark.parametrize("name", FAMILY)
 shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+everywhere = pytest.mark.parametrize(
+    ("name", "batch", "n", "m", "h"), sampled([(name, *shape) for name in FAMILY for shape in SHAPES], 2)
+)
 CLOSED_FORM = [("inv", *shape) for shape in SHAPES] + [
     ("mix", *shape) for shape in SHAPES if shape[3] == 1 or shape[1] == shape[2] == shape[3]
 ]
@@ -87,8 +90,7 @@ def test_second_order_has_an_error_of_third_order(name, batch, n, m, h):
         assert slope == pytest.approx(expected, abs=0.15)
 
 
-@everything
-@shapes
+@everywhere
 def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
     for t in (0.3, 0.8):
@@ -98,8 +100,7 @@ def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h)
         assert there.is_horizontal(moving, 1e-7).all()
 
 
-@everything
-@shapes
+@everywhere
 def test_momenta_are_conserved(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
     there = FAMILY[name]().at(space.geodesic(v, 0.8, "exact"))
@@ -166,7 +167,7 @@ def test_inv_is_complete():
 
 
 @pytest.mark.parametrize(
-    ("batch", "n", "m", "h"), sampled([((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)], 2)
+    ("batch", "n", "m", "h"), sampled([((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)][::-1])
 )
 def test_mix_says_when_it_ends(batch, n, m, h):
     """(−bG, −bH) shrinks σ like 1 − 2bt: every singular value vanishes at t = 1/(2b), by both routes."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers import sampled
 
 import refgeo as rg
 from refgeo.cli import main
@@ -65,11 +66,11 @@ def written(tmp_path, deed, name="hostile.py"):
     return str(file)
 
 
-@pytest.mark.parametrize("deed", MISDEEDS)
+@pytest.mark.parametrize("deed", sampled(MISDEEDS, 2))
 def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
     backend = written(tmp_path, MISDEEDS[deed])
     report = rg.check(
-        backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=2.0
+        backend, checks=["christoffel", "inner_product"], metrics=["inv"], cases=["5x4x2/k3"], timeout=1.0
     )
     rows = {row.check: row for row in report.rows}
     assert rows["christoffel"].verdict is Verdict.WRONG
@@ -90,14 +91,14 @@ def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
 
 @pytest.mark.parametrize(
     "prelude",
-    [
+    sampled([
         "atexit.register(os._exit, 0)",
         "np.linalg.norm = np.abs = lambda *a, **k: 0.0",
         "import refgeo.conformance.report as r; r.Report.passed = property(lambda self: True)",
         "sys.settrace(lambda *a: None)",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_the_exit_status_is_the_referees(prelude, tmp_path):
     file = written(tmp_path, "return tuple(2 * x for x in formulas.christoffel(*a))")
     with open(file, "a") as stream:
@@ -129,7 +130,7 @@ def test_exceptions_name_file_and_line(tmp_path):
 def test_what_is_never_called_is_not_accused(deed, tmp_path):
     """Right, but for a hang at an ill-conditioned point of inv: mix has done nothing, nor have other points of inv."""
     file = written(tmp_path, f"if a[0] == 'inv' and np.linalg.cond(a[1]).max() > 1e5: {deed}")
-    report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "6x5x4"], timeout=3)
+    report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "6x5x4/k3/t2.5"], timeout=1.5)
     rows = {str(row): row for row in report.rows if row.kind == "value"}
     assert report.passed
     assert rows["christoffel[mix]"].verdict is Verdict.PASS

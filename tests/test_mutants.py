@@ -43,7 +43,7 @@ def test_a_generated_mistake_is_caught(cell):
 
 RIGHT = implementations.right_backends(only_numpy=True)
 EVERYWHERE = ("pseudo-inverse of the Gram matrix",)
-FEW = ["7x4x1", "4x4x4", "2-6x7x2", "10x9x4"]
+FEW = ["7x4x1/k3/equal", "4x4x4", "2-6x7x2", "10x9x4/k10", "10x9x4/k1e+06"]
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,10 @@ def test_vertical_zeros_are_not_taken_for_eigenvalues():
             assert np.allclose(smallest, -expected[::-1][:2], rtol=1e-8)
 
 
-@pytest.mark.parametrize("heads", [(), (4,)])
-@pytest.mark.parametrize("name", METRICS)
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(
+    ("name", "heads", "sign"),
+    sampled([(name, heads, sign) for name in METRICS for heads in ((), (4,)) for sign in (1.0, -1.0)], 3),
+)
 def test_many_coordinates_and_both_ends_beside_the_whole_matrix(name, heads, sign):
     """At a critical point, all eigenvalues of one sign; the vertical zeros are none of them."""
     rng = np.random.default_rng(2)

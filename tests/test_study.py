@@ -284,14 +284,13 @@ def test_a_killed_study_goes_on_and_gives_the_same_table(tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    before = {file: file.stat().st_mtime_ns for file in units.glob("*.json")}
-    assert 2 <= len(before) < 6
+    damaged, *others = units.glob("*.json")
+    assert 1 <= len(others) < 5
+    before = {file: file.stat().st_mtime_ns for file in others}
+    damaged.write_text("{")
     subprocess.run(program(killed), check=True, capture_output=True)
     assert (killed / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
-    assert {file: file.stat().st_mtime_ns for file in before} == before  # what was done is not done again
-    next(iter(before)).write_text("{")  # and what is damaged is
-    subprocess.run(program(killed), check=True, capture_output=True)
-    assert (killed / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
+    assert {file: file.stat().st_mtime_ns for file in others} == before  # what was done is not done again
 
 
 def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):

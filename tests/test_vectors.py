@@ -20,7 +20,7 @@ from refgeo.conformance.report import Verdict
 from refgeo.conformance.vectors import VectorFileError
 from refgeo.operations import VALUES
 
-FEW = ["20-1x1x1", "10x9x4/k1", "10x9x4/k3", "4-25x24x6/k3"]
+FEW = ["20-1x1x1", "10x9x4/k1", "10x9x4/k10", "10x9x4/k1000", "4-25x24x6/k3"]
 
 
 def load(folder, format):
@@ -184,14 +184,14 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
+    sampled([
         (lambda x: x.T, "rows and columns exchanged"),
         (lambda x: x + 1j, "expected real numbers, got dtype complex"),
         (lambda x: np.full_like(x, np.nan), "NaN or infinity"),
         (lambda x: x[:-1], "expected shape"),
         (lambda x: x.astype(str), "expected real numbers"),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_unusable_results_are_failed_rows_with_the_reason(solved, tmp_path, change, message):
     def broken(results):
         name = next(
@@ -248,7 +248,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
         file = save(tmp_path / f"results{suffix}", results)
         content = bytearray(file.read_bytes())
         rng = np.random.default_rng(0)
-        for place in rng.integers(0, len(content), 4):
+        for place in rng.integers(0, len(content), 2):
             changed = bytearray(content)
             changed[place] ^= 0x10
             file.write_bytes(changed)
@@ -261,7 +261,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
                 for name, value in results.items():
                     assert np.allclose(read[name], value, rtol=1e-9, atol=1e-9 * np.max(np.abs(value))), name
                 passed += 1
-    assert passed < 8, "most bytes matter"
+    assert passed < 4, "most bytes matter"
 
 
 def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
@@ -415,7 +415,7 @@ def test_expected_values_are_written_on_request_and_enclose_the_right_ones(tmp_p
     """Read as decimal numbers; the literal formulas lie within rounding of every midpoint."""
     from decimal import Decimal
 
-    few = ["7x4x1/k3", "5x4x2/k3"]
+    few = ["7x4x1/k3/equal", "5x4x2/k3/t1"]
     vectors.write(tmp_path, "json", cases=few, with_results=True)
     expected = json.loads((tmp_path / "expected.json").read_text())
     assert expected["schema"] == "refgeo-expected/2"

@@ -244,20 +244,31 @@ def _again(trial: Trial, value: Value, first: Parts, **options: Any) -> Array:
 
 
 def _scaled(trial: Trial, value: Value, plain: Parts, factors: tuple[float, float]) -> Array:
-    """The factors scaled, which is a homothety of all metrics: the result is known from the one at the point."""
+    """The factors scaled, which is a homothety of all metrics: the result is known from one at the point.
+
+    The vectors stay as they are, so that one factor is all that is new, and it is those at the point that are scaled
+    back; but for exact geodesics, one of which could end before t, and for vectors that must be horizontal.
+    """
+    case, operation = trial.case, value.operation
     constant = (factors[0] * factors[1]) ** (2.0 * trial.space.metric.s)
-    covectors = ("e", "hessian_e", "hessian_w")
+    stay = value.order != "exact" and "hessian_v" not in operation.sources
 
-    def moved(pair: Pair, covector: bool = False) -> Pair:
-        x, y = (constant / f for f in factors) if covector else factors
-        return Pair.unchecked(x * pair.G, y * pair.H)
+    def scaled(name: str, forth: bool) -> Pair:
+        covector = name in ("e", "hessian_e", "hessian_w")
+        x, y = (constant / f if covector else f for f in factors)
+        x, y = (x, y) if forth else (1.0 / x, 1.0 / y)
+        return Pair.unchecked(x * case.vectors[name].G, y * case.vectors[name].H)
 
-    case = trial.case
-    vectors = [moved(case.vectors[name], name in covectors) for name in value.operation.sources]
-    found = trial.call(value.operation.name, *vectors, point=moved(case.point), extra=value.extra(case.t))
-    scales = (constant,) if value.operation.scalar else factors
-    back = tuple(part / scale for part, scale in zip(found, scales, strict=True))
-    return _differences(trial, plain, back, trial.case.size(value))
+    def called(vectors: list[Pair], point: Pair) -> Parts:
+        return trial.call(operation.name, *vectors, point=point, extra=value.extra(case.t))
+
+    moved = Pair.unchecked(factors[0] * case.point.G, factors[1] * case.point.H)
+    there = called([case.vectors[name] if stay else scaled(name, True) for name in operation.sources], moved)
+    here = [scaled(name, False) if stay else case.vectors[name] for name in operation.sources]
+    expected = called(here, case.point) if stay else plain
+    scales = (constant,) if operation.scalar else factors
+    back = tuple(part / scale for part, scale in zip(there, scales, strict=True))
+    return _differences(trial, expected, back, np.asarray(value.size(case.space, here, case.t)))
 
 
 def _with_other_last_rows(trial: Trial, value: Value) -> Array:
