@@ -443,6 +443,7 @@ MEMORY = {
     "given a strided view": lambda G: abs(G.strides[-1]) > G.itemsize and not G.flags.f_contiguous,
     "given a view of a larger array": lambda G: G.base is not None and abs(G.strides[-1]) == G.itemsize,
     "given read-only arrays": lambda G: not G.flags.writeable,
+    "given one block for all": lambda G: 0 in G.strides,
 }
 KEPT = ("cached by the identity of G", "cached by the address of G", "cached by shapes", "cached by G alone")
 RESULTS_KEPT = (
@@ -632,25 +633,23 @@ def misbehaving(target, name):
 def seen_properties(target, metric="inv"):
     """The properties that some call of an operation can have at all."""
     operation = operation_of(target)
-    two, time_, first = len(operation.vectors) > 1, "t" in operation.extra, operation.vectors[0]
     impossible = set()
-    if not two or operation.name == "riemannian_hessian":
+    if len(operation.vectors) < 2 or operation.name == "riemannian_hessian":
         impossible |= {name for name in PROPERTIES if name.startswith(("where the vectors are", "where both vectors"))}
         impossible |= {"where the vectors have different sizes"}
-        impossible -= {"where the vectors are much shorter than the point"}
     if operation.name in ("riemannian_gradient", "riemannian_hessian"):
         impossible |= {name for name in PROPERTIES if name.startswith("where the vector is")}
     if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero or short together
-        impossible |= {"where the vectors are much shorter than the point", "for κ > 300"}  # there it decides nothing
+        impossible |= {"where vectors are much shorter than the point", "for κ > 300"}  # there it decides nothing
         impossible |= {"where the G part of a vector is zero", "where the H part of a vector is zero"}
-    if not time_:
+    if "t" not in operation.extra:
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}
     if operation.name == "retraction":  # a curve is judged at its start
         impossible |= {"for t = 1", "for t > 1", "for t > 50", "for t < -50", "where the vector is horizontal"}
     if target == EXACT:  # by value where a closed form or a short integration exists, by laws at plain single blocks
         impossible |= {name for name in PROPERTIES if name.startswith("where a vector is much longer")}
         impossible |= {"where the blocks of a batch have different condition numbers"}
-    return [name for name in PROPERTIES if name not in impossible and first]
+    return [name for name in PROPERTIES if name not in impossible]
 
 
 def matrix():

@@ -319,7 +319,6 @@ class _Process:
 
     spec: str
     _process: subprocess.Popen[bytes] | None = None
-    _wire: socket.socket | None = None
     _read: Reader | None = None
     _number: int = 0
     _described: dict[str, Any] = field(default_factory=dict)
@@ -334,13 +333,12 @@ class _Process:
                 self._start()
             except BackendError as error:  # it could be imported once, and cannot any more
                 raise _Lost(str(error)) from None
-        assert self._wire is not None
         assert self._read is not None
         self._number += 1
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         try:
-            self._wire.settimeout(max(1.0, min(timeout, 1e6)))
-            send(self._wire, self._number, request, arrays)
+            self._read.wire.settimeout(max(1.0, min(timeout, 1e6)))
+            send(self._read.wire, self._number, request, arrays)
             number, header, parts = receive(partial(self._read, deadline=deadline), room)
             if number != self._number:
                 raise WireError("its answer is to another question")
@@ -372,7 +370,7 @@ class _Process:
             start_new_session=True,
         )
         os.close(descriptor)
-        self._wire, self._read = ours, Reader(ours)
+        self._read = Reader(ours)
         weakref.finalize(self, _let_go, self._process, ours)
         try:
             _, header, _ = receive(partial(self._read, deadline=time.monotonic() + _START), 0)
@@ -402,9 +400,9 @@ class _Process:
     def close(self) -> None:
         if self._process is not None:
             _kill(self._process)
-        if self._wire is not None:
-            self._wire.close()
-        self._process = self._wire = None
+        if self._read is not None:
+            self._read.wire.close()
+        self._process = self._read = None
 
 
 def _let_go(process: subprocess.Popen[bytes], wire: socket.socket) -> None:

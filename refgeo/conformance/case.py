@@ -156,6 +156,16 @@ class Case:
         space = self.space.metric.at(first(self.point))
         return replace(self, space=space, vectors={name: first(v) for name, v in self.vectors.items()})
 
+    def of_one_block(self) -> Case:
+        """A case whose blocks are all the first one."""
+        first = (0,) * len(self.point.block_shape)
+
+        def alike(pair: Pair) -> Pair:
+            return Pair.unchecked(*(np.array(np.broadcast_to(x[first], x.shape)) for x in pair))
+
+        space = self.space.metric.at(alike(self.point))
+        return replace(self, space=space, vectors={name: alike(v) for name, v in self.vectors.items()})
+
     @cached_property
     def spread(self) -> Array:
         """How many times as long as the other one of a and b is, per block; 1 where one of them is zero."""

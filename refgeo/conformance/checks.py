@@ -171,3 +171,15 @@ def _check_of(value: Value) -> Check:
 
 
 VALUE_CHECKS: dict[str, Check] = {value.name: _check_of(value) for value in VALUES.values()}
+
+
+def something_to_expect(case: Case) -> Array:
+    """Where whoever factorises first has something to work with, per block: where a projection is decisive.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.recipes import Recipe, build
+    >>> bool(something_to_expect(build(Recipe(((), 5, 4, 2), (1e6, 1e6)), "inv", "float64", 0)))
+    False
+    """
+    return VALUE_CHECKS["horizontal_projection"].decisive(case)

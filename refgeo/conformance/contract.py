@@ -180,7 +180,7 @@ _register(
 )  # fmt: skip
 _register(
     "takes_any_layout",
-    "transposed, strided, reversed and read-only arrays are taken (where asarray takes them)",
+    "transposed, strided, reversed, expanded and read-only arrays are taken (where asarray takes them)",
     _takes_any_layout,
 )
 _register("thread_safe", "two calls at once give what each gives alone", _thread_safe)

@@ -34,8 +34,11 @@ from refgeo.files import imported
 
 Arrays = list[npt.NDArray[Any]]
 
-LAYOUTS = ("plain", "Fortran order", "a strided view", "a reversed view", "read-only", "a view of a larger array")
-"""How the arrays of a call lie in memory."""
+ONE_BLOCK = "one block for all"
+LAYOUTS = (
+    "plain", "Fortran order", "a strided view", "a reversed view", "read-only", "a view of a larger array", ONE_BLOCK,
+)  # fmt: skip
+"""How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 
 MOST_TEXT = 400
 _MUCH = 1 << 14
@@ -351,6 +354,8 @@ def _laid_out(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
         columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])
         wide[..., columns] = array
         return wide[..., columns]
+    if layout == ONE_BLOCK:
+        return np.broadcast_to(array[(0,) * (array.ndim - 2)], array.shape)
     if layout == "a reversed view":
         return np.ascontiguousarray(array[..., ::-1, ::-1])[..., ::-1, ::-1]
     plain = np.array(array)
@@ -507,10 +512,10 @@ def receive(read: Callable[[int], bytes], most: int) -> tuple[int, dict[str, Any
 
 
 class Reader:
-    """Reads exactly so many bytes; what came with them is kept for the next time."""
+    """Reads exactly so many bytes from a wire; what came with them is kept for the next time."""
 
     def __init__(self, wire: socket.socket) -> None:
-        self._wire, self._kept = wire, b""
+        self.wire, self._kept = wire, b""
 
     def __call__(self, count: int, deadline: float | None = None) -> bytes:
         """The next bytes; TimeoutError if they do not come before the deadline, of `time.monotonic`."""
@@ -521,8 +526,8 @@ class Reader:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0.0:
                     raise TimeoutError
-                self._wire.settimeout(min(remaining, 1e6))
-            parts.append(self._wire.recv(max(1 << 16, min(missing, 1 << 20))))
+                self.wire.settimeout(min(remaining, 1e6))
+            parts.append(self.wire.recv(max(1 << 16, min(missing, 1 << 20))))
             if not parts[-1]:
                 raise EOFError
             missing -= len(parts[-1])

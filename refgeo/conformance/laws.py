@@ -13,6 +13,7 @@ four; otherwise with δ = u^{1/5}, where truncation δ⁴ and rounding u/δ are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
@@ -304,18 +305,23 @@ def _same_twice(trial: Trial, value: Value) -> Array:
 
 
 def _any_memory_layout(trial: Trial, value: Value) -> Array:
-    plain = trial.value(value)
-    return _over_layouts(trial, lambda layout: _again(trial, value, plain, layout=layout))
+    def error_with(one: Trial, plain: Parts, layout: str) -> Array:
+        return _again(one, value, plain, layout=layout)
+
+    return _over_layouts(trial, lambda one: one.value(value), error_with)
 
 
-def _over_layouts(trial: Trial, error_with: Callable[[str], Array]) -> Array:
-    """The largest error with arrays in any memory layout that is taken."""
+def _over_layouts(
+    trial: Trial, plain_of: Callable[[Trial], Made], error_with: Callable[[Trial, Made, str], Array]
+) -> Array:
+    """The largest error with arrays in any memory layout that is taken; the last layout is for equal blocks."""
     errors: list[Array] = [np.zeros(trial.case.point.block_shape)]
-    for layout in LAYOUTS[1:]:
-        try:
-            errors.append(error_with(layout))
-        except (Refused, BackendFailure):  # a matter of conduct
-            continue
+    alike = Trial(trial.backend, trial.case.of_one_block())
+    for one, layouts in ((trial, LAYOUTS[1:-1]), (alike, LAYOUTS[-1:])):
+        plain = plain_of(one)
+        for layout in layouts:
+            with suppress(Refused, BackendFailure):  # a matter of conduct
+                errors.append(error_with(one, plain, layout))
     return np.asarray(np.max(errors, axis=0))
 
 
@@ -349,7 +355,8 @@ def _loop_over_blocks(trial: Trial, value: Value) -> Array:
 for _value in VALUES.values():
     for _name, _errors, _statement in (
         ("same_twice", _same_twice, "the same input gives the same result, to rounding"),
-        ("any_memory_layout", _any_memory_layout, "transposed, strided, reversed and read-only arrays are arrays, too"),
+        ("any_memory_layout", _any_memory_layout, "transposed, strided, reversed, expanded and read-only arrays are "
+                                                  "arrays, too"),
         ("remembers_nothing", _remembers_nothing, "the result follows the arrays' contents, not their address, one "
                                                   "factor alone, or norms"),
         ("loop_over_blocks", _loop_over_blocks, "a batch gives what its blocks give one by one"),
@@ -768,13 +775,14 @@ def _moved_product(trial: Trial, point: Pair, v: Pair, t: float | None = None, *
 
 
 @law(
-    "retraction", "any_memory_layout", "transposed, strided, reversed and read-only arrays are arrays, too",
+    "retraction", "any_memory_layout", "transposed, strided, reversed, expanded and read-only arrays are arrays, too",
     most=FEW, scale=2.0,
 )  # fmt: skip
 def _(trial: Trial) -> Array:
-    point, v = trial.case.point, trial.case.vectors["v"]
-    plain = _moved_product(trial, point, v)
-    return _over_layouts(trial, lambda layout: _product_error(_moved_product(trial, point, v, layout=layout), plain))
+    def moved(one: Trial, **options: Any) -> Array:
+        return _moved_product(one, one.case.point, one.case.vectors["v"], **options)
+
+    return _over_layouts(trial, moved, lambda one, plain, layout: _product_error(moved(one, layout=layout), plain))
 
 
 @law(

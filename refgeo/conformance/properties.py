@@ -212,7 +212,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where a row of a vector is zero": lambda s: _row_of_zeros(s.vectors),
     "where a row of a factor is zero": lambda s: _row_of_zeros([(s.G, s.H)]),
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
-    "where the vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
+    "where vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
     "where the vectors have different sizes": lambda s: (
         len(s.vectors) > 1 and min(s.lengths()) > 0.0 and max(s.lengths()) > 1e6 * min(s.lengths())
     ),
