@@ -1,9 +1,11 @@
 """Reports in files: the JSON follows its schema, JUnit is read by an XML parser, the page stands alone."""
 
+import io
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import jsonschema
@@ -14,6 +16,7 @@ from helpers import backend
 import refgeo as rg
 from refgeo import formulas
 from refgeo.conformance import report as report_module
+from refgeo.conformance.render.terminal import show
 from refgeo.conformance.report import Verdict
 
 SOME = ["10x9x4/k1", "10x9x4/k3", "10x9x4/k1e+06", "4-25x24x6/k3"]
@@ -285,3 +288,24 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
     assert rg.check(backend(), points={"big": big}, checks=["inner_product"], metrics=["inv"]).passed
     with pytest.raises(ValueError, match="expected the arrays G and H, got G"):
         rg.check(backend(), points={"mine": {"G": [[1.0]]}})
+
+
+def test_a_remark_on_several_rows_is_made_once():
+    """Cholesky factorisations break down in each function, at the same point, on another line of code."""
+
+    def breaking(name):
+        def call(metric, G, *rest):
+            if np.linalg.cond(G).max() > 1e5:
+                raise np.linalg.LinAlgError("not positive definite")
+            return getattr(formulas, name)(metric, G, *rest)
+
+        return call
+
+    names = ["horizontal_projection", "riemannian_gradient"]
+    broken = SimpleNamespace(**{name: breaking(name) for name in names})
+    report = rg.check(broken, metrics=["mix"], cases=["10x9x4", "5x4x2/k3"])
+    stream = io.StringIO()
+    show(report, stream)
+    remarks = [line for line in stream.getvalue().splitlines() if "not positive definite" in line]
+    assert len(remarks) == 1
+    assert remarks[0].startswith("no result  horizontal_projection[mix], riemannian_gradient[mix]: right elsewhere")

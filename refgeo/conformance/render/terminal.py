@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -115,17 +116,9 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         if names:
             yield f"           breaks the laws, too: {names}", ""
     yield from _conduct(report)
+    yield from _remarks(report)
     for row in report.rows:
-        if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL) or (
-            row.verdict is Verdict.NOT_JUDGED and row.kind != "contract"
-        ):
-            yield f"{row.verdict.value:10s} {row}: {row.message}", "yellow"
-        elif row.verdict is Verdict.PASS and row.message:
-            yield f"note       {row}: {row.message}", "yellow"
-    for row in report.rows:
-        if row.verdict is Verdict.PASS and row.no_result:
-            yield f"no result  {row}: right elsewhere, but none at {row.no_result}", "yellow"
-        elif row.lossy_case is not None:
+        if row.lossy_case is not None and not row.no_result:
             yield f"digits     {row}: {_lost(row)}", ""
     if report.reproduce_any() and any(row.worst_case for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
@@ -144,6 +137,27 @@ def _conduct(report: Report) -> Iterator[tuple[str, str]]:
     for (rule, message), rows in found.items():
         functions = ", ".join(dict.fromkeys(row.function for row in rows))
         yield f"contract   {rule}: {message} ({functions})", "yellow"
+
+
+def _remarks(report: Report) -> Iterator[tuple[str, str]]:
+    """What is neither wrong nor simply right: once where it is the same of several rows, but for the line of code."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        for label, text in _remarks_on(row):
+            found.setdefault((label, re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)), []).append(row)
+    for (label, text), rows in found.items():
+        yield f"{label:10s} {', '.join(map(str, rows))}: {text}", "yellow"
+
+
+def _remarks_on(row: Row) -> Iterator[tuple[str, str]]:
+    if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL) or (
+        row.verdict is Verdict.NOT_JUDGED and row.kind != "contract"
+    ):
+        yield row.verdict.value, row.message
+    elif row.verdict is Verdict.PASS and row.no_result:
+        yield "no result", f"right elsewhere, but none at {row.no_result}"
+    elif row.verdict is Verdict.PASS and row.message:
+        yield "note", row.message
 
 
 def _lost(row: Row) -> str:
