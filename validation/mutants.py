@@ -238,7 +238,11 @@ def balanced_first(metric, G, H, v_G, v_H):
     return v_G + G @ L, v_H - H @ T(L)
 
 
-def gamma_terms(signs):
+def symmetrised(matrix):
+    return matrix + T(matrix)
+
+
+def gamma_terms(signs, sums=(symmetrised,) * 3):
     def broken(metric, G, H, a_G, a_H, b_G, b_H):
         S, T_ = T(G) @ G, T(H) @ H
         parts = []
@@ -246,7 +250,8 @@ def gamma_terms(signs):
             F, a, b = (G, H), (a_G, a_H), (b_G, b_H)
             at = own if metric == "inv" else other
             W = np.linalg.inv((S, T_)[at])
-            M_b, M_a, M = (x + T(x) for x in (T(b[at]) @ F[at], T(a[at]) @ F[at], T(a[at]) @ b[at]))
+            products = T(b[at]) @ F[at], T(a[at]) @ F[at], T(a[at]) @ b[at]
+            M_b, M_a, M = (total(x) for total, x in zip(sums, products, strict=True))
             if metric == "inv":
                 terms = (-a[own] @ W @ M_b, -b[own] @ W @ M_a, F[own] @ W @ M)
             else:
@@ -339,6 +344,7 @@ MUTANTS = [
     Mutant("+HΛᵀ for −HΛᵀ", P, with_lambda(lambda G, H, a, b, L: (a + G @ L, b + H @ T(L))), BOTH, "must be subtracted"),
     Mutant("Λ with the wrong sign", P, with_lambda(lambda G, H, a, b, L: (a - G @ L, b + H @ T(L))), BOTH, "wrong sign"),
     Mutant("missing ½: Λ doubled", P, with_lambda(lambda G, H, a, b, L: (a + 2 * G @ L, b - 2 * H @ T(L))), BOTH, "½ is missing"),
+    Mutant("Λ symmetrised", P, with_lambda(lambda G, H, a, b, L: (a + G @ symmetrised(L) / 2, b - H @ symmetrised(L) / 2)), BOTH, "½(Λ + Λᵀ)"),
     Mutant("Λ halved", P, with_lambda(lambda G, H, a, b, L: (a + G @ L / 2, b - H @ T(L) / 2)), BOTH, "half"),
     Mutant("only the G part projected", P, with_lambda(lambda G, H, a, b, L: (a + G @ L, b)), BOTH, "H part is not projected"),
     Mutant("nothing projected", P, lambda m, G, H, a, b: (a, b), BOTH, "nothing is projected"),
@@ -414,6 +420,8 @@ MUTANTS = [
     Mutant("third term of Γ missing", C, gamma_terms((1, 1, 0)), BOTH, "G(aᵀb + bᵀa) of Γ is missing"),
     Mutant("third term with the wrong sign", C, gamma_terms((1, 1, -1)), BOTH, "G(aᵀb + bᵀa) of Γ has the wrong sign"),
     Mutant("not symmetrised: first term twice", C, gamma_terms((2, 0, 1)), BOTH),
+    Mutant("2aᵀb for aᵀb + bᵀa", C, gamma_terms((1, 1, 1), (symmetrised, symmetrised, lambda x: 2 * x)), BOTH, "2aᵀb stands where"),
+    Mutant("2Gᵀb for bᵀG + Gᵀb", C, gamma_terms((1, 1, 1), (lambda x: 2 * T(x), symmetrised, symmetrised)), BOTH, "2Gᵀb stands where"),
     Mutant("H part of Γ is zero", C, after(C, lambda r, *a: (r[0], 0 * r[1])), BOTH, "H part of your result is 0"),
     Mutant("parts of Γ exchanged for n = m", C, after(C, lambda r, G, H, *a: r[::-1] if G.shape == H.shape else r), BOTH),
     Mutant("relaxation 1e-6 left in Γ", C, relaxed(C, 1e-6), BOTH, "relaxation"),

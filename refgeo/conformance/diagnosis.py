@@ -490,6 +490,8 @@ def _of_projection(value: Value, case: Case, right: Parts) -> Iterator[Candidate
     yield "the G part subtracts GΛ, which must be added", (v_G - G @ L, right[1])
     yield "Λ is twice what it must be (a factor ½ is missing)", (v_G + 2 * G @ L, v_H - 2 * H @ Lt)
     yield "Λ is half of what it must be", (v_G + 0.5 * G @ L, v_H - 0.5 * H @ Lt)
+    mean = 0.5 * (L + Lt)
+    yield "½(Λ + Λᵀ) stands where Λ belongs", (v_G + G @ mean, v_H - H @ mean)
     yield "the H part is not projected", (right[0], v_H)
     yield "the G part is not projected", (v_G, right[1])
     for statement, solve in (
@@ -546,23 +548,31 @@ def _of_christoffel(value: Value, case: Case, right: Parts) -> Iterator[Candidat
     yield "the second vector is ignored: your result is Γ(a, a)", gamma(a, a)
     yield "the first vector is ignored: your result is Γ(b, b)", gamma(b, b)
     yield "your result is the quadratic form Γ(a + b, a + b)", gamma(a + b, a + b)
+    terms = _christoffel_terms(case, lambda x, y: x.mT @ y + y.mT @ x)
     for dropped, name in enumerate(("a(bᵀG + Gᵀb)", "b(aᵀG + Gᵀa)", "G(aᵀb + bᵀa)")):
-        terms = _christoffel_terms(case)
         signs = [1.0, 1.0, 1.0]
         signs[dropped] = 0.0
         yield f"the term {name} of Γ is missing", combination(*zip(signs, terms, strict=True))
         signs[dropped] = -1.0
         yield f"the term {name} of Γ has the wrong sign", combination(*zip(signs, terms, strict=True))
+    for products, twice in (
+        (("2bᵀG", "2aᵀG", "2aᵀb"), _christoffel_terms(case, lambda x, y: 2.0 * x.mT @ y)),
+        (("2Gᵀb", "2Gᵀa", "2bᵀa"), _christoffel_terms(case, lambda x, y: 2.0 * y.mT @ x)),
+    ):
+        for i, (product, whole) in enumerate(zip(products, ("bᵀG + Gᵀb", "aᵀG + Gᵀa", "aᵀb + bᵀa"), strict=True)):
+            mixed = [*terms[:i], twice[i], *terms[i + 1 :]]
+            yield f"{product} stands where {whole} belongs in Γ", combination(*((1.0, term) for term in mixed))
 
 
-def _christoffel_terms(case: Case) -> list[Parts]:
+def _christoffel_terms(case: Case, sum_of: Callable[[Array, Array], Array]) -> list[Parts]:
+    """The three terms of Γ, with `sum_of`(x, y) for xᵀy + yᵀx."""
     G, H, S, T = _grams(case)
     terms: list[list[Array]] = [[], [], []]
     for own, other in ((0, 1), (1, 0)):
         factors, a, b = (G, H), tuple(case.vectors["a"]), tuple(case.vectors["b"])
         at = own if case.metric == "inv" else other
         W = np.linalg.inv((S, T)[at])
-        sums = [x.mT @ y + y.mT @ x for x, y in ((b[at], factors[at]), (a[at], factors[at]), (a[at], b[at]))]
+        sums = [sum_of(x, y) for x, y in ((b[at], factors[at]), (a[at], factors[at]), (a[at], b[at]))]
         for term, x, matrix, sign in zip(terms, (a[own], b[own], factors[own]), sums, (1.0, 1.0, -1.0), strict=True):
             term.append(-0.5 * sign * x @ W @ matrix if case.metric == "inv" else 0.5 * sign * x @ matrix @ W)
     return [tuple(term) for term in terms]
