@@ -309,3 +309,21 @@ def test_a_remark_on_several_rows_is_made_once():
     remarks = [line for line in stream.getvalue().splitlines() if "not positive definite" in line]
     assert len(remarks) == 1
     assert remarks[0].startswith("no result  horizontal_projection[mix], riemannian_gradient[mix]: right elsewhere")
+
+
+def test_of_many_laws_with_one_remark_only_whose_they_are_is_said():
+    def single(metric, G, *rest):
+        if np.ndim(G) > 2:
+            raise NotImplementedError("no batches")
+        return formulas.riemannian_gradient(metric, G, *rest)
+
+    report = rg.check(SimpleNamespace(riemannian_gradient=single), metrics=["inv"], cases=["5x4x2/k3", "2-6x7x2/k3"])
+    stream = io.StringIO()
+    show(report, stream)
+    partly = [line for line in stream.getvalue().splitlines() if line.startswith("partly provided ")]
+    laws = sum(row.verdict is Verdict.PARTIAL and row.kind == "law" for row in report.rows)
+    assert laws > 3
+    assert "riemannian_gradient[inv]" in partly[0]
+    assert (
+        sum(int(count) for line in partly for count in re.findall(r"(\d+) laws of riemannian_gradient:", line)) == laws
+    )

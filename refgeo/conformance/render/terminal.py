@@ -25,6 +25,7 @@ _BY_GRAVITY = (
     Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED,
 )  # fmt: skip
 _GROUPS = {"law": "laws", "contract": "contract"}
+_FEW_LAWS = 3
 
 
 def show(report: Report, file: Any = None) -> None:
@@ -146,7 +147,17 @@ def _remarks(report: Report) -> Iterator[tuple[str, str]]:
         for label, text in _remarks_on(row):
             found.setdefault((label, re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)), []).append(row)
     for (label, text), rows in found.items():
-        yield f"{label:10s} {', '.join(map(str, rows))}: {text}", "yellow"
+        yield f"{label:10s} {_names(rows)}: {text}", "yellow"
+
+
+def _names(rows: list[Row]) -> str:
+    """Of many laws only whose they are."""
+    laws = [row for row in rows if row.kind == "law"]
+    few = rows if len(laws) <= _FEW_LAWS else [row for row in rows if row.kind != "law"]
+    names = list(map(str, few))
+    if len(few) < len(rows):
+        names.append(f"{len(laws)} laws of {', '.join(dict.fromkeys(law.function for law in laws))}")
+    return ", ".join(names)
 
 
 def _remarks_on(row: Row) -> Iterator[tuple[str, str]]:
