@@ -10,6 +10,8 @@ from helpers import FUNCTIONS, backend, sampled
 import refgeo as rg
 from refgeo import exact, formulas
 from refgeo.conformance import Backend, BackendError
+from refgeo.conformance.properties import PROPERTIES, situation
+from refgeo.conformance.recipes import POINTS, Recipe, build
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.run import CHECKS
 from refgeo.operations import OPERATIONS, VALUES
@@ -869,3 +871,30 @@ def test_chance_is_no_cache():
     report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
     diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
     assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}
+
+
+HAS = {
+    "balanced": "for balanced factors",
+    "orthonormal": "for factors with orthonormal columns",
+    "identity": "for Gram matrices that are diagonal",
+    "repeated": "for singular values that repeat",
+    "clustered": "for singular values that repeat",
+    "twins": "for G = H",
+    "uneven": "where the blocks of a batch have different condition numbers",
+    "padded": "where a row of a factor is zero",
+    "small-row": "where a row of a factor is short",
+    "columns": "where a column of a factor is short",
+    "near-balanced": "for nearly balanced factors",
+    "near-twins": "for G nearly H",
+}
+
+
+@pytest.mark.parametrize("point", HAS)
+def test_a_kind_of_point_is_what_its_name_says(point):
+    assert {*HAS, "random", "alike"} == set(POINTS)
+    recipe = Recipe(((2,), 6, 6, 4), (1e4, 1e4) if point == "uneven" else (3.0, 3.0), point)
+    operation = OPERATIONS["horizontal_projection"]
+    assert recipe.possible
+    assert PROPERTIES[HAS[point]](situation(build(recipe, "inv", "float64", 0), operation))
+    plain = situation(build(Recipe(recipe.shape), "inv", "float64", 0), operation)
+    assert not PROPERTIES[HAS[point]](plain)

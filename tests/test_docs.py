@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from refgeo import cli
+from refgeo.conformance.drawing import KINDS
+from refgeo.conformance.recipes import POINTS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "validation" / "docs"
@@ -165,3 +167,8 @@ def test_files_that_are_linked_are_there():
             elif path and not path.startswith("http") and not (page.parent == DOCS and path.startswith("figures/")):
                 generated = page.parent == DOCS and path in ("study.md", "judged.md", "vectors.md", "changelog.md")
                 assert (page.parent / path).exists() or generated, f"{page.name}: {target}"
+
+
+def test_every_word_in_the_name_of_a_test_point_is_explained():
+    page = (ROOT / "validation" / "docs" / "check.md").read_text(encoding="utf-8")
+    assert [word for word in (*POINTS[1:], *KINDS[1:]) if f"`{word}`" not in page] == []

@@ -17,13 +17,20 @@ from refgeo.pair import Pair
 KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
     "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block", "zero-row",
-    "near-horizontal", "nearer-horizontal", "near-orthogonal", "nearly-equal", "rows", "opposite",
+    "near-horizontal", "nearer-horizontal", "near-orthogonal", "nearer-orthogonal", "nearly-equal", "nearer-equal",
+    "rows", "opposite", "sparse", "zero-column", "radial-first", "near-critical",
 )  # fmt: skip
-TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 64.0, 0.0078125, 0.3, -64.0, 2.0**-12)
+TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.0078125, 0.3, -1000.0, 2.0**-12)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
 """How long such vectors are beside the point."""
 _VERTICAL_PARTS = {"near-horizontal": 2.0**-23, "nearer-horizontal": 2.0**-33}
 """Of the first vector, beside its length."""
+_PARALLEL_PARTS = {"near-orthogonal": 2.0**-23, "nearer-orthogonal": 2.0**-31}
+"""Of the second vector along the first, beside its length."""
+_DIFFERENCES = {"nearly-equal": 2.0**-21, "nearer-equal": 2.0**-33}
+"""Of two vectors, beside their length."""
+_NEARLY_CRITICAL = 2.0**-27
+"""How long the gradient is then, beside what it is elsewhere."""
 _SIZES_OF_ROWS: dict[str, Callable[[int], Array]] = {
     "rows": lambda count: np.geomspace(1.0, 2.0**-24, count),
     "zero-row": lambda count: np.minimum(np.arange(count), 1.0),
@@ -94,6 +101,8 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
     a, b = (_curvature_sized(space, _like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
     loss = InvariantLoss(point, rng)
+    if kind == "near-critical":
+        loss.target = point.product + _NEARLY_CRITICAL * (loss.target - point.product)
     h_v = horizontal_like(space, b, rng)  # of b, not of a: the projection of a is a value that is asked for
     zero = 0.0 * point
     if kind in ("horizontal", "orthogonal"):
@@ -105,11 +114,13 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         a, b = (_curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h)))) for _ in range(2))
     if kind == "radial":
         a, b = 0.5 * point, -0.25 * point
-    if kind in ("orthogonal", "near-orthogonal"):
+    if kind == "radial-first":
+        a = 0.5 * point
+    if kind == "orthogonal" or kind in _PARALLEL_PARTS:
         along = space.inner_product(a, b) / space.inner_product(a, a)
         b = b - a * along
-    if kind == "near-orthogonal":
-        b = b + a * (2.0**-23 * space.norm(b) / space.norm(a))
+    if kind in _PARALLEL_PARTS:
+        b = b + a * (_PARALLEL_PARTS[kind] * space.norm(b) / space.norm(a))
     if kind in ("zero-G", "zero-H"):
         keep = (0.0, 1.0) if kind == "zero-G" else (1.0, 0.0)
         a, b, e = (Pair.unchecked(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
@@ -127,8 +138,12 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         a = a + vertical * (_VERTICAL_PARTS[kind] * space.norm(a) / space.norm(vertical))
     if kind == "opposite":
         b = -a
-    if kind == "nearly-equal":
-        b = a + 2.0**-21 * b
+    if kind in _DIFFERENCES:
+        b = a + _DIFFERENCES[kind] * b
+    if kind == "sparse":
+        a, b, e = (Pair(*(x * (rng.random(x.shape) < 0.3) for x in v)) for v in (a, b, e))
+    if kind == "zero-column":
+        a, b, e = (Pair(*(x * (np.arange(x.shape[-1]) > 0) for x in v)) for v in (a, b, e))
     if kind in _SIZES_OF_ROWS:
         a, b, e = (Pair(*(_SIZES_OF_ROWS[kind](x.shape[-2])[:, None] * x for x in v)) for v in (a, b, e))
     if kind == "zero-block":

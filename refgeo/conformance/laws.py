@@ -289,10 +289,10 @@ def _with_other_last_rows(trial: Trial, value: Value) -> Array:
     return _differences(trial, first, again, np.maximum(case.size(value), trial.length(again)))
 
 
-def _turned(trial: Trial, value: Value, plain: Parts) -> Array:
-    """Columns permuted and one sign changed, which rounds nothing and changes no norm: results turn with them."""
+def _turned(trial: Trial, value: Value, plain: Parts, sign: float) -> Array:
+    """Columns permuted, one with a sign, which rounds nothing and changes no norm: results turn with them."""
     turn = np.roll(np.eye(trial.case.point.sizes[2]), 1, axis=0)
-    turn[0] *= -1.0
+    turn[0] *= sign
     pairs = (trial.case.point, *trial.case.inputs(value.operation))
     point, *vectors = (Pair.unchecked(*(factor @ turn.T for factor in pair)) for pair in pairs)
     found = trial.call(value.operation.name, *vectors, point=point, extra=value.extra(trial.case.t))
@@ -327,7 +327,7 @@ def _over_layouts(
 
 def _remembers_nothing(trial: Trial, value: Value) -> Array:
     errors = [_again(trial, value, trial.value(value), do="again")]
-    variations = [_turned]
+    variations = [partial(_turned, sign=sign) for sign in (-1.0, 1.0)]
     if trial.case.relaxation == 0.0:
         near, nearer = (1.0 + trial.precision.roundoff**p for p in (0.4, 0.6))  # "close enough" is not the same
         factors = (1.0, 2.0), (2.0, 1.0), (near, 1.0), (nearer, 1.0)

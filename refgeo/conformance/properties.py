@@ -126,16 +126,25 @@ def _distance_from_horizontal(s: Situation) -> float:
     return float(np.linalg.norm(left - right) / size) if size > 0.0 else 1.0
 
 
-def _nearly_equal(s: Situation) -> bool:
+def _nearly_equal(s: Situation, within: float = 1e-5) -> bool:
     if len(s.vectors) < 2 or s.zero(0) or s.zero(1) or _vectors_equal(s):
         return False
-    return all(np.linalg.norm(x - y) <= 1e-5 * np.linalg.norm(x) for x, y in zip(*s.vectors[:2], strict=True))
+    return all(np.linalg.norm(x - y) <= within * np.linalg.norm(x) for x, y in zip(*s.vectors[:2], strict=True))
 
 
 def _are_opposite(s: Situation) -> bool:
     if len(s.vectors) < 2 or s.zero(0):
         return False
     return all(np.array_equal(x, -y) for x, y in zip(*s.vectors[:2], strict=True))
+
+
+def _radial(s: Situation) -> bool:
+    if len(s.vectors) < 2 or s.zero(0):
+        return False
+    (v, *_), factor = s.vectors, np.vdot(s.G, s.vectors[0].G) / np.vdot(s.G, s.G)
+    return bool(factor != 0.0) and all(
+        np.allclose(x, factor * y, rtol=1e-5) for x, y in zip(v, (s.G, s.H), strict=True)
+    )
 
 
 def _uneven_rows(s: Situation) -> bool:
@@ -155,6 +164,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "with two leading dimensions": lambda s: len(s.batch) == 2,
     "with three leading dimensions": lambda s: len(s.batch) == 3,
     "with four leading dimensions": lambda s: len(s.batch) == 4,
+    "with five leading dimensions": lambda s: len(s.batch) == 5,
+    "with a number of blocks that is a multiple of 12": lambda s: bool(s.batch) and _blocks(s) % 12 == 0,
+    "with a number of blocks that is a multiple of 16": lambda s: bool(s.batch) and _blocks(s) % 16 == 0,
     "with a leading dimension of size 1": lambda s: 1 in s.batch,
     "with unequal leading dimensions": lambda s: len(set(s.batch)) > 1,
     "with more than 32 blocks": lambda s: _blocks(s) > 32,
@@ -176,6 +188,13 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for h = 1 with leading dimensions": lambda s: s.sizes[2] == 1 and bool(s.batch),
     "for h > 1": lambda s: s.sizes[2] > 1,
     "for h = 2": lambda s: s.sizes[2] == 2,
+    "for h = 5": lambda s: s.sizes[2] == 5,
+    "for h ≥ 32 with leading dimensions": lambda s: s.sizes[2] >= 32 and bool(s.batch),
+    "for h > 64": lambda s: s.sizes[2] > 64,
+    "for more than 32,767 numbers": lambda s: s.sizes[0] * s.sizes[2] > 32767,
+    "for more than 128 rows and h ≥ 8": lambda s: s.sizes[0] > 128 and s.sizes[2] >= 8,
+    "for more than 64 rows with leading dimensions": lambda s: s.sizes[0] > 64 and bool(s.batch),
+    "for rows that are a multiple of 32 with leading dimensions": lambda s: s.sizes[0] % 32 == 0 and bool(s.batch),
     "for h ≥ 8": lambda s: s.sizes[2] >= 8,
     "for h > 8 with leading dimensions": lambda s: s.sizes[2] > 8 and bool(s.batch),
     "for more than 32 rows with leading dimensions": lambda s: max(s.sizes[:2]) > 32 and bool(s.batch),
@@ -201,10 +220,22 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the H part of a vector is zero": lambda s: any(np.any(v.G) and not np.any(v.H) for v in s.vectors),
     "where both vectors are the same": _vectors_equal,
     "where the vectors are nearly equal": _nearly_equal,
+    "where the vectors are very nearly equal": lambda s: _nearly_equal(s, 1e-8),
     "where the vectors are opposite": _are_opposite,
     "where the rows of a vector have different sizes": _uneven_rows,
     "where the vectors are orthogonal": lambda s: _cosine(s) <= 1e-5,
     "where the vectors are nearly orthogonal": lambda s: 1e-9 < _cosine(s) <= 1e-5,
+    "where the vectors are very nearly orthogonal": lambda s: 1e-12 < _cosine(s) <= 1e-8,
+    "where a vector has more zeros than other numbers": lambda s: any(
+        0 < np.count_nonzero(x) < 0.5 * x.size for v in s.vectors for x in v
+    ),
+    "where a column of a vector is zero": lambda s: any(
+        np.any(x) and not np.all(np.any(x, axis=-2)) for v in s.vectors for x in v
+    ),
+    "where the first vector is a multiple of the point": _radial,
+    "where the first vector is tiny beside the second": lambda s: (
+        len(s.vectors) > 1 and 0.0 < s.lengths()[0] < 1e-6 * s.lengths()[1]
+    ),
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": lambda s: _distance_from_horizontal(s) <= 1e-4,
     "where the vector is nearly horizontal": lambda s: 1e-10 < _distance_from_horizontal(s) < 1e-5,
@@ -219,6 +250,15 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for balanced factors": lambda s: bool(
         np.linalg.norm(_gram(s.G) - _gram(s.H)) <= 1e-5 * np.linalg.norm(_gram(s.G))
     ),
+    "for nearly balanced factors": lambda s: bool(
+        1e-10 < np.linalg.norm(_gram(s.G) - _gram(s.H)) / np.linalg.norm(_gram(s.G)) <= 1e-5
+    ),
+    "where a row of a factor is short": lambda s: any(
+        0.0 < np.min(np.linalg.norm(x, axis=-1)) < 1e-4 * np.max(np.linalg.norm(x, axis=-1)) for x in (s.G, s.H)
+    ),
+    "where a column of a factor is short": lambda s: (
+        np.min(np.linalg.norm(s.G, axis=-2)) < 1e-2 * np.max(np.linalg.norm(s.G, axis=-2))
+    ),
     "for factors with orthonormal columns": lambda s: all(
         np.allclose(x, 1.0, rtol=0.0, atol=1e-5) for x in s.singular_values
     ),
@@ -227,6 +267,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     ),
     "for singular values that repeat": _repeated,
     "for G = H": lambda s: s.G.shape == s.H.shape and np.array_equal(s.G, s.H),
+    "for G nearly H": lambda s: (
+        s.G.shape == s.H.shape and not np.array_equal(s.G, s.H) and np.allclose(s.G, s.H, rtol=1e-5, atol=0.0)
+    ),
     "where a factor is tiny": lambda s: bool(np.min(_largest(s.G)) < 1e-4 or np.min(_largest(s.H)) < 1e-4),
     "where a factor is huge": lambda s: bool(np.max(_largest(s.G)) > 1e4 or np.max(_largest(s.H)) > 1e4),
     "where both factors are tiny": lambda s: bool(np.max(_largest(s.G)) < 1e-4 and np.max(_largest(s.H)) < 1e-4),

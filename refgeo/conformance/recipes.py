@@ -22,12 +22,13 @@ SHAPES: tuple[Shape, ...] = (
     ((), 1, 1, 1), ((), 7, 4, 1), ((), 1, 5, 1), ((), 6, 1, 1), ((), 2, 2, 2), ((), 4, 4, 4), ((), 5, 4, 2),
     ((), 10, 9, 4), ((), 5, 12, 3), ((), 6, 6, 3), ((), 3, 8, 3), ((), 8, 3, 3), ((), 9, 8, 7), ((), 8, 8, 8),
     ((), 12, 11, 9), ((), 16, 16, 16), ((), 20, 19, 17), ((), 513, 511, 2),
-    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 4099, 3, 2), ((), 1024, 768, 2),
+    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 4099, 9, 8), ((), 1024, 768, 2),
     ((), 3, 70, 2), ((), 5, 513, 2),
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
-    ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((2,), 4, 40, 3), ((40,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
-    ((1, 2, 1, 2), 3, 2, 2), ((3,), 5, 4, 4),
+    ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((2,), 4, 40, 3), ((48,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
+    ((1, 2, 1, 2), 3, 2, 2), ((2, 1, 2, 1, 2), 2, 3, 2), ((3,), 5, 4, 4), ((), 7, 6, 5), ((2,), 96, 64, 3),
+    ((2,), 34, 33, 32),
 )  # fmt: skip
 LARGE_SHAPES: tuple[Shape, ...] = (
     ((12,), 65, 64, 16), ((2,), 257, 256, 64), ((), 2049, 2047, 3), ((), 40, 33, 33),
@@ -35,7 +36,7 @@ LARGE_SHAPES: tuple[Shape, ...] = (
 )  # fmt: skip
 CONDITIONS: tuple[tuple[float, float], ...] = (
     (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (330.0, 330.0), (1e3, 1e3),
-    (1e4, 1e4), (1e6, 1e6),
+    (5e3, 5e3), (1e4, 1e4), (1e6, 1e6),
 )  # fmt: skip
 POINTS = (
     "random",
@@ -47,7 +48,11 @@ POINTS = (
     "twins",
     "uneven",
     "alike",
-    "zero-row",
+    "padded",
+    "small-row",
+    "columns",
+    "near-balanced",
+    "near-twins",
 )
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
@@ -66,8 +71,9 @@ class Recipe:
         Of G and of H.
     point : str
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
-        nearly; G = H; condition numbers that differ from block to block; all rows but the last (in draws above 2,
-        the first) those of every such point of the shape; a first row of zeros.
+        nearly; G = H; condition numbers that differ from block to block; all rows but the last (in draws 3 and 4 the
+        first, above that the middle one) those of every such point of the shape; a first row of zeros, or a short one;
+        columns of very different lengths; nearly balanced; nearly G = H.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -123,9 +129,10 @@ class Recipe:
         batch, n, m, h = self.shape
         blocks = int(np.prod(batch))
         return not (
-            (self.point == "twins" and n != m)
+            (self.point in ("twins", "near-twins") and n != m)
             or (self.point in ("repeated", "clustered") and h < 2)
-            or (self.point == "padded" and min(n, m) == h)
+            or (self.point in ("padded", "small-row") and min(n, m) == h)
+            or (self.vectors == "zero-column" and h == 1)
             or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
@@ -143,14 +150,17 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, conditions) for conditions in CONDITIONS for shape in probes)
     yield from (Recipe(((), h + 2, h + 1, h), (30.0, 30.0)) for h in (12, 18) + (profile == "full") * (32, 64))
     # where single precision inside shows, which rounding hides at larger κ
-    yield from (Recipe(((), h + 2, h + 1, h), (1.0, 1.0)) for h in (18, 32, 40, 64))
+    yield from (Recipe(((), h + 2, h + 1, h), (1.0, 1.0)) for h in (18, 32, 40, 65))
+    yield Recipe(((2,), 150, 131, 8), (1.0, 1.0))
     yield Recipe(((), 5, 4, 2), vectors="fast", t=1.0)
     yield from (Recipe(shape, point=point) for point in POINTS[1:] for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
+    yield from (Recipe(shape, (1.0, 1.0), "columns") for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
     yield from (Recipe(shape, scale=scale) for scale in list(SCALES)[1:] for shape in (((), 10, 9, 4), ((3,), 7, 4, 1)))
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
     yield from (Recipe(((), 6, 5, 2), point="alike", draw=draw) for draw in (1, 2, 3, 4))  # one right after the other
+    yield from (Recipe(((), 513, 511, 2), point="alike", draw=draw) for draw in (5, 6))
     yield from (Recipe(shape, scale="blocks") for shape in (((5,), 5, 6, 2), ((3,), 5, 6, 3)))
     yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
     yield Recipe(((3,), 4, 3, 2), (2e3, 2e3), "uneven")
@@ -215,20 +225,29 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     if recipe.point == "alike":
         common = rng_of(0, f"alike {recipe.shape}")
         for factor in (G, H):
-            own = [0 if recipe.draw > 2 else -1]
-            shared = np.delete(np.arange(factor.shape[-2]), own)
+            rows = factor.shape[-2]
+            own = rows // 2 if recipe.draw > 4 else 0 if recipe.draw > 2 else rows - 1
+            shared = np.delete(np.arange(rows), own)
             factor[..., shared, :] = 0.5 * common.standard_normal(factor.shape)[..., shared, :]
-    if recipe.point == "padded":
-        G[..., 0, :] = H[..., 0, :] = 0.0
-    if recipe.point == "twins":
+    for short in (size for name, size in _FIRST_ROWS.items() if recipe.point == name):
+        G[..., 0, :], H[..., 0, :] = short * G[..., 0, :], short * H[..., 0, :]
+    if recipe.point == "columns":
+        G, H = (factor * np.geomspace(1.0, 2.0**-7, h) for factor in (G, H))
+    if recipe.point.endswith("twins"):
         H = G.copy()
-    if recipe.point == "balanced":
+    if recipe.point.endswith("balanced"):
         G, H = Pair(G, H).balanced()[0]
+    if recipe.point.startswith("near-"):
+        G = G * (1.0 + 2.0**-24 * rng.standard_normal(G.shape))
     sizes: list[Any] = list(SCALES[recipe.scale])
     if recipe.scale == "blocks":
         steps = np.resize([1.0, 1e-3, 1e3, 1e-2], int(np.prod(batch))).reshape(*batch, 1, 1)
         sizes = [steps, 1.0 / steps**0.5]
     return Pair(sizes[0] * G, sizes[1] * H)
+
+
+_FIRST_ROWS = {"padded": 0.0, "small-row": 2.0**-16}
+"""Sizes of the first rows, beside the others."""
 
 
 def _factor(rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int, condition: float, kind: str) -> Array:
