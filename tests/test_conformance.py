@@ -38,7 +38,7 @@ def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     judged = [row for row in provided if row.kind in ("value", "law")]
     assert all(row.worst_ratio < 10 for row in judged), "a right backend should be far from the threshold"
     assert all(0 < row.decisive_points <= row.points for row in judged)
-    assert all(row.points > 60 for row in provided if row.kind == "value")
+    assert all(row.points > 30 for row in provided if row.kind == "value")
     expected = {name for name, one in CHECKS.items() if one.kind != "value" and "exact" not in name}
     assert {row.check for row in provided if row.kind != "value"} == {
         name for name in expected if "retraction" not in name
@@ -891,10 +891,17 @@ HAS = {
 
 @pytest.mark.parametrize("point", HAS)
 def test_a_kind_of_point_is_what_its_name_says(point):
-    assert {*HAS, "random", "alike"} == set(POINTS)
+    assert {*HAS, "random", "alike", "symmetric", "triangular"} == set(POINTS)
     recipe = Recipe(((2,), 6, 6, 4), (1e4, 1e4) if point == "uneven" else (3.0, 3.0), point)
     operation = OPERATIONS["horizontal_projection"]
     assert recipe.possible
     assert PROPERTIES[HAS[point]](situation(build(recipe, "inv", "float64", 0), operation))
     plain = situation(build(Recipe(recipe.shape), "inv", "float64", 0), operation)
     assert not PROPERTIES[HAS[point]](plain)
+
+
+@pytest.mark.parametrize("point", ["symmetric", "triangular"])
+def test_square_factors_with_a_structure(point):
+    G = build(Recipe(((), 4, 4, 4), point=point), "inv", "float64", 0).point.G
+    assert np.array_equal(G, G.T if point == "symmetric" else np.triu(G))
+    assert np.count_nonzero(G) > 4

@@ -645,12 +645,15 @@ def seen_properties(target, metric="inv"):
     if len(operation.vectors) < 2 or operation.name == "riemannian_hessian":
         impossible |= {name for name in PROPERTIES if name.startswith(("where the vectors are", "where both vectors"))}
         impossible |= {"where the vectors have different sizes", "where the first vector is a multiple of the point"}
+        impossible |= {"where the vectors have the same G part"}
     if operation.name in ("riemannian_gradient", "riemannian_hessian"):
         impossible |= {name for name in PROPERTIES if name.startswith("where the vector is")}
     if operation.name == "riemannian_hessian":  # its vectors belong to a loss, and are zero or short together
         impossible |= {"where vectors are much shorter than the point", "for κ > 300"}  # there it decides nothing
         impossible |= {"where the G part of a vector is zero", "where the H part of a vector is zero"}
-        impossible |= {"where a vector has more zeros than other numbers"}
+        impossible |= {"where a vector has more zeros than other numbers", "where a vector has rank one"}
+        impossible |= {"where one part of a vector is much shorter than the other"}
+        impossible |= {"where a vector is normal to the columns of the factors"}
     else:  # near a critical point
         impossible |= {"where the first vector is tiny beside the second"}
     if "t" not in operation.extra:

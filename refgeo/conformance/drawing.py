@@ -18,7 +18,8 @@ KINDS = (
     "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
     "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block", "zero-row",
     "near-horizontal", "nearer-horizontal", "near-orthogonal", "nearer-orthogonal", "nearly-equal", "nearer-equal",
-    "rows", "opposite", "sparse", "zero-column", "radial-first", "near-critical",
+    "rows", "opposite", "sparse", "zero-column", "radial-first", "near-critical", "vertical-first", "near-vertical",
+    "normal", "small-G", "small-H", "one-hot", "rank-one", "equal-G",
 )  # fmt: skip
 TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.0078125, 0.3, -1000.0, 2.0**-12)
 SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
@@ -29,6 +30,11 @@ _PARALLEL_PARTS = {"near-orthogonal": 2.0**-23, "nearer-orthogonal": 2.0**-31}
 """Of the second vector along the first, beside its length."""
 _DIFFERENCES = {"nearly-equal": 2.0**-21, "nearer-equal": 2.0**-33}
 """Of two vectors, beside their length."""
+_SIZES_OF_PARTS = {
+    "zero-G": (0.0, 1.0), "zero-H": (1.0, 0.0), "small-G": (2.0**-16, 1.0), "small-H": (1.0, 2.0**-16),
+}  # fmt: skip
+_OFF_VERTICAL = 2.0**-12
+"""Of another vector that is added to a vertical one."""
 _NEARLY_CRITICAL = 2.0**-27
 """How long the gradient is then, beside what it is elsewhere."""
 _SIZES_OF_ROWS: dict[str, Callable[[int], Array]] = {
@@ -109,9 +115,13 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         a, e = horizontal_like(space, a, rng), loss.gradient(point)
     if kind == "horizontal":
         b = horizontal_like(space, b, rng)
-    if kind == "vertical":
+    if kind in ("vertical", "vertical-first", "near-vertical"):
         h = point.sizes[2]
-        a, b = (_curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h)))) for _ in range(2))
+        verticals = [_curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h)))) for _ in range(2)]
+        a = verticals[0] + a * (_OFF_VERTICAL * (kind == "near-vertical"))
+        b = verticals[1] if kind == "vertical" else b
+    if kind == "normal":
+        a, b, e = (Pair(*(x - F @ (np.linalg.pinv(F) @ x) for x, F in zip(v, point, strict=True))) for v in (a, b, e))
     if kind == "radial":
         a, b = 0.5 * point, -0.25 * point
     if kind == "radial-first":
@@ -121,8 +131,8 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         b = b - a * along
     if kind in _PARALLEL_PARTS:
         b = b + a * (_PARALLEL_PARTS[kind] * space.norm(b) / space.norm(a))
-    if kind in ("zero-G", "zero-H"):
-        keep = (0.0, 1.0) if kind == "zero-G" else (1.0, 0.0)
+    if kind in _SIZES_OF_PARTS:
+        keep = _SIZES_OF_PARTS[kind]
         a, b, e = (Pair.unchecked(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
     if kind in ("zero", "zero-first"):
         a, e = zero, zero
@@ -140,10 +150,16 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         b = -a
     if kind in _DIFFERENCES:
         b = a + _DIFFERENCES[kind] * b
+    if kind == "equal-G":
+        b = Pair(a.G, b.H)
+    if kind == "one-hot":
+        a, b, e = (Pair(v.G * _corner(v.G.shape), 0.0 * v.H) for v in (a, b, e))
+    if kind == "rank-one":
+        a, b, e = (Pair(*(x[..., :, :1] * x[..., :1, :] for x in v)) for v in (a, b, e))
     if kind == "sparse":
         a, b, e = (Pair(*(x * (rng.random(x.shape) < 0.3) for x in v)) for v in (a, b, e))
     if kind == "zero-column":
-        a, b, e = (Pair(*(x * (np.arange(x.shape[-1]) > 0) for x in v)) for v in (a, b, e))
+        a, e = (Pair(*(x * (np.arange(x.shape[-1]) > 0) for x in v)) for v in (a, e))
     if kind in _SIZES_OF_ROWS:
         a, b, e = (Pair(*(_SIZES_OF_ROWS[kind](x.shape[-2])[:, None] * x for x in v)) for v in (a, b, e))
     if kind == "zero-block":
@@ -156,6 +172,11 @@ def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict
         "a": a, "b": b, "e": e, "v": v, "hessian_e": loss.gradient(point), "hessian_w": loss.hessian(point, h_v),
         "hessian_v": h_v,
     }  # fmt: skip
+
+
+def _corner(shape: tuple[int, ...]) -> Array:
+    """One in the first row and column, zero elsewhere."""
+    return np.outer(np.arange(shape[-2]) == 0, np.arange(shape[-1]) == 0)
 
 
 def _shared(point: Pair, seed: int, rng: np.random.Generator | None) -> dict[str, Pair]:

@@ -36,7 +36,8 @@ Arrays = list[npt.NDArray[Any]]
 
 ONE_BLOCK = "one block for all"
 LAYOUTS = (
-    "plain", "Fortran order", "a strided view", "a reversed view", "read-only", "a view of a larger array", ONE_BLOCK,
+    "plain", "Fortran order", "vectors in Fortran order", "a strided view", "a reversed view", "read-only",
+    "a view of a larger array", ONE_BLOCK,
 )  # fmt: skip
 """How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 
@@ -199,7 +200,7 @@ class Host:
 
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]
-        given = [_laid_out(array, layout) for array in arrays]
+        given = [_laid_out(array, layout, of_point=i < 2) for i, array in enumerate(arrays)]
         if request["do"] == "again":  # after a call with other contents at the same address
             for array in given:
                 array *= -1.5
@@ -345,9 +346,9 @@ def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return bool(np.array_equal(one, other, equal_nan=True))
 
 
-def _laid_out(array: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+def _laid_out(array: npt.NDArray[Any], layout: str, of_point: bool) -> npt.NDArray[Any]:
     """The array in some layout."""
-    if layout == "Fortran order":
+    if layout == "Fortran order" or (layout == "vectors in Fortran order" and not of_point):
         return np.asfortranarray(array)
     if layout in ("a strided view", "a view of a larger array") and array.ndim:
         wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)

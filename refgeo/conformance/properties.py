@@ -58,6 +58,13 @@ class Situation:
         """Whether a vector is zero."""
         return len(self.vectors) > i and not any(np.any(x) for x in self.vectors[i])
 
+    def parts(self) -> list[list[float]]:
+        """The norms of the parts of the vectors, beside those of the factors."""
+        return [
+            [float(np.linalg.norm(x) / np.linalg.norm(F)) for x, F in zip(v, (self.G, self.H), strict=True)]
+            for v in self.vectors
+        ]
+
     def lengths(self) -> list[float]:
         """The norms of the vectors beside the point's."""
         size = np.hypot(np.linalg.norm(self.G), np.linalg.norm(self.H))
@@ -145,6 +152,12 @@ def _radial(s: Situation) -> bool:
     return bool(factor != 0.0) and all(
         np.allclose(x, factor * y, rtol=1e-5) for x, y in zip(v, (s.G, s.H), strict=True)
     )
+
+
+def _structured(s: Situation) -> bool:
+    if s.sizes[0] != s.sizes[2] or s.sizes[2] == 1 or np.count_nonzero(s.G) <= s.sizes[2] * _blocks(s):
+        return False
+    return bool(np.array_equal(s.G, s.G.mT) or np.array_equal(s.G, np.triu(s.G)))
 
 
 def _uneven_rows(s: Situation) -> bool:
@@ -236,6 +249,23 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the first vector is tiny beside the second": lambda s: (
         len(s.vectors) > 1 and 0.0 < s.lengths()[0] < 1e-6 * s.lengths()[1]
     ),
+    "where a vector is normal to the columns of the factors": lambda s: any(
+        np.any(x) and np.linalg.norm(F.mT @ x) <= 1e-5 * np.linalg.norm(F) * np.linalg.norm(x)
+        for v in s.vectors
+        for F, x in zip((s.G, s.H), v, strict=True)
+    ),
+    "where one part of a vector is much shorter than the other": lambda s: any(
+        0.0 < min(sizes) < 1e-4 * max(sizes) for sizes in s.parts()
+    ),
+    "where a vector has rank one": lambda s: any(
+        s.sizes[2] > 1 and np.any(x) and np.all(np.linalg.matrix_rank(x) == 1) for v in s.vectors for x in v
+    ),
+    "where the vectors have the same G part": lambda s: (
+        len(s.vectors) > 1
+        and bool(np.any(s.vectors[0].G))
+        and np.array_equal(s.vectors[0].G, s.vectors[1].G)
+        and not np.array_equal(s.vectors[0].H, s.vectors[1].H)
+    ),
     "where the vector is vertical": _is_vertical,
     "where the vector is horizontal": lambda s: _distance_from_horizontal(s) <= 1e-4,
     "where the vector is nearly horizontal": lambda s: 1e-10 < _distance_from_horizontal(s) < 1e-5,
@@ -267,6 +297,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     ),
     "for singular values that repeat": _repeated,
     "for G = H": lambda s: s.G.shape == s.H.shape and np.array_equal(s.G, s.H),
+    "for a symmetric or triangular square G": _structured,
+    "for rows that are a multiple of 128 and h that is one of 16": lambda s: s.sizes[0] % 128 == s.sizes[2] % 16 == 0,
     "for G nearly H": lambda s: (
         s.G.shape == s.H.shape and not np.array_equal(s.G, s.H) and np.allclose(s.G, s.H, rtol=1e-5, atol=0.0)
     ),

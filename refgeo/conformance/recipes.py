@@ -27,7 +27,7 @@ SHAPES: tuple[Shape, ...] = (
     ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
     ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
     ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((2,), 4, 40, 3), ((48,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
-    ((1, 2, 1, 2), 3, 2, 2), ((2, 1, 2, 1, 2), 2, 3, 2), ((3,), 5, 4, 4), ((), 7, 6, 5), ((2,), 96, 64, 3),
+    ((1, 2, 1, 2), 3, 2, 2), ((2, 1, 2, 1, 2), 2, 3, 2), ((3,), 5, 4, 4), ((), 7, 6, 5), ((2,), 128, 64, 16),
     ((2,), 34, 33, 32),
 )  # fmt: skip
 LARGE_SHAPES: tuple[Shape, ...] = (
@@ -53,6 +53,8 @@ POINTS = (
     "columns",
     "near-balanced",
     "near-twins",
+    "symmetric",
+    "triangular",
 )
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
@@ -73,7 +75,7 @@ class Recipe:
         One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
         nearly; G = H; condition numbers that differ from block to block; all rows but the last (in draws 3 and 4 the
         first, above that the middle one) those of every such point of the shape; a first row of zeros, or a short one;
-        columns of very different lengths; nearly balanced; nearly G = H.
+        columns of very different lengths; nearly balanced; nearly G = H; for n = h a symmetric or triangular G.
     scale : str
         One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
     vectors : str
@@ -132,7 +134,8 @@ class Recipe:
             (self.point in ("twins", "near-twins") and n != m)
             or (self.point in ("repeated", "clustered") and h < 2)
             or (self.point in ("padded", "small-row") and min(n, m) == h)
-            or (self.vectors == "zero-column" and h == 1)
+            or (self.point in ("symmetric", "triangular") and n != h)
+            or (self.vectors in ("zero-column", "rank-one") and h == 1)
             or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
@@ -142,7 +145,7 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     """What a profile generates, simplest first: every value of every dimension, and some of them together."""
     shapes = SHAPES if profile == "quick" else SHAPES + LARGE_SHAPES
     yield from (Recipe(shape) for shape in shapes)
-    probes: tuple[Shape, ...] = (((), 10, 9, 4), ((4,), 25, 24, 6))
+    probes: tuple[Shape, ...] = (((), 10, 9, 4), ((3,), 9, 8, 5))
     small: tuple[Shape, ...] = (((), 7, 4, 1), ((), 5, 4, 3), ((3,), 4, 3, 2))
     if profile == "full":
         probes += (((), 4, 4, 4), ((2, 2), 6, 7, 2))
@@ -159,8 +162,10 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
+    yield Recipe(((), 4, 4, 4), vectors="near-vertical")
+    yield from (Recipe(((), 4, 4, 4), point=point) for point in ("symmetric", "triangular"))
     yield from (Recipe(((), 6, 5, 2), point="alike", draw=draw) for draw in (1, 2, 3, 4))  # one right after the other
-    yield from (Recipe(((), 513, 511, 2), point="alike", draw=draw) for draw in (5, 6))
+    yield from (Recipe(((), 1025, 1023, 2), point="alike", draw=draw) for draw in (5, 6))
     yield from (Recipe(shape, scale="blocks") for shape in (((5,), 5, 6, 2), ((3,), 5, 6, 3)))
     yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
     yield Recipe(((3,), 4, 3, 2), (2e3, 2e3), "uneven")
@@ -168,7 +173,7 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(((), n, 3, 2), (k, k), t=0.3) for n, k in ((4, 8.0), (4, 20.0), (5, 20.0)))  # exact ones, too
     yield from (Recipe(((), 6, 5, 4), t=t) for t in (TIMES[1], TIMES[2]))
     yield from (Recipe(shape, t=t) for t in TIMES[1:] for shape in (((), 5, 4, 2), ((2,), 7, 4, 1)))
-    yield Recipe(((), 5, 4, 3), t=-TIMES[0])
+    yield from (Recipe(shape, t=-TIMES[0]) for shape in (((), 5, 4, 3), ((1,), 4, 3, 2)))
     yield from combined(40 if profile == "full" else 12, seed)
 
 
@@ -229,8 +234,13 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
             own = rows // 2 if recipe.draw > 4 else 0 if recipe.draw > 2 else rows - 1
             shared = np.delete(np.arange(rows), own)
             factor[..., shared, :] = 0.5 * common.standard_normal(factor.shape)[..., shared, :]
+            factor[..., own, :] = 0.5 * rng.standard_normal(factor[..., own, :].shape)
     for short in (size for name, size in _FIRST_ROWS.items() if recipe.point == name):
         G[..., 0, :], H[..., 0, :] = short * G[..., 0, :], short * H[..., 0, :]
+    if recipe.point == "symmetric":
+        G = G + G.mT
+    if recipe.point == "triangular":
+        G = np.triu(G) + np.eye(h)
     if recipe.point == "columns":
         G, H = (factor * np.geomspace(1.0, 2.0**-7, h) for factor in (G, H))
     if recipe.point.endswith("twins"):
