@@ -13,8 +13,8 @@ a route by polarisation rounds the longer one. A factorised route loses κ alone
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
 of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell
 there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and some
-thousands for a gradient. The ratios of right implementations are below 10 as a rule and below 100 always, as far as has
-been seen (``python -m validation implementations``). So
+thousands for a gradient. The ratios of right implementations are below 10 as a rule and about 100 at most, as far as
+has been seen (``python -m validation implementations``). So
 
 * above `DOUBTFUL` = 30 a row is *inaccurate*, which is a finding and passes;
 * *WRONG* takes evidence that rounding cannot explain: a ratio above `BEYOND_DOUBT` = 1,000 at one point, or above
