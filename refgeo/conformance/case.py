@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -150,21 +151,21 @@ class Case:
         if int(np.prod(self.point.block_shape)) <= count:
             return self
 
-        def first(pair: Pair) -> Pair:
-            return Pair(*(x.reshape(-1, *x.shape[-2:])[:count] for x in pair))
-
-        space = self.space.metric.at(first(self.point))
-        return replace(self, space=space, vectors={name: first(v) for name, v in self.vectors.items()})
+        return self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count])
 
     def of_one_block(self) -> Case:
         """A case whose blocks are all the first one."""
         first = (0,) * len(self.point.block_shape)
+        return self._changed(lambda x: np.broadcast_to(x[first], x.shape))
 
-        def alike(pair: Pair) -> Pair:
-            return Pair.unchecked(*(np.array(np.broadcast_to(x[first], x.shape)) for x in pair))
+    def _changed(self, change: Callable[[Array], Array]) -> Case:
+        """The same change to all factors, of the point and of the vectors."""
 
-        space = self.space.metric.at(alike(self.point))
-        return replace(self, space=space, vectors={name: alike(v) for name, v in self.vectors.items()})
+        def changed(pair: Pair) -> Pair:
+            return Pair(*map(change, pair))
+
+        space = self.space.metric.at(changed(self.point))
+        return replace(self, space=space, vectors={name: changed(v) for name, v in self.vectors.items()})
 
     @cached_property
     def spread(self) -> Array:

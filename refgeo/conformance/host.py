@@ -34,10 +34,9 @@ from refgeo.files import imported
 
 Arrays = list[npt.NDArray[Any]]
 
-ONE_BLOCK = "one block for all"
 LAYOUTS = (
     "plain", "Fortran order", "vectors in Fortran order", "a strided view", "a reversed view", "read-only",
-    "a view of a larger array", ONE_BLOCK,
+    "a view of a larger array", "one block for all",
 )  # fmt: skip
 """How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 
@@ -355,7 +354,7 @@ def _laid_out(array: npt.NDArray[Any], layout: str, of_point: bool) -> npt.NDArr
         columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])
         wide[..., columns] = array
         return wide[..., columns]
-    if layout == ONE_BLOCK:
+    if layout == "one block for all":
         return np.broadcast_to(array[(0,) * (array.ndim - 2)], array.shape)
     if layout == "a reversed view":
         return np.ascontiguousarray(array[..., ::-1, ::-1])[..., ::-1, ::-1]

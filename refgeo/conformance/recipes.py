@@ -235,8 +235,9 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
             shared = np.delete(np.arange(rows), own)
             factor[..., shared, :] = 0.5 * common.standard_normal(factor.shape)[..., shared, :]
             factor[..., own, :] = 0.5 * rng.standard_normal(factor[..., own, :].shape)
-    for short in (size for name, size in _FIRST_ROWS.items() if recipe.point == name):
-        G[..., 0, :], H[..., 0, :] = short * G[..., 0, :], short * H[..., 0, :]
+    if recipe.point in _FIRST_ROWS:
+        for factor in (G, H):
+            factor[..., 0, :] *= _FIRST_ROWS[recipe.point]
     if recipe.point == "symmetric":
         G = G + G.mT
     if recipe.point == "triangular":
