@@ -90,6 +90,12 @@ def _check_parser(commands: Any) -> None:
     _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES)
     check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
+    check.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="how many metrics are judged at once (all, if there are as many processors)",
+    )
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
     check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
     check.add_argument(
@@ -274,6 +280,7 @@ def _check(options: argparse.Namespace) -> int:
             options.backend,
             checks=options.checks,
             timeout=options.timeout,
+            jobs=options.jobs,
             laws_only=options.laws_only,
             progress=show,
             **chosen,

@@ -421,6 +421,7 @@ def test_strange_options_and_points_are_named():
         ({"layout": "bert"}, "layout, heads: go with a checkpoint"),
         ({"laws_only": "no"}, "laws_only: expected True or False"),
         ({"progress": 3}, "progress: expected a function"),
+        ({"jobs": 0}, "jobs: expected an integer >= 1"),
         ({"timeout": "a"}, "timeout: expected a finite number > 0"),
         ({"checks": ["gradient"]}, "checks: 'gradient' is unknown; did you mean riemannian_gradient"),
         ({"seed": 1.5}, "seed: expected an integer"),

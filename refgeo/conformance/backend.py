@@ -50,6 +50,8 @@ _MOST_LOSSES = 3
 _START = 300.0
 """Seconds that importing a backend may take."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""There may be several processes of a backend, and JAX takes most of a GPU's memory for its first one."""
 
 _SERVE = """
 import json, os, resource, signal, sys
@@ -269,9 +271,14 @@ class Backend:
         if status != "done":
             raise BackendFailure(text or "no usable result")
 
+    @property
+    def has_own_process(self) -> bool:
+        """Whether it can have another one."""
+        return isinstance(self._server, _Process)
+
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
-        return Backend(self.spec, self.name, self.timeout) if isinstance(self._server, _Process) else self
+        return Backend(self.spec, self.name, self.timeout) if self.has_own_process else self
 
     def close(self) -> None:
         """End its process."""
@@ -361,7 +368,7 @@ class _Process:
         descriptor = out_of_the_way(theirs.fileno())
         theirs.close()
         arguments = json.dumps([descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
-        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **os.environ}
+        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **_SHARED, **os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVE, arguments],
             pass_fds=[descriptor],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import listed, one_of
+from refgeo.arguments import integer, listed, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
@@ -21,6 +22,7 @@ from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report, Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
+from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
 from refgeo.metrics.pair import pair_metric
@@ -57,6 +59,7 @@ def check(
     layout: str | None = None,
     heads: int | None = None,
     timeout: float = TIMEOUT,
+    jobs: int | None = None,
     specification: int = SPECIFICATION,
     progress: Progress | None = None,
 ) -> Report:
@@ -97,6 +100,9 @@ def check(
         The network's number of attention heads, where no ``config.json`` beside the file says it.
     timeout : float
         Seconds that one call of the backend may take.
+    jobs : int, optional
+        How many metrics are judged at once at generated points, each by a process with a process of the backend's own.
+        Default: as many as there are processors.
     specification : int
         The version of the protocol that you have written for; another one than refgeo's is an error.
     progress : callable, optional
@@ -138,22 +144,54 @@ def check(
     searches = chosen_searches(checks)
     if not chosen and not searches:
         raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
+    jobs = None if jobs is None else integer("jobs", jobs)
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
-    run = Run(loaded, chosen, wanted, where, progress or no_progress)
     searching = cases is None and not laws_only and where.kind == "generated" and searches
-    try:
+    several = chosen and cases is None and where.kind == "generated" and loaded.has_own_process
+    here, *elsewhere = shares(wanted, jobs if several else 1)
+    progress = progress or no_progress
+    with ExitStack() as stack:
+        if loaded is not backend:
+            stack.callback(loaded.close)
+        others = [
+            stack.enter_context(
+                Elsewhere(
+                    sum(len(list(where.cases(metric))) for metric in share),
+                    loaded.spec,
+                    loaded.name,
+                    loaded.timeout,
+                    [one.name for one in chosen],
+                    share,
+                    where,
+                )
+            )
+            for share in elsewhere
+        ]
+        run = Run(loaded, chosen, here, where, together(progress, others))
         if where.kind == "fuzz":
             from refgeo.conformance.fuzz import search
 
             run.cases = search(run, examples)
         elif chosen:
             run.over(cases)
-        return run.report(
-            judge_routine(loaded, searches, wanted, profile, dtype, seed, run.progress) if searching else []
-        )
+        rows = [*run.rows(), *(row for other in others for row in other.rows())]
+        rows.sort(key=lambda row: (list(CHECKS).index(row.check), wanted.index(row.metric)))
+        if searching:
+            rows += judge_routine(loaded, searches, wanted, profile, dtype, seed, progress)
+        return run.report(rows)
+
+
+def rows_of(
+    progress: Progress, spec: str, name: str, timeout: float, checks: list[str], metrics: list[str], points: Points
+) -> list[Row]:
+    """The rows of a run, of a backend that is loaded by its name."""
+    backend = Backend(spec, name, timeout)
+    try:
+        run = Run(backend, chosen_checks(checks), metrics, points, progress)
+        run.over()
+        return run.rows()
     finally:
-        if loaded is not backend:
-            loaded.close()
+        backend.close()
 
 
 @dataclass
@@ -229,9 +267,9 @@ class Run:
             for tally, breach in news:
                 tally.saw(case, breach)
 
-    def report(self, searches: list[Row] | None = None, **options: Any) -> Report:
-        """What has been seen, with diagnoses."""
-        rows = [*self.rows(), *(searches or [])]
+    def report(self, rows: list[Row] | None = None, **options: Any) -> Report:
+        """What has been seen, with diagnoses; or rows of this run and others."""
+        rows = self.rows() if rows is None else rows
         return Report(
             backend=self.backend.name,
             points=self.points,

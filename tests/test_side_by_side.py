@@ -1,0 +1,105 @@
+"""Metrics judged by processes of their own: the same rows, and no process that is lost unnoticed or left behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import refgeo as rg
+from refgeo.conformance import BackendError, side_by_side
+from refgeo.conformance.report import Verdict
+
+CHECKS = ["inner_product.bilinear"]
+
+WRONG_TWICE = """
+import os
+from refgeo import formulas
+
+open(f"{__file__}.{os.getpid()}", "w").close()
+
+
+def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
+    if metric == "mix" or G.shape[-1] > 2:
+        a_G = abs(a_G)
+    return formulas.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
+"""
+
+
+@pytest.fixture
+def backend(tmp_path):
+    file = tmp_path / "twice.py"
+    file.write_text(WRONG_TWICE)
+    return file
+
+
+def processes(backend: Path) -> list[int]:
+    """Those that have imported the backend."""
+    return [int(file.suffix[1:]) for file in backend.parent.glob("twice.py.*")]
+
+
+def ends(process: int) -> bool:
+    """Whether a process that has been killed is gone, as soon as the system has noticed."""
+    for _ in range(1000):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_report_is_the_same_row_by_row(backend):
+    apart, one = (rg.check(str(backend), checks=CHECKS, jobs=jobs) for jobs in (2, 1))
+    assert apart.rows == one.rows
+    assert {row.metric for row in apart.rows if row.verdict is Verdict.WRONG} == {"inv", "mix"}
+    assert [row.metric for row in apart.rows[:2]] == ["inv", "mix"]
+
+
+def test_each_share_has_a_process_of_the_backend_and_leaves_none_behind(backend):
+    counts = []
+    for jobs, metrics in ((1, ["inv", "mix"]), (2, ["inv", "mix"]), (2, ["mix"])):
+        before = len(processes(backend))
+        rg.check(str(backend), checks=["inner_product.symmetric"], metrics=metrics, jobs=jobs)
+        counts.append(len(processes(backend)) - before)
+    assert counts == [1, 2, 1]
+    assert all(ends(process) for process in processes(backend))
+
+
+def test_progress_counts_all_points():
+    calls = []
+    rg.check(checks=["inner_product.symmetric"], jobs=2, progress=lambda *call: calls.append(call[:2]))
+    done, totals = zip(*calls, strict=True)
+    assert len(set(totals)) == 1
+    assert list(done) == sorted(done)
+    assert done[0] == 0
+    assert totals[0] // 2 <= done[-1] <= totals[0]
+
+
+def test_an_interrupt_ends_all_processes(backend):
+    def stop(done, total, what):
+        while len(processes(backend)) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rg.check(str(backend), checks=CHECKS, jobs=2, progress=stop)
+    assert len(processes(backend)) == 2
+    assert all(ends(process) for process in processes(backend))
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_a_process_that_is_lost_is_an_error(end, monkeypatch):
+    monkeypatch.setattr(side_by_side, "_JUDGE", f"import os; {end}")
+    with pytest.raises(RuntimeError, match=r"has ended with status (0|-9); with jobs=1 \(--jobs 1\) there is none"):
+        rg.check(checks=["inner_product.symmetric"], jobs=2)
+
+
+def test_what_goes_wrong_there_is_said_here(tmp_path):
+    file = tmp_path / "once.py"
+    file.write_text(
+        "import pathlib\nfrom refgeo.formulas import inner_product\n"
+        "pathlib.Path(__file__).with_suffix('.mark').open('x').close()\n"
+    )
+    with pytest.raises(BackendError, match=r"once.py: importing it raised FileExistsError"):
+        rg.check(str(file), checks=["inner_product.symmetric"], jobs=2)
