@@ -49,26 +49,14 @@ def ends(process: int) -> bool:
     return False
 
 
-def test_the_report_is_the_same_row_by_row(backend):
-    apart, one = (rg.check(str(backend), checks=CHECKS, jobs=jobs) for jobs in (2, 1))
-    assert apart.rows == one.rows
-    assert {row.metric for row in apart.rows if row.verdict is Verdict.WRONG} == {"inv", "mix"}
-    assert [row.metric for row in apart.rows[:2]] == ["inv", "mix"]
-
-
-def test_each_share_has_a_process_of_the_backend_and_leaves_none_behind(backend):
-    counts = []
-    for jobs, metrics in ((1, ["inv", "mix"]), (2, ["inv", "mix"]), (2, ["mix"])):
-        before = len(processes(backend))
-        rg.check(str(backend), checks=["inner_product.symmetric"], metrics=metrics, jobs=jobs)
-        counts.append(len(processes(backend)) - before)
-    assert counts == [1, 2, 1]
-    assert all(ends(process) for process in processes(backend))
-
-
-def test_progress_counts_all_points():
+def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(backend):
     calls = []
-    rg.check(checks=["inner_product.symmetric"], jobs=2, progress=lambda *call: calls.append(call[:2]))
+    apart = rg.check(str(backend), checks=CHECKS, jobs=2, progress=lambda *call: calls.append(call[:2]))
+    assert len(processes(backend)) == 2
+    assert apart.rows == rg.check(str(backend), checks=CHECKS, jobs=1).rows
+    assert len(processes(backend)) == 3
+    assert [(row.metric, row.verdict) for row in apart.rows] == [("inv", Verdict.WRONG), ("mix", Verdict.WRONG)]
+    assert all(ends(process) for process in processes(backend))
     done, totals = zip(*calls, strict=True)
     assert len(set(totals)) == 1
     assert list(done) == sorted(done)
