@@ -8,9 +8,9 @@ Examples
 --------
 A projection is idempotent:
 
->>> from hypothesis import given, settings, strategies as st
+>>> from hypothesis import HealthCheck, given, settings, strategies as st
 >>> import numpy as np, refgeo as rg
->>> @settings(max_examples=10, database=None)
+>>> @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 ... @given(st.data())
 ... def idempotent(data):
 ...     point = data.draw(rg.strategies.pairs(condition=100.0))
