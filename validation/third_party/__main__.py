@@ -86,6 +86,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE)
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     rows = [one for one in (*(judged(*entry, options.seeds) for entry in RELEASED), manopt()) if one]
     lines = [
         "# Implementations judged so far\n",
