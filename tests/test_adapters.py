@@ -8,6 +8,7 @@ from helpers import FUNCTIONS, backend, sampled
 
 import refgeo as rg
 from refgeo import formulas
+from refgeo.conformance.report import Verdict
 
 SOME = ["1x5x1", "7x4x1/k3/rows", "5x4x2/k3/t1", "4x4x4", "10x9x4/k10", "2-6x7x2"]
 
@@ -165,6 +166,14 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
     assert rg.check(damped, checks=["retraction"], cases=SOME).passed
     halved = SimpleNamespace(retraction=lambda m, G, H, a, b, t: (G + 0.5 * t * a, H + 0.5 * t * b))
     assert rg.check(halved, checks=["retraction"], cases=SOME).wrong == ["retraction[inv]", "retraction[mix]"]
+
+    def without_r(metric, G, H, v_G, v_H, t):
+        return np.linalg.qr(G + t * v_G)[0], H + t * v_H
+
+    broken = rg.check(SimpleNamespace(retraction=without_r), checks=["retraction"], cases=SOME)
+    laws = {row.check for row in broken.rows if row.verdict is Verdict.WRONG}
+    assert "retraction.starts_at_the_point" in laws
+    assert "retraction.remembers_nothing" not in laws, "it keeps nothing: it is wrong"
 
 
 @pytest.mark.parametrize(

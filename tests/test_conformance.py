@@ -28,7 +28,7 @@ def verdicts(report):
 
 @pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
 def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
-    report = rg.check(dtype=dtype, cases=[*SOME, "10x9x4", "4-25x24x6"])
+    report = rg.check(dtype=dtype, cases=[*SOME, "10x9x4", "4-25x24x6", "20-1x1x1"])
     assert report.passed
     assert {name for name, verdict in verdicts(report).items() if verdict is Verdict.PASS} == set(EVERY)
     projection = next(row for row in report.rows if str(row) == "horizontal_projection[inv]")
@@ -612,6 +612,54 @@ def test_a_wrong_function_used_by_another_is_blamed_alone():
         assert alone.wrong == []
         assert not [row for row in alone.rows if row.verdict is Verdict.WRONG], "laws of what inherits are not judged"
         assert not alone.passed
+
+
+def exchanged(metric, G, H, e_G, e_H):
+    S, T = G.mT @ G, H.mT @ H
+    return (e_G @ T, e_H @ S) if metric == "inv" else (e_G @ np.linalg.inv(S), e_H @ np.linalg.inv(T))
+
+
+def hessian_with(gradient, raises_all):
+    """P(D grad f[v] + Γ(grad f, v)) with somebody's gradient: of e only, or also where w and the rest are raised."""
+
+    def hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+        g = gradient(metric, G, H, e_G, e_H)
+        raised = gradient if raises_all else formulas.riemannian_gradient
+        S_dot, T_dot = v_G.mT @ G + G.mT @ v_G, v_H.mT @ H + H.mT @ v_H
+        d = raised(metric, G, H, w_G, w_H)
+        moving = (e_G @ S_dot, e_H @ T_dot) if metric == "inv" else raised(metric, G, H, -g[0] @ T_dot, -g[1] @ S_dot)
+        bend = formulas.christoffel(metric, G, H, *g, v_G, v_H)
+        return formulas.horizontal_projection(
+            metric, G, H, *(x + y + z for x, y, z in zip(d, moving, bend, strict=True))
+        )
+
+    return hessian
+
+
+@pytest.mark.parametrize("raises_all", [True, False])
+def test_a_hessian_inherits_its_gradient_wherever_it_uses_it(raises_all):
+    broken = backend(riemannian_gradient=exchanged, riemannian_hessian=hessian_with(exchanged, raises_all))
+    report = rg.check(broken, checks=["riemannian_gradient", "riemannian_hessian"], cases=SOME)
+    assert set(report.wrong) == {"riemannian_gradient[inv]", "riemannian_gradient[mix]"}
+    inherits = {str(row): row.message for row in report.rows if row.verdict is Verdict.INHERITS}
+    assert set(inherits) == {"riemannian_hessian[inv]", "riemannian_hessian[mix]"}
+    assert all("riemannian_gradient" in message for message in inherits.values())
+
+
+def test_the_norm_of_a_product_of_grams_may_overflow_in_single_precision():
+    def projection(metric, G, H, v_G, v_H):
+        S, T = G.mT @ G, H.mT @ H
+        size = np.linalg.norm(S @ T, axis=(-2, -1))
+        if not np.all((size > 0) & np.isfinite(size)):
+            raise np.linalg.LinAlgError("Singular matrix")
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+
+    scales = ["10x9x4/k3/scale1e6", "10x9x4/k3/scale1e-6", "10x9x4/k3/scale1e3,1", "10x9x4/k3"]
+    report = rg.check(
+        backend(horizontal_projection=projection), checks=["horizontal_projection"], cases=scales, dtype="float32"
+    )
+    assert report.wrong == []
+    assert report.passed
 
 
 def test_zeros_for_ill_conditioned_factors_are_wrong():

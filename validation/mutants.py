@@ -415,13 +415,13 @@ MUTANTS = [
     Mutant("Γ with the wrong sign", C, after(C, lambda r, *a: (-r[0], -r[1])), BOTH, "wrong sign"),
     Mutant("Γ of the other metric", C, lambda m, *a: right(C, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric"),
     Mutant("Γ(a, a): second vector ignored", C, lambda m, G, H, a, b, c, d: right(C, m, G, H, a, b, a, b), BOTH, "second vector"),
-    Mutant("first term of Γ missing", C, gamma_terms((0, 1, 1)), BOTH, "a(bᵀG + Gᵀb) of Γ is missing"),
+    Mutant("first term of Γ missing", C, gamma_terms((0, 1, 1)), BOTH, "the term a(bᵀ"),
     Mutant("second term of Γ missing", C, gamma_terms((1, 0, 1)), BOTH, "b(aᵀG + Gᵀa) of Γ is missing"),
     Mutant("third term of Γ missing", C, gamma_terms((1, 1, 0)), BOTH, "G(aᵀb + bᵀa) of Γ is missing"),
     Mutant("third term with the wrong sign", C, gamma_terms((1, 1, -1)), BOTH, "G(aᵀb + bᵀa) of Γ has the wrong sign"),
     Mutant("not symmetrised: first term twice", C, gamma_terms((2, 0, 1)), BOTH),
     Mutant("2aᵀb for aᵀb + bᵀa", C, gamma_terms((1, 1, 1), (symmetrised, symmetrised, lambda x: 2 * x)), BOTH, "2aᵀb stands where"),
-    Mutant("2Gᵀb for bᵀG + Gᵀb", C, gamma_terms((1, 1, 1), (lambda x: 2 * T(x), symmetrised, symmetrised)), BOTH, "2Gᵀb stands where"),
+    Mutant("2Gᵀb for bᵀG + Gᵀb", C, gamma_terms((1, 1, 1), (lambda x: 2 * T(x), symmetrised, symmetrised)), BOTH, "ᵀb stands where bᵀ"),
     Mutant("H part of Γ is zero", C, after(C, lambda r, *a: (r[0], 0 * r[1])), BOTH, "H part of your result is 0"),
     Mutant("parts of Γ exchanged for n = m", C, after(C, lambda r, G, H, *a: r[::-1] if G.shape == H.shape else r), BOTH),
     Mutant("relaxation 1e-6 left in Γ", C, relaxed(C, 1e-6), BOTH, "relaxation"),
@@ -453,6 +453,9 @@ MEMORY = {
     "given read-only arrays": lambda G: not G.flags.writeable,
     "given one block for all": lambda G: 0 in G.strides,
 }
+STRIDES = {"H read with the strides of G": ((1, 0),), "vectors read with the strides of the point": ((2, 0), (3, 1)),
+           "the last vector read with the strides of the first": ((-2, 2), (-1, 3))}  # fmt: skip
+"""Which array with those of which other one."""
 KEPT = ("cached by the identity of G", "cached by the address of G", "cached by shapes", "cached by G alone")
 RESULTS_KEPT = (
     "results cached by vectors alone",
@@ -531,6 +534,24 @@ def wrong_where(target, name):
 def wrong_in_memory(target, name):
     function, holds = right_function(target), MEMORY[name]
     return lambda metric, G, *rest: (perturbed if holds(G) else lambda x: x)(function(metric, G, *rest))
+
+
+def strides_mixed_up(target, name):
+    """Reads arrays in the order of another one."""
+    function, count = right_function(target), 2 + 2 * len(operation_of(target).vectors)
+
+    def read(x, other):
+        columns = other.flags.f_contiguous and not other.flags.c_contiguous
+        return np.ravel(x, order="K").reshape(x.shape, order="F" if columns else "C")
+
+    def broken(metric, *arguments):
+        arrays, rest = list(arguments[:count]), arguments[count:]
+        read_as = [(x, arrays[other]) for x, other in ((arrays[i], j) for i, j in STRIDES[name])]
+        for (i, _), (x, other) in zip(STRIDES[name], read_as, strict=True):
+            arrays[i] = read(x, other)
+        return function(metric, *arrays, *rest)
+
+    return broken
 
 
 def remembering(target, name):
@@ -660,9 +681,10 @@ def seen_properties(target, metric="inv"):
         impossible |= {name for name in PROPERTIES if name.startswith("for t ")}
     if operation.name == "retraction":  # a curve is judged at its start
         impossible |= {"for t = 1", "for t > 1", "for t > 50", "for t < -50", "where the vector is horizontal"}
+        impossible |= {"with more than 1,024 blocks"}
     if target == EXACT:  # by value where a closed form or a short integration exists, by laws at plain single blocks
         impossible |= {name for name in PROPERTIES if name.startswith("where a vector is much longer")}
-        impossible |= {"where the blocks of a batch have different condition numbers"}
+        impossible |= {"where the blocks of a batch have different condition numbers", "with more than 1,024 blocks"}
     return [name for name in PROPERTIES if name not in impossible]
 
 
@@ -673,6 +695,9 @@ def matrix():
             yield target, name, functools.partial(wrong_where, target, name), None
         for name in MEMORY:
             yield target, name, functools.partial(wrong_in_memory, target, name), None
+        for name in STRIDES:
+            if "last" not in name or len(operation_of(target).vectors) > 1:
+                yield target, name, functools.partial(strides_mixed_up, target, name), None
         for name in KEPT:
             yield target, name, functools.partial(remembering, target, name), None
         for name in RESULTS_KEPT if target != "riemannian_hessian" else ():

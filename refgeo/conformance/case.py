@@ -153,6 +153,15 @@ class Case:
 
         return self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count])
 
+    def repeated(self, count: int) -> Case:
+        """A batch of so many blocks: those of the case, again and again."""
+
+        def again(x: Array) -> Array:
+            blocks = x.reshape(-1, *x.shape[-2:])
+            return blocks[np.arange(count) % len(blocks)]
+
+        return self._changed(again)
+
     def of_one_block(self) -> Case:
         """A case whose blocks are all the first one."""
         first = (0,) * len(self.point.block_shape)

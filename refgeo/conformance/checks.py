@@ -127,7 +127,7 @@ class Check:
 
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""
-        if not case.in_range(2.0 + self.power):
+        if not case.in_range(max(2.0 + self.power, 2.0 * self.power)):  # norms square products of so many factors
             return np.zeros(case.point.block_shape, dtype=bool)
         worst = max(1.5 * self.power, min(2.0 * self.power, 4.0))
         far, unit = self.unit(case, worst), self.unit(case)

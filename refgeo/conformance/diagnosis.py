@@ -7,7 +7,8 @@ without it; otherwise there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -122,42 +123,58 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
     known = value.order == 2 or failing[0].metric in PAIR_METRICS
     if not guilty or not known:
         return None
-    for case in (case for case in failing if case.entries <= _SMALL):
-        trial = Trial(backend, case)
+    tried = [case for case in failing if case.entries <= _SMALL]
+    unit = VALUE_CHECKS[value.name].unit
+    for formula in (_geodesic_of,) if value.order == 2 else _HESSIANS:
 
-        def own(name: str, *vectors: Any, trial: Trial = trial, case: Case = case) -> Parts:
-            pairs = [representable(Pair(*v), case.dtype) for v in vectors]
-            if name in guilty:
-                return trial.call(name, *pairs)
-            flat = [factor for pair in (case.point, *pairs) for factor in pair]
-            result: Parts = getattr(formulas, name)(case.metric, *flat, relaxation=case.relaxation)
-            return result
+        def agrees(case: Case, formula: Callable[..., Parts] = formula) -> bool:
+            def right(name: str, *vectors: Any) -> Parts:
+                flat = [factor for pair in (case.point, *_rounded(case, vectors)) for factor in pair]
+                result: Parts = getattr(formulas, name)(case.metric, *flat, relaxation=case.relaxation)
+                return result
 
-        try:
-            result = trial.value(value)
-            expected = _geodesic_of(case, own) if value.order == 2 else _hessian_of(case, own)
-        except (BackendFailure, NotImplementedError, ValueError):
-            return None
-        if _distance(result, expected) > float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case))):
-            return None
-    return " and ".join(guilty)
+            def own(name: str, *vectors: Any) -> Parts:
+                return trial.call(name, *_rounded(case, vectors)) if name in guilty else right(name, *vectors)
+
+            trial = Trial(backend, case)
+            return _distance(trial.value(value), formula(case, own, right)) <= float(np.max(4 * DOUBTFUL * unit(case)))
+
+        with contextlib.suppress(BackendFailure, NotImplementedError, ValueError):
+            if all(agrees(case) for case in tried):
+                return " and ".join(guilty)
+    return None
 
 
-def _geodesic_of(case: Case, own: Callable[..., Parts]) -> Parts:
+def _rounded(case: Case, vectors: Iterable[Any]) -> list[Pair]:
+    return [representable(Pair(*v), case.dtype) for v in vectors]
+
+
+_Call = Callable[..., Parts]
+
+
+def _geodesic_of(case: Case, own: _Call, right: _Call) -> Parts:
     t, v = case.t, case.vectors["v"]
     return combination((1.0, tuple(case.point)), (t, tuple(v)), (-0.5 * t * t, own("christoffel", v, v)))
 
 
-def _hessian_of(case: Case, own: Callable[..., Parts]) -> Parts:
+def _hessian_of(case: Case, own: _Call, right: _Call, raises_all: bool, raises_e: bool) -> Parts:
+    """With the backend's own gradient wherever a covector is raised; or of e alone; or of e in Γ alone."""
     (G, H), (e, w, v) = case.point, case.inputs(OPERATIONS["riemannian_hessian"])
-    gradient, raised = own("riemannian_gradient", e), own("riemannian_gradient", w)
+    gradient = own("riemannian_gradient", e)
+    raise_index = partial(own if raises_all else right, "riemannian_gradient")
     S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
     if case.metric == "inv":
         moving: Parts = (e.G @ S_dot, e.H @ T_dot)
     else:
-        moving = own("riemannian_gradient", (-gradient[0] @ T_dot, -gradient[1] @ S_dot))
-    bend = own("christoffel", gradient, v)
-    return own("horizontal_projection", tuple(x + y + z for x, y, z in zip(raised, moving, bend, strict=True)))
+        raised = gradient if raises_e else raise_index(e)
+        moving = raise_index((-raised[0] @ T_dot, -raised[1] @ S_dot))
+    terms = raise_index(w), moving, own("christoffel", gradient, v)
+    return own("horizontal_projection", combination(*((1.0, term) for term in terms)))
+
+
+_HESSIANS = tuple(
+    partial(_hessian_of, raises_all=every, raises_e=one) for every, one in ((True, True), (False, True), (False, False))
+)
 
 
 # What a diagnosis rests on -------------------------------------------------------------------------------------------
@@ -549,17 +566,19 @@ def _of_christoffel(value: Value, case: Case, right: Parts) -> Iterator[Candidat
     yield "the first vector is ignored: your result is Γ(b, b)", gamma(b, b)
     yield "your result is the quadratic form Γ(a + b, a + b)", gamma(a + b, a + b)
     terms = _christoffel_terms(case, lambda x, y: x.mT @ y + y.mT @ x)
-    for dropped, name in enumerate(("a(bᵀG + Gᵀb)", "b(aᵀG + Gᵀa)", "G(aᵀb + bᵀa)")):
+    F = "G" if case.metric == "inv" else "H"  # of the G part
+    for dropped, name in enumerate((f"a(bᵀ{F} + {F}ᵀb)", f"b(aᵀ{F} + {F}ᵀa)", "G(aᵀb + bᵀa)")):
         signs = [1.0, 1.0, 1.0]
         signs[dropped] = 0.0
         yield f"the term {name} of Γ is missing", combination(*zip(signs, terms, strict=True))
         signs[dropped] = -1.0
         yield f"the term {name} of Γ has the wrong sign", combination(*zip(signs, terms, strict=True))
     for products, twice in (
-        (("2bᵀG", "2aᵀG", "2aᵀb"), _christoffel_terms(case, lambda x, y: 2.0 * x.mT @ y)),
-        (("2Gᵀb", "2Gᵀa", "2bᵀa"), _christoffel_terms(case, lambda x, y: 2.0 * y.mT @ x)),
+        ((f"2bᵀ{F}", f"2aᵀ{F}", "2aᵀb"), _christoffel_terms(case, lambda x, y: 2.0 * x.mT @ y)),
+        ((f"2{F}ᵀb", f"2{F}ᵀa", "2bᵀa"), _christoffel_terms(case, lambda x, y: 2.0 * y.mT @ x)),
     ):
-        for i, (product, whole) in enumerate(zip(products, ("bᵀG + Gᵀb", "aᵀG + Gᵀa", "aᵀb + bᵀa"), strict=True)):
+        wholes = f"bᵀ{F} + {F}ᵀb", f"aᵀ{F} + {F}ᵀa", "aᵀb + bᵀa"
+        for i, (product, whole) in enumerate(zip(products, wholes, strict=True)):
             mixed = [*terms[:i], twice[i], *terms[i + 1 :]]
             yield f"{product} stands where {whole} belongs in Γ", combination(*((1.0, term) for term in mixed))
 
@@ -765,15 +784,18 @@ _ARITHMETICS = (("float32", 2.0**-24, 2.0**-24), ("TF32, float16 or bfloat16", 2
 def _by_precision(backend: Backend, scenes: list[_Scene]) -> str:
     """Rounding in a smaller format: exact under powers of two; under other factors not linear, by its error."""
     value, levels = scenes[0].value, []
-    if value.operation.name not in ("inner_product", "horizontal_projection", "riemannian_gradient", "christoffel"):
+    if value.operation.extra:
         return ""
-    name = value.operation.sources[0]
+    # linear in the first vector; a Hessian in the other two together
+    names = value.operation.sources[1:] if "hessian_v" in value.operation.sources else value.operation.sources[:1]
     for scene in scenes:
         case, error = scene.case, _distance(scene.result, scene.right)
 
         def times(factor: float, case: Case = case) -> Parts:
-            scaled = representable(case.vectors[name] * factor, case.dtype)
-            inputs = [scaled if source == name else case.vectors[source] for source in value.operation.sources]
+            inputs = [
+                representable(case.vectors[source] * factor, case.dtype) if source in names else case.vectors[source]
+                for source in value.operation.sources
+            ]
             return Trial(backend, case).call(value.operation.name, *inputs)
 
         doubled, other = times(2.0), times(1.0 + 1.0 / 3.0)
@@ -786,5 +808,5 @@ def _by_precision(backend: Backend, scenes: list[_Scene]) -> str:
     level = float(np.median(levels))
     for format_name, least, most in _ARITHMETICS:
         if 0.05 * least <= level <= 30.0 * most:
-            return f"lower precision inside: errors of {level:.1g} behave as rounding in {format_name} does"
+            return f"lower precision inside: the errors behave as rounding in {format_name} does"
     return ""

@@ -34,9 +34,16 @@ from refgeo.files import imported
 
 Arrays = list[npt.NDArray[Any]]
 
+_FORTRAN: dict[str, Callable[[int], bool]] = {
+    "Fortran order": lambda i: True,
+    "vectors in Fortran order": lambda i: i >= 2,
+    "last vectors in Fortran order": lambda i: i >= 4,
+    "H parts in Fortran order": lambda i: i % 2 == 1,
+}
+"""Which arrays are then, counted from G."""
 LAYOUTS = (
-    "plain", "Fortran order", "vectors in Fortran order", "a strided view", "a reversed view", "read-only",
-    "a view of a larger array", "one block for all",
+    "plain", *_FORTRAN, "a strided view", "a reversed view", "read-only", "a view of a larger array",
+    "one block for all",
 )  # fmt: skip
 """How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 
@@ -199,7 +206,7 @@ class Host:
 
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]
-        given = [_laid_out(array, layout, of_point=i < 2) for i, array in enumerate(arrays)]
+        given = [_laid_out(array, layout, i) for i, array in enumerate(arrays)]
         if request["do"] == "again":  # after a call with other contents at the same address
             for array in given:
                 array *= -1.5
@@ -345,9 +352,9 @@ def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     return bool(np.array_equal(one, other, equal_nan=True))
 
 
-def _laid_out(array: npt.NDArray[Any], layout: str, of_point: bool) -> npt.NDArray[Any]:
-    """The array in some layout."""
-    if layout == "Fortran order" or (layout == "vectors in Fortran order" and not of_point):
+def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
+    """The array, the i-th of a call, in some layout."""
+    if layout in _FORTRAN and _FORTRAN[layout](i):
         return np.asfortranarray(array)
     if layout in ("a strided view", "a view of a larger array") and array.ndim:
         wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)
