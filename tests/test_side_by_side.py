@@ -49,6 +49,14 @@ def ends(process: int) -> bool:
     return False
 
 
+def test_there_are_no_more_processes_than_processors(monkeypatch):
+    both = ["inv", "mix"]
+    for processors, dealt in ((1, [both]), (2, [["inv"], ["mix"]]), (8, [["inv"], ["mix"]])):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=processors: set(range(count)), raising=False)
+        assert side_by_side.shares(both, None) == dealt
+    assert side_by_side.shares(["inv"], None) == [["inv"]]
+
+
 def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(backend):
     calls = []
     apart = rg.check(str(backend), checks=CHECKS, jobs=2, progress=lambda *call: calls.append(call[:2]))
