@@ -329,7 +329,8 @@ def _over_layouts(
 
 def _remembers_nothing(trial: Trial, value: Value) -> Array:
     errors = [_again(trial, value, trial.value(value), do="again")]
-    variations = [partial(_turned, sign=sign) for sign in (-1.0, 1.0)]
+    signs = (-1.0, 1.0) if trial.case.point.sizes[2] > 1 else (-1.0,)
+    variations = [partial(_turned, sign=sign) for sign in signs]
     if trial.case.relaxation == 0.0:
         near, nearer = (1.0 + trial.precision.roundoff**p for p in (0.4, 0.6))  # "close enough" is not the same
         factors = (1.0, 2.0), (2.0, 1.0), (near, 1.0), (nearer, 1.0)
