@@ -13,8 +13,9 @@ a route by polarisation rounds the longer one. A factorised route loses κ alone
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
 of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell
 there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and some
-thousands for a gradient. The ratios of right implementations are below 10 as a rule and about 100 at most, as far as
-has been seen (``python -m validation implementations``). So
+thousands for a gradient. Cofactors may lose κ^min(2p, 4) and be right; a thousandth of that stands in the place of κᵖ
+where it is more, so that no such loss is WRONG. The ratios of right implementations are then below 13, as far as has
+been seen (``python -m validation implementations``). So
 
 * above `DOUBTFUL` = 30 a row is *inaccurate*, which is a finding and passes;
 * *WRONG* takes evidence that rounding cannot explain: a ratio above `BEYOND_DOUBT` = 1,000 at one point, or above
@@ -110,7 +111,7 @@ class Check:
         return self.value.statement_of(metric) if self.kind == "value" and self.value else self.statement
 
     def unit(self, case: Case, power: float | None = None) -> Array:
-        """The relative error of ratio 1, per block; with another power of κ, if asked.
+        """The relative error of ratio 1, per block; or with another power of κ alone.
 
         Examples
         --------
@@ -118,18 +119,25 @@ class Check:
         >>> bool(VALUE_CHECKS["christoffel"].unit(build(Recipe(((), 5, 4, 2)), "inv", "float64", 0)) < 1e-13)
         True
         """
-        power = self.power if power is None else power
+        if power is None:
+            cofactors = self.unit(case, self._by_cofactors)
+            return np.asarray(np.maximum(self.unit(case, self.power), cofactors / BEYOND_DOUBT))
         # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
         spread = case.spread if self.operation.sources == ("a", "b") else 1.0
         roundoff, rows = PRECISIONS[case.dtype].roundoff ** self.roundoff_power, max(case.point.sizes[:2]) ** 0.5
         with np.errstate(over="ignore"):
             return np.asarray(self.scale * roundoff * rows * spread * case.condition**power)
 
+    @property
+    def _by_cofactors(self) -> float:
+        """The power that a Gram matrix inverted by cofactors loses, if not twice what is lost as a rule is less."""
+        return min(2.0 * self.power, 4.0)
+
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""
         if not case.in_range(max(2.0 + self.power, 2.0 * self.power)):  # norms square products of so many factors
             return np.zeros(case.point.block_shape, dtype=bool)
-        worst = max(1.5 * self.power, min(2.0 * self.power, 4.0))
+        worst = max(1.5 * self.power, self._by_cofactors)
         far, unit = self.unit(case, worst), self.unit(case)
         return np.asarray((far <= 1.0) & (MANY_TIMES * unit <= 1.0))
 
