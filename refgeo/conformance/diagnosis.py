@@ -414,9 +414,9 @@ def _by_relaxation(check: Check, scenes: list[_Scene]) -> Mistake | None:
             ignored = (
                 f"ε is not used: your result is that of the geometry without it, where ε = {truth:g} was asked for"
             )
-            return (ignored if below_rounding else f"your ε is {epsilon:.3g} where {truth:g} was asked for"), made
+            return (ignored if below_rounding else f"your ε is {epsilon:.2g} where {truth:g} was asked for"), made
         if not below_rounding:
-            return f"a relaxation ε = {epsilon:.3g} is left in {place}", made
+            return f"a relaxation ε = {epsilon:.2g} is left in {place}", made
     return None
 
 
