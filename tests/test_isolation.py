@@ -118,6 +118,12 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
     assert main(["check", str(file)]) == 2
 
 
+def test_where_processes_cannot_be_had_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(BackendError, match="on Windows use WSL"):
+        rg.check(written(tmp_path, "return formulas.christoffel(*a)"))
+
+
 def test_exceptions_name_file_and_line(tmp_path):
     file = written(tmp_path, "raise KeyError('missing')")
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])

@@ -363,6 +363,9 @@ class _Process:
             raise
 
     def _start(self) -> None:
+        if not hasattr(os, "fork"):
+            raise BackendError(f"backend {self.spec}: this system cannot run it in a process beside the referee's; on "
+                               "Windows use WSL")  # fmt: skip
         ours, theirs = socket.socketpair()
         # far from the descriptors that a program may close
         descriptor = out_of_the_way(theirs.fileno())

@@ -89,7 +89,7 @@ class Elsewhere:
 
         Raises
         ------
-        RuntimeError
+        ChildProcessError
             It has ended without.
         """
         while self._rows is None:
@@ -100,7 +100,7 @@ class Elsewhere:
         try:
             said = self._line.recv()
         except (EOFError, OSError):
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"the process that judged other metrics has ended with status {self._process.wait()}; with jobs=1 "
                 "(--jobs 1) there is none"
             ) from None
