@@ -87,7 +87,7 @@ def test_an_interrupt_ends_all_processes(backend):
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_process_that_is_lost_is_an_error(end, monkeypatch):
     monkeypatch.setattr(side_by_side, "_JUDGE", f"import os; {end}")
-    with pytest.raises(ChildProcessError, match=r"has ended with status (0|-9); with jobs=1 \(--jobs 1\) there is none"):
+    with pytest.raises(ChildProcessError, match=r"ended with status (0|-9); with jobs=1 \(--jobs 1\) there is none"):
         rg.check(checks=["inner_product.symmetric"], jobs=2)
 
 
