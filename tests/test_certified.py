@@ -566,10 +566,17 @@ def test_repr_says_how_sure_it_is():
         ({"v": [1.0, np.inf]}, "^v: expected finite numbers"),
         ({"X": np.nan * np.eye(2)}, "^X: expected finite numbers"),
         ({"y": [np.nan, 1.0]}, "^y: expected finite numbers"),
-        ({"y": np.ones((4, 2)), "u": np.ones((3, 2)), "v": np.ones((3, 2))}, "u, X, y: expected leading dimensions"),
+        (
+            {"y": np.ones((4, 2)), "u": np.ones((3, 2)), "v": np.ones((3, 2)), "X": np.ones((5, 1, 2, 2))},
+            r"^u, X, y: expected leading dimensions that broadcast, got \(3,\), \(5, 1\) and \(4,\)$",
+        ),
+        ({"X": np.ones((3, 2, 2)), "y": np.ones((4, 2))}, r"got \(\), \(3,\) and \(4,\)$"),
         ({"n_starts": -1}, "n_starts: expected an integer >= 0"),
         ({"X": 1e200 * np.eye(2)}, "X: expected entries below 1e.140"),
-        ({"u": np.ones(0), "v": np.ones(0), "X": np.ones((1, 0)), "y": np.ones(1)}, "u: expected at least one coord"),
+        (
+            {"u": np.ones(0), "v": np.ones(0), "X": np.ones((1, 0)), "y": np.ones(1)},
+            "^u: expected at least one coordinate, got none$",
+        ),
         ({"rng": "a"}, "rng: expected a seed"),
     ],
 )
