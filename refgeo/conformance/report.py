@@ -165,21 +165,21 @@ class Row:
         where = f"κ={self.lossy_case.condition:.0e}"
         if self.lossy_case.relative_error > NOTHING_LEFT:
             return f"nothing left at {where}"
-        return f"loses {count_of_digits(self.digits_lost)} at {where}"
+        return f"loses {counted(self.digits_lost, 'digit')} at {where}"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"
 
 
-def count_of_digits(digits: float) -> str:
-    """The number in words.
+def counted(number: float, noun: str) -> str:
+    """A number of things in words.
 
     Examples
     --------
-    >>> count_of_digits(1.2), count_of_digits(8.7)
+    >>> counted(1.2, "digit"), counted(8.7, "digit")
     ('1 digit', '9 digits')
     """
-    return f"{digits:.0f} digit" + ("" if round(digits) == 1 else "s")
+    return f"{number:.0f} {noun}" + ("" if round(number) == 1 else "s")
 
 
 @dataclass(frozen=True)

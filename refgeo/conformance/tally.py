@@ -12,10 +12,14 @@ from refgeo.conformance.backend import BackendFailure, NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
 from refgeo.conformance.contract import Breach
-from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict
+from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict, counted
 from refgeo.conformance.trial import Trial
 
 NO_REFERENCE = "no reference value"
+
+
+def _places(found: list[tuple[Measurement, str]]) -> str:
+    return found[0][0].case + (f" and {len(found) - 1} more" if len(found) > 1 else "")
 
 
 @dataclass
@@ -214,7 +218,7 @@ class Tally:
         if not self.breakdowns:
             return ""
         one, what = self.breakdowns[0]
-        return f"κ={one.condition:.0e}: {what} ({one.case}, {len(self.breakdowns)} cases in all)"
+        return f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})"
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self.absent:
@@ -227,9 +231,8 @@ class Tally:
         if self.check.kind == "contract":
             return self._conduct()
         if self.troubles:
-            one, what = self.troubles[0]
-            return Verdict.WRONG, f"{one.case}: {what} ({len(self.troubles)} cases)"
-        notes = [f"{n} {'block' if n == 1 else 'blocks'} not judged: {reason}" for reason, n in self.not_judged.items()]
+            return Verdict.WRONG, f"{_places(self.troubles)}: {self.troubles[0][1]}"
+        notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
@@ -239,26 +242,21 @@ class Tally:
             return Verdict.UNDECIDED, "; ".join([*notes, reason])
         if self.doubtful:
             worst = max(self.doubtful, key=lambda one: one.ratio)
-            count = f"{len(self.doubtful)} of {len(self.decisive)} decisive points"
+            count = f"{len(self.doubtful)} of {counted(len(self.decisive), 'decisive point')}"
             if self.is_wrong:
-                return Verdict.WRONG, "; ".join([*notes, count])
+                return Verdict.WRONG, "; ".join([count, *notes])
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
             found += "right, but less accurate than it could be"
-            return Verdict.INACCURATE, "; ".join([*notes, found])
+            return Verdict.INACCURATE, "; ".join([found, *notes])
         missing = self.refusals + self.not_called
         if missing:
-            one, why = missing[0]
-            many = f"{len(missing)} points, such as " if len(missing) > 1 else ""
-            notes.append(f"not at {many}{one.case}: {why}")
+            notes.append(f"not at {_places(missing)}: {missing[0][1]}")
             return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
 
     def _conduct(self) -> tuple[Verdict, str]:
         if self.breaches:
-            one, what = self.breaches[0]
-            return Verdict.CONTRACT, f"{what} ({one.case}" + (
-                f", {len(self.breaches)} calls)" if len(self.breaches) > 1 else ")"
-            )
+            return Verdict.CONTRACT, f"{self.breaches[0][1]} ({_places(self.breaches)})"
         if not any(np.isfinite(one.relative_error) for one in self.measurements):
             return (
                 Verdict.NOT_JUDGED,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from refgeo.conformance.report import NOTHING_LEFT, Report, Row, Verdict, count_of_digits
+from refgeo.conformance.report import NOTHING_LEFT, Report, Row, Verdict, counted
 
-_WIDTH = 150
+_WIDEST = 400
 _STYLES = {
     Verdict.PASS: "green",
     Verdict.WRONG: "bold red",
@@ -42,14 +42,14 @@ def show(report: Report, file: Any = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=file)
+    table = _table(report)
     # A narrower table would break words and numbers; a narrow terminal wraps its lines.
-    if not console.is_terminal or console.width < _WIDTH:
-        console = Console(file=file, width=_WIDTH)
+    needed = Console(file=file, width=_WIDEST).measure(table).maximum
+    console = Console(file=file, width=max(needed, Console(file=file).width))
     console.print(
         Text(f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"), style="bold"
     )
-    console.print(_table(report))
+    console.print(table)
     for text, style in _lines(report):
         console.print(Text(text), style=style, soft_wrap=True)
 
@@ -100,7 +100,7 @@ def _together(laws: list[Row]) -> Row:
     worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
     return replace(
         worst,
-        check=f"{worst.function}. ({passing}/{len(provided)} {_GROUPS[worst.kind]})",
+        check=f"{worst.function} ({passing}/{len(provided)} {_GROUPS[worst.kind]})",
         verdict=verdict,
         points=sum(law.points for law in laws),
         decisive_points=sum(law.decisive_points for law in laws),
@@ -175,6 +175,6 @@ def _lost(row: Row) -> str:
     assert row.lossy_case is not None
     place = f"κ = {row.lossy_case.condition:.1g} ({row.lossy_case})"
     if row.lossy_case.relative_error > NOTHING_LEFT:
-        kept = count_of_digits(row.digits_lost)
+        kept = counted(row.digits_lost, "digit")
         return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {kept}"
-    return f"right, but keeps {count_of_digits(row.digits_lost)} fewer than a factorised route at {place}"
+    return f"right, but keeps {counted(row.digits_lost, 'digit')} fewer than a factorised route at {place}"
