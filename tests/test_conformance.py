@@ -406,6 +406,24 @@ def test_what_leaves_the_range_of_the_dtype_accuses_nobody(point, dtype):
     assert rg.check(points={"far": plain | point}, dtype=dtype).wrong == []
 
 
+def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning():
+    """Results of 1e33 are cut at 1e30: they fit into float32, but squares, as in a norm, would not."""
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        return tuple(np.clip(part, -1e30, 1e30) for part in formulas.riemannian_gradient(metric, G, H, e_G, e_H))
+
+    rng = np.random.default_rng(0)
+    plain = {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}
+    plain |= {"e_G": rng.standard_normal((5, 2)), "e_H": rng.standard_normal((4, 2))}
+    far = {name: (1e15 if "e_" in name else 1e9) * array for name, array in plain.items()}
+    report = rg.check(
+        backend(riemannian_gradient=riemannian_gradient),
+        points={"near": plain, "far": far}, dtype="float32", metrics=["inv"], checks=["riemannian_gradient"],
+    )  # fmt: skip
+    assert report.rows[0].outcome == "pass"
+    assert max(one.relative_error for one in report.rows[0].measurements) > 0.9
+
+
 def test_strange_options_and_points_are_named():
     one = {"G": [[1.0]], "H": [[1.0]]}
     for options, message in (

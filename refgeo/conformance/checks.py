@@ -133,9 +133,16 @@ class Check:
         """The power that a Gram matrix inverted by cofactors loses, if not twice what is lost as a rule is less."""
         return min(2.0 * self.power, 4.0)
 
+    def attainable(self, case: Case) -> Array:
+        """What a factorised route loses, per block: anything where numbers leave the range of the dtype."""
+        return np.where(self._in_range(case), self.unit(case, 1.0), np.inf)
+
+    def _in_range(self, case: Case) -> bool:
+        return case.in_range(max(2.0 + self.power, 2.0 * self.power))  # norms square products of so many factors
+
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""
-        if not case.in_range(max(2.0 + self.power, 2.0 * self.power)):  # norms square products of so many factors
+        if not self._in_range(case):
             return np.zeros(case.point.block_shape, dtype=bool)
         worst = max(1.5 * self.power, self._by_cofactors)
         far, unit = self.unit(case, worst), self.unit(case)

@@ -107,7 +107,7 @@ class Tally:
     def add(self, case: Case, relative: Array, trouble: str, unjudged: str) -> None:
         """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""
         relative = np.broadcast_to(relative, case.point.block_shape)
-        numbers = (case.condition, relative, self.check.unit(case, 1.0), self.check.unit(case))
+        numbers = (case.condition, relative, self.check.attainable(case), self.check.unit(case))
         decisive = np.where(np.isinf(relative), self._expected(case), self.check.decisive(case))
         lost = []
         for block in np.ndindex(case.point.block_shape):
