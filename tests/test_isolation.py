@@ -157,6 +157,25 @@ def test_a_hang_at_a_decisive_point_is_wrong(tmp_path):
     assert Verdict.PASS not in rows.values()
 
 
+OUT = 'raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 1 bytes")'
+
+
+@pytest.mark.parametrize("deed", ["time.sleep(1000)", "raise MemoryError", OUT])
+def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(deed, tmp_path):
+    """Not with more rows either, once that has happened; but with fewer, and with little at all it is wrong."""
+    cases = ["5x4x2/k3", "20x19x17/k3", "16411x3x2/k3", "16x16x16/k3"]
+    options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": cases, "timeout": 1}
+    body = "    return formulas.christoffel(*a)"
+    row = rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: {deed}\n{body}"), **options).rows[0]
+    assert row.outcome == "no result at 20x19x17/k3 and 1 more"
+    assert [one.case for one in row.measurements if not one.decisive] == [cases[1], cases[2]]
+    assert rg.check(written(tmp_path, f"if a[1].shape[-1] == 2: {deed}\n{body}"), **options).wrong
+    assert not rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: raise KeyError\n{body}"), **options).passed
+    alone = rg.check(written(tmp_path, deed), **(options | {"cases": ["20x19x17/k3"]}))
+    assert alone.rows[0].verdict is Verdict.UNDECIDED
+    assert "no result at 20x19x17/k3" in alone.rows[0].message
+
+
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,6 +47,8 @@ MEMORY = (
 )
 """Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
 _MOST_LOSSES = 3
+_DEMANDING = 100_000
+"""With more numbers, a call in plain Python or to many digits may take more time or memory than there is."""
 _START = 300.0
 """Seconds that importing a backend may take."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -75,6 +77,10 @@ main(descriptor, *rest)
 
 class BackendFailure(Exception):
     """A call that gave no usable result: it raised, ended its process, or returned something else."""
+
+
+class Exhausted(BackendFailure):
+    """Out of time or memory at a point where somebody right may be, with dense matrices of n² or h⁴ numbers."""
 
 
 class NotCalled(NotImplementedError):
@@ -166,7 +172,7 @@ class Backend:
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
-        self._given_up: dict[tuple[Any, ...], str] = {}
+        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, str]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
         self._server: _Process | _Thread
         if self.spec is not None and os.name == "posix":
@@ -226,7 +232,7 @@ class Backend:
         Raises
         ------
         BackendFailure
-            No usable result, and why.
+            No usable result, and why; `Exhausted` where that is no mistake.
         NotImplementedError
             The backend says that it has no such thing.
         Refused
@@ -238,9 +244,11 @@ class Backend:
         >>> Backend("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)[0]
         [array([[1.]]), array([[1.]])]
         """
+        demand = _demand(*arrays[:2])
         kind = function, metric, *extra[1:]  # of a geodesic, with its order
-        if kind in self._given_up:
-            raise NotCalled(f"not called again: {self._given_up[kind]}")
+        for least, why in self._given_up[kind]:
+            if demand >= least:
+                raise (Exhausted if least else NotCalled)(f"not called again: {why}")
         distinct = list({id(array): array for array in arrays}.values())
         places = {id(array): i for i, array in enumerate(distinct)}
         order = [places[id(array)] for array in arrays]
@@ -252,22 +260,23 @@ class Backend:
         except _Lost as lost:
             self._losses[kind] += 1
             if isinstance(lost, _Slow) or self._losses[kind] >= _MOST_LOSSES:
-                self._given_up[kind] = f"{function}: {lost}"
-            raise BackendFailure(f"{function}: {lost}") from None
-        self._require_done(kind, header)
+                self._given_up[kind].append((demand, f"{function}: {lost}"))
+            raise (Exhausted if demand and isinstance(lost, _Slow) else BackendFailure)(f"{function}: {lost}") from None
+        self._require_done(kind, demand, header)
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
             raise BackendFailure("its process answered with something else than its results")
         return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
 
-    def _require_done(self, kind: tuple[Any, ...], header: dict[str, Any]) -> None:
+    def _require_done(self, kind: tuple[Any, ...], demand: int, header: dict[str, Any]) -> None:
         status, text = header.get("status"), str(header.get("text", ""))
         if status == "not provided":
             raise NotImplementedError(text)
         if status == "refused":
             raise Refused(text)
         if status == "exhausted":  # which takes its time, every time
-            self._given_up[kind] = text
+            self._given_up[kind].append((demand, text))
+            raise (Exhausted if demand else BackendFailure)(text)
         if status != "done":
             raise BackendFailure(text or "no usable result")
 
@@ -283,6 +292,14 @@ class Backend:
     def close(self) -> None:
         """End its process."""
         self._server.close()
+
+
+def _demand(G: Array, H: Array) -> int:
+    """Numbers in the dense matrices of a literal route, if it may be right and run out of time or memory; else 0."""
+    *blocks, n, h = G.shape
+    m = H.shape[-2]
+    numbers = math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2)
+    return numbers if numbers > _DEMANDING else 0
 
 
 def _observed(notes: dict[str, Any], order: list[int]) -> Observed:

@@ -15,6 +15,7 @@ import io
 import json
 import math
 import os
+import re
 import socket
 import struct
 import sys
@@ -50,6 +51,8 @@ LAYOUTS = (
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
+_OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
+"""What PyTorch and JAX say, where Python raises MemoryError."""
 Kept = list[tuple[Any, bytes]]
 """Arrays, and what was in them."""
 
@@ -202,7 +205,7 @@ class Host:
         except MemoryError:
             return {"status": "exhausted", "text": "MemoryError: it needs more memory than it may have"}, []
         except BaseException as error:
-            return {"status": "failed", "text": said(error)}, []
+            return {"status": "exhausted" if _OUT_OF_MEMORY.search(str(error)) else "failed", "text": said(error)}, []
 
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]

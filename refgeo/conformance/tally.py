@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, NotCalled
+from refgeo.conformance.backend import BackendFailure, Exhausted, NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
 from refgeo.conformance.contract import Breach
@@ -33,6 +33,8 @@ class Tally:
     measurements : list of Measurement
     troubles, breakdowns : list of (Measurement, what the backend did)
         Unusable results on decisive points, and on the others.
+    exhausted : list of (Measurement, in words)
+        Time or memory that ran out, where they may.
     breaches : list of (Measurement, in words)
         Of the contract.
     refusals, not_called : list of (Measurement, why)
@@ -52,6 +54,7 @@ class Tally:
     troubles: list[tuple[Measurement, str]] = field(default_factory=list)
     breakdowns: list[tuple[Measurement, str]] = field(default_factory=list)
     breaches: list[tuple[Measurement, str]] = field(default_factory=list)
+    exhausted: list[tuple[Measurement, str]] = field(default_factory=list)
     refusals: list[tuple[Measurement, str]] = field(default_factory=list)
     not_called: list[tuple[Measurement, str]] = field(default_factory=list)
     absent: str = ""
@@ -73,6 +76,10 @@ class Tally:
             self.refusals.append((self.at(trial.case, np.inf), str(error)))
         except Breach as breach:
             self.breaches.append((self.at(trial.case, 1.0), str(breach)))
+        except Exhausted as failure:
+            one = replace(self.at(trial.case, np.inf), decisive=False)
+            self.measurements.append(one)
+            self.exhausted.append((one, str(failure)))
         except BackendFailure as failure:
             # A failure where values can be expected; where none can in some block, the others go unjudged with it:
             # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
@@ -131,6 +138,7 @@ class Tally:
             (self.measurements, other.measurements),
             (self.troubles, other.troubles),
             (self.breakdowns, other.breakdowns),
+            (self.exhausted, other.exhausted),
             (self.refusals, other.refusals),
             (self.not_called, other.not_called),
         ):
@@ -215,10 +223,13 @@ class Tally:
         return float(max(0.0, available - one.digits(self.dtype)))
 
     def _no_result(self) -> str:
-        if not self.breakdowns:
-            return ""
-        one, what = self.breakdowns[0]
-        return f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})"
+        found = []
+        if self.breakdowns:
+            one, what = self.breakdowns[0]
+            found.append(f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})")
+        if self.exhausted:
+            found.append(f"{_places(self.exhausted)}: {self.exhausted[0][1]}")
+        return "; ".join(found)
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self.absent:
@@ -234,6 +245,9 @@ class Tally:
             return Verdict.WRONG, f"{_places(self.troubles)}: {self.troubles[0][1]}"
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
+            if self.exhausted:  # a law may be tried at such points alone
+                verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
+                return verdict, f"no result at {self._no_result()}"
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
                 if self.measurements
