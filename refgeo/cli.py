@@ -178,7 +178,7 @@ def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtype
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
-    parser.add_argument("--layout", help="how the checkpoint names its tensors: bert")
+    parser.add_argument("--layout", help="how the checkpoint names its tensors: bert, llama, ...")
     parser.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
 
 

@@ -1,7 +1,7 @@
 """Hypothesis strategies for points, tangent vectors and group elements: for property tests of your own code.
 
 What is drawn shrinks to something a person can read: small shapes, condition number and scale 1, factors that are
-columns of the identity, entries that are eighths of small integers. Needs `Hypothesis <https://hypothesis.works>`_,
+columns of the identity, entries that are eighths of small integers. Needs Hypothesis,
 which the extra ``test`` installs.
 
 Examples

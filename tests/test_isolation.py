@@ -118,18 +118,33 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
     assert main(["check", str(file)]) == 2
 
 
-def test_where_processes_cannot_be_had_that_is_said(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "fork")
-    with pytest.raises(BackendError, match="on Windows use WSL"):
-        rg.check(written(tmp_path, "return formulas.christoffel(*a)"))
-
-
 def test_exceptions_name_file_and_line(tmp_path):
     file = written(tmp_path, "raise KeyError('missing')")
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
     assert "KeyError: 'missing' (hostile.py:17, in christoffel)" in report.rows[0].message
     broken = [row for row in report.rows if row.kind == "contract" and row.verdict is Verdict.CONTRACT]
     assert broken == [], "an exception is no misconduct"
+    singular = written(tmp_path, "return np.linalg.inv(np.zeros((2, 2)))", "singular.py")
+    message = rg.check(singular, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
+    assert "Singular matrix (singular.py:17, in christoffel)" in message, "not NumPy's line"
+    absent = written(tmp_path, "raise NotImplementedError", "absent.py")
+    message = rg.check(absent, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
+    assert message == "NotImplementedError"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def christoffel(:\n", r"raised SyntaxError: invalid syntax \(odd.py, line 1\); expected"),
+        ("import nothing_of_this_name", r"'nothing_of_this_name' \(odd.py:1, in <module>\); expected"),
+        ("def christofel(): ...", "found none; christofel is none of the functions; did you mean christoffel\\? see"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, tmp_path):
+    file = tmp_path / "odd.py"
+    file.write_text(code)
+    with pytest.raises(BackendError, match=message):
+        rg.check(str(file))
 
 
 @pytest.mark.parametrize("deed", ["time.sleep(1000)", "os._exit(11)"])

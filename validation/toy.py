@@ -55,11 +55,13 @@ def measure(points: int) -> dict[str, Any]:
 def plot(found: dict[str, Any], names: list[str], path: Path) -> None:
     """Level sets, evenly spaced in the square root; the minimum is a dashed line."""
     plt = experiment.style()
-    figure, axes = plt.subplots(1, len(names), figsize=(3.1 * len(names), 3.4), layout="constrained")
+    rows = 2 if len(names) > 3 else 1  # no picture is wider than a page
+    columns = len(names) // rows
+    figure, axes = plt.subplots(rows, columns, figsize=(3.1 * columns, 3.4 * rows), layout="constrained", squeeze=False)
     x, y = np.array(found["x"]), np.array(found["y"])
     axis = np.array(found["axis"])
     minimum = float(x @ y / (x @ x))
-    for ax, name in zip(axes, names, strict=True):
+    for ax, name in zip(axes.flat, names, strict=True):
         values = np.array(found["grid"][name])
         root = np.sign(values) * np.sqrt(np.abs(values))
         ax.contourf(axis, axis, root, levels=24, cmap="viridis")
@@ -70,7 +72,8 @@ def plot(found: dict[str, Any], names: list[str], path: Path) -> None:
         ax.set_title(name.replace(", ", "\n") if ", " in name else name + "\n", fontsize=9)
         ax.set_xlabel("G")
         ax.set_aspect("equal")
-    axes[0].set_ylabel("H")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("H")
     figure.savefig(path)
     plt.close(figure)
 

@@ -189,8 +189,9 @@ class Backend:
         self.misspelt: list[str] = described["misspelt"]
         if not self._functions:
             raise BackendError(
-                f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; see "
-                "https://refgeo.github.io/refgeo/check/"
+                f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
+                + "".join(f"{hint} " for hint in self.misspelt)
+                + "see https://refgeo.github.io/refgeo/check/"
             )
 
     @classmethod
@@ -380,9 +381,6 @@ class _Process:
             raise
 
     def _start(self) -> None:
-        if not hasattr(os, "fork"):
-            raise BackendError(f"backend {self.spec}: this system cannot run it in a process beside the referee's; on "
-                               "Windows use WSL")  # fmt: skip
         ours, theirs = socket.socketpair()
         # far from the descriptors that a program may close
         descriptor = out_of_the_way(theirs.fileno())

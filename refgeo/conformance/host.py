@@ -19,6 +19,7 @@ import re
 import socket
 import struct
 import sys
+import sysconfig
 import threading
 import time
 import traceback
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.files import imported
+from refgeo import files
 
 Arrays = list[npt.NDArray[Any]]
 
@@ -114,7 +115,7 @@ def _import(place: str) -> Any:
         return _executed(place, lambda: importlib.import_module(place))
     if not path.is_file():
         raise BackendError(f"backend {place}: no such file")
-    return _executed(place, lambda: imported(path, f"refgeo_backend_{path.stem}"))
+    return _executed(place, lambda: files.imported(path, f"refgeo_backend_{path.stem}"))
 
 
 def _executed(place: str, load: Callable[[], Any]) -> Any:
@@ -199,7 +200,7 @@ class Host:
         except NotInFile as error:
             return {"status": "not provided", "text": str(error)}, []
         except NotImplementedError as error:
-            return {"status": "not provided", "text": f"NotImplementedError: {_message(error)}"}, []
+            return {"status": "not provided", "text": _named(error)}, []
         except Unusable as error:
             return {"status": "failed", "text": str(error)}, []
         except MemoryError:
@@ -374,19 +375,21 @@ def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
 
 
 def said(error: BaseException) -> str:
-    """What an exception says, and where it was raised."""
-    own = (__file__, "<frozen ")
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {_message(error)}{where}"
+    """What an exception says, and the last line of somebody's own code on the way to it."""
+    ours = (__file__, files.__file__, "<frozen ", sysconfig.get_path("stdlib"))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    own = [frame for frame in frames if not frame.filename.startswith(sysconfig.get_path("purelib"))] or frames
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{_named(error)}{where}"
 
 
-def _message(error: BaseException) -> str:
+def _named(error: BaseException) -> str:
     """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
     try:
-        return str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT] or "(no message)"
+        message = str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]
     except Exception:
-        return "(no message)"
+        message = "(no message)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 # Output ----------------------------------------------------------------------------------------------------------

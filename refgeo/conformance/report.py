@@ -230,7 +230,7 @@ class Report:
 
     @property
     def seed(self) -> int:
-        """Of the test points."""
+        """The seed of the test points."""
         return self.points.seed
 
     @property

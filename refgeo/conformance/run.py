@@ -104,7 +104,7 @@ def check(
         How many metrics are judged at once at generated points, each by a process with a process of the backend's own.
         Default: as many as there are processors.
     specification : int
-        The version of the protocol that you have written for; another one than refgeo's is an error.
+        The version of the protocol that you have written for; any other raises an error.
     progress : callable, optional
         Called as ``progress(done, total, what)``.
 

@@ -258,7 +258,7 @@ class Tally:
             worst = max(self.doubtful, key=lambda one: one.ratio)
             count = f"{len(self.doubtful)} of {counted(len(self.decisive), 'decisive point')}"
             if self.is_wrong:
-                return Verdict.WRONG, "; ".join([count, *notes])
+                return Verdict.WRONG, "; ".join([f"wrong at {count}", *notes])
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
             found += "right, but less accurate than it could be"
             return Verdict.INACCURATE, "; ".join([found, *notes])

@@ -326,11 +326,12 @@ def checked_loss(name: str, loss: Any) -> float:
     >>> checked_loss("value", np.array([[0.5]]))
     0.5
     """
+    expected = f"{name}: expected the loss to be one real number, got"
+    if isinstance(loss, tuple):
+        raise TypeError(f"{expected} a tuple; without its gradient it is value_and_grad(params)[0]")
     array = np.asarray(loss)
     if array.size != 1 or array.dtype.kind not in "fiu":
-        hint = "; the loss alone, without its gradient" if isinstance(loss, tuple) else ""
-        got = f"{type(loss).__name__} {array.shape}"
-        raise TypeError(f"{name}: expected the loss to be one real number, got {got}{hint}")
+        raise TypeError(f"{expected} {type(loss).__name__} {array.shape}")
     return float(array.item())
 
 

@@ -25,9 +25,17 @@ def as_markdown(text: str) -> str:
     """The same in Markdown."""
     text = re.sub(r":math:`(.*?)`", lambda m: rf"\({m[1]}\)", text, flags=re.S)
     text = re.sub(r"^( *)\.\. math::\s*(.*?)(?=\n\s*\n|\Z)", _display, text, flags=re.S | re.M)
+    # each parameter by itself, else all that share a description get the default of the first
+    text = re.sub(r"^( *)(\w+(?:, \w+)+)( : .*)?\n((?:\1 +\S.*\n)+)", _one_by_one, text, flags=re.M)
+    text = re.sub(r"(?<=\w)::$", ":", text, flags=re.M)
     # the type of a parameter is code already
     text = re.sub(r"^ *[\w*, ]+ : .*``.*$", lambda m: m[0].replace("``", ""), text, flags=re.M)
     return re.sub(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)", _link, text)
+
+
+def _one_by_one(match: re.Match[str]) -> str:
+    indent, names, kind, description = match.groups(default="")
+    return "".join(f"{indent}{name}{kind}\n{description}" for name in names.split(", "))
 
 
 def _display(match: re.Match[str]) -> str:
