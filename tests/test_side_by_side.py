@@ -1,6 +1,8 @@
 """Metrics judged by processes of their own: the same rows, and no process that is lost unnoticed or left behind."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def backend(tmp_path):
 
 def processes(backend: Path) -> list[int]:
     """Those that have imported the backend."""
-    return [int(file.suffix[1:]) for file in backend.parent.glob("twice.py.*")]
+    return [int(file.suffix[1:]) for file in backend.parent.glob(f"{backend.name}.*")]
 
 
 def ends(process: int) -> bool:
@@ -81,6 +83,31 @@ def test_an_interrupt_ends_all_processes(backend):
     with pytest.raises(KeyboardInterrupt):
         rg.check(str(backend), checks=CHECKS, jobs=2, progress=stop)
     assert len(processes(backend)) == 2
+    assert all(ends(process) for process in processes(backend))
+
+
+@pytest.mark.parametrize("metrics", [["--metric", "inv"], []])
+def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path, metrics):
+    backend = tmp_path / "hangs.py"
+    mark = 'open(f"{__file__}.{os.getpid()}", "w").close()'
+    backend.write_text(f"import os\n\ndef christoffel(*a):\n    {mark}\n    while True: pass\n")
+    command = [
+        sys.executable,
+        "-m",
+        "refgeo",
+        "check",
+        str(backend),
+        "--checks",
+        "christoffel",
+        "--jobs",
+        "2",
+        *metrics,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as referee:
+        while len(processes(backend)) < 2 - len(metrics) // 2:
+            assert referee.poll() is None
+            time.sleep(0.01)
+        referee.kill()
     assert all(ends(process) for process in processes(backend))
 
 

@@ -56,14 +56,22 @@ _SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """There may be several processes of a backend, and JAX takes most of a GPU's memory for its first one."""
 
 _SERVE = """
-import json, os, resource, signal, sys
+import json, os, resource, signal, sys, time
 
-descriptor, *rest, path = json.loads(sys.argv[1])
+referee, descriptor, *rest, path = json.loads(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 if child := os.fork():  # so that what a backend finds as its parent is not the referee
     os.close(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if os.getppid() != referee:  # killed: who would end a backend that hangs?
+            os.killpg(0, signal.SIGKILL)
+        if hasattr(signal, "sigtimedwait"):
+            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+        else:
+            time.sleep(0.05)
+    status = os.waitstatus_to_exitcode(ended[1])
     if status < 0:
         os.kill(os.getpid(), -status)
     os._exit(status)
@@ -385,7 +393,7 @@ class _Process:
         # far from the descriptors that a program may close
         descriptor = out_of_the_way(theirs.fileno())
         theirs.close()
-        arguments = json.dumps([descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
+        arguments = json.dumps([os.getpid(), descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
         environment = {**dict.fromkeys(_ONE_THREAD, "1"), **_SHARED, **os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _SERVE, arguments],

@@ -359,7 +359,7 @@ def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
 def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
     """The array, the i-th of a call, in some layout."""
     if layout in _FORTRAN and _FORTRAN[layout](i):
-        return np.asfortranarray(array)
+        return np.array(array, order="F")
     if layout in ("a strided view", "a view of a larger array") and array.ndim:
         wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)
         columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])

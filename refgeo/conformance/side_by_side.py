@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -123,11 +125,19 @@ def together(progress: Callable[[int, int, str], None], others: Sequence[Elsewhe
     return show
 
 
+def _end_with(process: int) -> None:
+    """End when the process that has started this one has been killed."""
+    while os.getppid() == process:
+        time.sleep(0.5)
+    os._exit(1)
+
+
 def main(descriptor: int) -> None:
     """Judge what the other process says; what went wrong goes back to it."""
     from refgeo.conformance.run import rows_of
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the backend's process is ended, too
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with Connection(descriptor) as line:
         try:
             line.send(rows_of(lambda done, total, what: line.send(done), *line.recv()))
