@@ -195,4 +195,4 @@ class Case:
             few = blocks <= (1 if self.unusual else 4 if self.plain else 2)
             return bool(few and speed <= 1.0 and speed * np.max(self.condition, initial=1.0) <= 3.0)
         easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
-        return bool(self.plain and easy and (h == 3 or h <= 5 and not self.unusual))  # half a second; two for h = 5
+        return bool(self.plain and easy and (h == 3 or (h <= 5 and not self.unusual)))  # half a second; two for h = 5
