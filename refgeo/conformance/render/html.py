@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, VALUE_CHECKS
+from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import FINDINGS, Measurement, Report, Row, Verdict
 
@@ -81,6 +81,8 @@ def to_html(report: Report) -> str:
         version=__version__,
         doubtful=DOUBTFUL,
         beyond_doubt=BEYOND_DOUBT,
+        many_times=MANY_TIMES,
+        several=SEVERAL,
         plots=[(check, _plot(report, [row for row in report.rows if row.check == check])) for check in checks],
         wrong=wrong,
         findings=[row for row in report.rows if row.verdict in (*FINDINGS, Verdict.INHERITS)],
