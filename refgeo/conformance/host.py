@@ -206,7 +206,8 @@ class Host:
         except MemoryError:
             return {"status": "exhausted", "text": "MemoryError: it needs more memory than it may have"}, []
         except BaseException as error:
-            return {"status": "exhausted" if _OUT_OF_MEMORY.search(str(error)) else "failed", "text": said(error)}, []
+            text = said(error)
+            return {"status": "exhausted" if _OUT_OF_MEMORY.search(text) else "failed", "text": text}, []
 
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]
