@@ -177,8 +177,8 @@ def relaxed_on_one_side(function, epsilon):
     return broken
 
 
-def hessian(change):
-    """Another combination of P, g⁻¹w, e D(g⁻¹)[v] and Γ(grad f, v)."""
+def hessian(change, exchanged=False):
+    """Another combination of P, g⁻¹w, e D(g⁻¹)[v] and Γ(grad f, v); with the derivatives of S and T `exchanged`."""
 
     def broken(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
         def parts(x, y):
@@ -192,6 +192,8 @@ def hessian(change):
         raised, gradient = at(E, w_G, w_H), at(E, e_G, e_H)
         bend = at(C, *gradient, v_G, v_H)
         S_dot, T_dot = T(v_G) @ G + T(G) @ v_G, T(v_H) @ H + T(H) @ v_H
+        if exchanged:
+            S_dot, T_dot = T_dot, S_dot
         if metric == "inv":
             moving = parts(e_G @ S_dot, e_H @ T_dot)
         else:
@@ -407,6 +409,8 @@ MUTANTS = [
     Mutant("Γ(grad f, v) missing in the Hessian", N, hessian(lambda p, w, d, c: p(w + d)), BOTH, "Γ(grad f, v) is missing"),
     Mutant("Γ with the wrong sign in the Hessian", N, hessian(lambda p, w, d, c: p(w + d - c)), BOTH, "wrong sign"),
     Mutant("the metric taken as constant in the Hessian", N, hessian(lambda p, w, d, c: p(w + c)), BOTH, "derivative of the metric is missing"),
+    Mutant("the derivative of the metric with the wrong sign", N, hessian(lambda p, w, d, c: p(w - d + c)), BOTH, "derivative of the metric has the wrong sign"),
+    Mutant("Ṡ and Ṫ exchanged", N, hessian(lambda p, w, d, c: p(w + d + c), exchanged=True), BOTH, "derivatives of S and T along v are exchanged"),
     Mutant("missing ½ in the Γ of the Hessian", N, hessian(lambda p, w, d, c: p(w + d + 2 * c)), BOTH, "½ is missing"),
     Mutant("Hessian of the other metric", N, lambda m, *a: right(N, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric"),
     Mutant("twice the Hessian", N, after(N, lambda r, *a: (2 * r[0], 2 * r[1])), BOTH, "2 times"),

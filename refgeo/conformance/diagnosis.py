@@ -649,6 +649,16 @@ def _of_hessian(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
         "the derivative of the metric is missing from D grad f[v]",
         projected(combination((1.0, w_raised), (1.0, curved))),
     )
+    against = combination((1.0, w_raised), (-1.0, change), (1.0, curved))
+    yield "the derivative of the metric has the wrong sign in D grad f[v]", projected(against)
+    S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
+    if metric == "inv":
+        exchanged: Parts = (e.G @ T_dot, e.H @ S_dot)
+    else:
+        gradient = raised(e)
+        exchanged = raised(Pair(-gradient[0] @ S_dot, -gradient[1] @ T_dot))
+    mixed = combination((1.0, w_raised), (1.0, exchanged), (1.0, curved))
+    yield "the derivatives of S and T along v are exchanged in D grad f[v]", projected(mixed)
     double = combination((1.0, covariant), (1.0, curved))
     yield "a factor ½ is missing in Γ", projected(double)
 
