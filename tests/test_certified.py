@@ -597,3 +597,27 @@ def test_of_two_opposite_maxima_of_mix_the_one_in_the_domain_is_taken(sign, d):
     assert not np.any(found.leaves_domain)
     moved = diagonal.geodesic("mix", np.abs(beta), np.sign(beta), *found.maximizer)
     assert np.allclose(np.sum((moved[0] * moved[1] - beta) ** 2, axis=-1), found.lower, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_maximizer_of_the_polynomial_of_mix_is_turned_into_the_domain_where_the_opposite_is_as_good(sign):
+    """β ends at 0, and the small radius does not get there: each network and radius by itself."""
+    rho = np.array([[0.3], [5.0]])
+    y = np.array([[sign], [2.0 * sign], [sign]])  # at zero residual −w is as good as w; else only that towards zero
+    alone = diagonal.second_order("mix", [1.0], [sign], [[1.0]], y, rho)
+    assert np.array_equal(alone.leaves_domain, [[False, False, False], [False, True, False]])
+    proved = diagonal.worst_case("mix", [1.0], [sign], [[1.0]], y, rho)
+    assert np.array_equal(np.isclose(proved.lower, alone.lower, rtol=1e-12), ~alone.leaves_domain)
+    moved = sign + np.sqrt(2.0) * sign * alone.coordinates[..., 0]
+    assert np.allclose((moved - y[:, 0]) ** 2 - (sign - y[:, 0]) ** 2, alone.lower, rtol=1e-12)
+    assert np.array_equal(sign * moved < 0.0, alone.leaves_domain)
+    X, v = np.array([[[1.0, -1.0]], [[1.0, 0.0]]]), np.array([[1.0, 1.0], [sign, 1.0]])
+    two = diagonal.second_order("mix", np.abs(v), v, X, [[0.0], [sign]], rho)
+    assert np.array_equal(two.leaves_domain, [[False, False], [True, False]]), "along (1, −1) β ends on either side"
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
+def test_what_cannot_move_does_not(metric):
+    found = diagonal.second_order(metric, [1.0, 0.0], [2.0, 3.0], np.ones((1, 2)), [1.0], 0.1)
+    assert found.coordinates[1] == 0.0 < abs(found.coordinates[0])
+    assert np.array_equal(np.array(found.maximizer)[..., 1], [0.0, 0.0])
