@@ -141,6 +141,23 @@ def horizontal_projection(
 def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
     """When a geodesic leaves the manifold: mix at the first 1 + 2b_i t = 0 with t > 0, inv and adaptive never.
 
+    Parameters
+    ----------
+    metric, u, v
+        As in `geodesic`.
+    eta_u, eta_v : array_like, shape ``(..., d)``
+        A horizontal velocity, b = η_u/u = η_v/v.
+
+    Returns
+    -------
+    ndarray, shape ``(...)``
+        Infinite where it never does.
+
+    Raises
+    ------
+    ValueError
+        The velocity is not horizontal, for mix or a metric between inv and mix.
+
     Examples
     --------
     >>> import refgeo as rg
