@@ -6,9 +6,10 @@ argument judges this module. Gram matrices square the condition number, so it ke
 `refgeo.InvariantMetric` and `refgeo.MixedMetric`.
 
 Every function takes ``metric`` ("inv" or "mix") first, then the base point, then vectors, as arrays of shape
-``(..., n, h)`` and ``(..., m, h)``; `relaxation` is ε of App. H.2. Write S_ε = GᵀG + εI, T_ε = HᵀH + εI. A result has the
-shapes of a vector, or of the leading dimensions for `inner_product`. Another metric or order raises NotImplementedError, a factor without full
-rank LinAlgError where its Gram matrix must be inverted; shapes are not checked.
+``(..., n, h)`` and ``(..., m, h)``; `relaxation` is ε of App. H.2. Write S_ε = GᵀG + εI, T_ε = HᵀH + εI. A result
+has the shapes of a vector, or of the leading dimensions for `inner_product`. Another metric or order raises
+NotImplementedError, a factor without full rank LinAlgError where its Gram matrix must be inverted; shapes are not
+checked.
 """
 
 from __future__ import annotations
