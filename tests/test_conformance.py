@@ -406,6 +406,33 @@ def test_what_leaves_the_range_of_the_dtype_accuses_nobody(point, dtype):
     assert rg.check(points={"far": plain | point}, dtype=dtype).wrong == []
 
 
+def test_without_a_diagnosis_the_worst_entries_are_shown():
+    calls = []
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        calls.append(g_H[2, 1])
+        g_H[2, 1] += 1.25 + G[0, 0]
+        return g_G, g_H
+
+    rng = np.random.default_rng(0)
+    points = {"mine": {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}}
+    options = {"points": points, "metrics": ["inv"], "checks": ["riemannian_gradient"]}
+    row = rg.check(backend(riemannian_gradient=riemannian_gradient), **options).rows[0]
+    right = calls[0]
+    found = f"in mine G is right, H[2, 1] is {right + 1.25 + points['mine']['G'][0, 0]:.8g} and not {right:.8g}"
+    assert row.diagnosis == f"no common mistake gives these numbers: {found}; more points may tell where it is wrong"
+
+    def once(*arguments):
+        if len(calls) > 100:
+            raise KeyError
+        calls.append(0.0)
+        return riemannian_gradient(*arguments)
+
+    calls[:] = [0.0] * 99
+    assert "it fails now" in rg.check(backend(riemannian_gradient=once), **options).rows[0].diagnosis
+
+
 def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning():
     """Results of 1e33 are cut at 1e30: they fit into float32, but squares, as in a norm, would not."""
 

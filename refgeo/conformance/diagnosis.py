@@ -145,6 +145,24 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
     return None
 
 
+def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, ...]) -> str:
+    """Of each part of a wrong result the entry that is furthest from the right one, or that the part is right."""
+    said = []
+    enclosures = case.exact_blocks[block].enclosures(value) or ()
+    try:
+        results = [part[block] for part in Trial(backend, case).value(value)]
+    except (BackendFailure, NotImplementedError):
+        return "it fails now"
+    with np.errstate(all="ignore"):
+        distances = [np.abs(part - right.mid) for part, right in zip(results, enclosures, strict=True)]
+    for name, part, right, distance in zip("GH", results, enclosures, distances, strict=False):
+        at = np.unravel_index(np.argmax(distance), distance.shape)
+        entry = f"{name}[{', '.join(map(str, at))}]" if at else "it"
+        is_right = np.max(distance) <= 1e-6 * max(map(np.max, distances))
+        said.append(f"{name} is right" if is_right else f"{entry} is {part[at]:.8g} and not {right.mid[at]:.8g}")
+    return f"in {case.name}{list(block) or ''} {', '.join(said)}"
+
+
 def _rounded(case: Case, vectors: Iterable[Any]) -> list[Pair]:
     return [representable(Pair(*v), case.dtype) for v in vectors]
 

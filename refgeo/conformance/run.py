@@ -16,7 +16,7 @@ from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited, worst_entries
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -26,7 +26,7 @@ from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
 from refgeo.metrics.pair import pair_metric
-from refgeo.operations import FUNCTIONS, ROUTINE, Operation
+from refgeo.operations import FUNCTIONS, ROUTINE, Operation, Value
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 SPECIFICATION = 2
@@ -322,9 +322,15 @@ class Run:
                 row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
             )
         diagnosis = diagnose(tally.check, self.backend, failing, passing)
-        if diagnosis == NO_DIAGNOSIS and len(cases) == 1:
-            diagnosis += "; more points may tell where it is wrong"
+        if diagnosis == NO_DIAGNOSIS:
+            diagnosis += self._seen(tally.check.value, row)
+            diagnosis += "; more points may tell where it is wrong" if len(cases) == 1 else ""
         return replace(row, diagnosis=diagnosis)
+
+    def _seen(self, value: Value, row: Row) -> str:
+        assert row.example is not None
+        case = next(case for case in self.cases if (case.name, case.metric) == (row.example.case, row.metric))
+        return f": {worst_entries(value, self.backend, case, row.example.block)}"
 
     def _is_wrong(self, one: Check, cases: list[Case]) -> bool:
         """Of a function that was not asked for, at these points."""
