@@ -621,3 +621,9 @@ def test_what_cannot_move_does_not(metric):
     found = diagonal.second_order(metric, [1.0, 0.0], [2.0, 3.0], np.ones((1, 2)), [1.0], 0.1)
     assert found.coordinates[1] == 0.0 < abs(found.coordinates[0])
     assert np.array_equal(np.array(found.maximizer)[..., 1], [0.0, 0.0])
+    u, v = [[1.0, 0.0], [0.0, 0.0], [1.0, 2.0]], [[2.0, 3.0], [1.0, 2.0], [1.0, 1.0]]
+    some = diagonal.worst_case(metric, u, v, [[1.0, 1.0], [1.0, 2.0]], [1.0, 1.0], 0.7)
+    assert np.array_equal(some.coordinates == 0.0, [[False, True], [True, True], [False, False]])
+    assert np.array_equal(some.upper == 0.0, [False, True, False]), "of a network in which nothing moves, alone"
+    assert not np.any(some.leaves_domain), "nor does an open gap mean that"
+    assert np.array_equal(some.exact, [True, True, metric != "inv"])
