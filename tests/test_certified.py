@@ -627,3 +627,12 @@ def test_what_cannot_move_does_not(metric):
     assert np.array_equal(some.upper == 0.0, [False, True, False]), "of a network in which nothing moves, alone"
     assert not np.any(some.leaves_domain), "nor does an open gap mean that"
     assert np.array_equal(some.exact, [True, True, metric != "inv"])
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
+def test_where_the_gram_matrix_is_diagonal_little_work_is_exact_in_small_balls(metric):
+    rng = np.random.default_rng(0)
+    u, v, y = rng.standard_normal((3, 50, 4))
+    rho = np.array([[0.003], [0.03]])
+    found = diagonal.worst_case(metric, u, v, np.diag([3.0, 1.0, 2.0, 0.5]), y, rho, tight=False)
+    assert found.exact.all()
