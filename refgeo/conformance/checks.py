@@ -14,7 +14,7 @@ A verdict rests on *decisive* points: rounding, even that of a route which is nu
 of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell
 there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and some
 thousands for a gradient. Cofactors may lose κ^min(2p, 4) and be right; a thousandth of that stands in the place of κᵖ
-where it is more, so that no such loss is WRONG. The ratios of right implementations are then below 13, as far as has
+where it is more, so that no such loss is WRONG. The ratios of right implementations are then below 17, as far as has
 been seen (``python -m validation implementations``). So
 
 * above `DOUBTFUL` = 30 a row is *inaccurate*, which is a finding and passes;
