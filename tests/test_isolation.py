@@ -185,8 +185,12 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     assert row.outcome == "no result at 20x19x17/k3 and 1 more"
     assert [one.case for one in row.measurements if not one.decisive] == [cases[1], cases[2]]
     assert rg.check(written(tmp_path, f"if a[1].shape[-1] == 2: {deed}\n{body}"), **options).wrong
-    assert not rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: raise KeyError\n{body}"), **options).passed
-    alone = rg.check(written(tmp_path, deed), **(options | {"cases": ["20x19x17/k3"]}))
+
+
+def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(tmp_path):
+    options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": ["20x19x17/k3"]}
+    assert rg.check(written(tmp_path, "raise KeyError"), **options).wrong == ["christoffel[inv]"]
+    alone = rg.check(written(tmp_path, "raise MemoryError"), **options)
     assert alone.rows[0].verdict is Verdict.UNDECIDED
     assert "no result at 20x19x17/k3" in alone.rows[0].message
 
