@@ -427,7 +427,7 @@ def test_the_published_diagonal_networks_can_be_computed_again():
 
 def test_the_pages_table_is_that_of_the_results():
     page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
-    assert publish.markdown(published_table()) in page
+    assert publish.page_table(published_table()) in page
 
 
 def test_the_published_projection_stops_where_it_says():

@@ -106,12 +106,17 @@ def progress() -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
+
+
 def table(header: list[str], rows: list[list[str]], path: Path) -> None:
     """A table in Markdown, printed and written."""
-    lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
-    console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+    text = markdown(header, rows)
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(lines) + "\n")
+    write_text(path, text + "\n")
 
 
 def _positive(text: str) -> int:

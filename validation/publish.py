@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from validation import experiment
 from validation.study.runner import Row, about, load_table, of_population, save_table, versions
 from validation.study.statistics import Estimate
 from validation.table1 import PAPER, SHOWN
@@ -85,14 +86,12 @@ def publish_table1(folder: Path) -> None:
         shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
 
 
-def markdown(document: dict[str, Any]) -> str:
+def page_table(document: dict[str, Any]) -> str:
     """Table 1 as the page has it: τ with the gap at the radius of the pictures, and the paper's in brackets."""
     populations = document["populations"]
     measures = dict.fromkeys(measure for found in populations.values() for measure in found["gap"])
-    lines = [
-        "| | " + " | ".join(f"{name}, {found['models']} models" for name, found in populations.items()) + " |",
-        "|---" * (len(populations) + 1) + "|",
-    ]
+    header = ["τ", *(f"{name}, {found['models']} models" for name, found in populations.items())]
+    rows = []
     for measure in measures:
         cells = []
         for name, found in populations.items():
@@ -102,8 +101,8 @@ def markdown(document: dict[str, Any]) -> str:
             told = str(Estimate(*numbers["tau_a"])) if numbers.get("models") else ""
             cells.append(told + ("" if paper is None else f" ({paper:+.2f})".replace("-", "−")))
         if any(cells):
-            lines.append(f"| {measure} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            rows.append([measure, *cells])
+    return experiment.markdown(header, rows)
 
 
 def save(place: Path, document: Any) -> None:
@@ -134,7 +133,7 @@ def main() -> None:
     if (folder / "table1" / "table1.json").is_file():
         publish_table1(folder / "table1")
         print("table1: published; the page's table is")
-        print(markdown(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
+        print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

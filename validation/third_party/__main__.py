@@ -19,6 +19,7 @@ from pathlib import Path
 
 import refgeo as rg
 from refgeo.conformance import vectors
+from validation import experiment
 
 HERE = Path(__file__).parent
 COMMAND = "python -m validation.third_party"
@@ -88,15 +89,16 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = [one for one in (*(judged(*entry, options.seeds) for entry in RELEASED), manopt()) if one]
-    lines = [
-        "# Implementations judged so far\n",
-        f"By refgeo {rg.__version__}, with `{COMMAND}`.\n",
-        "| implementation | version | operations | verdict | digits kept | worst ratio | seeds |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [f"| {' | '.join(shown(value) for value in one.values())} |" for one in rows]
-    (options.out / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+    header = ["implementation", "version", "operations", "verdict", "digits kept", "worst ratio", "seeds"]
+    text = "\n".join(
+        [
+            "# Implementations judged so far\n",
+            f"By refgeo {rg.__version__}, with `{COMMAND}`.\n",
+            experiment.markdown(header, [[shown(value) for value in one.values()] for one in rows]),
+        ]
+    )
+    (options.out / "README.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
     expected = [
         one["verdict"].startswith("WRONG")
         == ("shipped" in one["implementation"] and "judged with" not in one["implementation"])
