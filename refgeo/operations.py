@@ -89,7 +89,23 @@ OPERATIONS: dict[str, Operation] = {
 ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
+PLAIN_ROUTINE = "(value_and_grad, params, metric, rho)"
+"""The arguments of one that is a function alone."""
+
 FUNCTIONS = (*OPERATIONS, ROUTINE)
+
+
+def arguments_of(function: str) -> str:
+    """The arguments of one of the functions of the protocol.
+
+    Examples
+    --------
+    >>> arguments_of("geodesic")
+    '(metric, G, H, v_G, v_H, t, order)'
+    """
+    if function == ROUTINE:
+        return "(metric, problem, G, H, rho, order)"
+    return f"(metric, {', '.join(OPERATIONS[function].arguments)})"
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,21 @@ def test_exceptions_name_file_and_line(tmp_path):
     assert message == "NotImplementedError"
 
 
+def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
+    file = tmp_path / "arguments.py"
+    file.write_text(
+        "def inner_product(G, H, a, b):\n    return 0.0\n\n\ndef christoffel(*a):\n    return a[0] + 1\n\n\n"
+        "def routine(loss):\n    return 0.0\n"
+    )
+    only = {"metrics": ["inv"], "cases": ["5x4x2/k3"]}
+    rows = {row.check: row for row in rg.check(str(file), checks=["inner_product", "christoffel"], **only).rows}
+    said = rows["inner_product"].message
+    assert said.endswith("7 were given; it is called with (metric, G, H, a_G, a_H, b_G, b_H)")
+    assert rows["christoffel"].message.endswith("(arguments.py:6, in christoffel)"), "a mistake of its own"
+    said = rg.check(f"{file}:routine", checks=["sharpness"]).failures[0].message
+    assert said.endswith("4 were given; it is called with (value_and_grad, params, metric, rho)")
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import math
 import os
-import queue
-import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,61 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, number
-from refgeo.conformance.host import (
-    Arrays,
-    BackendError,
-    Capture,
-    Host,
-    Reader,
-    WireError,
-    as_backend,
-    out_of_the_way,
-    receive,
-    send,
-)
-from refgeo.operations import FUNCTIONS
+from refgeo.conformance.host import BackendError, as_backend
+from refgeo.conformance.process import Lost, Process, Slow, Thread
+from refgeo.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
-MEMORY = (
-    min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
-)
-"""Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
 _MOST_LOSSES = 3
 _DEMANDING = 100_000
 """With more numbers, a call in plain Python or to many digits may take more time or memory than there is."""
-_START = 300.0
-"""Seconds that importing a backend may take."""
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""There may be several processes of a backend, and JAX takes most of a GPU's memory for its first one."""
-
-_SERVE = """
-import json, os, resource, signal, sys, time
-
-referee, descriptor, *rest, path = json.loads(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-if child := os.fork():  # so that what a backend finds as its parent is not the referee
-    os.close(descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if os.getppid() != referee:  # killed: who would end a backend that hangs?
-            os.killpg(0, signal.SIGKILL)
-        if hasattr(signal, "sigtimedwait"):
-            signal.sigtimedwait([signal.SIGCHLD], 1.0)
-        else:
-            time.sleep(0.05)
-    status = os.waitstatus_to_exitcode(ended[1])
-    if status < 0:
-        os.kill(os.getpid(), -status)
-    os._exit(status)
-sys.path[:], sys.argv[:] = path, ["refgeo"]
-from refgeo.conformance.host import main
-
-main(descriptor, *rest)
-"""
-"""What a backend's process runs."""
 
 
 class BackendFailure(Exception):
@@ -182,12 +126,12 @@ class Backend:
         self.timeout = timeout
         self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, str]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
-        self._server: _Process | _Thread
+        self._server: Process | Thread
         if self.spec is not None and os.name == "posix":
-            self._server = _Process(self.spec)
+            self._server = Process(self.spec)
             self.where = "a process of its own"
         else:
-            self._server = _Thread(as_backend(implementation, list(FUNCTIONS)))
+            self._server = Thread(as_backend(implementation, list(FUNCTIONS)))
             self.where = "this process"
         described = self._server.describe()
         self._functions = frozenset(described["provides"])
@@ -266,11 +210,11 @@ class Backend:
         room = 16 * sum(8 * math.prod(shape) for shape in shapes) + 4096
         try:
             header, parts = self._server.ask(request, distinct, self.timeout, room)
-        except _Lost as lost:
+        except Lost as lost:
             self._losses[kind] += 1
-            if isinstance(lost, _Slow) or self._losses[kind] >= _MOST_LOSSES:
+            if isinstance(lost, Slow) or self._losses[kind] >= _MOST_LOSSES:
                 self._given_up[kind].append((demand, f"{function}: {lost}"))
-            raise (Exhausted if demand and isinstance(lost, _Slow) else BackendFailure)(f"{function}: {lost}") from None
+            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{function}: {lost}") from None
         self._require_done(kind, demand, header)
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
@@ -279,6 +223,8 @@ class Backend:
 
     def _require_done(self, kind: tuple[Any, ...], demand: int, header: dict[str, Any]) -> None:
         status, text = header.get("status"), str(header.get("text", ""))
+        if header.get("not_entered"):
+            text += f"; it is called with {PLAIN_ROUTINE if self.is_plain else arguments_of(kind[0])}"
         if status == "not provided":
             raise NotImplementedError(text)
         if status == "refused":
@@ -292,7 +238,7 @@ class Backend:
     @property
     def has_own_process(self) -> bool:
         """Whether it can have another one."""
-        return isinstance(self._server, _Process)
+        return isinstance(self._server, Process)
 
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
@@ -336,151 +282,3 @@ def _importable(implementation: Any) -> str | None:
     if spec is not None and importlib.util.find_spec(name) is not None:
         return name
     return file if file and Path(file).suffix == ".py" else None
-
-
-class _Lost(Exception):
-    """The backend has no process any more, or it does not answer."""
-
-
-class _Slow(_Lost):
-    """It does not answer."""
-
-
-@dataclass
-class _Process:
-    """A backend's process, started again when it is lost."""
-
-    spec: str
-    _process: subprocess.Popen[bytes] | None = None
-    _read: Reader | None = None
-    _number: int = 0
-    _described: dict[str, Any] = field(default_factory=dict)
-
-    def describe(self) -> dict[str, Any]:
-        self._start()
-        return self._described
-
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
-        if self._process is None:
-            try:
-                self._start()
-            except BackendError as error:  # it could be imported once, and cannot any more
-                raise _Lost(str(error)) from None
-        assert self._read is not None
-        self._number += 1
-        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
-        try:
-            self._read.wire.settimeout(max(1.0, min(timeout, 1e6)))
-            send(self._read.wire, self._number, request, arrays)
-            number, header, parts = receive(partial(self._read, deadline=deadline), room)
-            if number != self._number:
-                raise WireError("its answer is to another question")
-            return header, parts
-        except TimeoutError:
-            self.close()
-            raise _Slow(f"did not return within {timeout:g} s (--timeout)") from None
-        except (EOFError, OSError):
-            raise _Lost(self._end()) from None
-        except Exception as error:  # what came is no message: JSON, dtypes, sizes
-            self.close()
-            raise _Lost(f"its process wrote into the referee's line ({type(error).__name__}: {error})") from None
-        except BaseException:  # interrupted: an answer that is under way would be taken for the next one
-            self.close()
-            raise
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        # far from the descriptors that a program may close
-        descriptor = out_of_the_way(theirs.fileno())
-        theirs.close()
-        arguments = json.dumps([os.getpid(), descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
-        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **_SHARED, **os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SERVE, arguments],
-            pass_fds=[descriptor],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(descriptor)
-        self._read = Reader(ours)
-        weakref.finalize(self, _let_go, self._process, ours)
-        try:
-            _, header, _ = receive(partial(self._read, deadline=time.monotonic() + _START), 0)
-        except TimeoutError:
-            self.close()
-            raise BackendError(f"backend {self.spec}: importing it did not end within {_START:g} s") from None
-        except Exception:  # no message, or none that can be read: how the process ended says more
-            raise BackendError(f"backend {self.spec}: importing it: {self._end()}") from None
-        if header["status"] != "done":
-            self.close()
-            raise BackendError(header["text"])
-        self._described = header
-
-    def _end(self) -> str:
-        """How the process ended, in words."""
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
-        status = self._process.poll()
-        self.close()
-        if status is None:
-            return "its process closed the referee's line"
-        if status < 0:
-            return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
-        return f"its process ended with status {status}"
-
-    def close(self) -> None:
-        if self._process is not None:
-            _kill(self._process)
-        if self._read is not None:
-            self._read.wire.close()
-        self._process = self._read = None
-
-
-def _let_go(process: subprocess.Popen[bytes], wire: socket.socket) -> None:
-    """End a backend's process, and the line to it."""
-    _kill(process)
-    wire.close()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5.0)
-
-
-class _Thread:
-    """A backend in this process: calls in a thread, so that one that does not return can be left behind."""
-
-    def __init__(self, implementation: Any) -> None:
-        self._host = Host(implementation, Capture())
-        self._queue: queue.SimpleQueue[Any] | None = None
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def describe(self) -> dict[str, Any]:
-        return self._host.describe(list(FUNCTIONS))
-
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
-        if self._queue is None:
-            self._queue, self._answers = queue.SimpleQueue(), queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(self._host, self._queue, self._answers), daemon=True).start()
-        self._queue.put((request, arrays))
-        try:
-            header, parts = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
-        except queue.Empty:
-            self._queue = None
-            raise _Slow(f"did not return within {timeout:g} s (--timeout)") from None
-        return header, parts
-
-    def close(self) -> None:
-        if self._queue is not None:
-            self._queue.put(None)
-        self._queue = None
-
-
-def _serve(host: Host, requests: queue.SimpleQueue[Any], answers: queue.SimpleQueue[Any]) -> None:
-    while (request := requests.get()) is not None:
-        answers.put(host.answer(*request))

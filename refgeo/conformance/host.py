@@ -1,9 +1,8 @@
 """The judged side: somebody's functions, called as asked, with what they did besides returning.
 
 This runs in a process of its own (``main``), so that whatever a backend does to it, to NumPy or to refgeo, happens to
-the judged and not to the judge. Requests and answers are a JSON header and the raw bytes of arrays; nothing that
-comes back is unpickled or executed. An object that cannot be imported again is served in the judge's process, by the
-same `Host`.
+the judged and not to the judge. An object that cannot be imported again is served in the judge's process, by the same
+`Host`.
 """
 
 from __future__ import annotations
@@ -11,19 +10,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import io
-import json
-import math
 import os
 import re
 import socket
-import struct
 import sys
 import sysconfig
 import threading
-import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo import files
-
-Arrays = list[npt.NDArray[Any]]
+from refgeo.conformance.capture import MOST_TEXT, Capture, FileCapture
+from refgeo.conformance.wire import Arrays, Reader, receive, send
 
 _FORTRAN: dict[str, Callable[[int], bool]] = {
     "Fortran order": lambda i: True,
@@ -49,7 +42,6 @@ LAYOUTS = (
 )  # fmt: skip
 """How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 
-MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
@@ -207,7 +199,8 @@ class Host:
             return {"status": "exhausted", "text": "MemoryError: it needs more memory than it may have"}, []
         except BaseException as error:
             text = said(error)
-            return {"status": "exhausted" if _OUT_OF_MEMORY.search(text) else "failed", "text": text}, []
+            header = {"status": "exhausted" if _OUT_OF_MEMORY.search(text) else "failed", "text": text}
+            return header | {"not_entered": isinstance(error, TypeError) and not _their_frames(error)}, []
 
     def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         layout = request["layout"]
@@ -377,11 +370,16 @@ def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
 
 def said(error: BaseException) -> str:
     """What an exception says, and the last line of somebody's own code on the way to it."""
-    ours = (__file__, files.__file__, "<frozen ", sysconfig.get_path("stdlib"))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    frames = _their_frames(error)
     own = [frame for frame in frames if not frame.filename.startswith(sysconfig.get_path("purelib"))] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
     return f"{_named(error)}{where}"
+
+
+def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Of code that is neither ours nor Python's own."""
+    ours = (str(Path(__file__).parent), files.__file__, "<frozen ", sysconfig.get_path("stdlib"))
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
 
 
 def _named(error: BaseException) -> str:
@@ -393,161 +391,7 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-# Output ----------------------------------------------------------------------------------------------------------
-
-
-def _as_users_see_them() -> None:
-    """Warnings every time, but for those that Python does not show: they are for developers of what raises them."""
-    warnings.simplefilter("always")
-    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-        warnings.simplefilter("ignore", category)
-
-
-class Capture:
-    """Output of Python code, by replacing its streams."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._text = io.StringIO()
-        self._warnings: list[warnings.WarningMessage] = []
-
-    def start(self) -> None:
-        """From now on, output is kept."""
-        self._text = io.StringIO()
-        self._stack = contextlib.ExitStack()
-        self._stack.enter_context(contextlib.redirect_stdout(self._text))
-        self._stack.enter_context(contextlib.redirect_stderr(self._text))
-        self._warnings = self._stack.enter_context(warnings.catch_warnings(record=True))
-        _as_users_see_them()
-
-    def stop(self) -> tuple[str, str]:
-        """What was printed since the start, and what was done to the streams."""
-        tampered = "replaced or closed a standard stream" if sys.stdout is not self._text else ""
-        self._stack.close()
-        warned = [f"{found.category.__name__}: {found.message}" for found in self._warnings]
-        try:
-            return "\n".join([self._text.getvalue(), *warned])[:MOST_TEXT].strip(), tampered
-        except ValueError:
-            return "", "closed a standard stream"
-
-
-def out_of_the_way(descriptor: int) -> int:
-    """A copy with a number that programs seldom close."""
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200)
-
-
-class FileCapture(Capture):
-    """All output of a process: its standard streams go to a file without a name."""
-
-    def __init__(self) -> None:
-        import tempfile
-
-        file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
-        self._file = os.fdopen(out_of_the_way(file.fileno()), "w+b")
-        for stream in (1, 2):
-            os.dup2(self._file.fileno(), stream)
-        self._streams = sys.stdout, sys.stderr
-        self._seen = 0
-        _as_users_see_them()
-
-    def start(self) -> None:
-        """From now on, output is new."""
-        self._streams = sys.stdout, sys.stderr
-        self._seen = self._size()
-
-    def stop(self) -> tuple[str, str]:
-        """What was printed since the start, and what was done to the streams, which is undone."""
-        size = self._size()
-        text = (
-            os.pread(self._file.fileno(), min(size - self._seen, MOST_TEXT), self._seen) if size > self._seen else b""
-        )
-        return text.decode("utf-8", "replace").strip(), self._restored()
-
-    def _restored(self) -> str:
-        tampered = ""
-        if (sys.stdout, sys.stderr) != self._streams:
-            tampered = "replaced a standard stream"
-            sys.stdout, sys.stderr = self._streams
-        for number, stream in ((1, "stdout"), (2, "stderr")):
-            try:
-                os.fstat(number)
-            except OSError:
-                tampered = "closed a standard stream"
-                os.dup2(self._file.fileno(), number)
-            if getattr(getattr(sys, stream), "closed", False):
-                tampered = "closed a standard stream"
-                setattr(sys, stream, open(number, "w", closefd=False))  # noqa: SIM115
-        return tampered
-
-    def _size(self) -> int:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # somebody has closed or replaced it
-                stream.flush()
-        return os.fstat(self._file.fileno()).st_size
-
-
-# The wire --------------------------------------------------------------------------------------------------------
-
-HEAD = struct.Struct("<QIQ")
-MOST_HEADER = 1 << 20
-
-
-class WireError(Exception):
-    """What came over the wire is no answer."""
-
-
-def send(wire: socket.socket, number: int, header: dict[str, Any], arrays: Arrays) -> None:
-    """Write one message: its number, a JSON header, the raw bytes of arrays."""
-    header = header | {"arrays": [[array.dtype.str, list(array.shape)] for array in arrays]}
-    text = json.dumps(header).encode()
-    body = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
-    wire.sendall(HEAD.pack(number, len(text), len(body)) + text + body)
-
-
-def receive(read: Callable[[int], bytes], most: int) -> tuple[int, dict[str, Any], Arrays]:
-    """Read one message of at most `most` bytes of arrays; `read` returns exactly that many bytes."""
-    number, header_size, body_size = HEAD.unpack(read(HEAD.size))
-    if header_size > MOST_HEADER or body_size > most:
-        raise WireError("its answer is too long to be one")
-    header, body = json.loads(read(header_size)), read(body_size)
-    arrays, start = [], 0
-    for name, shape in header["arrays"]:
-        dtype = np.dtype(name)
-        if dtype.kind != "f" or not all(isinstance(size, int) and size >= 0 for size in shape):
-            raise WireError("its answer holds no floating-point numbers")
-        count = math.prod(shape)
-        if start + count * dtype.itemsize > body_size:
-            raise WireError("its answer is shorter than it says")
-        arrays.append(np.frombuffer(body, dtype, count, start).reshape(shape))
-        start += count * dtype.itemsize
-    return number, header, arrays
-
-
-class Reader:
-    """Reads exactly so many bytes from a wire; what came with them is kept for the next time."""
-
-    def __init__(self, wire: socket.socket) -> None:
-        self.wire, self._kept = wire, b""
-
-    def __call__(self, count: int, deadline: float | None = None) -> bytes:
-        """The next bytes; TimeoutError if they do not come before the deadline, of `time.monotonic`."""
-        parts = [self._kept]
-        missing = count - len(self._kept)
-        while missing > 0:
-            if deadline is not None:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0.0:
-                    raise TimeoutError
-                self.wire.settimeout(min(remaining, 1e6))
-            parts.append(self.wire.recv(max(1 << 16, min(missing, 1 << 20))))
-            if not parts[-1]:
-                raise EOFError
-            missing -= len(parts[-1])
-        found = b"".join(parts)
-        self._kept = found[count:]
-        return found[:count]
+# A process of its own ------------------------------------------------------------------------------------------------
 
 
 def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> None:
