@@ -89,6 +89,45 @@ def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
     assert any(reason in row.message for row in report.findings)
 
 
+RACE = """
+import contextlib, threading
+from refgeo import formulas
+
+taken = {taken}
+
+
+class Space:
+    def at(self, metric, G, H):
+        self.metric, self.G, self.H = metric, G, H
+        return self
+
+    def inner_product(self, *vectors):
+        return formulas.inner_product(self.metric, self.G, self.H, *vectors)
+
+
+space = Space()
+
+
+def inner_product(metric, G, H, *vectors):
+    with taken:
+        here = space.at(metric, G, H)
+        for _ in range(20):
+            pass
+        return here.inner_product(*vectors)
+"""
+
+
+@pytest.mark.parametrize(("taken", "found"), [("contextlib.nullcontext()", 2), ("threading.Lock()", 0)])
+def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, tmp_path):
+    """Between two lines Python changes threads once in thousands of calls."""
+    file = tmp_path / "race.py"
+    file.write_text(RACE.replace("{taken}", taken))
+    report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2/k3", "3-5x4x4/k3"])
+    broken = [row for row in report.findings if "two calls at once, in threads" in row.message]
+    assert len(broken) == found
+    assert report.passed
+
+
 @pytest.mark.parametrize(
     "prelude",
     sampled([
