@@ -576,6 +576,40 @@ def test_a_second_mistake_is_not_inherited():
     assert "½ is missing" not in row.diagnosis, "not where t is negative"
 
 
+def test_what_goes_wrong_at_large_points_alone_is_not_inherited():
+    """The backend's own Γ is not tried there: it would be slow."""
+
+    def christoffel(*a):
+        return tuple(2 * x for x in formulas.christoffel(*a))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        return place if len(G) < 4000 else (1.01 * place[0], place[1])
+
+    report = rg.check(
+        backend(christoffel=christoffel, geodesic=geodesic),
+        checks=["christoffel", "geodesic"], metrics=["inv"], cases=["5x4x2/k3", "6x6x3/k3", "16411x3x2"],
+    )  # fmt: skip
+    row = next(row for row in report.rows if row.check == "geodesic_2")
+    assert row.verdict is Verdict.WRONG
+
+
+def test_where_rounding_explains_as_much_no_mistake_is_named():
+    """A hundredth off beside a block that is ill-conditioned: the right numbers would agree as well there."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        kappa = np.max([np.linalg.cond(G), np.linalg.cond(H)], axis=0)
+        return tuple(1.01 * x for x in place) if np.max(kappa) > 1e3 * np.min(kappa) else place
+
+    report = rg.check(backend(geodesic=geodesic), checks=["geodesic_1"])
+    assert report.wrong == ["geodesic_1[inv]", "geodesic_1[mix]"]
+    for row in report.failures:
+        assert "of the metric" not in row.diagnosis, "at order 1 both metrics have the same"
+
+
 def keeping_by(key):
     kept = {}
 

@@ -64,16 +64,19 @@ def diagnose(check: Check, backend: Backend, failing: list[Case], passing: list[
 
 
 def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: list[Case]) -> str:
-    scenes = [_Scene.of(check, backend, case) for case in _telling(failing)]
+    value = check.value
+    assert value is not None
+    scenes = [_Scene(value, backend, case) for case in _telling(failing)]
     kept = _by_memory(check, backend, scenes)
     if kept:
         return kept
-    fine = [_Scene.of(check, backend, case) for case in _telling([case for case in passing if case.plain])]
-    mistake = _by_mistake(scenes) or _by_relaxation(check, scenes)
+    fine = [_Scene(value, backend, case) for case in _telling([case for case in passing if case.plain])]
+    telling = [scene for scene in scenes if scene.tells]
+    mistake = _by_mistake(telling) or _by_relaxation(check, telling) if telling else None
     if mistake is not None:
         # at any shape and time, where sizes and vectors are plain
         others = [
-            _Scene.of(check, backend, case)
+            _Scene(value, backend, case)
             for case in failing
             if _is_clear(case) and case.plain and case.unusual in ("", "t")
         ]
@@ -121,11 +124,17 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
     known = value.order == 2 or failing[0].metric in PAIR_METRICS
     if not guilty or not known:
         return None
-    tried = [case for case in failing if case.entries <= _SMALL]
-    unit = VALUE_CHECKS[value.name].unit
+    try:
+        scenes = [_Scene(value, backend, case) for case in failing if case.entries <= _SMALL]
+    except (BackendFailure, NotImplementedError):
+        return None
+    if not any(scene.tells for scene in scenes):
+        return None
     for formula in (_geodesic_of,) if value.order == 2 else _HESSIANS:
 
-        def agrees(case: Case, formula: Callable[..., Parts] = formula) -> bool:
+        def agrees(scene: _Scene, formula: Callable[..., Parts] = formula) -> bool:
+            case = scene.case
+
             def right(name: str, *vectors: Any) -> Parts:
                 flat = [factor for pair in (case.point, *_rounded(case, vectors)) for factor in pair]
                 result: Parts = getattr(formulas, name)(case.metric, *flat, relaxation=case.relaxation)
@@ -135,10 +144,10 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
                 return trial.call(name, *_rounded(case, vectors)) if name in guilty else right(name, *vectors)
 
             trial = Trial(backend, case)
-            return _distance(trial.value(value), formula(case, own, right)) <= float(np.max(4 * DOUBTFUL * unit(case)))
+            return _distance(scene.result, formula(case, own, right)) <= scene.rounding
 
         with contextlib.suppress(BackendFailure, NotImplementedError, ValueError):
-            if all(agrees(case) for case in tried):
+            if all(map(agrees, scenes)):
                 return " and ".join(guilty)
     return None
 
@@ -216,20 +225,23 @@ def _is_clear(case: Case) -> bool:
 class _Scene:
     """One failing case: what the backend gave, what is right, and how closely numbers must agree."""
 
-    def __init__(self, value: Value, case: Case, result: Parts, right: Parts, tolerance: float) -> None:
-        self.value, self.case, self.result, self.right, self.tolerance = value, case, result, right, tolerance
+    def __init__(self, value: Value, backend: Backend, case: Case) -> None:
+        self.value, self.case = value, case
+        self.result, self.right = Trial(backend, case).value(value), right_result(value, case)
+        self.deviation = _distance(self.result, self.right)
+        self.rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
 
-    @classmethod
-    def of(cls, check: Check, backend: Backend, case: Case) -> _Scene:
-        assert check.value is not None
-        result = Trial(backend, case).value(check.value)
-        right = right_result(check.value, case)
-        deviation = _distance(result, right)
-        rounding = float(np.max(4 * DOUBTFUL * check.unit(case)))
-        if deviation <= rounding:
-            return cls(check.value, case, result, right, rounding)
+    @property
+    def tells(self) -> bool:
+        """Whether there is more to explain than rounding, which is large where a block of it is ill-conditioned."""
+        return self.deviation > self.rounding
+
+    @property
+    def tolerance(self) -> float:
+        if not self.tells:
+            return self.rounding
         # a hundredth of what is to be explained, and rounding has its share of a small error
-        return cls(check.value, case, result, right, max(min(rounding, 0.01 * deviation), 0.002 * min(deviation, 1e-6)))
+        return max(min(self.rounding, 0.01 * self.deviation), 0.002 * min(self.deviation, 1e-6))
 
     def agrees(self, candidate: Parts) -> bool:
         return _distance(self.result, candidate) <= self.tolerance
