@@ -423,6 +423,14 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     found = f"in mine G is right, H[2, 1] is {right + 1.25 + points['mine']['G'][0, 0]:.8g} and not {right:.8g}"
     assert row.diagnosis == f"no common mistake gives these numbers: {found}; more points may tell where it is wrong"
 
+    def nearly(metric, G, H, e_G, e_H):
+        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        return g_G, g_H * (1.0 + 1e-9 * np.cos(G[0, 0] + 3.0 * np.arange(2)))
+
+    said = rg.check(backend(riemannian_gradient=nearly), **options).rows[0].diagnosis
+    found, right = re.search(r"in mine G is right, H\[\d, \d\] is (\S+) and not (\S+);", said).groups()
+    assert found != right
+
     def once(*arguments):
         if len(calls) > 100:
             raise KeyError

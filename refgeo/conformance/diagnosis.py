@@ -166,7 +166,9 @@ def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, 
         at = np.unravel_index(np.argmax(distance), distance.shape)
         entry = f"{name}[{', '.join(map(str, at))}]" if at else "it"
         is_right = np.max(distance) <= 1e-6 * max(map(np.max, distances))
-        said.append(f"{name} is right" if is_right else f"{entry} is {part[at]:.8g} and not {right.mid[at]:.8g}")
+        digits = 17 if distance[at] < 1e-6 * abs(right.mid[at]) else 8
+        shown = f"{entry} is {part[at]:.{digits}g} and not {right.mid[at]:.{digits}g}"
+        said.append(f"{name} is right" if is_right else shown)
     return f"in {case.name}{list(block) or ''} {', '.join(said)}"
 
 
