@@ -1,6 +1,7 @@
 """refgeo check: right backends pass, wrong ones are named, missing or unusable results never pass."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
