@@ -558,6 +558,22 @@ def test_polarisation_is_right(seed, dtype):
     assert rg.check(backend(inner_product=polarised), dtype=dtype, seed=seed, **options).wrong == []
 
 
+def broken_inner_product(metric, *arrays):
+    raise AttributeError("nothing of this name")
+
+
+@pytest.mark.parametrize(
+    "inner_product", [lambda metric, *arrays: 2.0 * formulas.inner_product(metric, *arrays), broken_inner_product]
+)
+def test_a_law_does_not_accuse_for_a_function_that_was_not_asked_for(inner_product):
+    """Koszul's identity compares Γ with the backend's own inner product."""
+    report = rg.check(backend(christoffel=formulas.christoffel, inner_product=inner_product), checks=["christoffel"])
+    assert report.passed
+    rows = [row for row in report.rows if row.check == "christoffel.koszul"]
+    assert [row.verdict for row in rows] == [Verdict.NOT_JUDGED] * 2
+    assert all(row.message == "uses inner_product, which is wrong" for row in rows)
+
+
 def test_a_place_is_claimed_for_the_points_tried_only():
     report = rg.check(
         mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]

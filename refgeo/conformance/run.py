@@ -296,7 +296,17 @@ class Run:
                 rows.append(
                     self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row
                 )
-        return list(_without_hearsay(rows))
+        return list(_without_hearsay(rows, self._wrong_besides(rows)))
+
+    def _wrong_besides(self, rows: list[Row]) -> set[tuple[str, str]]:
+        """Functions, by metric, that were not asked for, are used by a law that is broken, and are wrong."""
+        broken = [row for row in rows if row.kind == "law" and row.verdict is Verdict.WRONG]
+        used = {(name, row.metric) for row in broken for name in CHECKS[row.check].needs} - set(self.tallies)
+        return {
+            (name, metric)
+            for name, metric in used
+            if self._is_wrong(CHECKS[name], [case for case in self.cases if case.metric == metric])
+        }
 
     def _explained(self, tally: Tally, row: Row) -> Row:
         """With the mistake that gives these numbers, where one does at every point tried."""
@@ -345,7 +355,7 @@ class Run:
         return {case.name: dict(case.arrays()) for case in self.cases if case.name in names}
 
 
-def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
+def _without_hearsay(rows: list[Row], besides: set[tuple[str, str]]) -> Iterator[Row]:
     """A law that uses another function cannot be judged where that function is wrong itself."""
     wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
     heirs = {(row.function, row.metric) for row in rows if row.verdict is Verdict.INHERITS}
@@ -354,7 +364,7 @@ def _without_hearsay(rows: list[Row]) -> Iterator[Row]:
     stateless = {(row.check.replace("same_twice", "remembers_nothing"), row.metric) for row in repeats}
     for row in rows:
         needs = CHECKS[row.check].needs if row.check in CHECKS else ()
-        culprits = [name for name in needs if (name, row.metric) in wrong]
+        culprits = [name for name in needs if (name, row.metric) in wrong | besides]
         follows = row.verdict is Verdict.INACCURATE or (
             row.verdict is Verdict.WRONG and (row.check, row.metric) in stateless
         )
