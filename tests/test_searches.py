@@ -1,5 +1,6 @@
 """Whole searches on trial: bounds that hold, routines that lie, and what share of the maximum they find."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_a_routine_that_finds_nothing_is_inaccurate(few_problems):
     assert "finds 0% of the maximum" in report.rows[0].message
 
 
-def test_what_a_routine_does_besides_is_a_finding(few_problems):
+def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     def careless(metric, problem, G, H, rho, order):
         found = ours(metric, problem, G, H, rho, order)
         G *= 2.0
@@ -141,6 +142,12 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems):
         assert said in report.rows[0].message
     assert report.passed
     assert not report.passed_strictly
+    report.print()
+    shown = capsys.readouterr().out
+    assert re.search(r"contract   .*sharpness_1\[inv\].*: writes to the arrays it gets; prints 'found it'", shown)
+    assert "4 of 4 provided searches pass" in shown
+    assert "found it" in report.to_html()
+    assert "found it" in report.to_junit()
 
 
 @pytest.mark.parametrize(

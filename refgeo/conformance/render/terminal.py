@@ -133,7 +133,7 @@ def _conduct(report: Report) -> Iterator[tuple[str, str]]:
     """What breaks the contract: once where several functions do the same."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in report.rows:
-        if row.verdict is Verdict.CONTRACT:
+        if row.verdict is Verdict.CONTRACT and row.kind == "contract":
             found.setdefault((row.check.split(".")[1], row.message.rsplit(" (", 1)[0]), []).append(row)
     for (rule, message), rows in found.items():
         functions = ", ".join(dict.fromkeys(row.function for row in rows))
@@ -161,9 +161,8 @@ def _names(rows: list[Row]) -> str:
 
 
 def _remarks_on(row: Row) -> Iterator[tuple[str, str]]:
-    if row.verdict in (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL) or (
-        row.verdict is Verdict.NOT_JUDGED and row.kind != "contract"
-    ):
+    told = (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL)
+    if row.verdict in told or (row.verdict in (Verdict.NOT_JUDGED, Verdict.CONTRACT) and row.kind != "contract"):
         yield row.verdict.value, row.message
     elif row.verdict is Verdict.PASS and row.no_result:
         yield "no result", f"right elsewhere, but none at {row.no_result}"
