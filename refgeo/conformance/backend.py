@@ -201,7 +201,7 @@ class Backend:
         kind = function, metric, *extra[1:]  # of a geodesic, with its order
         for least, why in self._given_up[kind]:
             if demand >= least:
-                raise (Exhausted if least else NotCalled)(f"not called again: {why}")
+                raise NotCalled(f"not called again: {why}")
         distinct = list({id(array): array for array in arrays}.values())
         places = {id(array): i for i, array in enumerate(distinct)}
         order = [places[id(array)] for array in arrays]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -77,9 +77,7 @@ class Tally:
         except Breach as breach:
             self.breaches.append((self.at(trial.case, 1.0), str(breach)))
         except Exhausted as failure:
-            one = replace(self.at(trial.case, np.inf), decisive=False)
-            self.measurements.append(one)
-            self.exhausted.append((one, str(failure)))
+            self.exhausted.append((self.at(trial.case, np.inf), str(failure)))
         except BackendFailure as failure:
             # A failure where values can be expected; where none can in some block, the others go unjudged with it:
             # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
@@ -149,7 +147,7 @@ class Tally:
     @property
     def has_seen(self) -> bool:
         """Whether there is anything to say."""
-        found = self.measurements or self.refusals or self.not_called or self.breaches
+        found = self.measurements or self.refusals or self.not_called or self.exhausted or self.breaches
         return bool(found or self.absent or self.not_judged)
 
     @property
@@ -223,13 +221,10 @@ class Tally:
         return float(max(0.0, available - one.digits(self.dtype)))
 
     def _no_result(self) -> str:
-        found = []
-        if self.breakdowns:
-            one, what = self.breakdowns[0]
-            found.append(f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})")
-        if self.exhausted:
-            found.append(f"{_places(self.exhausted)}: {self.exhausted[0][1]}")
-        return "; ".join(found)
+        if not self.breakdowns:
+            return ""
+        one, what = self.breakdowns[0]
+        return f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})"
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self.absent:
@@ -237,7 +232,7 @@ class Tally:
         finite = any(np.isfinite(one.relative_error) for one in self.measurements)
         if self.refusals and not (finite or self.breaches or self.troubles):
             return Verdict.NOT_PROVIDED, self.refusals[0][1]
-        if self.not_called and not self.measurements:
+        if self.not_called and not (self.measurements or self.exhausted):
             return Verdict.NOT_JUDGED, self.not_called[0][1]
         if self.check.kind == "contract":
             return self._conduct()
@@ -247,7 +242,7 @@ class Tally:
         if not self.decisive:
             if self.exhausted:  # a law may be tried at such points alone
                 verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
-                return verdict, f"no result at {self._no_result()}"
+                return verdict, f"no result at {_places(self.exhausted)}: {self.exhausted[0][1]}"
             reason = (
                 f"rounding in {self.dtype} explains any error at every point"
                 if self.measurements
@@ -262,9 +257,9 @@ class Tally:
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
             found += "right, but less accurate than it could be"
             return Verdict.INACCURATE, "; ".join([found, *notes])
-        missing = self.refusals + self.not_called
+        missing = list(filter(None, (self.exhausted, self.refusals, self.not_called)))
+        notes += [f"not at {_places(found)}: {found[0][1]}" for found in missing]
         if missing:
-            notes.append(f"not at {_places(missing)}: {missing[0][1]}")
             return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
 
