@@ -107,6 +107,19 @@ def test_laws_alone_judge_update_rules_of_no_metric():
     assert all(row.kind == "law" for row in report.failures)
 
 
+def test_a_rule_of_another_metric_is_put_to_laws_that_it_can_pass():
+    """The gradient of the metric between inv and mix: a pure function, equivariant and linear, horizontal elsewhere."""
+
+    def between(metric, G, H, e_G, e_H):
+        return tuple(rg.InterpolatedMetric(0.5).at(rg.Pair(G, H)).riemannian_gradient(rg.Pair(e_G, e_H)))
+
+    report = rg.check(SimpleNamespace(riemannian_gradient=between), laws_only=True)
+    laws = {row.check.split(".")[1]: row.verdict.value for row in report.judged if row.kind == "law"}
+    assert laws.pop("horizontal") == "WRONG", "in the metrics that were named"
+    assert {*laws} == {"linear", "equivariant", "same_twice", "any_memory_layout", "loop_over_blocks", "many_blocks"}
+    assert set(laws.values()) == {"pass"}
+
+
 def exact_of_mix(change):
     """refgeo's exact geodesics, but for what is changed of mix."""
 

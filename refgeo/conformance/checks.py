@@ -84,6 +84,8 @@ class Check:
         At most this many cases with leading dimensions, and this many without.
     unusual : int
         At most this many more for each value of `Case.unusual`.
+    of_metric : bool
+        Whether the metric alone decides it, as it does values: an update rule of another metric need not pass.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Check:
     value: Value | None = None
     most: int | None = None
     unusual: int = 0
+    of_metric: bool = False
 
     def statement_of(self, metric: str) -> str:
         """What must hold, for one metric.

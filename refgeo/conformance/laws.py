@@ -54,8 +54,11 @@ def law(
     most: int | None = MANY,
     unusual: int = 0,
     value: Value | None = None,
+    of_metric: bool = False,
 ) -> Callable[[Law], Law]:
-    """Register a law of `function`; `scale` widens its unit, `differenced` makes it that of five-point differences."""
+    """Register a law of `function`; `scale` widens its unit, `differenced` makes it that of five-point differences, and
+    `of_metric` says that it pins down the values of this metric.
+    """
 
     def register(errors: Law) -> Law:
         operation = OPERATIONS[function]
@@ -74,6 +77,7 @@ def law(
             value,
             most,
             unusual,
+            of_metric,
         )
         return errors
 
@@ -380,6 +384,7 @@ for _value in VALUES.values():
         law(
             _value.operation.name, _name if _value.order is None else f"{_name}_{_value.order}", _statement,
             most=FEW, value=_value, scale=2.0, where=_is_small if _value.order == "exact" else anywhere,
+            of_metric=_name == "remembers_nothing",  # it uses that homotheties and turns of the point are known
         )(partial(_errors, value=_value))  # fmt: skip
     if _value.order != "exact":
         law(
@@ -491,7 +496,10 @@ def _loss(trial: Trial) -> tuple[InvariantLoss, Pair]:
     return loss, loss.gradient(trial.case.point)
 
 
-@law("riemannian_gradient", "represents_the_derivative", "⟨grad, v⟩ = tr(e_Gᵀv_G) + tr(e_Hᵀv_H)", scale=2.0)
+@law(
+    "riemannian_gradient", "represents_the_derivative", "⟨grad, v⟩ = tr(e_Gᵀv_G) + tr(e_Hᵀv_H)", scale=2.0,
+    of_metric=True,
+)  # fmt: skip
 def _(trial: Trial) -> Array:
     e, v = _covector(trial), _vector(trial, "a")
     derivative, rounding = _paired(e, v)
@@ -572,6 +580,7 @@ def _(trial: Trial) -> Array:
     "quadratic_model",
     "⟨v, Hess[v]⟩ = (f∘γ)''(0) = ⟨w, v⟩ − ⟨e, Γ(v, v)⟩ along the geodesic, in the Euclidean pairing",
     scale=10.0,
+    of_metric=True,
 )
 def _(trial: Trial) -> Array:
     v = _horizontal(trial)
@@ -616,6 +625,7 @@ def _(trial: Trial) -> Array:
     differenced=True,
     scale=10.0,
     most=FEW,
+    of_metric=True,
 )
 def _(trial: Trial) -> Array:
     a, b, c = _vector(trial, "a"), _vector(trial, "b"), _third(trial)
@@ -682,7 +692,12 @@ _OF_A_GEODESIC: tuple[tuple[str, Callable[..., Array], str, dict[str, Any]], ...
     ("initial_velocity", _initial_velocity, "γ'(0) = v, by differences", {"differenced": True, "scale": 10.0}),
     ("homogeneous", _homogeneous, "γ with velocity 2v at t/2 = γ with velocity v at t", {"scale": 2.0}),
     ("equivariant", _equivariant, "γ at A·θ with velocity A·v = A·γ", {"scale": 64.0}),
-    ("initial_acceleration", _initial_acceleration, "γ''(0) = −Γ(v, v), by differences", {"scale": 10.0}),
+    (
+        "initial_acceleration",
+        _initial_acceleration,
+        "γ''(0) = −Γ(v, v), by differences",
+        {"scale": 10.0, "of_metric": True},
+    ),
 )
 
 for _order in (1, 2, "exact"):
@@ -699,7 +714,7 @@ for _order in (1, 2, "exact"):
 
 @law(
     "geodesic", "third_order_error", "order 2: the error against the exact geodesic shrinks like t³",
-    where=_is_small, most=FEW, value=VALUES["geodesic_2"],
+    where=_is_small, most=FEW, value=VALUES["geodesic_2"], of_metric=True,
 )  # fmt: skip
 def _(trial: Trial) -> Array:
     v = _velocity(trial)
@@ -728,7 +743,7 @@ def _of_an_exact_geodesic(
 
     @law(
         "geodesic", f"{name}_exact", f"order exact: {statement}", scale=10.0, value=VALUES["geodesic_exact"],
-        **_FOR_EXACT,
+        of_metric=True, **_FOR_EXACT,
     )  # fmt: skip
     def _(trial: Trial) -> Array:
         t = trial.case.t or 0.5
@@ -759,7 +774,7 @@ def _change_of_momenta(trial: Trial, v: Pair, there: Any, moving: Pair) -> Array
 
 @law(
     "geodesic", "straight_product_exact", "order exact, mix, n = m = h: the product G Hᵀ moves on a straight line",
-    scale=VALUE_CHECKS["geodesic_exact"].scale, value=VALUES["geodesic_exact"], most=None,
+    scale=VALUE_CHECKS["geodesic_exact"].scale, value=VALUES["geodesic_exact"], most=None, of_metric=True,
     where=lambda case: (case.metric, case.relaxation, len(set(case.point.sizes))) == ("mix", 0.0, 1),
 )  # fmt: skip
 def _(trial: Trial) -> Array:

@@ -84,7 +84,8 @@ def check(
     relaxation : float
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
     laws_only : bool
-        No values, for update rules that are no gradient of these metrics: equivariance, linearity, whatever applies.
+        For update rules that are no gradient of these metrics: no values, nor laws that only these values obey.
+        Equivariance, linearity, horizontality in the metric named, blocks and layouts are left.
     cases : iterable of str, optional
         Only these cases; a name, or the first part of one.
     points : mapping of str to mapping of str to array, optional
@@ -140,10 +141,12 @@ def check(
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
     where = Points.chosen(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, examples)
-    chosen = [one for one in chosen_checks(checks) if not (laws_only and one.kind == "value")]
+    chosen = [one for one in chosen_checks(checks) if not (laws_only and (one.kind == "value" or one.of_metric))]
     searches = chosen_searches(checks)
     if not chosen and not searches:
-        raise ValueError("checks: expected at least one check, and with laws_only one that is no value; got none")
+        raise ValueError(
+            "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
+        )
     jobs = None if jobs is None else integer("jobs", jobs)
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     searching = cases is None and not laws_only and where.kind == "generated" and searches
