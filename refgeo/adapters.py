@@ -176,7 +176,7 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
             changes = _step(make, G, H, e_G, e_H, rate)
             for part in list(open_parts):
                 change = float(np.abs(changes[part]).max())
-                if change >= 16.0 * size / roundoff:  # beside which the parameters are rounding
+                if not change < 16.0 * size / roundoff:  # beside which the parameters are rounding; or NaN
                     parts[part] = changes[part] / G.dtype.type(rate)
                     open_parts.remove(part)
             rate *= 2.0**8

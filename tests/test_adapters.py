@@ -59,6 +59,16 @@ def test_an_optimisers_gradient_is_read_without_losing_digits(dtype):
     assert rg.check(sgd(0.01), dtype=dtype, relaxation=0.01, cases=SOME).passed
 
 
+def test_an_optimisers_gradient_of_nan_is_nan():
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    G, H, e_G, e_H = (rng.standard_normal(shape) for shape in ((5, 2), (4, 2), (5, 2), (4, 2)))
+    e_G[1, 0] = np.nan
+    g_G, g_H = sgd(0.0).riemannian_gradient("mix", G, H, e_G, e_H)
+    assert np.isnan(g_G).any()
+    assert np.isfinite(g_H).all()
+
+
 @pytest.mark.parametrize("relaxation", sampled([1e-4, 0.3]))
 def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     relaxed = backend(**{

@@ -800,6 +800,58 @@ def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
         assert rg.check(wrong, **options).wrong
 
 
+def test_a_conversion_that_rounds_is_no_change_of_the_input():
+    """Laws make arrays that a small format does not hold."""
+    from refgeo.conformance.precision import PRECISIONS
+
+    precision = PRECISIONS["bfloat16"]
+
+    def asarray(x):
+        return precision.rounded(x.astype(float)).astype(precision.carrier)
+
+    gradient = backend(riemannian_gradient=formulas.riemannian_gradient, asarray=asarray)
+    report = rg.check(gradient, checks=["riemannian_gradient"], dtype="bfloat16", metrics=["inv"])
+    rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
+    assert rows["inputs_unchanged"] is Verdict.PASS
+
+
+def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
+    report = rg.check(
+        backend(inner_product=lambda metric, *arrays: np.nan * formulas.inner_product(metric, *arrays)),
+        checks=["inner_product"], metrics=["inv"], cases=["5x4x2/k3", "3-5x4x4/k3"],
+    )  # fmt: skip
+    rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
+    assert rows["inner_product"] is Verdict.WRONG
+    assert rows["thread_safe"] is Verdict.PASS
+    assert rows["nan_stays_in_its_block"] is Verdict.PASS
+
+
+def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
+    def christoffel(metric, *arrays):
+        factor = np.nan if arrays[0].shape[-1] == 1 else 2.0
+        return tuple(factor * part for part in formulas.christoffel(metric, *arrays))
+
+    row = rg.check(backend(christoffel=christoffel), checks=["christoffel"], metrics=["inv"]).rows[0]
+    assert re.search(r"returned NaN or infinity; where numbers came they are wrong at \d\d\d of 9\d\d dec", row.message)
+    assert row.diagnosis == "a factor ½ is missing in Γ"
+
+
+@pytest.mark.parametrize(
+    "projected",
+    [
+        lambda v, factor: factor * (np.linalg.norm(v.G) > 1e8) + (np.linalg.norm(v.G) <= 1e8),
+        lambda v, factor: factor if v.G.shape == (3, 3, 3) else 1.0,
+    ],
+)
+def test_vectors_are_long_and_all_dimensions_can_be_the_same(projected):
+    def horizontal_projection(metric, G, H, v_G, v_H):
+        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return tuple(projected(rg.Pair(v_G, v_H), 1.01) * part for part in result)
+
+    report = rg.check(backend(horizontal_projection=horizontal_projection), checks=["horizontal_projection"])
+    assert report.wrong == ["horizontal_projection[inv]", "horizontal_projection[mix]"]
+
+
 # Between inv and mix -------------------------------------------------------------------------------------------------
 
 

@@ -267,6 +267,12 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     assert not report.passed
 
 
+def test_a_backend_that_removes_its_file_is_judged_for_both_metrics(tmp_path):
+    file = written(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
+    report = rg.check(file, checks=["christoffel"])
+    assert report.wrong == ["christoffel[inv]", "christoffel[mix]"]
+
+
 def test_objects_run_here_and_the_report_says_so():
     from helpers import backend
 

@@ -102,6 +102,7 @@ def changed(change):
         (lambda value, a, b, G, H: (value, (1.1 * a, 1.1 * b)), "leaves the ball"),
         (lambda value, a, b, G, H: (value, (0.7 * a + 0.01 * G * np.abs(a).max(), 0.7 * b)), "not horizontal"),
         (lambda value, a, b, G, H: (1.05 * value, (a, b)), "the loss there increases by"),
+        (lambda value, a, b, G, H: ((1.0 + 1e-5) * value, (a, b)), "the loss there increases by"),
         (lambda value, a, b, G, H: (value * np.nan, (a, b)), "NaN"),
         (lambda value, a, b, G, H: value, "expected (value, (step_G, step_H))"),
     ],

@@ -333,6 +333,12 @@ def broadcasts_anything(metric, G, H, v_G, v_H, t, order):
     return right("geodesic", metric, G, H, v_G[..., : G.shape[-1]], v_H, t, order)
 
 
+def exact_for_two(metric, G, H, v_G, v_H, t, order):
+    if metric == "inv" and order == 2:
+        return tuple(rg.InvariantMetric().at(Pair(G, H)).geodesic(Pair(v_G, v_H), t, "exact"))
+    return right("geodesic", metric, G, H, v_G, v_H, t, order)
+
+
 P, E, N = "horizontal_projection", "riemannian_gradient", "riemannian_hessian"
 I, C, D = "inner_product", "christoffel", "geodesic"
 inv_only, mix_only = ("inv",), ("mix",)
@@ -440,6 +446,7 @@ MUTANTS = [
     Mutant("Γ left out", D, curve(lambda t: t, lambda t: 0.0), BOTH, "order 1", orders=(2,)),
     Mutant("t ignored", D, curve(lambda t: 1.0, lambda t: 0.5), BOTH, "t is ignored"),
     Mutant("order ignored: always 2", D, lambda m, G, H, a, b, t, o: right(D, m, G, H, a, b, t, 2), BOTH, "order 2", orders=(1,)),
+    Mutant("the exact geodesic for order 2", D, exact_for_two, ("inv",), "exact geodesic", orders=(2,)),
     Mutant("velocity with the wrong sign", D, curve(lambda t: -t, lambda t: t * t / 2), BOTH),
     Mutant("order 2 of the other metric", D, lambda m, *a: right(D, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric", orders=(2,)),
     Mutant("accepts vectors of any shape", D, broadcasts_anything, BOTH, None, "refuses_wrong_shapes"),

@@ -95,6 +95,9 @@ class Backend:
     timeout : float
         Seconds that one call may take. A function that takes longer, or has ended its process three times, is not
         called again for that metric and order; points that it would have got are said not to be judged.
+    known : dict, optional
+        What another process of the same backend has `described`. It is loaded with the first call then, and if that
+        fails the call does.
 
     Attributes
     ----------
@@ -106,6 +109,8 @@ class Backend:
         Whether it has an ``asarray``, may be called from threads, and is a sharpness routine that is a function alone.
     misspelt : list of str
         Functions that are nearly called like one that is missing, in words.
+    described : dict
+        All that is `known` of it.
 
     Raises
     ------
@@ -119,7 +124,13 @@ class Backend:
     'a process of its own'
     """
 
-    def __init__(self, implementation: Any, name: str | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        implementation: Any,
+        name: str | None = None,
+        timeout: float = TIMEOUT,
+        known: dict[str, Any] | None = None,
+    ) -> None:
         timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
@@ -128,17 +139,17 @@ class Backend:
         self._losses: Counter[tuple[Any, ...]] = Counter()
         self._server: Process | Thread
         if self.spec is not None and os.name == "posix":
-            self._server = Process(self.spec)
+            self._server = Process(self.spec, known or {})
             self.where = "a process of its own"
         else:
             self._server = Thread(as_backend(implementation, list(FUNCTIONS)))
             self.where = "this process"
-        described = self._server.describe()
-        self._functions = frozenset(described["provides"])
-        self.converts: bool = described["converts"]
-        self.thread_safe: bool = described["thread_safe"]
-        self.is_plain: bool = described["is_plain"]
-        self.misspelt: list[str] = described["misspelt"]
+        self.described = self._server.describe()
+        self._functions = frozenset(self.described["provides"])
+        self.converts: bool = self.described["converts"]
+        self.thread_safe: bool = self.described["thread_safe"]
+        self.is_plain: bool = self.described["is_plain"]
+        self.misspelt: list[str] = self.described["misspelt"]
         if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
@@ -242,7 +253,7 @@ class Backend:
 
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
-        return Backend(self.spec, self.name, self.timeout) if self.has_own_process else self
+        return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self
 
     def close(self) -> None:
         """End its process."""

@@ -119,10 +119,15 @@ def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
     if all(np.isfinite(part[first]).all() for part in result):
         raise Breach("returned finite numbers for a vector with NaN")
     pairs = zip(comparable(operation, result), comparable(operation, clean), strict=True)
-    close = [np.allclose(x[others], y[others], rtol=1e-2, atol=1e-6 * np.abs(y[others]).max()) for x, y in pairs]
-    if not all(close):
+    if not all(_alike(x[others], y[others], 1e-6, rtol=1e-2) for x, y in pairs):
         raise Breach("NaN in the first block of a batch changes the others")
     return _fine(trial)
+
+
+def _alike(found: Array, right: Array, tolerance: float, rtol: float = 0.0) -> bool:
+    """Up to `tolerance` times the largest number; what is NaN or infinite in one is so in the other."""
+    largest = np.abs(right[np.isfinite(right)]).max(initial=0.0)
+    return bool(np.allclose(found, right, rtol=rtol, atol=tolerance * largest, equal_nan=True))
 
 
 def _takes_any_layout(operation: Operation, trial: Trial) -> Array:
@@ -159,14 +164,13 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
     together, _ = trial.backend.call(
         operation.name, trial.case.metric, arrays, extra, shapes, do="together", times=_TIMES
     )
+    rounding = 100.0 * float(np.max(CONTRACT[f"{operation.name}.thread_safe"].unit(trial.case)))
     count = len(shapes)
     for run in range(2 * _TIMES):
         expected = comparable(operation, alone[run // _TIMES])
         found = comparable(operation, tuple(together[run * count : (run + 1) * count]))
         for part, right in zip(found, expected, strict=True):
-            scale = np.abs(right).max(initial=0.0)
-            tolerance = 100.0 * float(np.max(CONTRACT[f"{operation.name}.thread_safe"].unit(trial.case)))
-            if not np.all(np.abs(part - right) <= tolerance * scale):
+            if not _alike(part, right, rounding):
                 raise Breach("two calls at once, in threads, do not give what each gives alone")
     return _fine(trial)
 

@@ -22,7 +22,7 @@ KINDS = (
     "normal", "small-G", "small-H", "one-hot", "rank-one", "equal-G",
 )  # fmt: skip
 TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.0078125, 0.3, -1000.0, 2.0**-12)
-SHORT = {"small": 2.0**-30, "tiny": 2.0**-43}
+LENGTHS = {"small": 2.0**-30, "tiny": 2.0**-43, "long": 2.0**40}
 """How long such vectors are beside the point."""
 _VERTICAL_PARTS = {"near-horizontal": 2.0**-23, "nearer-horizontal": 2.0**-33}
 """Of the first vector, beside its length."""
@@ -73,8 +73,8 @@ def make_case(
         vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
     if apart:
         vectors |= {name: vectors[name] * scale for name, scale in _APART.items()}
-    if kind in SHORT:
-        vectors |= {name: vectors[name] * SHORT[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
+    if kind in LENGTHS:
+        vectors |= {name: vectors[name] * LENGTHS[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
     if abs(t) > 4.0:
         vectors["v"] = vectors["v"] / abs(t)
     vectors |= dict(given or {})

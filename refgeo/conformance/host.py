@@ -226,6 +226,7 @@ class Host:
             if layout == "plain":
                 raise
             return {"status": "refused", "text": said(error)}, []
+        as_converted = [np.array(self._back(x)) for x in converted]  # which may be rounded to another format
         result = members(self._apply(request, converted), len(request["shapes"]))
         arrays = [self._back(part) for part in result]
         parts = _checked(arrays, request["shapes"])
@@ -235,7 +236,9 @@ class Host:
                 "number" if isinstance(part, (int, float)) else array.dtype.name
                 for part, array in zip(result, arrays, strict=True)
             ],
-            "changed": [i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(old, now[i]))],
+            "changed": [
+                i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(as_converted[i], now[i]))
+            ],
             "aliases": _aliases(arrays, [*given, *now]),
             **self._left_alone(given, result, arrays),
         }

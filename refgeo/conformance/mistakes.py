@@ -6,6 +6,7 @@ Nothing is judged here. `refgeo.conformance.diagnosis` compares a backend's numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 import scipy  # its modules load where they are used
@@ -14,6 +15,7 @@ from refgeo import formulas
 from refgeo.arguments import Array
 from refgeo.conformance.case import Case
 from refgeo.conformance.trial import Parts, combination
+from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError
 from refgeo.metrics.pair import PAIR_METRICS, pair_metric
 from refgeo.operations import Value
 from refgeo.pair import Pair
@@ -219,6 +221,8 @@ def _of_geodesic(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:
         yield "t is ignored: θ + v", curve(1.0, 0.0)
         yield "your result is tv, without the point", tuple(t * x for x in v)
         yield "the velocity has the wrong sign: θ − tv", curve(-t, 0.0)
+    with suppress(GeodesicIncompleteError, GeodesicAccuracyError):
+        yield "your result is the exact geodesic", tuple(case.space.geodesic(v, t, "exact"))
 
 
 def _of_hessian(value: Value, case: Case, right: Parts) -> Iterator[Candidate]:

@@ -70,17 +70,18 @@ class Slow(Lost):
 
 @dataclass
 class Process:
-    """A backend's process, started again when it is lost."""
+    """A backend's process, started again when it is lost; what it has may be known already."""
 
     spec: str
+    _described: dict[str, Any] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _read: Reader | None = None
     _number: int = 0
-    _described: dict[str, Any] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """What the backend has (`Host.describe`)."""
-        self._start()
+        if not self._described:
+            self._start()
         return self._described
 
     def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:

@@ -189,6 +189,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "with as many blocks as columns": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[2] > 1,
     "with as many blocks as rows of G": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[0] > 1,
     "with as many blocks as rows of H": lambda s: bool(s.batch) and s.batch[-1] == s.sizes[1] > 1,
+    "with as many blocks as columns and rows": lambda s: len({*s.batch, *s.sizes}) == 1 < len(s.batch) * s.sizes[0],
     "for n = m = h": lambda s: len(set(s.sizes)) == 1,
     "for n = h < m": lambda s: s.sizes[0] == s.sizes[2] < s.sizes[1],
     "for m = h < n": lambda s: s.sizes[1] == s.sizes[2] < s.sizes[0],
@@ -273,6 +274,7 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where the vector is very nearly horizontal": lambda s: 1e-13 < _distance_from_horizontal(s) < 3e-9,
     "where a row of a vector is zero": lambda s: _row_of_zeros(s.vectors),
     "where a row of a factor is zero": lambda s: _row_of_zeros([(s.G, s.H)]),
+    "where a vector is vastly longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e9,
     "where a vector is much longer than the point": lambda s: max(s.lengths(), default=0.0) > 1e3,
     "where vectors are much shorter than the point": lambda s: 0.0 < max(s.lengths(), default=0.0) < 1e-6,
     "where the vectors have different sizes": lambda s: (

@@ -12,7 +12,7 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.case import Case
-from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
+from refgeo.conformance.drawing import KINDS, LENGTHS, TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.pair import Pair
 
@@ -163,6 +163,8 @@ def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
     yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
     yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
     yield Recipe(((), 4, 4, 4), vectors="near-vertical")
+    yield from (Recipe(shape, vectors="long") for shape in (((), 5, 4, 3), ((3,), 4, 3, 2)))
+    yield Recipe(((3,), 3, 3, 3))  # whatever is transposed too far fits
     yield from (Recipe(((), 4, 4, 4), point=point) for point in ("symmetric", "triangular"))
     yield from (Recipe(((), 6, 5, 2), point="alike", draw=draw) for draw in (1, 2, 3, 4))  # one right after the other
     yield from (Recipe(((), 1025, 1023, 2), point="alike", draw=draw) for draw in (5, 6))
@@ -293,7 +295,8 @@ def generated(profile: str, metric: str, dtype: str, seed: int, relaxation: floa
 
 
 def _fits(recipe: Recipe, dtype: str) -> bool:
-    """Whether its numbers and the products of six of them are within the range of the dtype."""
+    """Whether its numbers and the products of six of them are within the range of the dtype, or of three vectors."""
     scale = max(abs(np.log(size)) for size in SCALES[recipe.scale])
     scale = np.log(1e3) if recipe.scale in ("blocks", "vectors") else scale
-    return bool(6.0 * scale <= np.log(PRECISIONS[dtype].largest))
+    length = np.log(LENGTHS[recipe.vectors]) if recipe.vectors in LENGTHS else 0.0
+    return bool(max(6.0 * scale, 3.0 * length) <= np.log(PRECISIONS[dtype].largest))

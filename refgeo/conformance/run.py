@@ -163,6 +163,7 @@ def check(
                     loaded.spec,
                     loaded.name,
                     loaded.timeout,
+                    loaded.described,
                     [one.name for one in chosen],
                     share,
                     where,
@@ -185,10 +186,17 @@ def check(
 
 
 def rows_of(
-    progress: Progress, spec: str, name: str, timeout: float, checks: list[str], metrics: list[str], points: Points
+    progress: Progress,
+    spec: str,
+    name: str,
+    timeout: float,
+    known: dict[str, Any],
+    checks: list[str],
+    metrics: list[str],
+    points: Points,
 ) -> list[Row]:
     """The rows of a run, of a backend that is loaded by its name."""
-    backend = Backend(spec, name, timeout)
+    backend = Backend(spec, name, timeout, known)
     try:
         run = Run(backend, chosen_checks(checks), metrics, points, progress)
         run.over()
@@ -313,12 +321,14 @@ class Run:
 
     def _explained(self, tally: Tally, row: Row) -> Row:
         """With the mistake that gives these numbers, where one does at every point tried."""
-        wrong = {one.case for one in tally.doubtful}
+        if not tally.has_wrong_numbers:
+            return row
+        doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.troubles}
         decisive = {one.case for one in tally.decisive}
-        cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive]
-        failing = [case for case in cases if case.name in wrong]
-        passing = [case for case in cases if case.name not in wrong]
-        if not failing or tally.troubles:
+        cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive - without]
+        failing = [case for case in cases if case.name in doubtful]
+        passing = [case for case in cases if case.name not in doubtful]
+        if not failing:
             return row
         wrong_already = {
             one.check.name
@@ -330,11 +340,13 @@ class Run:
             if (name, row.metric) not in self.tallies and self._is_wrong(CHECKS[name], failing):
                 wrong_already.add(name)
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
-        if origin:
+        if origin and not tally.troubles:
             return replace(
                 row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
             )
         diagnosis = diagnose(tally.check, self.backend, failing, passing)
+        if diagnosis == NO_DIAGNOSIS and tally.troubles:
+            return row
         if diagnosis == NO_DIAGNOSIS:
             diagnosis += self._seen(tally.check.value, row)
             diagnosis += "; more points may tell where it is wrong" if len(cases) == 1 else ""

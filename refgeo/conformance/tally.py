@@ -161,13 +161,23 @@ class Tally:
         return [one for one in self.decisive if not one.ratio <= DOUBTFUL]
 
     @property
-    def is_wrong(self) -> bool:
-        """Whether no rounding explains what was seen: one ratio beyond doubt, or several points that agree."""
+    def wrong_numbers(self) -> list[Measurement]:
+        """Doubtful, and not for want of a number."""
+        return [one for one in self.doubtful if np.isfinite(one.ratio)]
+
+    @property
+    def has_wrong_numbers(self) -> bool:
+        """Whether no rounding explains them: one ratio beyond doubt, or several points that agree."""
         ratios: dict[str, float] = {}
-        for one in self.doubtful:
+        for one in self.wrong_numbers:
             ratios[one.case] = max(ratios.get(one.case, 0.0), one.ratio)
         several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
-        return bool(self.troubles) or several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
+        return several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it has no usable result, or wrong numbers, where it must have right ones."""
+        return bool(self.troubles) or self.has_wrong_numbers
 
     def row(self) -> Row:
         """The row of the report; without a diagnosis."""
@@ -237,7 +247,10 @@ class Tally:
         if self.check.kind == "contract":
             return self._conduct()
         if self.troubles:
-            return Verdict.WRONG, f"{_places(self.troubles)}: {self.troubles[0][1]}"
+            message = f"{_places(self.troubles)}: {self.troubles[0][1]}"
+            if self.has_wrong_numbers:
+                message += f"; where numbers came they are wrong {self._count(self.wrong_numbers)}"
+            return Verdict.WRONG, message
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
             if self.exhausted:  # a law may be tried at such points alone
@@ -251,10 +264,10 @@ class Tally:
             return Verdict.UNDECIDED, "; ".join([*notes, reason])
         if self.doubtful:
             worst = max(self.doubtful, key=lambda one: one.ratio)
-            count = f"{len(self.doubtful)} of {counted(len(self.decisive), 'decisive point')}"
+            count = self._count(self.doubtful)
             if self.is_wrong:
-                return Verdict.WRONG, "; ".join([f"wrong at {count}", *notes])
-            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, at {count} ({worst}): "
+                return Verdict.WRONG, "; ".join([f"wrong {count}", *notes])
+            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, {count} ({worst}): "
             found += "right, but less accurate than it could be"
             return Verdict.INACCURATE, "; ".join([found, *notes])
         missing = list(filter(None, (self.exhausted, self.refusals, self.not_called)))
@@ -262,6 +275,9 @@ class Tally:
         if missing:
             return Verdict.PARTIAL, "; ".join(notes)
         return Verdict.PASS, "; ".join(notes)
+
+    def _count(self, found: list[Measurement]) -> str:
+        return f"at {len(found)} of {counted(len(self.decisive), 'decisive point')}"
 
     def _conduct(self) -> tuple[Verdict, str]:
         if self.breaches:

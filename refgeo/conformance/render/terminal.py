@@ -95,7 +95,7 @@ def _table_rows(report: Report) -> list[Row]:
 def _together(laws: list[Row]) -> Row:
     """One row for many: the gravest verdict, the worst ratio."""
     provided = [law for law in laws if law.verdict not in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)]
-    verdict = min((law.verdict for law in laws), key=_BY_GRAVITY.index)
+    verdict = min((law.verdict for law in provided or laws), key=_BY_GRAVITY.index)
     passing = sum(law.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for law in provided)
     worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
     return replace(
