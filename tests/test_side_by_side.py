@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import refgeo as rg
-from refgeo.conformance import BackendError, side_by_side
+from refgeo.conformance import side_by_side
+from refgeo.conformance.points import Points
 from refgeo.conformance.report import Verdict
+from refgeo.conformance.side_by_side import Elsewhere
 
 CHECKS = ["inner_product.bilinear"]
 
@@ -116,11 +118,19 @@ def test_a_process_that_is_lost_is_an_error(end, monkeypatch):
         rg.check(checks=["inner_product.symmetric"], jobs=2)
 
 
-def test_what_goes_wrong_there_is_said_here(tmp_path):
+def test_what_goes_wrong_there_is_said_here():
+    points = Points.chosen("quick", "float64", 0, 0.0)
+    other = Elsewhere(0, "refgeo.formulas", "formulas", 1.0, {}, ["nonsense"], ["inv"], points)
+    with other, pytest.raises(ValueError, match="checks: expected one of"):
+        other.rows()
+
+
+def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tmp_path):
     file = tmp_path / "once.py"
     file.write_text(
         "import pathlib\nfrom refgeo.formulas import inner_product\n"
         "pathlib.Path(__file__).with_suffix('.mark').open('x').close()\n"
     )
-    with pytest.raises(BackendError, match=r"once.py: importing it raised FileExistsError"):
-        rg.check(str(file), checks=["inner_product.symmetric"], jobs=2)
+    report = rg.check(str(file), checks=["inner_product.symmetric"], jobs=2)
+    assert report.wrong == ["inner_product[mix]"]
+    assert "once.py: importing it raised FileExistsError" in report.failures[0].message
