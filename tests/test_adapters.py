@@ -123,7 +123,8 @@ def test_a_rule_of_another_metric_is_put_to_laws_that_it_can_pass():
     def between(metric, G, H, e_G, e_H):
         return tuple(rg.InterpolatedMetric(0.5).at(rg.Pair(G, H)).riemannian_gradient(rg.Pair(e_G, e_H)))
 
-    report = rg.check(SimpleNamespace(riemannian_gradient=between), laws_only=True)
+    few = ["20-1x1x1/k3", "2x2x2/k3", "5x4x2/k3", "3-5x4x4/k3"]
+    report = rg.check(SimpleNamespace(riemannian_gradient=between), laws_only=True, cases=few)
     laws = {row.check.split(".")[1]: row.verdict.value for row in report.judged if row.kind == "law"}
     assert laws.pop("horizontal") == "WRONG", "in the metrics that were named"
     assert {*laws} == {"linear", "equivariant", "same_twice", "any_memory_layout", "loop_over_blocks", "many_blocks"}
