@@ -91,9 +91,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         n = space.n_coordinates
         super().__init__(np.dtype(np.float64), (n, n))
         if step is None:
-            blocks = sum(int(np.prod(part.block_shape)) for part in space.spaces.values())
-            length = float(space.norm(space.point)) / blocks**0.5
-            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (length or 1.0)
+            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._geometry.size or 1.0)
         self.step = number("step", step, "a length in the metric", above=0.0)
         if self._product is not None:
             _, grads = checked_evaluation(value_and_grad(params))

@@ -819,6 +819,15 @@ def test_a_conversion_that_rounds_is_no_change_of_the_input():
     assert rows["inputs_unchanged"] is Verdict.PASS
 
 
+def test_lists_of_numbers_are_no_matter_of_dtype():
+    report = rg.check(
+        backend(inner_product=lambda *a: np.asarray(formulas.inner_product(*a)).tolist(),
+                riemannian_gradient=lambda *a: [part.tolist() for part in formulas.riemannian_gradient(*a)]),
+        checks=["inner_product", "riemannian_gradient"], dtype="float32", cases=["5x4x2/k3", "3-5x4x4/k3"],
+    )  # fmt: skip
+    assert report.passed_strictly
+
+
 def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
     report = rg.check(
         backend(inner_product=lambda metric, *arrays: np.nan * formulas.inner_product(metric, *arrays)),

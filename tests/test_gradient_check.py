@@ -147,6 +147,19 @@ def test_a_part_that_is_left_out_is_seen_although_the_rest_is_right(part, factor
     assert rg.worst_case_sharpness(two_blocks(), params, metric, 0.1).converged
 
 
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.MixedMetric()], ids=repr)
+@pytest.mark.parametrize("rho", [1e-6, 1e-4, 1e-3])
+def test_a_search_in_a_small_ball_sees_a_wrong_gradient_too(metric, rho):
+    """There the loss changes by less than a float32 may be off: the differences go beyond the ball."""
+    rng = np.random.default_rng(0)
+    point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((5, 2)))
+    right = quartic(point)[1]
+    assert rg.worst_case_sharpness(quartic, point, metric, rho).converged
+    for wrong in (rg.Pair(*tuple(right)[::-1]), -right, 0.5 * right, rg.Pair(right.G, -right.H)):
+        with pytest.raises(ValueError, match="the gradient is not that of the loss"):
+            rg.worst_case_sharpness(lambda p, wrong=wrong: (quartic(p)[0], wrong), point, metric, rho)
+
+
 def test_no_gradient_at_all_is_no_flat_loss():
     def nothing(w):
         return 0.5 * float(w @ w), np.zeros_like(w)

@@ -206,6 +206,15 @@ def test_unusable_results_are_failed_rows_with_the_reason(solved, tmp_path, chan
     assert message in verdict(report, "horizontal_projection", "mix").message
 
 
+def test_matrices_that_are_transposed_everywhere_are_named(tmp_path):
+    """Square ones, and single columns, fit all the same."""
+    vectors.write(tmp_path, "npz", cases=["4x4x4/k3", "5x4x2/k3", "7x4x1/k3"], metrics=["mix"])
+    results = {name: np.transpose(value) for name, value in solve(*load(tmp_path, "npz")).items()}
+    row = verdict(vectors.grade(tmp_path, save(tmp_path / "results.npz", results)), "christoffel", "mix")
+    assert "rows and columns exchanged?; where numbers came they are wrong" in row.message
+    assert row.diagnosis == "your result is transposed: rows and columns are exchanged"
+
+
 def test_dimensions_of_length_one_may_be_lost(solved, tmp_path):
     def squeeze(results):
         for name in results:

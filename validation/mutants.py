@@ -694,7 +694,7 @@ def seen_properties(target, metric="inv"):
         impossible |= {"for t = 1", "for t > 1", "for t > 50", "for t < -50", "where the vector is horizontal"}
         impossible |= {"with more than 1,024 blocks"}
     if target == EXACT:  # by value where a closed form or a short integration exists, by laws at plain single blocks
-        impossible |= {name for name in PROPERTIES if name.startswith("where a vector is much longer")}
+        impossible |= {name for name in PROPERTIES if name.endswith("longer than the point")}
         impossible |= {"where the blocks of a batch have different condition numbers", "with more than 1,024 blocks"}
     return [name for name in PROPERTIES if name not in impossible]
 

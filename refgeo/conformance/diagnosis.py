@@ -90,7 +90,10 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
     return _by_experiment(check, backend, scenes, passing) or _by_precision(backend, scenes) or NO_DIAGNOSIS
 
 
-_OTHERS = tuple(Recipe(shape) for shape in (((), 5, 4, 2), ((), 4, 5, 3), ((2,), 5, 5, 3), ((), 6, 4, 4)))
+def plain_cases(like: Case) -> Iterator[Case]:
+    """A few with nothing special about them, for the same metric and dtype."""
+    for shape in (((), 5, 4, 2), ((), 4, 5, 3), ((2,), 5, 5, 3), ((), 6, 4, 4)):
+        yield build(Recipe(shape), like.metric, like.dtype, like.seed, like.relaxation)
 
 
 def _with_others(
@@ -99,10 +102,8 @@ def _with_others(
     """Where only a point or two were tried, a few more: what one point seems to show can be chance."""
     if len(failing) + len(passing) > 2:
         return failing, passing
-    first = failing[0]
     failing, passing = list(failing), list(passing)
-    for recipe in _OTHERS:
-        case = build(recipe, first.metric, first.dtype, first.seed, first.relaxation)
+    for case in plain_cases(failing[0]):
         try:
             right = _is_right(check, backend, case, strict=True)
         except (BackendFailure, NotImplementedError):
@@ -275,13 +276,11 @@ Mistake = tuple[str, Callable[["_Scene"], Parts]]
 
 
 def _by_mistake(scenes: list[_Scene]) -> Mistake | None:
-    if scenes[0].case.relaxation:
-        return None  # the candidates are computed without relaxation
     for statement, candidate in scenes[0].mistakes():
         made = partial(_mistake, statement)
         if scenes[0].agrees(candidate) and all(scene.agrees(made(scene)) for scene in scenes[1:]):
             return statement, made
-    if len(scenes) < 2:  # a number that is fitted to one point proves nothing
+    if len(scenes) < 2 or scenes[0].case.relaxation:  # a number that is fitted to one point proves nothing
         return None
     return _scaled(scenes) or _clipped(scenes) or _unfinished(scenes)
 

@@ -233,20 +233,20 @@ class Host:
         now = [self._back(x) for x in converted]
         notes = {
             "kinds": [
-                "number" if isinstance(part, (int, float)) else array.dtype.name
+                "number" if isinstance(part, (int, float, list, tuple)) else array.dtype.name
                 for part, array in zip(result, arrays, strict=True)
             ],
             "changed": [
                 i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(as_converted[i], now[i]))
             ],
             "aliases": _aliases(arrays, [*given, *now]),
-            **self._left_alone(given, result, arrays),
+            **self._left_alone(request["function"], given, result, arrays),
         }
         return {"status": "done", "notes": notes}, parts
 
-    def _left_alone(self, given: Arrays, result: list[Any], arrays: Arrays) -> dict[str, bool]:
-        """Whether this call has changed what earlier ones with such arrays had returned, or had got."""
-        past = self._past.setdefault(tuple(array.shape for array in given), [])
+    def _left_alone(self, function: str, given: Arrays, result: list[Any], arrays: Arrays) -> dict[str, bool]:
+        """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
+        past = self._past.setdefault((function, *(array.shape for array in given)), [])
         found = {
             "overwritten": any(self._back(x).tobytes() != content for results, _ in past for x, content in results),
             "changed_later": any(x.tobytes() != content for _, inputs in past for x, content in inputs),

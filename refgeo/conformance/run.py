@@ -16,7 +16,7 @@ from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited, worst_entries
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited, plain_cases, worst_entries
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -337,7 +337,8 @@ class Run:
         }
         assert tally.check.value is not None
         for name in PARTS.get(tally.check.value.name, ()):
-            if (name, row.metric) not in self.tallies and self._is_wrong(CHECKS[name], failing):
+            unasked = (name, row.metric) not in self.tallies
+            if unasked and self._is_wrong(CHECKS[name], [*failing, *plain_cases(failing[0])]):
                 wrong_already.add(name)
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
         if origin and not tally.troubles:

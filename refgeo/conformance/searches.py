@@ -229,7 +229,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) 
         reason = "on no problem do the bounds meet and tell an increase of the loss from rounding"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
-        message = f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)"
+        message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches])
         return _row(metric, order, Verdict.WRONG, message, wrong[0][0], shares)
     found = [1.0 - one.relative_error for one in shares]
     worst, median = max(shares, key=lambda one: one.relative_error), float(np.median(found))

@@ -179,6 +179,11 @@ class _Adaptive(Increase):
         gradient = self._theta * self._arrays.flat(grads)
         return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
 
+    @property
+    def size(self) -> float:
+        """That of u = 1."""
+        return math.sqrt(len(self.origin))
+
     def random_direction(self, rng: np.random.Generator) -> Array:
         return np.asarray(rng.standard_normal(len(self.origin)) * (self._theta != 0.0))
 

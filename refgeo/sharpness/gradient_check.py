@@ -138,6 +138,12 @@ def _refuse_wrong_gradient(objective: Increase, radius: float) -> None:
     gradient, step = objective.gradient_at_origin, 0.1 * radius
     length = float(np.linalg.norm(gradient))
     random = objective.random_direction(np.random.default_rng(0))
+
+    def start(agree: float, scale: float) -> float:
+        """In a small ball noise hides the slope: a longer step then, but short beside the parameters."""
+        telling = 100.0 * _NOISE * abs(objective.loss) / (_CONVERGED * agree * scale)
+        return max(step, min(telling, 1e-2 * objective.size))
+
     for name, direction, agree in (
         ("its gradient", gradient, _AGREE),
         ("a random direction", random, _AGREE_AT_RANDOM),
@@ -153,7 +159,7 @@ def _refuse_wrong_gradient(objective: Increase, radius: float) -> None:
 
         beside = max(abs(slope), length / len(gradient) ** 0.5)
         if beside > 0.0:
-            quotient = _slope_by_differences(change, slope, beside, objective.loss, step, agree)
+            quotient = _slope_by_differences(change, slope, beside, objective.loss, start(agree, beside), agree)
             if quotient is None or abs(quotient - slope) <= agree * beside:
                 continue
             said = f"by {quotient:.3g} a unit of length, where the gradient says {slope:.3g}"

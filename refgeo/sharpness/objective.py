@@ -65,6 +65,12 @@ class Geometry:
         assert isinstance(space, ProductTangentSpace)
         self.space = space
 
+    @property
+    def size(self) -> float:
+        """How long θ itself is in the metric: the mean of its blocks."""
+        blocks = sum(int(np.prod(part.block_shape)) for part in self.space.spaces.values())
+        return float(self.space.norm(self.space.point)) / math.sqrt(blocks)
+
     def gradients(self, grads: Any, dtype: Any) -> dict[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
         grads = self.parameters.gradients(grads)
@@ -177,6 +183,11 @@ class Increase(ABC):
     def _evaluate(self, x: Array) -> tuple[float, Array]:
         """The loss itself, and its gradient."""
 
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """How long the parameters themselves are."""
+
     @abstractmethod
     def random_direction(self, rng: np.random.Generator) -> Array:
         """A direction for a random start."""
@@ -243,6 +254,11 @@ class Objective(Increase):
             gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
             is_finite = _is_finite(gradient)
         return (loss, gradient) if is_finite else (-math.inf, self.origin)
+
+    @property
+    def size(self) -> float:
+        """How long θ is."""
+        return self.geometry.size
 
     def check_symmetry(self) -> None:
         """An error where the loss changes along the symmetries that the metric divides by: one evaluation with all
