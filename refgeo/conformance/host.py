@@ -323,7 +323,7 @@ class Host:
 
 @contextlib.contextmanager
 def _interrupted_often(seed: int, own: str | None) -> Iterator[None]:
-    """Let other threads run after every tenth byte code of somebody's own functions, or so: by itself, a switch falls
+    """Let other threads run after every twentieth byte code of somebody's own functions, or so: by itself, a switch falls
     between two lines once in thousands of calls. Installed packages are left alone, but for the backend's `own` file.
     """
     rng, left = random.Random(seed), [_INTERRUPTIBLE]
@@ -335,7 +335,7 @@ def _interrupted_often(seed: int, own: str | None) -> Iterator[None]:
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":
             left[0] -= 1
-            if rng.random() < 0.1:
+            if rng.random() < 0.05:
                 time.sleep(0.0)
         return trace
 
