@@ -324,7 +324,7 @@ class Host:
 @contextlib.contextmanager
 def _interrupted_often(seed: int, own: str | None) -> Iterator[None]:
     """Let other threads run after every twentieth byte code of somebody's own functions, or so: by itself, a switch
-    falls between two lines once in thousands of calls. Installed packages are left alone, but for the backend's `own` file.
+    falls between two lines once in thousands of calls. Installed packages are left alone, but for the `own` file.
     """
     rng, left = random.Random(seed), [_INTERRUPTIBLE]
 
