@@ -8,6 +8,7 @@ import json
 import math
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -906,12 +907,91 @@ def test_a_step_from_dot_products_is_the_step_from_vectors():
     assert Box(1.0).residual(np.array([1.0, 1.0]), np.array([3.0, -1.0])) > 0.5
 
 
-def test_long_vectors_give_the_same_sums_as_short_ones():
-    from refgeo.sharpness.vectors import combination, gram
+@pytest.mark.parametrize("kept", ["float64", "float32"])
+def test_combinations_are_what_arrays_are(kept):
+    """Sums, dot products and lengths, before and after room was made, beside the arrays themselves."""
+    from refgeo.sharpness.vectors import Span, norm
 
-    vectors = np.random.default_rng(0).standard_normal((3, 100_001))
-    assert np.allclose(gram(list(vectors)), vectors @ vectors.T, rtol=1e-12, atol=1e-9)
-    assert np.allclose(combination([1.0, -2.0, 0.5], list(vectors)), np.array([1.0, -2.0, 0.5]) @ vectors, rtol=1e-12)
+    rng, span, length = np.random.default_rng(0), None, 100_001
+    span = Span(length, kept, "float64", most=6)
+    arrays = [rng.standard_normal(length).astype(kept) for _ in range(6)]
+    first = arrays[0].copy()
+    vectors = [span.add(array, own=i > 0) for i, array in enumerate(arrays)]
+    weights = rng.standard_normal((3, 6))
+    expected = weights @ np.array(arrays, np.float64)
+    needed = [sum((c * v for c, v in zip(row, vectors, strict=True)), span.zero()) for row in weights]
+    needed += [vectors[0], 2.0 * needed[0] - needed[1], span.zero()]
+    expected = [*expected, arrays[0].astype(np.float64), 2.0 * expected[0] - expected[1], np.zeros(length)]
+    tolerance = {"float64": 1e-12, "float32": 1e-6}[kept]
+    for _ in range(2):
+        for one, right in zip(needed, expected, strict=True):
+            assert np.allclose(one[:], right, rtol=0, atol=10 * tolerance)
+            assert np.array_equal(one[7:99_000], one[:][7:99_000])
+            assert norm(one) == pytest.approx(np.linalg.norm(right), rel=tolerance)
+            assert one @ needed[0] == pytest.approx(right @ expected[0], rel=1e-4, abs=1e-9)
+        assert span.is_full
+        span.keep(needed)
+        assert len(span.rows) == 4  # three that are independent, and what was given
+        while not span.is_full:
+            span.add(rng.standard_normal(length))
+    assert np.array_equal(arrays[0], first)  # it was lent
+
+
+@pytest.mark.parametrize("method", ["model_steps", "auto_pgd"])
+def test_a_search_with_little_memory_finds_what_one_with_plenty_does(method):
+    n = 3000
+    rng = np.random.default_rng(1)
+    A, b = rng.standard_normal((60, n)) / n**0.5, rng.standard_normal(60)
+
+    def loss(w):
+        residual = A @ np.tanh(w) - b
+        return 0.5 * float(residual @ residual), (A.T @ residual) / np.cosh(w) ** 2
+
+    settings = {"metric": rg.EuclideanMetric(), "rho": 2.0, "n_iter": 60, "method": method}
+    plenty, little = (
+        rg.worst_case_sharpness(loss, np.full(n, 0.1), memory=memory, **settings) for memory in (None, 4 * n * 10)
+    )
+    assert (plenty.settings["kept"], little.settings["kept"], little.settings["vectors"]) == ("float64", "float32", 6)
+    assert plenty.settings["vectors"] > 10
+    assert little.converged
+    assert little.value == pytest.approx(plenty.value, rel=1e-6)
+    assert np.linalg.norm(little.maximizer) <= 2.0 * (1 + 1e-6)
+
+
+def test_memory_that_is_not_enough_is_an_error_before_the_search():
+    def loss(w):
+        raise AssertionError("it was evaluated")
+
+    with pytest.raises(ValueError, match=r"memory: expected at least 4e\+04 bytes for 1000 coordinates in 1 threads"):
+        rg.worst_case_sharpness(loss, np.ones(1000), rg.EuclideanMetric(), 0.1, memory=30_000)
+    with pytest.raises(ValueError, match="fewer workers need less"):
+        rg.adaptive_sharpness(loss, np.ones(1000), 0.1, memory=50_000, workers=2)
+
+
+def test_a_search_of_many_parameters_needs_little_memory():
+    """Beside the loss and its gradients, in sizes of the parameters in float32; the loss has nothing of its own."""
+    n = 2_000_000
+    w = np.random.default_rng(0).standard_normal((4, n // 4))
+    params = {str(i): row for i, row in enumerate(w)}
+    metric = rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric()))
+    gradients = {name: np.empty_like(row) for name, row in params.items()}
+
+    def loss(p):
+        value = 0.0
+        for name, row in p.items():
+            np.multiply(row, row, out=gradients[name])
+            value += float(gradients[name].sum())
+            np.multiply(row, 2.0, out=gradients[name])
+        return value, gradients
+
+    tracemalloc.start()
+    try:
+        result = rg.worst_case_sharpness(loss, params, metric, 0.1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert result.value > 0.0
+    assert peak < 13 * 4 * n  # 12, and zeros that are never written to; it was 116 once
 
 
 def test_threads_overlap():

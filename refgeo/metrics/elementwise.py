@@ -27,9 +27,9 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         self.dim = self.n_coordinates = int(np.count_nonzero(free))
         self._free = None if free.all() else free
 
-    @cached_property
+    @property
     def _inverse(self) -> Array:
-        """1/w, and 0 for a frozen parameter, so that what is divided by it vanishes."""
+        """1/w, and 0 for a frozen parameter, so that what is divided by it vanishes; not kept, for want of memory."""
         return np.divide(1.0, self.point, out=np.zeros_like(self.point), where=self.point != 0)
 
     @cached_property

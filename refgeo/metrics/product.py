@@ -155,33 +155,47 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         """The inverse of `to_coordinates`."""
         return self._scattered(lambda space, part: space.from_coordinates(part), real_array("x", x))
 
-    def point_at(self, x: Array, order: Order = 2) -> Blocks:
+    def point_at(self, x: Any, order: Order = 2) -> Blocks:
         """Block by block."""
         return self._scattered(lambda space, part: space.point_at(part, order), x)
 
-    def gradient_at(self, x: Array, e: Named, order: Order = 2, out: Array | None = None) -> Array:
+    def gradient_at(self, x: Any, e: Named, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
         e = self._blocks("e", e)
         gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
-        places = (place for _, _, place in self._parts(gradient))
-        for (name, space, part), place in zip(self._parts(x), places, strict=True):
-            space.gradient_at(part, e[name], order, place)
+        for (name, space), (part, place) in zip(self.spaces.items(), self.parts(x, gradient), strict=True):
+            if gradient.dtype == x.dtype:
+                space.gradient_at(part, e[name], order, place)
+            else:  # which is rounded block by block
+                place[...] = space.gradient_at(part, e[name], order)
         return gradient
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
         """Block by block."""
         return np.concatenate([space.normal_coordinates(rng).ravel() for space in self.spaces.values()])
 
-    def _parts(self, x: Array) -> Iterator[tuple[str, TangentSpace[Any], Array]]:
-        if x.shape != (self.n_coordinates,):
-            raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
+    def parts(self, *vectors: Any) -> Iterator[tuple[Array, ...]]:
+        """The coordinates of one block after another, of one or several vectors; slices are all that is asked of them.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> plain = rg.EuclideanMetric()
+        >>> space = rg.ProductMetric({"w": plain, "v": plain}).at({"w": [1.0], "v": [2.0]})
+        >>> [part for part, in space.parts(np.array([3.0, 4.0]))]
+        [array([3.]), array([4.])]
+        """
+        for x in vectors:
+            if x.shape != (self.n_coordinates,):
+                raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
         start = 0
         for name, space in self.spaces.items():
-            part = x[start : (start := start + self._lengths[name])]
-            yield name, space, part.reshape(*space.block_shape, space.n_coordinates)
+            block = slice(start, start := start + self._lengths[name])
+            yield tuple(x[block].reshape(*space.block_shape, space.n_coordinates) for x in vectors)
 
-    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Array) -> Blocks:
-        return Blocks({name: function(space, part) for name, space, part in self._parts(x)})
+    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Any) -> Blocks:
+        parts = self.parts(x)
+        return Blocks({name: function(space, *next(parts)) for name, space in self.spaces.items()})
 
 
 class ProductMetric(Metric[dict[str, Any]]):

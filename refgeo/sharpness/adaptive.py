@@ -27,6 +27,7 @@ from refgeo.sharpness.objective import (
 )
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, Effort, search
+from refgeo.sharpness.vectors import Combination, Precise, Vector
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
@@ -54,6 +55,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
+    memory: float | None = None,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
@@ -85,6 +87,8 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
         search: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice.
         Evaluate at θ once more after the search of every batch: an error says that the loss has changed. None of these
         evaluations is counted, and all but the last are of the first batch only.
+    memory : float, optional
+        As in `worst_case_sharpness`; the norm inf takes what it needs.
 
     Returns
     -------
@@ -105,16 +109,19 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     if method == "model_steps" and norm != 2:
         raise ValueError('method: expected "auto_pgd" for the norm inf, whose ball is not round, got "model_steps"')
     chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
-    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify)
+    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory)
     radii = radii_listed(rho)
     arrays = Arrays(params, names)
+    if norm == 2:
+        effort.plan(len(arrays.theta))
     settings = {
         "sharpness": "adaptive",
         "norm": "inf" if norm == math.inf else 2,
     }
 
     def objective(batch: Any) -> _Adaptive:
-        return _Adaptive(value_and_grad if batches is None else on_batch(value_and_grad, batch), arrays)
+        loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
+        return _Adaptive(loss, arrays, effort.kept)
 
     results = search(objective, batches, [_NORMS[norm](radius) for radius in radii], effort, settings)
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
@@ -168,16 +175,21 @@ def _flattened(blocks: Mapping[str, Any]) -> Array:
 class _Adaptive(Increase):
     """u ↦ L(θ + θ ⊙ u) − L(θ). The signs of θ change no ball."""
 
-    def __init__(self, value_and_grad: LossAndGradient, arrays: Arrays) -> None:
+    def __init__(self, value_and_grad: LossAndGradient, arrays: Arrays, kept: str) -> None:
         self._arrays, self._theta = arrays, arrays.theta
-        super().__init__(value_and_grad, arrays.parameters.given, np.zeros_like(self._theta))
+        super().__init__(value_and_grad, arrays.parameters.given, len(self._theta), kept=kept)
 
-    def _evaluate(self, x: Array) -> tuple[float, Array]:
-        loss, grads = checked_evaluation(self.source[0](self._arrays.whole(self._theta * (1.0 + x))))
+    def _evaluate(self, x: Combination | Precise) -> tuple[float, Array]:
+        moved: Array = np.array(x, dtype=np.float64)
+        moved += 1.0
+        moved *= self._theta
+        loss, grads = checked_evaluation(self.source[0](self._arrays.whole(moved)))
         if not math.isfinite(loss):
             return -math.inf, self.origin
-        gradient = self._theta * self._arrays.flat(grads)
-        return (loss, gradient) if math.isfinite(np.dot(gradient, gradient)) else (-math.inf, self.origin)
+        gradient = self._arrays.flat(grads)
+        gradient *= self._theta
+        is_finite = math.isfinite(np.dot(gradient, gradient))
+        return (loss, gradient.astype(self.kept, copy=False)) if is_finite else (-math.inf, self.origin)
 
     @property
     def size(self) -> float:
@@ -185,11 +197,11 @@ class _Adaptive(Increase):
         return math.sqrt(len(self.origin))
 
     def random_direction(self, rng: np.random.Generator) -> Array:
-        return np.asarray(rng.standard_normal(len(self.origin)) * (self._theta != 0.0))
+        return np.asarray(rng.standard_normal(len(self.origin)) * (self._theta != 0.0), self.kept)
 
-    def horizontal(self, x: Array) -> Array:
+    def horizontal(self, x: Vector) -> Array:
         """All of x."""
-        return x
+        return np.asarray(x)
 
     def tangent_vector(self, x: Array) -> Any:
         return self._arrays.structured(self._theta * x)

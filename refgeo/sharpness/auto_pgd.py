@@ -8,81 +8,67 @@ the last one improved on the step before, or if neither η nor the best value ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.sharpness.vectors import combination, gram, is_zero
-from refgeo.threads import one_thread
+from refgeo.sharpness.vectors import Combination, Vector, is_zero, norm
 
-Evaluation = tuple[float, Array]
+Evaluation = tuple[float, Any]
+"""The value, and the gradient as a `Vector`."""
 Watch = Callable[[int, float, float, float], bool]
 
 MOMENTUM = 0.75
 IMPROVING = 0.75
 NEGLIGIBLE = 1e-6
 """Share of the first step's value below which the gradient is rounding, and its direction means nothing."""
-_SMALL = 1 << 20
 STATIONARY = 0.01
 """Residual at which a run counts as converged."""
 
 
-def _of_usual_size(gradient: Array) -> Array:
-    """The gradient, or a multiple of it whose square neither underflows nor overflows; only its direction counts."""
-    largest = float(np.max(np.abs(gradient), initial=0.0)) if gradient.size < _SMALL else 1.0
-    return gradient if largest == 0.0 or 1e-100 < largest < 1e100 else gradient / largest
-
-
-def _with_momentum(z: Array, x: Array, previous: Array) -> Array:
+def _with_momentum(z: Any, x: Any, previous: Any) -> Any:
     return x + MOMENTUM * (z - x) + (1.0 - MOMENTUM) * (x - previous)
 
 
 @dataclass(frozen=True)
 class RoundBall:
-    """‖x‖₂ ≤ radius. A step never leaves the span of x, x⁻ and g, so it is found from their dot products."""
+    """‖x‖₂ ≤ radius. No step leaves the span of x, x⁻ and g, so that all three may be combinations of what is kept."""
 
     radius: float
 
-    def step(self, x: Array, previous: Array | None, gradient: Array, size: float) -> Array:
+    def step(self, x: Vector, previous: Vector | None, gradient: Vector, size: float) -> Vector:
         """P(x + ¾(z − x) + ¼(x − x⁻)) with z = P(x + size · g/‖g‖)."""
-        gradient = _of_usual_size(gradient)
-        vectors = (gradient, x) if previous is None else (gradient, x, previous)
-        products = gram(vectors)
-        direction, here, *earlier = np.eye(len(vectors))
-        z = self._scaled(here + size / math.sqrt(products[0, 0]) * direction, products)
-        if earlier:
-            z = self._scaled(_with_momentum(z, here, earlier[0]), products)
-        return combination(z, vectors)
+        z: Vector = self.within(x + size * (gradient / norm(gradient)))
+        moved: Vector = z if previous is None else self.within(_with_momentum(z, x, previous))
+        return moved
 
-    def _scaled(self, coefficients: Array, products: Array) -> Array:
-        length = math.sqrt(max(float(coefficients @ products @ coefficients), 0.0))
-        return coefficients if length <= self.radius else coefficients * (self.radius / length)
+    def within(self, x: Any) -> Any:
+        """The nearest point of the ball."""
+        length = norm(x)
+        return x if length <= self.radius else x * (self.radius / length)
 
-    def residual(self, x: Array, gradient: Array) -> float:
+    def residual(self, x: Vector, gradient: Vector) -> float:
         """‖P(x + ρ g/‖g‖) − x‖ / ρ."""
-        products = gram((x, _of_usual_size(gradient)))
-        length = math.sqrt(products[1, 1])
-        if length == 0.0:
-            return 0.0
-        there = self._scaled(np.array([1.0, self.radius / length]), products) - np.array([1.0, 0.0])
-        return math.sqrt(max(float(there @ products @ there), 0.0)) / self.radius
+        length = norm(gradient)
+        return norm(self.within(x + self.radius * (gradient / length)) - x) / self.radius if length > 0.0 else 0.0
 
-    def linear_gain(self, gradient: Array) -> float:
+    def linear_gain(self, gradient: Vector) -> float:
         """ρ‖g‖₂."""
-        return self.radius * float(np.linalg.norm(gradient))
+        return self.radius * norm(gradient)
 
     def random(self, direction: Array) -> Array:
         """The direction, scaled to the radius; 0 if it is nothing but rounding."""
         length = float(np.linalg.norm(direction))
         if length <= 1e-12 * math.sqrt(len(direction)):
             return np.zeros_like(direction)
-        return np.asarray(direction * (self.radius / length))
+        return np.asarray(direction * (self.radius / length), direction.dtype)
 
     def outermost(self, x: Array) -> Array:
         """The multiple of x whose length is the radius."""
-        return np.asarray(x * (self.radius / float(np.linalg.norm(x))))
+        return np.asarray(x * (self.radius / norm(x)), x.dtype)
 
 
 @dataclass(frozen=True)
@@ -130,7 +116,7 @@ class Run:
     Attributes
     ----------
     value, x
-        The best value and where it is.
+        The best value, and where it is as an array.
     values : ndarray
         The value at every evaluation, −inf where it was rejected.
     steps : ndarray
@@ -168,17 +154,17 @@ class AutoPGD:
     evaluate : callable
         Value and gradient; −inf where there is no value. Such a step is undone and the next one is half as long.
     ball : Ball
-    start : ndarray
+    start : array or Combination
     at_start : tuple
         Value and gradient at the start.
     """
 
-    def __init__(self, evaluate: Callable[[Array], Evaluation], ball: Ball, start: Array, at_start: Evaluation) -> None:
+    def __init__(self, evaluate: Callable[[Any], Evaluation], ball: Any, start: Vector, at_start: Evaluation) -> None:
         self.evaluate, self.ball = evaluate, ball
         self.size = self.tried = 2.0 * ball.radius
         self.value, self.gradient = at_start
         self.x = self.best = start
-        self.previous: Array | None = None
+        self.previous: Vector | None = None
         self.best_value, self.best_gradient = at_start
         self.improved = self.since = 0
         self.last = (self.size, self.best_value)
@@ -190,9 +176,7 @@ class AutoPGD:
     def advance(self) -> float:
         """A gradient step with momentum."""
         before = self.value
-        with one_thread(len(self.x)):
-            candidate = self.ball.step(self.x, self.previous, self.gradient, self.size)
-        value = self.evaluated(candidate)
+        value = self.evaluated(self.ball.step(self.x, self.previous, self.gradient, self.size))
         self.since += 1
         if value > -math.inf:
             self.improved += value > before
@@ -201,9 +185,20 @@ class AutoPGD:
             self.size, self.previous = 0.5 * min(self.size, self.ball.radius), None
         return value
 
-    def evaluated(self, candidate: Array) -> float:
+    @property
+    def state(self) -> Iterable[Vector | None]:
+        """What the search cannot go on without."""
+        return self.x, self.previous, self.best, self.gradient, self.best_gradient
+
+    def make_room(self, candidate: Vector) -> None:
+        """Forget the vectors that are not needed any more, where there is no room for another one."""
+        if isinstance(candidate, Combination) and candidate.span.is_full:
+            candidate.span.keep(one for one in (candidate, *self.state) if isinstance(one, Combination))
+
+    def evaluated(self, candidate: Vector) -> float:
         """The value at a candidate, which becomes the current iterate."""
         self.tried = self.size
+        self.make_room(candidate)
         value, gradient = self.evaluate(candidate)
         if value == -math.inf:
             return value
@@ -224,8 +219,7 @@ class AutoPGD:
 
     def residual(self) -> float:
         """Of the best point."""
-        with one_thread(len(self.best)):
-            return self.ball.residual(self.best, self.best_gradient)
+        return float(self.ball.residual(self.best, self.best_gradient))
 
 
 def maximise(search: AutoPGD, n_iter: int, watch: Watch, from_gradient: bool = False) -> Run | None:
@@ -251,4 +245,4 @@ def maximise(search: AutoPGD, n_iter: int, watch: Watch, from_gradient: bool = F
             return None
     known = len(values) == 1 or np.isfinite(values[1:]).any()
     residual = search.residual() if known else math.inf
-    return Run(search.best_value, search.best, np.array(values), np.array(steps), residual)
+    return Run(search.best_value, np.asarray(search.best), np.array(values), np.array(steps), residual)

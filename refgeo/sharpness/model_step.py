@@ -12,20 +12,21 @@ curvature rather than slope made that one large: then both are local maxima of n
 
 Where the loss is not nearly quadratic, models mislead: a prediction far above the best value is not tried, and after
 two evaluations that found nothing better the search is plain Auto-PGD. (`validation.search_methods` compares them.)
+
+Points and gradients are combinations of the vectors that the search keeps, so a model costs products of their
+coefficients; where few can be kept, models are made of the points since the last ones were dropped.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.sharpness.auto_pgd import AutoPGD, Ball, Evaluation
-from refgeo.sharpness.vectors import gram_of_many
-from refgeo.threads import one_thread
+from refgeo.sharpness.auto_pgd import AutoPGD, Evaluation, RoundBall
+from refgeo.sharpness.vectors import Combination, Vector
 from refgeo.trust_region import maximise_quadratic
 
 POINTS = 20
@@ -45,26 +46,38 @@ class ModelSteps(AutoPGD):
     Parameters
     ----------
     evaluate, ball, start, at_start
-        As for `AutoPGD`; the ball is round.
-    origin : tuple of ndarray
+        As for `AutoPGD`; the ball is round, and all vectors are combinations.
+    origin : tuple of Combination
         The ball's centre and the gradient there; with it the best point is in the span of the differences.
-    horizontal : callable
-        The projection onto the subspace in which all points lie but for rounding, which short differences magnify.
+    settled : callable
+        A combination without its vertical part, kept as a vector of its own: all points are horizontal but for
+        rounding, which short differences magnify.
     """
 
     def __init__(
         self,
-        evaluate: Callable[[Array], Evaluation],
-        ball: Ball,
-        start: Array,
+        evaluate: Callable[[Combination], Evaluation],
+        ball: RoundBall,
+        start: Combination,
         at_start: Evaluation,
-        origin: tuple[Array, Array],
-        horizontal: Callable[[Array], Array],
+        origin: tuple[Combination, Combination],
+        settled: Callable[[Combination], Combination],
     ) -> None:
         super().__init__(evaluate, ball, start, at_start)
-        self._origin, self._horizontal = origin, horizontal
-        self._points: deque[tuple[Array, Array]] = deque(maxlen=POINTS)
+        self._origin, self._settled = origin, settled
+        self._points: deque[tuple[Combination, Combination]] = deque(maxlen=POINTS)
         self._failures = 0
+
+    @property
+    def state(self) -> Iterable[Vector | None]:
+        """With the centre, and the gradient there."""
+        return *super().state, *self._origin
+
+    def make_room(self, candidate: Vector) -> None:
+        """Where there is none, the points that models are made of go."""
+        if isinstance(candidate, Combination) and candidate.span.is_full:
+            self._points.clear()
+        super().make_room(candidate)
 
     def move(self, iteration: int, n_iter: int) -> float:
         """A proposal where one is due, else a gradient step."""
@@ -72,18 +85,18 @@ class ModelSteps(AutoPGD):
         if iteration == n_iter // 2 + 1 and iteration < n_iter:
             proposal = self._opposite()
         elif self._failures < MOST_FAILURES and (iteration % EVERY == 0 or iteration == n_iter):
-            with one_thread(len(self.x)):
-                proposal = self._model_maximizer()
+            proposal = self._model_maximizer()
         return self.advance() if proposal is None else self._try(proposal)
 
-    def evaluated(self, candidate: Array) -> float:
+    def evaluated(self, candidate: Vector) -> float:
         """The value at a candidate, which is remembered."""
         value = super().evaluated(candidate)
         if value > -math.inf:
+            assert isinstance(candidate, Combination)
             self._points.append((candidate, self.gradient))
         return value
 
-    def _try(self, candidate: Array) -> float:
+    def _try(self, candidate: Combination) -> float:
         """Evaluate a proposal; if it is not the best point, the search goes on from where it was."""
         here = (self.x, self.previous, self.value, self.gradient)
         best_before = self.best_value
@@ -95,35 +108,40 @@ class ModelSteps(AutoPGD):
             self.previous = None
         return value
 
-    def _opposite(self) -> Array | None:
+    def _opposite(self) -> Combination | None:
         """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
         if self.best_value <= 0.0:
             return None
         x, gradient = self._origin
-        return -self.best if 4.0 * float(np.dot(gradient, self.best - x)) <= self.best_value else None
+        assert isinstance(self.best, Combination)
+        return -self.best if 4.0 * (gradient @ (self.best - x)) <= self.best_value else None
 
-    def _model_maximizer(self) -> Array | None:
+    def _model_maximizer(self) -> Combination | None:
         """The model's maximizer over the ball, expanded about the best point; None without points or belief."""
         best, best_gradient, radius = self.best, self.best_gradient, self.ball.radius
+        assert isinstance(best, Combination)
         others = [point for point in (self._origin, *self._points) if point[0] is not best]
         if len(others) < 3:
             return None
-        D = np.stack([x - best for x, _ in others])
-        Y = np.stack([gradient - best_gradient for _, gradient in others])
-        squares, U = np.linalg.eigh(gram_of_many(D))
+        span, W = best.span, best.span.products
+        D = np.array([span.padded((x - best).coefficients) for x, _ in others])
+        Y = np.array([span.padded((gradient - best_gradient).coefficients) for _, gradient in others])
+        squares, U = np.linalg.eigh(D @ W @ D.T)
         lengths = np.sqrt(np.maximum(squares, 0.0))
         kept = lengths > _INDEPENDENT * lengths[-1]
         if not kept.any():
             return None
         lengths, U = lengths[kept], U[:, kept]
         # D = U diag(lengths) Q, so D⁺ = Qᵀ diag(1/lengths) Uᵀ; damped, so that rounding is not divided by nothing
-        Q = (U / lengths).T.astype(D.dtype) @ D
+        Q = (U / lengths).T @ D
         damped = lengths / (lengths**2 + (_REGULAR * lengths[-1]) ** 2)
-        B = damped[:, None] * (U.T @ (Y @ Q.T))
+        B = damped[:, None] * (U.T @ (Y @ W @ Q.T))
         B = 0.5 * (B + B.T)
-        c = (Q @ best_gradient).astype(np.float64) - B @ (Q @ best)
+        c = Q @ W @ span.padded(best_gradient.coefficients) - B @ (Q @ W @ span.padded(best.coefficients))
         found = maximise_quadratic(c, B, radius)
         if found.upper > BELIEVED * self.best_value:
             return None
-        x = self._horizontal(found.x.astype(Q.dtype) @ Q)
-        return np.asarray(x * min(1.0, radius / max(float(np.linalg.norm(x)), 1e-300)))
+        proposal = Combination(span, found.x @ Q)
+        self.make_room(proposal)
+        settled: Combination = self.ball.within(self._settled(proposal))
+        return settled

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array, Order
 from refgeo.errors import NO_GEODESIC, NotFiniteError
-from refgeo.metrics.product import ProductMetric, ProductTangentSpace
+from refgeo.metrics.product import Blocks, ProductMetric, ProductTangentSpace
 from refgeo.metrics.tangent_space import Metric, as_metric
 from refgeo.pair import Pair
-from refgeo.sharpness.vectors import is_zero
+from refgeo.sharpness.vectors import Combination, Precise, Vector, is_zero
 from refgeo.threads import one_thread
 
 LossAndGradient = Callable[..., tuple[float, Any]]
@@ -71,33 +71,59 @@ class Geometry:
         blocks = sum(int(np.prod(part.block_shape)) for part in self.space.spaces.values())
         return float(self.space.norm(self.space.point)) / math.sqrt(blocks)
 
-    def gradients(self, grads: Any, dtype: Any) -> dict[str, Any]:
+    def gradients(self, grads: Any, dtype: Any) -> Mapping[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
-        grads = self.parameters.gradients(grads)
-        return {name: checked_gradient(name, grads, space.point, dtype) for name, space in self.space.spaces.items()}
+        points = {name: space.point for name, space in self.space.spaces.items()}
+        return _CheckedGradients(self.parameters.gradients(grads), points, dtype)
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
         with one_thread(len(x)):
-            vector = self.space.from_coordinates(x)
+            parts = self.space.parts(Precise(x, np.float64))
+            vector = Blocks({name: space.from_coordinates(*next(parts)) for name, space in self.space.spaces.items()})
         return vector[ONLY] if self.parameters.single else vector
 
-    def horizontal(self, x: Array) -> Array:
-        """The horizontal part of coordinates."""
-        with one_thread(len(x)):
-            vector = self.space.horizontal_projection(self.space.from_coordinates(x))
-            return self.space.to_coordinates(vector).astype(x.dtype, copy=False)
+    def horizontal(self, x: Vector | Precise, dtype: Any = np.float64) -> Array:
+        """The horizontal part of coordinates, block by block."""
+        found: Array = np.empty(x.shape, dtype)
+        with one_thread(len(found)):
+            for space, (part, place) in zip(self.space.spaces.values(), self.space.parts(x, found), strict=True):
+                v = space.horizontal_projection(space.from_coordinates(part))
+                place[...] = space.to_coordinates(v)
+        return found
 
-    def point(self, x: Array, order: Order) -> Any | None:
+    def point(self, x: Vector | Precise, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, in the precision of x."""
         if is_zero(x):
             here = self.space.point if x.dtype == np.float64 else self.space.point_at(x, 1)
             return self.parameters.assembled(here)
         try:
-            with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
+            with one_thread(x.shape[0]), np.errstate(over="ignore", invalid="ignore"):
                 return self.parameters.assembled(self.space.point_at(x, order))
         except NO_GEODESIC:
             return None
+
+
+class _CheckedGradients(Mapping[str, Any]):
+    """Somebody's gradients, each checked and converted where it is asked for, so that there is one at a time."""
+
+    def __init__(self, grads: Mapping[str, Any], points: Mapping[str, Any], dtype: Any) -> None:
+        self._grads, self._points, self._dtype = grads, points, dtype
+
+    def __getitem__(self, name: str) -> Any:
+        block = checked_gradient(name, self._grads, self._points[name], self._dtype)
+        if not all(_is_finite(factor) for factor in as_factors(block)):
+            raise NotFiniteError("value_and_grad: a gradient is not finite")
+        return block
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
 
 
 def _is_finite(array: Array) -> bool:
@@ -158,6 +184,17 @@ def _checked_array(what: str, value: Any, shape: tuple[int, ...], dtype: Any) ->
 class Increase(ABC):
     """x ↦ L(at x) − L(at the origin), with its gradient in x.
 
+    Parameters
+    ----------
+    value_and_grad : callable
+    params
+    length : int
+        Of x.
+    dtype : "float64" or "float32"
+        The precision of the points that the loss gets.
+    kept : "float64" or "float32"
+        That of vectors that are kept: gradients, directions.
+
     Attributes
     ----------
     origin : ndarray
@@ -168,20 +205,23 @@ class Increase(ABC):
         The user's function, and the parameters.
     """
 
-    def __init__(self, value_and_grad: LossAndGradient, params: Any, origin: Array) -> None:
-        self.source, self.origin = (value_and_grad, params), origin
-        self.loss, self.gradient_at_origin = self._evaluate(origin)
+    def __init__(
+        self, value_and_grad: LossAndGradient, params: Any, length: int, dtype: str = "float64", kept: str = "float64"
+    ) -> None:
+        self.source, self.dtype, self.kept = (value_and_grad, params), np.dtype(dtype), np.dtype(kept)
+        self.origin: Array = np.zeros(length, self.kept)
+        self.loss, self.gradient_at_origin = self._evaluate(Precise(self.origin, self.dtype))
         if not math.isfinite(self.loss):
             raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
 
-    def __call__(self, x: Array) -> tuple[float, Array]:
+    def __call__(self, x: Vector) -> tuple[float, Array]:
         """Value and gradient; −inf where there is none."""
-        loss, gradient = self._evaluate(x)
+        loss, gradient = self._evaluate(x if isinstance(x, Combination) else Precise(x, self.dtype))
         return loss - self.loss, gradient
 
     @abstractmethod
-    def _evaluate(self, x: Array) -> tuple[float, Array]:
-        """The loss itself, and its gradient."""
+    def _evaluate(self, x: Combination | Precise) -> tuple[float, Array]:
+        """The loss itself, and its gradient, in the precision of vectors that are kept."""
 
     @property
     @abstractmethod
@@ -193,7 +233,7 @@ class Increase(ABC):
         """A direction for a random start."""
 
     @abstractmethod
-    def horizontal(self, x: Array) -> Array:
+    def horizontal(self, x: Vector) -> Array:
         """The part of x that is to be searched."""
 
     @abstractmethod
@@ -218,8 +258,8 @@ class Objective(Increase):
     order : 1, 2 or "exact"
     gradient_order : 1, 2 or "exact"
         The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
-    dtype : "float64" or "float32"
-        Of the coordinates, and of the points that the loss gets.
+    dtype, kept
+        As for `Increase`.
     """
 
     def __init__(
@@ -229,31 +269,37 @@ class Objective(Increase):
         order: Order,
         gradient_order: Order,
         dtype: str = "float64",
+        kept: str | None = None,
     ) -> None:
         self.geometry, self._order, self._gradient_order = geometry, order, gradient_order
-        super().__init__(value_and_grad, geometry.parameters.given, np.zeros(geometry.space.n_coordinates, dtype))
+        super().__init__(value_and_grad, geometry.parameters.given, geometry.space.n_coordinates, dtype, kept or dtype)
 
-    def _evaluate(self, x: Array) -> tuple[float, Array]:
+    def _evaluate(self, x: Combination | Precise) -> tuple[float, Array]:
         if "exact" in (self._order, self._gradient_order) and not is_zero(x):
-            x = self.geometry.horizontal(x)  # it is, but for rounding, and closed forms are of horizontal geodesics
-        point = self.geometry.point(x, self._order)
-        if point is None:
-            return -math.inf, self.origin
+            # it is, but for rounding, and closed forms are of horizontal geodesics
+            x = Precise(self.geometry.horizontal(x, self.dtype), self.dtype)
         try:
-            loss, grads = checked_evaluation(self.source[0](point))
+            loss, grads = self._loss_at(x)
         except NotFiniteError:  # by a Pair, for example, that is made of its gradient
             if is_zero(x):
                 raise
             return -math.inf, self.origin
         if not math.isfinite(loss):
             return -math.inf, self.origin
-        blocks = self.geometry.gradients(grads, x.dtype)
-        with one_thread(len(x)), np.errstate(over="ignore", invalid="ignore"):
-            if not all(_is_finite(factor) for block in blocks.values() for factor in as_factors(block)):
+        gradient = np.empty(x.shape, self.kept)
+        blocks = self.geometry.gradients(grads, self.dtype)
+        with one_thread(len(gradient)), np.errstate(over="ignore", invalid="ignore"):
+            try:
+                self.geometry.space.gradient_at(x, blocks, self._gradient_order, gradient)
+            except NotFiniteError:
                 return -math.inf, self.origin
-            gradient = self.geometry.space.gradient_at(x, blocks, self._gradient_order)
             is_finite = _is_finite(gradient)
         return (loss, gradient) if is_finite else (-math.inf, self.origin)
+
+    def _loss_at(self, x: Combination | Precise) -> tuple[float, Any]:
+        """The user's loss and gradients; the point is not kept."""
+        point = self.geometry.point(x, self._order)
+        return (-math.inf, None) if point is None else checked_evaluation(self.source[0](point))
 
     @property
     def size(self) -> float:
@@ -270,7 +316,7 @@ class Objective(Increase):
         if not groups or self.geometry.space.dim == 0:
             return
         value_and_grad, _ = self.source
-        dtype = self.origin.dtype
+        dtype = self.dtype
 
         def loss(blocks: Mapping[str, Any]) -> float:
             moved = {name: _in(dtype, block) for name, block in blocks.items()}
@@ -298,8 +344,9 @@ class Objective(Increase):
             return 0.0
         found = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            for name, v in self.geometry.space.from_coordinates(np.asarray(x, dtype=np.float64)).items():
-                space = self.geometry.space.spaces[name]
+            parts = self.geometry.space.parts(Precise(x, np.float64))
+            for space in self.geometry.space.spaces.values():
+                v = space.from_coordinates(*next(parts))
                 length = space.norm(v)
                 half = 0.5 * space.norm(space.christoffel(v))
                 found = max(found, float(np.max(half / np.where(length > 0.0, length, 1.0), initial=0.0)))
@@ -307,11 +354,11 @@ class Objective(Increase):
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.horizontal(self.geometry.space.normal_coordinates(rng).astype(self.origin.dtype, copy=False))
+        return self.horizontal(self.geometry.space.normal_coordinates(rng).astype(self.kept, copy=False))
 
-    def horizontal(self, x: Array) -> Array:
+    def horizontal(self, x: Vector) -> Array:
         """The horizontal part of coordinates."""
-        return self.geometry.horizontal(x)
+        return self.geometry.horizontal(x if isinstance(x, Combination) else Precise(x, np.float64), self.kept)
 
     def tangent_vector(self, x: Array) -> Any:
         """ξ of coordinates x, of the type of the parameters."""

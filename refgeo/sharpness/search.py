@@ -12,23 +12,32 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from refgeo.arguments import Array, integer, one_of, seed_of
-from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Evaluation, Run, maximise
+from refgeo.arguments import Array, integer, number, one_of, seed_of
+from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Evaluation, RoundBall, Run, maximise
 from refgeo.sharpness.gradient_check import verify, verify_unchanged
-from refgeo.sharpness.model_step import ModelSteps
+from refgeo.sharpness.model_step import POINTS, ModelSteps
 from refgeo.sharpness.objective import Increase
 from refgeo.sharpness.result import Progress, SharpnessResult
-from refgeo.sharpness.vectors import is_zero
+from refgeo.sharpness.vectors import Combination, Span, Vector, is_zero
 from refgeo.threads import one_thread
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_SHORTEST_START = 2.0**-20
-
+_HALVINGS = 20
+"""Of a random start that has no value."""
 
 METHODS = ("model_steps", "auto_pgd")
+_LEAST = 6
+"""Vectors that a search cannot do without, with one that is being made; for a while there can be two more."""
+_FULL = {"model_steps": POINTS + 5, "auto_pgd": 12}
+"""Vectors with which nothing is left out; Auto-PGD alone makes room less often."""
+_PLENTY = 48e6
+"""Bytes that vectors may take whatever the size of the parameters."""
+_BESIDE = 4.0
+"""What a search needs beside these vectors: a point, a factorisation and temporaries, in sizes of the parameters in
+float32."""
 
 
 class Effort:
@@ -43,17 +52,37 @@ class Effort:
         workers: int,
         callback: Callback | None,
         verify: bool,
+        memory: float | None = None,
     ) -> None:
         self.method = one_of("method", method, METHODS)
         self.n_iter, self.n_restarts = integer("n_iter", n_iter), integer("n_restarts", n_restarts)
         self.seed = seed_of(rng)  # drawn once, so that results do not depend on the number of workers
         self.workers = integer("workers", workers)
         self.callback, self.verify = callback, bool(verify)
+        self.memory = None if memory is None else number("memory", memory, "bytes", above=0.0)
+        self.kept, self.vectors = "float64", _FULL[self.method]
+
+    def plan(self, length: int, dtype: str = "float64") -> None:
+        """How many vectors are kept, and in which precision, so that they fit."""
+        single, full = 4.0 * length, _FULL[self.method]
+        room = max(_LEAST * single, _PLENTY) if self.memory is None else self.memory - _BESIDE * single
+        room /= self.workers
+        self.kept = dtype if 2.0 * full * single <= room else "float32"
+        self.vectors = min(full, int(room / (single if self.kept == "float32" else 2.0 * single)) if length else full)
+        if self.memory is None:
+            self.vectors = max(self.vectors, _LEAST)
+        elif self.vectors < _LEAST:
+            needed = (_BESIDE + _LEAST * self.workers) * single
+            fewer = "; fewer workers need less" if self.workers > 1 else ""
+            raise ValueError(
+                f"memory: expected at least {needed:.2g} bytes for {length} coordinates in {self.workers} threads, got "
+                f"{self.memory:.2g}{fewer}"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:
         """For the record."""
-        return {name: getattr(self, name) for name in ("method", "n_iter", "n_restarts", "seed")}
+        return {name: getattr(self, name) for name in ("method", "n_iter", "n_restarts", "seed", "vectors", "kept")}
 
 
 def in_order(
@@ -199,7 +228,6 @@ class _BatchSearch:
     ) -> None:
         self.objective, self.batch, self.effort = objective, batch, effort
         self.workers, self.watcher, self.settings = workers, watcher, settings
-        self.at_origin: Evaluation = (0.0, objective.gradient_at_origin)
         self._lock = threading.Lock()
         self.evaluations = self.rejected = 0
 
@@ -219,7 +247,7 @@ class _BatchSearch:
 
     def _over_one(self, ball: Ball, smaller: Array | None) -> tuple[SharpnessResult, Array]:
         starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
-        runs = list(in_order(lambda start: self._from_start(ball, start), starts, self.workers, self.watcher.abort))
+        runs = in_order(lambda start: self._from_start(ball, start), starts, self.workers, self.watcher.abort)
         best = max(runs, key=lambda run: run.value)
         if smaller is not None and not is_zero(smaller):
             further = self._from_smaller(ball, smaller, best.value)
@@ -227,46 +255,34 @@ class _BatchSearch:
         return self._result(ball, best), best.x
 
     def _from_start(self, ball: Ball, start: int) -> Run:
+        climb = _Climb(self, ball, start)
         if start == 0 and not is_zero(self.objective.gradient_at_origin):
-            found = self._climbed(ball, start, self.objective.origin, self.at_origin, from_gradient=True)
+            found = climb.run(climb.origin, climb.at_origin, from_gradient=True)
             if found is not None:
                 return found
         rng = np.random.default_rng([self.effort.seed, self.batch, start])
-        x, evaluation = ball.random(self.objective.random_direction(rng)), self.at_origin
-        while not is_zero(x):
-            evaluation = self._evaluated(ball, start, x)
+        climb = _Climb(self, ball, start)
+        x = climb.put(ball.random(self.objective.random_direction(rng)))
+        for _ in range(_HALVINGS if not is_zero(x) else 0):
+            evaluation = climb.evaluated(x)
             if evaluation[0] > -math.inf:
                 break
-            x = 0.5 * x if np.max(np.abs(x)) > _SHORTEST_START * ball.radius / math.sqrt(len(x)) else 0.0 * x
-        found = self._climbed(ball, start, x, self.at_origin if is_zero(x) else evaluation)
+            x = 0.5 * x
+        else:
+            x, evaluation = climb.origin, climb.at_origin
+        found = climb.run(x, evaluation)
         assert found is not None
         return found
 
     def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run | None:
         """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
-        x = ball.outermost(x)
-        evaluation = self._evaluated(ball, 0, x)
-        return self._climbed(ball, 0, x, evaluation) if evaluation[0] > to_beat else None
+        climb = _Climb(self, ball, 0)
+        moved = climb.put(ball.outermost(x))
+        evaluation = climb.evaluated(moved)
+        return climb.run(moved, evaluation) if evaluation[0] > to_beat else None
 
-    def _climbed(
-        self, ball: Ball, start: int, x: Array, evaluation: Evaluation, from_gradient: bool = False
-    ) -> Run | None:
-        def watch(iteration: int, value: float, best: float, step: float) -> bool:
-            return self.watcher.tell(self.batch, start, iteration, value, best, step, ball.radius)
-
-        if self.effort.method == "auto_pgd":
-            climb = AutoPGD(self._counted, ball, x, evaluation)
-        else:
-            origin = (self.objective.origin, self.objective.gradient_at_origin)
-            climb = ModelSteps(self._counted, ball, x, evaluation, origin, self.objective.horizontal)
-        return maximise(climb, self.effort.n_iter, watch, from_gradient)
-
-    def _evaluated(self, ball: Ball, start: int, x: Array) -> Evaluation:
-        evaluation = self._counted(x)
-        self.watcher.tell(self.batch, start, 0, evaluation[0], evaluation[0], 0.0, ball.radius)
-        return evaluation
-
-    def _counted(self, x: Array) -> Evaluation:
+    def counted(self, x: Vector) -> tuple[float, Array]:
+        """One more evaluation."""
         value, gradient = self.objective(x)
         with self._lock:
             self.evaluations += 1
@@ -291,6 +307,53 @@ class _BatchSearch:
             settings=self.settings,
             bend=0.0 if nothing else self.objective.bend(best.x),
         )
+
+
+class _Climb:
+    """One start's search, with vectors of its own: combinations of a few where the ball is round, else arrays."""
+
+    def __init__(self, search: _BatchSearch, ball: Ball, start: int) -> None:
+        self._search, self._ball, self._start = search, ball, start
+        objective, effort = search.objective, search.effort
+        is_round = isinstance(ball, RoundBall)
+        self._span = Span(len(objective.origin), objective.kept, objective.dtype, effort.vectors) if is_round else None
+        self.origin: Vector = objective.origin if self._span is None else self._span.zero()
+        gradient = objective.gradient_at_origin
+        self.at_origin: Evaluation = (0.0, gradient if self._span is None else self._span.add(gradient, own=False))
+
+    def put(self, x: Array) -> Vector:
+        """An array as a vector of this search."""
+        return x if self._span is None else self._span.add(x)
+
+    def evaluated(self, x: Vector) -> Evaluation:
+        """The first evaluation of a search, which is told of."""
+        value, gradient = self._evaluate(x)
+        self._search.watcher.tell(self._search.batch, self._start, 0, value, value, 0.0, self._ball.radius)
+        return value, gradient
+
+    def run(self, x: Vector, evaluation: Evaluation, from_gradient: bool = False) -> Run | None:
+        """From x to the end."""
+        search, ball = self._search, self._ball
+
+        def watch(iteration: int, value: float, best: float, step: float) -> bool:
+            return search.watcher.tell(search.batch, self._start, iteration, value, best, step, ball.radius)
+
+        if search.effort.method == "auto_pgd":
+            climb = AutoPGD(self._evaluate, ball, x, evaluation)
+        else:
+            assert isinstance(ball, RoundBall)
+            assert isinstance(x, Combination)
+            assert isinstance(self.origin, Combination)
+            origin = (self.origin, self.at_origin[1])
+            climb = ModelSteps(self._evaluate, ball, x, evaluation, origin, self._settled)
+        return maximise(climb, search.effort.n_iter, watch, from_gradient)
+
+    def _settled(self, x: Combination) -> Combination:
+        return x.span.add(self._search.objective.horizontal(x))
+
+    def _evaluate(self, x: Vector) -> Evaluation:
+        value, gradient = self._search.counted(x)
+        return (value, gradient) if value == -math.inf else (value, self.put(gradient))
 
 
 def _mean(found: list[SharpnessResult]) -> SharpnessResult:

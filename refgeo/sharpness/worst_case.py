@@ -41,6 +41,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
+    memory: float | None = None,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
 
@@ -68,7 +69,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         Of the geodesics; 2 is the paper's (4/5).
     method : "model_steps" or "auto_pgd"
         "auto_pgd" is Alg. 1 literally. "model_steps" spends every fourth evaluation, and the last, on the maximum of a
-        quadratic model made of the 20 latest points, as long as that pays; it keeps 40 vectors of the parameters' size.
+        quadratic model made of the 20 latest points, as long as that pays; of fewer where memory is short.
     n_iter : int
         Iterations of each start. Each takes one evaluation of the loss and its gradient.
     n_restarts : int
@@ -97,6 +98,10 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         symmetry the loss has not, after a few more evaluations if it has changed (`refgeo.symmetry.verify`). Evaluate
         at θ once more after the search of every batch: an error says that the loss has changed. None of these
         evaluations is counted, and all but the last are of the first batch only.
+    memory : float, optional
+        Bytes that the search may need beside the loss. Default: 12 times the size of the moving parameters in float32,
+        or what 25 vectors in double precision take if that is at most 48 MB. With less memory the search keeps vectors
+        in single precision, and fewer of them; ``result.settings`` says how many, and in which precision.
 
     Returns
     -------
@@ -107,7 +112,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     Raises
     ------
     ValueError
-        Loss or gradient at θ itself is not finite; an argument is out of range.
+        Loss or gradient at θ itself is not finite; an argument is out of range; `memory` is not enough.
     TypeError
         Something is of the wrong kind; the message says what was expected.
 
@@ -124,7 +129,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = Effort(method, n_iter, n_restarts, rng, workers, callback, verify)
+    effort = Effort(method, n_iter, n_restarts, rng, workers, callback, verify, memory)
     radii, order = radii_listed(rho), order_of(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
@@ -132,6 +137,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     geometry = Geometry(params, metric)
     if dtype == "float32":
         _refuse_rounding(geometry, min(radii))
+    effort.plan(geometry.space.n_coordinates, dtype)
     settings = {
         "sharpness": "worst case",
         "metric": repr(metric),
@@ -142,7 +148,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
 
     def objective(batch: Any) -> Objective:
         loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
-        return Objective(loss, geometry, order, order if gradient == "exact" else 1, dtype)
+        return Objective(loss, geometry, order, order if gradient == "exact" else 1, dtype, effort.kept)
 
     results = search(objective, batches, [RoundBall(radius) for radius in radii], effort, settings)
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
