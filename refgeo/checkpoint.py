@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.errors import LossFileError
+from refgeo.extras import require
 from refgeo.files import imported, write_text
 from refgeo.metrics.product import ProductMetric
-from refgeo.networks.geometry import block_metric, moving
+from refgeo.networks.geometry import moving
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.sharpness import SharpnessResult, adaptive_sharpness, worst_case_sharpness
@@ -134,8 +135,8 @@ def _function(loss: Path) -> Callable[[Path, Network], Any]:
 
 
 def geometry(checkpoint: Checkpoint, metric: str) -> ProductMetric:
-    """The paper's product metric of the blocks that move."""
-    return block_metric(checkpoint.network.blocks, metric, frozen=checkpoint.frozen)
+    """The product metric of the blocks that move, as the network's layout has it."""
+    return checkpoint.network.metric(metric, frozen=checkpoint.frozen)
 
 
 def measure(
@@ -205,6 +206,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def check_plot(path: Path) -> None:
     """Whether matplotlib is there and can write such a file: an error before the searches."""
+    require("--plot", "plot", "matplotlib")
     import matplotlib.backends.backend_agg as agg
 
     known = agg.FigureCanvasAgg.get_supported_filetypes()
@@ -228,16 +230,15 @@ def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> 
     plt.close(figure)
 
 
-def table(found: Mapping[str, list[SharpnessResult]]) -> Any:
-    """For `rich`: a row for each metric and radius."""
-    from rich import box
-    from rich.table import Table
+HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluations':>12s}  converged"
+"""Of the `lines` of results."""
 
-    shown = Table("metric", "ρ", "sharpness", "loss", "evaluations", "", box=box.SIMPLE)
-    for name, results in found.items():
-        for result in results:
-            note = result.advice if result.needs_advice else ""
-            shown.add_row(
-                name, f"{result.rho:g}", f"{result.value:.6g}", f"{result.loss:.6g}", str(result.n_evaluations), note
-            )
-    return shown
+
+def lines(name: str, result: SharpnessResult) -> Iterator[str]:
+    """A result, and below it what to try where it is not to be taken as it is."""
+    yield (
+        f"{name:10s} {result.rho:9.4g} {result.value:13.6g} {result.loss:12.6g} {result.n_evaluations:12d}  "
+        f"{'yes' if result.converged else 'no'}"
+    )
+    if result.needs_advice:
+        yield f"           {result.advice}"

@@ -7,7 +7,9 @@ import contextlib
 import io
 import os
 import shlex
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +21,10 @@ from refgeo.errors import LossFileError
 if TYPE_CHECKING:
     from refgeo.conformance import Report
 
-PASSED, FAILED, USAGE = 0, 1, 2
+PASSED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+LINE_EVERY = 10.0
+"""Seconds between lines of progress, where there is no terminal."""
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -58,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         print("refgeo: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,12 +87,11 @@ def _check_parser(commands: Any) -> None:
     check.add_argument(
         "backend", nargs="?", help="module, module:object or file.py; default: the paper's formulas, literally"
     )
-    check.add_argument(
-        "--checks", type=_names, help="only these, separated by commas: inner_product, horizontal_projection, "
-        "riemannian_gradient, riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), "
-        "christoffel.koszul (a law)",
+    _several(
+        check, "--checks", "only these: inner_product, horizontal_projection, riemannian_gradient, "
+        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.koszul (a law)",
     )  # fmt: skip
-    _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES)
+    _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
     check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     check.add_argument(
@@ -118,7 +122,8 @@ def _vectors_parser(commands: Any) -> None:
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
     write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
     write.add_argument("--quiet", action="store_true", help="no progress bar")
-    _point_arguments(write, ["quick", "full"], _DTYPES[:2])  # not all files and languages have the others
+    # not all files and languages have the other types, and no file says what M_G between the two metrics is
+    _point_arguments(write, ["quick", "full"], _DTYPES[:2], "inv or mix")
     grade = verbs.add_parser(
         "grade",
         help="judge results that were computed from them",
@@ -139,16 +144,15 @@ def _network_parsers(commands: Any) -> None:
         "blocks: see help('refgeo.checkpoint').",
     )
     sharpness.set_defaults(run=_sharpness)
-    sharpness.add_argument(
-        "--metric", nargs="+", default=["inv", "mix", "adaptive"], help='"inv", "mix", "s=0.5", "adaptive" (the first '
-        "two and the last)"
-    )  # fmt: skip
-    sharpness.add_argument("--rho", nargs="+", type=float, default=[0.1], help="radii (0.1)")
+    _several(sharpness, "--metric", "inv, mix, s=0.5, adaptive (default: inv, mix and adaptive)", spaced=True)
+    _several(sharpness, "--rho", "radii (default: 0.1)", convert=float, spaced=True)
     sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics (2)")
     sharpness.add_argument("--n-iter", type=int, default=20, help="iterations of a search (20)")
     sharpness.add_argument("--n-restarts", type=int, default=1, help="starts of a search (1)")
     sharpness.add_argument("--seed", type=int, default=0)
     sharpness.add_argument("--dtype", default="float64", choices=_DTYPES[:2], help="of the search's vectors (float64)")
+    sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
+                           "(default: 12 times the moving parameters in float32)")  # fmt: skip
     sharpness.add_argument("--plot", type=Path, metavar="FILE", help="also draw it (needs the extra plot)")
     verify = commands.add_parser(
         "verify",
@@ -169,8 +173,38 @@ def _network_parsers(commands: Any) -> None:
         parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str]) -> None:
-    parser.add_argument("--metric", action="append", help='"inv", "mix" or "s=0.5": only this metric (repeatable)')
+class _Several(argparse.Action):
+    """Several values: separated by commas, or the option given again."""
+
+    def __init__(self, *arguments: Any, convert: Callable[[str], Any], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._convert = convert
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        """Add what came to what came before."""
+        given = values if isinstance(values, list) else [values]
+        texts = [part.strip() for text in given for part in text.split(",")]
+        try:
+            found = [self._convert(text) for text in texts if text]
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        if not found:
+            raise argparse.ArgumentError(self, "expected values separated by commas")
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
+
+
+def _several(
+    parser: argparse.ArgumentParser, name: str, what: str, convert: Callable[[str], Any] = str, spaced: bool = False
+) -> None:
+    """An option with several values; `spaced` ones may have spaces between them, where no other argument follows."""
+    parser.add_argument(
+        name, action=_Several, convert=convert, nargs="+" if spaced else None, metavar=name[2:].upper() + ",...",
+        help=f"{what}; separated by commas",
+    )  # fmt: skip
+
+
+def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str], metrics: str) -> None:
+    _several(parser, "--metric", f"only this metric: {metrics}")
     parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
     parser.add_argument("--dtype", default="float64", choices=dtypes)
     fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""
@@ -208,13 +242,6 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise argparse.ArgumentTypeError("expected names separated by commas")
-    return names
-
-
 def _outputs(options: argparse.Namespace) -> dict[str, Path]:
     """Format to absolute path; what cannot be written is an error before the run rather than after it."""
     chosen: dict[str, Path] = {}
@@ -230,9 +257,9 @@ def _outputs(options: argparse.Namespace) -> dict[str, Path]:
             raise ValueError(f"--{name}: {file} is asked for twice; expected a file for each format")
         chosen[name] = file.resolve()
     if "html" in chosen:
-        from refgeo.conformance.render.html import require
+        from refgeo.conformance.render.html import require_html
 
-        require()
+        require_html()
     return chosen
 
 
@@ -252,16 +279,33 @@ def _deliver(report: Report, outputs: dict[str, Path], strict: bool = False) -> 
 
 @contextlib.contextmanager
 def _progress(options: argparse.Namespace, what: str = "checking") -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on the terminal, if there is one."""
+    """A bar on a terminal; in a file or pipe a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
+    if options.quiet or not console.is_terminal:
+        yield (lambda *_: None) if options.quiet else _lines(what, sys.stderr)
+        return
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
-    console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
-    with Progress(*columns, console=console, transient=True, disable=options.quiet or not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+def _lines(what: str, stream: Any) -> Callable[[int, int, str], None]:
+    """Progress as lines of text, `LINE_EVERY` seconds apart."""
+    begun = last = time.monotonic()
+
+    def show(done: int, total: int, of: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_EVERY:
+            last = now
+            print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s", file=stream, flush=True)
+
+    return show
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -321,12 +365,12 @@ def _loaded(options: argparse.Namespace, *files: str) -> Any:
 
 
 def _sharpness(options: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from refgeo import checkpoint
     from refgeo.metrics.pair import pair_metric
 
-    for name in options.metric:
+    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or [0.1])
+    for name in metrics:
         if name != checkpoint.ADAPTIVE:
             pair_metric(name, argument="--metric")
     if options.plot is not None:
@@ -334,19 +378,49 @@ def _sharpness(options: argparse.Namespace) -> int:
     loaded = _loaded(options, "json", "plot")
     found: dict[str, Any] = {}
     order: Any = options.order if options.order == "exact" else int(options.order)
-    with _progress(options, "searching") as show:
+    memory = None if options.memory is None else 1e9 * options.memory
+    print(checkpoint.HEADER)
+    with _interruptible() as interrupted, _progress(options, "searching") as show:
+
+        def heard(name: str, done: int, total: int) -> None:
+            show(done, total, name)
+            if interrupted():
+                raise StopIteration  # which gives what has been found so far
+
         measured = checkpoint.measure(
-            loaded, options.metric, sorted(options.rho), lambda name, done, total: show(done, total, name),
-            order=order, n_iter=options.n_iter, n_restarts=options.n_restarts, rng=options.seed, dtype=options.dtype,
+            loaded, metrics, radii, heard, order=order, n_iter=options.n_iter, n_restarts=options.n_restarts,
+            rng=options.seed, dtype=options.dtype, memory=memory,
         )  # fmt: skip
         for name, results in measured:
             found[name] = results
-            if options.json is not None:  # after each metric: an interruption loses one
+            print("\n".join(line for result in results for line in checkpoint.lines(name, result)), flush=True)
+            if options.json is not None:  # after each metric: what kills the process takes one
                 checkpoint.write_json(options.json, checkpoint.document(loaded, found))
-    Console().print(checkpoint.table(found))
+            if interrupted():
+                break
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.path.name)
+    if interrupted():
+        print("refgeo: interrupted; the last search above was stopped before its end", file=sys.stderr)
+        return INTERRUPTED
     return PASSED
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts."""
+    seen: list[int] = []
+
+    def note(signal_number: int, frame: Any) -> None:
+        seen.append(signal_number)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _verify(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """The quotients of this package as manifolds of Pymanopt, whose optimisers then run on them.
 
-Needs Pymanopt (``pip install pymanopt``). For a product take Pymanopt's ``Product`` of several.
+Needs Pymanopt (``pip install "refgeo[pymanopt]"``). For a product take Pymanopt's ``Product`` of several.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ import math
 from typing import Any
 
 import numpy as np
-from pymanopt.manifolds.manifold import Manifold
 
 from refgeo.arguments import Array, Order
 from refgeo.distance import quotient_distance
 from refgeo.errors import NotFiniteError
+from refgeo.extras import require
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair, as_pair
+
+require("refgeo.pymanopt", "pymanopt", "pymanopt")
+from pymanopt.manifolds.manifold import Manifold  # noqa: E402
 
 __all__ = ["QuotientManifold"]
 

@@ -28,14 +28,13 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
+from refgeo.extras import require
 from refgeo.metrics.pair import InvariantMetric
 from refgeo.pair import Pair
 
-try:
-    from hypothesis import strategies as st
-    from hypothesis.extra import numpy as hnp
-except ImportError as error:  # pragma: no cover
-    raise ImportError("refgeo.strategies needs Hypothesis: pip install hypothesis") from error
+require("refgeo.strategies", "fuzz", "hypothesis")
+from hypothesis import strategies as st  # noqa: E402
+from hypothesis.extra import numpy as hnp  # noqa: E402
 
 __all__ = ["covectors", "group_elements", "pairs", "shapes", "tangent_vectors"]
 

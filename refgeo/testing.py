@@ -39,7 +39,7 @@ from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import diagnose
 from refgeo.conformance.points import given_case
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.report import FAILING, Report, Verdict
+from refgeo.conformance.report import Report, Verdict
 from refgeo.conformance.run import CHECKS, check, chosen_checks
 from refgeo.conformance.trial import Trial
 from refgeo.metrics.pair import pair_metric
@@ -82,8 +82,8 @@ class BackendCheck:
         elif row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
             _skip(f"{row.verdict.value}: {row.message}")
         elif row.kind == "law" and row.verdict is Verdict.WRONG and row not in report.to_explain():
-            _skip(f"not judged: {row.function} gives wrong values")
-        elif row.verdict in FAILING or row.verdict is Verdict.CONTRACT:
+            _skip(f"not judged: {row.about} gives wrong values")
+        elif row.fails or row.verdict is Verdict.CONTRACT:
             raise AssertionError("\n".join(report.details(row)))
 
     def __str__(self) -> str:

@@ -963,7 +963,7 @@ def test_memory_that_is_not_enough_is_an_error_before_the_search():
         raise AssertionError("it was evaluated")
 
     with pytest.raises(ValueError, match=r"memory: expected at least 4e\+04 bytes for 1000 coordinates in 1 threads"):
-        rg.worst_case_sharpness(loss, np.ones(1000), rg.EuclideanMetric(), 0.1, memory=30_000)
+        rg.worst_case_sharpness(loss, np.ones(1000), rg.EuclideanMetric(), 0.1, memory=40_000)
     with pytest.raises(ValueError, match="fewer workers need less"):
         rg.adaptive_sharpness(loss, np.ones(1000), 0.1, memory=50_000, workers=2)
 

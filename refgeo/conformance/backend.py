@@ -35,6 +35,10 @@ class Exhausted(BackendFailure):
     """Out of time or memory at a point where somebody right may be, with dense matrices of n² or h⁴ numbers."""
 
 
+class Swallowed(NotImplementedError):
+    """Said while another exception was handled: where the function gives results elsewhere, that one is the answer."""
+
+
 class NotCalled(NotImplementedError):
     """A function that has not returned once is not called again."""
 
@@ -62,6 +66,10 @@ class Observed:
         What it did to the standard streams, in words; empty if nothing.
     forked : bool
         Whether it forked a process.
+    disturbed : str
+        What it changed in its process besides, in words; empty if nothing.
+    leaked : int
+        After how many calls its process was out of memory, where a new one was not; 0 if it was not.
     evaluations : int
         Of a sharpness routine: how often it has evaluated the loss.
     """
@@ -74,6 +82,8 @@ class Observed:
     changed_later: bool = False
     streams: str = ""
     forked: bool = False
+    disturbed: str = ""
+    leaked: int = 0
     evaluations: int = 0
 
 
@@ -137,6 +147,7 @@ class Backend:
         self.timeout = timeout
         self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, str]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
+        self._calls = 0
         self._server: Process | Thread
         if self.spec is not None and os.name == "posix":
             self._server = Process(self.spec, known or {})
@@ -219,25 +230,40 @@ class Backend:
         request = {"do": do, "function": function, "metric": metric, "order": order, "extra": list(extra)}
         request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, **options}
         room = 16 * sum(8 * math.prod(shape) for shape in shapes) + 4096
-        try:
-            header, parts = self._server.ask(request, distinct, self.timeout, room)
-        except Lost as lost:
-            self._losses[kind] += 1
-            if isinstance(lost, Slow) or self._losses[kind] >= _MOST_LOSSES:
-                self._given_up[kind].append((demand, f"{function}: {lost}"))
-            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{function}: {lost}") from None
+        header, parts = self._asked(request, distinct, kind, demand, room)
+        if header.get("status") == "exhausted" and self.has_own_process and self._calls > 1:
+            calls = self._calls
+            self.close()  # a new process tells a function that leaks from one that asks for too much
+            header, parts = self._asked(request, distinct, kind, demand, room)
+            if header.get("status") != "exhausted":
+                header.setdefault("notes", {})["leaked"] = calls
         self._require_done(kind, demand, header)
         repeats = len(parts) // max(len(shapes), 1)
         if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
             raise BackendFailure("its process answered with something else than its results")
         return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
 
+    def _asked(
+        self, request: dict[str, Any], arrays: list[npt.NDArray[Any]], kind: tuple[Any, ...], demand: int, room: int
+    ) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+        """The answer of its process, which may be lost."""
+        self._calls += 1
+        function = kind[0]
+        try:
+            return self._server.ask(request, arrays, self.timeout, room)
+        except Lost as lost:
+            self._calls = 0
+            self._losses[kind] += 1
+            if isinstance(lost, Slow) or self._losses[kind] >= _MOST_LOSSES:
+                self._given_up[kind].append((demand, f"{function}: {lost}"))
+            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{function}: {lost}") from None
+
     def _require_done(self, kind: tuple[Any, ...], demand: int, header: dict[str, Any]) -> None:
         status, text = header.get("status"), str(header.get("text", ""))
         if header.get("not_entered"):
             text += f"; it is called with {PLAIN_ROUTINE if self.is_plain else arguments_of(kind[0])}"
         if status == "not provided":
-            raise NotImplementedError(text)
+            raise Swallowed(f"{text}, after {header['after']}") if header.get("after") else NotImplementedError(text)
         if status == "refused":
             raise Refused(text)
         if status == "exhausted":  # which takes its time, every time
@@ -257,6 +283,7 @@ class Backend:
 
     def close(self) -> None:
         """End its process."""
+        self._calls = 0
         self._server.close()
 
 
@@ -279,6 +306,8 @@ def _observed(notes: dict[str, Any], order: list[int]) -> Observed:
         bool(notes.get("changed_later", False)),
         str(notes.get("streams", "")),
         bool(notes.get("forked", False)),
+        ", ".join(map(str, notes.get("disturbed", ()))),
+        int(notes.get("leaked", 0)),
         int(notes.get("calls", 0)),
     )
 

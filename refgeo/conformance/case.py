@@ -90,6 +90,14 @@ class Case:
         """ε of the geometry that is the truth."""
         return self.space.metric.relaxation
 
+    @cached_property
+    def oddity(self) -> int:
+        """In how many ways it is unusual: an example with few of them tells most."""
+        shape, (n, m, h) = self.point.block_shape, self.point.sizes
+        of_shape = (bool(shape), len(shape) > 1, n == m, n == h, m == h, h == 1, max(n, m) > 30)
+        named = self.unusual.split(", ") if self.unusual else []
+        return sum(of_shape) + len(named) + (not self.plain)
+
     def inputs(self, operation: Operation) -> list[Pair]:
         """What an operation gets after the point."""
         return [self.vectors[name] for name in operation.sources]

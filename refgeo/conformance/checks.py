@@ -6,9 +6,10 @@ divided by what rounding alone must be expected to do:
     ratio = error / (size · u · √max(n, m) · κᵖ),
 
 u the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the power that a route over
-Gram matrices loses (`refgeo.operations`): S = GᵀG squares κ, and the Sylvester equation or a product of several such
-matrices squares it again. Sums over the rows add up √n roundings; of two vectors that are not as long as each other,
-a route by polarisation rounds the longer one. A factorised route loses κ alone (*attainable*).
+Gram matrices loses in that metric (`refgeo.operations`): S = GᵀG squares κ, and the Sylvester equation of inv or a
+product of several such matrices squares it again. Sums over the rows add up √n roundings; of two vectors that are not
+as long as each other, a route by polarisation rounds the longer one. A route that is factorised, and bilinear where the
+result is, loses κ alone (*attainable*).
 
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
 of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell
@@ -31,7 +32,7 @@ expressed (by rounding), never the expected value, which comes from `refgeo.exac
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,8 +69,8 @@ class Check:
         What must hold, in a line.
     errors : callable
         The errors of a trial beside their natural size, per block; NaN where a block could not be judged.
-    power : float
-        The power of κ that may be lost.
+    power : callable
+        Of the metric and its relaxation: the power of κ that may be lost.
     scale : float
         By how much the unit is wider than one rounding.
     roundoff_power : float
@@ -86,6 +87,8 @@ class Check:
         At most this many more for each value of `Case.unusual`.
     of_metric : bool
         Whether the metric alone decides it, as it does values: an update rule of another metric need not pass.
+    harmful : bool
+        Of a rule of conduct: whether who breaks it makes his caller's numbers wrong.
     """
 
     name: str
@@ -93,7 +96,7 @@ class Check:
     operation: Operation
     statement: str
     errors: Callable[[Trial], Array]
-    power: float
+    power: Callable[[str, float], float]
     scale: float = 1.0
     roundoff_power: float = 1.0
     applies: Callable[[Case], bool] = anywhere
@@ -102,6 +105,18 @@ class Check:
     most: int | None = None
     unusual: int = 0
     of_metric: bool = False
+    harmful: bool = False
+
+    @property
+    def about(self) -> str:
+        """The value that it is about; the function, where that has one value alone.
+
+        Examples
+        --------
+        >>> VALUE_CHECKS["geodesic_2"].about, VALUE_CHECKS["christoffel"].about
+        ('geodesic_2', 'christoffel')
+        """
+        return self.operation.name if self.value is None else self.value.name
 
     def statement_of(self, metric: str) -> str:
         """What must hold, for one metric.
@@ -123,31 +138,38 @@ class Check:
         True
         """
         if power is None:
-            cofactors = self.unit(case, self._by_cofactors)
-            return np.asarray(np.maximum(self.unit(case, self.power), cofactors / BEYOND_DOUBT))
+            cofactors = self.unit(case, self._by_cofactors(case))
+            return np.asarray(np.maximum(self.unit(case, self._power(case)), cofactors / BEYOND_DOUBT))
         # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
         spread = case.spread if self.operation.sources == ("a", "b") else 1.0
-        roundoff, rows = PRECISIONS[case.dtype].roundoff ** self.roundoff_power, max(case.point.sizes[:2]) ** 0.5
         with np.errstate(over="ignore"):
-            return np.asarray(self.scale * roundoff * rows * spread * case.condition**power)
+            return np.asarray(spread * self._rounding(case) * case.condition**power)
 
-    @property
-    def _by_cofactors(self) -> float:
+    def _rounding(self, case: Case) -> float:
+        """The relative error of ratio 1 where nothing is lost."""
+        roundoff, rows = PRECISIONS[case.dtype].roundoff ** self.roundoff_power, max(case.point.sizes[:2]) ** 0.5
+        return float(self.scale * roundoff * rows)
+
+    def _power(self, case: Case) -> float:
+        return self.power(case.metric, case.relaxation)
+
+    def _by_cofactors(self, case: Case) -> float:
         """The power that a Gram matrix inverted by cofactors loses, if not twice what is lost as a rule is less."""
-        return min(2.0 * self.power, 4.0)
+        return min(2.0 * self._power(case), 4.0)
 
     def attainable(self, case: Case) -> Array:
-        """What a factorised route loses, per block: anything where numbers leave the range of the dtype."""
-        return np.where(self._in_range(case), self.unit(case, 1.0), np.inf)
+        """What a factorised and bilinear route loses, per block: anything where numbers leave the dtype's range."""
+        return np.where(self._in_range(case), self._rounding(case) * case.condition, np.inf)
 
     def _in_range(self, case: Case) -> bool:
-        return case.in_range(max(2.0 + self.power, 2.0 * self.power))  # norms square products of so many factors
+        power = self._power(case)
+        return case.in_range(max(2.0 + power, 2.0 * power))  # norms square products of so many factors
 
     def decisive(self, case: Case) -> Array:
         """Where a verdict can rest on this case, per block."""
         if not self._in_range(case):
             return np.zeros(case.point.block_shape, dtype=bool)
-        worst = max(1.5 * self.power, self._by_cofactors)
+        worst = max(1.5 * self._power(case), self._by_cofactors(case))
         far, unit = self.unit(case, worst), self.unit(case)
         return np.asarray((far <= 1.0) & (MANY_TIMES * unit <= 1.0))
 
@@ -180,7 +202,7 @@ def _check_of(value: Value) -> Check:
         value.operation,
         value.statement,
         errors,
-        value.gram_power,
+        value.loss,
         # most exact geodesics are integrated, and no integrator works to the last digits
         scale=100.0 if value.order == "exact" else 1.0,
         applies=lambda case: value.order != "exact" or case.can_flow(case.t),
@@ -191,8 +213,13 @@ def _check_of(value: Value) -> Check:
 VALUE_CHECKS: dict[str, Check] = {value.name: _check_of(value) for value in VALUES.values()}
 
 
+_LOSES_MOST = replace(
+    VALUE_CHECKS["horizontal_projection"], power=lambda *_: VALUES["horizontal_projection"].loss("inv", 0.0)
+)
+
+
 def something_to_expect(case: Case) -> Array:
-    """Where whoever factorises first has something to work with, per block: where a projection is decisive.
+    """Where an exception counts as a failure, per block: where even inv's projection, which loses most, is decisive.
 
     Examples
     --------
@@ -200,4 +227,4 @@ def something_to_expect(case: Case) -> Array:
     >>> bool(something_to_expect(build(Recipe(((), 5, 4, 2), (1e6, 1e6)), "inv", "float64", 0)))
     False
     """
-    return VALUE_CHECKS["horizontal_projection"].decisive(case)
+    return _LOSES_MOST.decisive(case)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, Observed, Refused
+from refgeo.conformance.backend import BackendFailure, NotCalled, Observed, Refused
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check, anywhere
 from refgeo.conformance.host import LAYOUTS
@@ -27,8 +27,13 @@ SEEN = {
     "silent": "nothing is printed, nothing is warned of",
     "dtype_kept": "the result has the dtype of the input",
     "stays_within_itself": "no process is forked, and the standard streams are left alone",
-    "owns_its_results": "results share no memory with inputs or with each other, and later calls leave them alone",
+    "owns_its_results": "results share no memory with inputs or with each other",
+    "keeps_its_results": "later calls leave the results of earlier ones alone",
+    "frees_its_memory": "one call after another does not use up the memory of its process",
+    "leaves_the_process_alone": "random generators, NumPy's settings, warning filters, folder and environment stay",
 }
+HARMFUL = ("inputs_unchanged", "keeps_its_results")
+"""Who breaks these makes his caller's numbers wrong: a report with such a row does not pass."""
 
 
 class Breach(Exception):
@@ -55,8 +60,12 @@ def seen(operation: Operation, case: Case, observed: Observed) -> Iterator[tuple
         yield "stays_within_itself", observed.streams or "forked a process"
     if observed.aliases:
         yield "owns_its_results", observed.aliases
-    elif observed.overwritten:
-        yield "owns_its_results", "a call overwrites what an earlier call had returned"
+    if observed.overwritten:
+        yield "keeps_its_results", "a call overwrites what an earlier call had returned"
+    if observed.leaked:
+        yield "frees_its_memory", f"its process ran out of memory after {observed.leaked} calls; a new one did not"
+    if observed.disturbed:
+        yield "leaves_the_process_alone", f"changed {observed.disturbed}"
 
 
 def _extra(operation: Operation, trial: Trial) -> tuple[object, ...]:
@@ -77,9 +86,11 @@ def _register(
 ) -> None:
     for operation in OPERATIONS.values():
         full = f"{operation.name}.{name}"
-        power = operation.gram_power
         found = partial(errors, operation)
-        CONTRACT[full] = Check(full, "contract", operation, statement, found, power, applies=applies, most=2)
+        CONTRACT[full] = Check(
+            full, "contract", operation, statement, found, operation.loss, applies=applies, most=2,
+            harmful=name in HARMFUL,
+        )  # fmt: skip
 
 
 def comparable(operation: Operation, parts: Parts) -> Parts:
@@ -156,7 +167,7 @@ _TIMES = 6
 def _thread_safe(operation: Operation, trial: Trial) -> Array:
     """Two calls at once, several times: each what it is alone."""
     if not trial.backend.thread_safe:
-        return np.full(trial.case.point.block_shape, np.nan)
+        raise NotCalled("the backend says that it is not (thread_safe)")
     vectors, extra = trial.case.inputs(operation), _extra(operation, trial)
     arrays, shapes = trial.arrays(trial.case.point, *vectors), operation.shapes(trial.case.point)
     halved = [0.5 * pair for pair in (trial.case.point, *vectors)]

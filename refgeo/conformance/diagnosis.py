@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy  # its modules load where they are used: optimize takes as long as the rest of the kit
@@ -30,10 +30,13 @@ from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, Value
 from refgeo.pair import Pair
 
+Found = TypeVar("Found")
 NO_DIAGNOSIS = "no common mistake gives these numbers"
 _POINTS = 4
 """At so many failing points a mistake must give the backend's numbers, if there are so many."""
 _REPEATS = 3
+CANNOT_TELL = (BackendFailure, NotImplementedError, ValueError, ArithmeticError, np.linalg.LinAlgError)
+"""Why a diagnosis may fail: the backend gives nothing, or a formula has no value at its point."""
 _SMALL = 20_000
 """Numbers of a point that is called often."""
 _CLEAR = 15.0
@@ -59,27 +62,26 @@ def diagnose(check: Check, backend: Backend, failing: list[Case], passing: list[
     try:
         with np.errstate(all="ignore"):
             return _diagnosed(check, backend, *_with_others(check, backend, failing, passing))
-    except (BackendFailure, NotImplementedError):  # what fails has said why, in its row; files answer no new questions
+    except CANNOT_TELL:  # what fails has said why, in its row; files answer no new questions
         return NO_DIAGNOSIS
 
 
 def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: list[Case]) -> str:
     value = check.value
     assert value is not None
-    scenes = [_Scene(value, backend, case) for case in _telling(failing)]
+    scenes = _scenes(value, backend, _telling(failing))
+    if not scenes:
+        return NO_DIAGNOSIS
     kept = _by_memory(check, backend, scenes)
     if kept:
         return kept
-    fine = [_Scene(value, backend, case) for case in _telling([case for case in passing if case.plain])]
+    fine = _scenes(value, backend, _telling([case for case in passing if case.plain]))
     telling = [scene for scene in scenes if scene.tells]
-    mistake = _by_mistake(telling) or _by_relaxation(check, telling) if telling else None
+    mistake = _if_it_can(_by_mistake, telling) or _if_it_can(_by_relaxation, check, telling) if telling else None
     if mistake is not None:
         # at any shape and time, where sizes and vectors are plain
-        others = [
-            _Scene(value, backend, case)
-            for case in failing
-            if _is_clear(case) and case.plain and case.unusual in ("", "t")
-        ]
+        clear = [case for case in failing if _is_clear(case) and case.plain and case.unusual in ("", "t")]
+        others = _scenes(value, backend, clear)
         if not all(scene.agrees(mistake[1](scene)) for scene in others):
             mistake = None
     if mistake is not None and all(scene.agrees(mistake[1](scene)) for scene in fine):
@@ -87,7 +89,22 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
     place = _by_place(check, failing, passing)
     if place:  # a mistake that does not show where it should is none, unless it is made in one place only
         return place if mistake is None else f"{place}; there, {mistake[0]}"
-    return _by_experiment(check, backend, scenes, passing) or _by_precision(backend, scenes) or NO_DIAGNOSIS
+    found = _if_it_can(_by_experiment, check, backend, scenes, passing) or _if_it_can(_by_precision, backend, scenes)
+    return found or NO_DIAGNOSIS
+
+
+def _if_it_can(explain: Callable[..., Found | None], *arguments: Any) -> Found | None:
+    """An explanation; None where it cannot be evaluated, at a point that is too ill-conditioned for a formula."""
+    try:
+        return explain(*arguments)
+    except CANNOT_TELL:
+        return None
+
+
+def _scenes(value: Value, backend: Backend, cases: list[Case]) -> list[_Scene]:
+    """Those of the cases that can be evaluated."""
+    found = (_if_it_can(_Scene, value, backend, case) for case in cases)
+    return [scene for scene in found if scene is not None]
 
 
 def plain_cases(like: Case) -> Iterator[Case]:
@@ -106,7 +123,7 @@ def _with_others(
     for case in plain_cases(failing[0]):
         try:
             right = _is_right(check, backend, case, strict=True)
-        except (BackendFailure, NotImplementedError):
+        except CANNOT_TELL:
             continue
         (passing if right else failing).append(case)
     return failing, passing
@@ -127,7 +144,7 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
         return None
     try:
         scenes = [_Scene(value, backend, case) for case in failing if case.entries <= _SMALL]
-    except (BackendFailure, NotImplementedError):
+    except CANNOT_TELL:
         return None
     if not any(scene.tells for scene in scenes):
         return None
@@ -147,7 +164,7 @@ def inherited(value: Value, backend: Backend, failing: list[Case], wrong: set[st
             trial = Trial(backend, case)
             return _distance(scene.result, formula(case, own, right)) <= scene.rounding
 
-        with contextlib.suppress(BackendFailure, NotImplementedError, ValueError):
+        with contextlib.suppress(*CANNOT_TELL):
             if all(map(agrees, scenes)):
                 return " and ".join(guilty)
     return None
@@ -159,7 +176,7 @@ def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, 
     enclosures = case.exact_blocks[block].enclosures(value) or ()
     try:
         results = [part[block] for part in Trial(backend, case).value(value)]
-    except (BackendFailure, NotImplementedError):
+    except CANNOT_TELL:
         return "it fails now"
     with np.errstate(all="ignore"):
         distances = [np.abs(part - right.mid) for part, right in zip(results, enclosures, strict=True)]
@@ -518,7 +535,7 @@ def _is_right(check: Check, backend: Backend, case: Case, strict: bool = False) 
     """Whether a case passes; one that fails without a result raises, if `strict`."""
     try:
         errors = check.errors(Trial(backend, case))
-    except (BackendFailure, NotImplementedError):
+    except CANNOT_TELL:
         if strict:
             raise
         return False

@@ -12,10 +12,11 @@ import numpy as np
 
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
-from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
+from refgeo.conformance.drawing import KINDS, LENGTHS, TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import SHAPES
 from refgeo.conformance.tally import Tally
+from refgeo.extras import require
 
 if TYPE_CHECKING:
     from refgeo.conformance.run import Run
@@ -46,10 +47,7 @@ def search(run: Run, examples: int) -> list[Case]:
     -------
     list of Case
     """
-    try:
-        import hypothesis  # noqa: F401
-    except ImportError as error:
-        raise ValueError("profile: fuzz needs Hypothesis; pip install hypothesis") from error
+    require("profile fuzz", "fuzz", "hypothesis")
     found = _Search(run, examples)
     with contextlib.suppress(KeyboardInterrupt):
         found.run()
@@ -129,7 +127,7 @@ def _cases(metric: str, shape: tuple[tuple[int, ...], int, int, int], run: Run) 
     @st.composite
     def cases(draw: Any) -> Case:
         point = draw(strategies.pairs(shape, condition=_CONDITIONS, scale=scale))
-        kind = draw(st.sampled_from(KINDS))
+        kind = draw(st.sampled_from(list(dict.fromkeys([*KINDS, *LENGTHS]))))
         given = {}
         if kind == "any":
             given["a"] = given["v"] = draw(strategies.tangent_vectors(point))

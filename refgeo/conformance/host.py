@@ -13,12 +13,14 @@ import importlib
 import os
 import random
 import re
+import site
 import socket
 import sys
 import sysconfig
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
@@ -53,9 +55,18 @@ Kept = list[tuple[Any, bytes]]
 
 _INTERRUPTIBLE = 3000
 """Byte codes of a call; of more, only the first ones are."""
-_OURS = (str(Path(__file__).parent), "<frozen ", sysconfig.get_path("stdlib"))
-"""Where code lies that is neither somebody's own nor an installed package."""
-_LIBRARIES = (*_OURS, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_PACKAGES = tuple({
+    *site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
+})  # fmt: skip
+"""Where installed packages lie: below Python's own folder, where there is no virtual environment."""
+
+
+def _is_ours(file: str) -> bool:
+    """Whether code is neither somebody's own nor of an installed package: the referee's, or Python's."""
+    if file.startswith((str(Path(__file__).parent), "<frozen ", files.__file__)):
+        return True
+    return file.startswith(sysconfig.get_path("stdlib")) and not file.startswith(_PACKAGES)
+
 
 _forks = [0]
 """How often this process has forked, in a list because a hook counts."""
@@ -180,14 +191,18 @@ class Host:
         """Carry out a request: one call, or two at once in threads."""
         forks, process = _forks[0], os.getpid()
         self.capture.start()
+        before = surroundings()
         try:
             header, parts = self._answer(request, arrays)
         finally:
+            after = surroundings()
             printed, tampered = self.capture.stop()
         if os.getpid() != process:  # a forked child has come back in the parent's place
             os._exit(0)
         if "notes" in header:
+            changed = [what for what, value in after.items() if what in before and not _equal(before[what], value)]
             header["notes"] |= {"printed": printed, "streams": tampered, "forked": _forks[0] > forks}
+            header["notes"]["disturbed"] = changed
         return header, parts
 
     def _answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -200,7 +215,7 @@ class Host:
         except NotInFile as error:
             return {"status": "not provided", "text": str(error)}, []
         except NotImplementedError as error:
-            return {"status": "not provided", "text": _named(error)}, []
+            return {"status": "not provided", "text": _named(error), "after": _handled(error)}, []
         except Unusable as error:
             return {"status": "failed", "text": str(error)}, []
         except MemoryError:
@@ -318,7 +333,33 @@ class Host:
 
     def _back(self, array: Any) -> npt.NDArray[Any]:
         back = getattr(self.implementation, "to_numpy", None)
-        return np.asarray(array if back is None else back(array))
+        found = array if back is None else back(array)
+        if isinstance(found, np.ma.MaskedArray):
+            raise Unusable("expected an array, got a masked one, whose data may be anything where it is masked")
+        return np.asarray(found)
+
+
+def surroundings() -> dict[str, Any]:
+    """What a process has beside its modules, which a call of mathematics leaves as it is."""
+    found: dict[str, Any] = {
+        "the state of Python's random generator": random.getstate(),
+        "the state of NumPy's random generator": np.random.get_state(),  # noqa: NPY002  (it is what backends use)
+        "np.seterr": np.geterr(),
+        "np.set_printoptions": np.get_printoptions(),
+        "the warning filters": list(warnings.filters),
+        "the working directory": os.getcwd(),
+        "os.environ": dict(os.environ),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        found["the state of PyTorch's random generator"] = torch.get_rng_state().numpy()
+    return found
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
 
 
 @contextlib.contextmanager
@@ -330,7 +371,7 @@ def _interrupted_often(seed: int, own: str | None) -> Iterator[None]:
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         file = frame.f_code.co_filename
-        if left[0] <= 0 or (file != own and file.startswith(_LIBRARIES)):
+        if left[0] <= 0 or (file != own and (_is_ours(file) or file.startswith(_PACKAGES))):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         if event == "opcode":
@@ -411,15 +452,20 @@ def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
 def said(error: BaseException) -> str:
     """What an exception says, and the last line of somebody's own code on the way to it."""
     frames = _their_frames(error)
-    own = [frame for frame in frames if not frame.filename.startswith(sysconfig.get_path("purelib"))] or frames
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
     return f"{_named(error)}{where}"
 
 
 def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Of code that is neither ours nor Python's own."""
-    ours = (*_OURS, files.__file__)
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+
+
+def _handled(error: BaseException) -> str:
+    """The failure that a NotImplementedError was raised in the place of; a look-up of what there is, is none."""
+    cause = error.__cause__ or error.__context__
+    return "" if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)) else said(cause)
 
 
 def _named(error: BaseException) -> str:

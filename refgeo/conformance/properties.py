@@ -50,9 +50,9 @@ class Situation:
 
     @cached_property
     def spread_of_kappa(self) -> float:
-        """The largest condition number of G beside the smallest."""
-        kappas = self.singular_values[0][..., 0] / self.singular_values[0][..., -1]
-        return float(np.max(kappas) / np.min(kappas))
+        """The largest condition number of a factor beside the smallest of that factor in another block."""
+        kappas = [values[..., 0] / values[..., -1] for values in self.singular_values]
+        return float(max(np.max(kappa) / np.min(kappa) for kappa in kappas))
 
     def zero(self, i: int) -> bool:
         """Whether a vector is zero."""
@@ -122,15 +122,13 @@ def _gram(factor: Array) -> Array:
 
 
 def _distance_from_horizontal(s: Situation) -> float:
-    """Of the first vector, by the equation of horizontal vectors (mathematics: inv ξ_GᵀGT = SHᵀξ_H)."""
+    """Of the first vector: its vertical part beside its length, in the metric; of the block where that is largest."""
     if not s.vectors or s.zero(0) or s.sizes[2] > 8:
         return 1.0
-    v, S, T = s.vectors[0], _gram(s.G), _gram(s.H)
-    left, right = v.G.mT @ s.G @ T, S @ s.H.mT @ v.H
-    if s.metric == "mix":
-        left, right = s.G.mT @ v.G @ T, S @ v.H.mT @ s.H
-    size = np.linalg.norm(left) + np.linalg.norm(right)
-    return float(np.linalg.norm(left - right) / size) if size > 0.0 else 1.0
+    space, v = pair_metric(s.metric).at(Pair(s.G, s.H)), s.vectors[0]
+    length = space.norm(v)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(length > 0.0, space.norm(space.vertical_projection(v)) / length, 0.0)))
 
 
 def _nearly_equal(s: Situation, within: float = 1e-5) -> bool:
@@ -206,9 +204,9 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "for h = 5": lambda s: s.sizes[2] == 5,
     "for h ≥ 32 with leading dimensions": lambda s: s.sizes[2] >= 32 and bool(s.batch),
     "for h > 64": lambda s: s.sizes[2] > 64,
-    "for more than 32,767 numbers": lambda s: s.sizes[0] * s.sizes[2] > 32767,
-    "for more than 128 rows and h ≥ 8": lambda s: s.sizes[0] > 128 and s.sizes[2] >= 8,
-    "for more than 64 rows with leading dimensions": lambda s: s.sizes[0] > 64 and bool(s.batch),
+    "for more than 32,767 numbers": lambda s: max(s.sizes[:2]) * s.sizes[2] > 32767,
+    "for more than 128 rows and h ≥ 8": lambda s: max(s.sizes[:2]) > 128 and s.sizes[2] >= 8,
+    "for more than 64 rows with leading dimensions": lambda s: max(s.sizes[:2]) > 64 and bool(s.batch),
     "for rows that are a multiple of 32 with leading dimensions": lambda s: s.sizes[0] % 32 == 0 and bool(s.batch),
     "for h ≥ 8": lambda s: s.sizes[2] >= 8,
     "for h > 8 with leading dimensions": lambda s: s.sizes[2] > 8 and bool(s.batch),
@@ -289,8 +287,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where a row of a factor is short": lambda s: any(
         0.0 < np.min(np.linalg.norm(x, axis=-1)) < 1e-4 * np.max(np.linalg.norm(x, axis=-1)) for x in (s.G, s.H)
     ),
-    "where a column of a factor is short": lambda s: (
-        np.min(np.linalg.norm(s.G, axis=-2)) < 1e-2 * np.max(np.linalg.norm(s.G, axis=-2))
+    "where a column of a factor is short": lambda s: any(
+        np.min(np.linalg.norm(x, axis=-2)) < 1e-2 * np.max(np.linalg.norm(x, axis=-2)) for x in (s.G, s.H)
     ),
     "for factors with orthonormal columns": lambda s: all(
         np.allclose(x, 1.0, rtol=0.0, atol=1e-5) for x in s.singular_values
@@ -310,8 +308,8 @@ PROPERTIES: dict[str, Callable[[Situation], bool]] = {
     "where both factors are tiny": lambda s: bool(np.max(_largest(s.G)) < 1e-4 and np.max(_largest(s.H)) < 1e-4),
     "where both factors are huge": lambda s: bool(np.min(_largest(s.G)) > 1e4 and np.min(_largest(s.H)) > 1e4),
     "where the factors have different sizes": lambda s: not 0.01 < np.linalg.norm(s.G) / np.linalg.norm(s.H) < 100.0,
-    "where the blocks of a batch have different sizes": lambda s: bool(
-        np.max(_largest(s.G)) > 100.0 * np.min(_largest(s.G))
+    "where the blocks of a batch have different sizes": lambda s: any(
+        np.max(_largest(x)) > 100.0 * np.min(_largest(x)) for x in (s.G, s.H)
     ),
     "for h ≥ 16 and κ < 2": lambda s: s.sizes[2] >= 16 and s.kappa < 2.0,
     "for h ≥ 32 and κ < 2": lambda s: s.sizes[2] >= 32 and s.kappa < 2.0,

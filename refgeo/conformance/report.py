@@ -57,6 +57,8 @@ class Measurement:
         The relative errors of ratio 1: of a factorised route, and with Gram matrices.
     decisive : bool
         Whether the verdict rests on it.
+    oddity : int
+        In how many ways its case is unusual.
     """
 
     case: str
@@ -66,6 +68,7 @@ class Measurement:
     attainable: float
     gram: float
     decisive: bool
+    oddity: int = 0
 
     @property
     def ratio(self) -> float:
@@ -103,7 +106,7 @@ class Row:
         The fewest, over the decisive points.
     worst_case : Measurement or None
     example : Measurement or None
-        Where to look first: the simplest point that fails (they come in that order), else the worst case.
+        Where to look first: the failing point that is unusual in the fewest ways, else the worst case.
     digits_lost : float
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
     lossy_case : Measurement or None
@@ -114,6 +117,10 @@ class Row:
         Of a value: everything that was judged, for plots of digits against conditioning.
     diagnosis : str
         For a wrong value: which known mistake gives the same numbers, at every point tried.
+    about : str
+        The value that it is about, such as "geodesic_2"; of a function that has one value alone, the function.
+    harmful : bool
+        Of a rule of conduct: whether who breaks it makes his caller's numbers wrong.
     """
 
     check: str
@@ -135,6 +142,13 @@ class Row:
     message: str = ""
     measurements: tuple[Measurement, ...] = ()
     diagnosis: str = ""
+    about: str = ""
+    harmful: bool = False
+
+    @property
+    def fails(self) -> bool:
+        """Whether a report with it does not pass."""
+        return self.verdict in FAILING or (self.verdict is Verdict.CONTRACT and self.harmful)
 
     @property
     def of_one_metric(self) -> bool:
@@ -235,8 +249,10 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Nothing provided is wrong or undecided, and something has been judged. Findings pass."""
-        return bool(self.judged) and not any(row.verdict in FAILING for row in self.rows)
+        """Something has been judged, nothing provided is wrong or undecided, and no conduct makes a caller's numbers
+        wrong. Other findings pass.
+        """
+        return bool(self.judged) and not any(row.fails for row in self.rows)
 
     @property
     def passed_strictly(self) -> bool:
@@ -260,30 +276,32 @@ class Report:
 
     @property
     def wrong(self) -> list[str]:
-        """The wrong operations, as ``check[metric]``: values, and functions of which only a law is broken."""
+        """The wrong operations, as ``check[metric]``: values, and those of which only a law is broken."""
         values = [row for row in self.failures if row.kind in ("value", "search")]
-        named = {(row.function, row.metric) for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT}
+        named = {(row.about, row.metric) for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT}
         laws = {
-            f"{row.function}[{row.metric}]": None
+            f"{row.about}[{row.metric}]": None
             for row in self.failures
-            if row.kind == "law" and (row.function, row.metric) not in named
+            if row.kind == "law" and (row.about, row.metric) not in named
         }
         return [*map(str, values), *laws]
 
+    @property
+    def misconduct(self) -> list[Row]:
+        """The rules of conduct that are broken and make a caller's numbers wrong."""
+        return [row for row in self.rows if row.kind == "contract" and row.fails]
+
     def broken_laws(self, row: Row) -> list[Row]:
-        """The laws that fail with a value: none where it gave no result; of a geodesic, those of its order."""
+        """The laws that fail with a value: none where it gave no result."""
         if row.kind != "value" or (row.example is not None and not np.isfinite(row.example.relative_error)):
             return []
-        order = row.check.removeprefix(row.function)
-        return [
-            law for law in self.failures if law.kind == "law" and _same_function(law, row) and law.check.endswith(order)
-        ]
+        return [law for law in self.failures if law.kind == "law" and _same_value(law, row)]
 
     def to_explain(self) -> list[Row]:
-        """The failures worth a paragraph: laws that fail because their function gives wrong values are told with it."""
+        """The failures worth a paragraph: laws that fail because their values are wrong are told with these."""
         values = [row for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT]
         return [
-            row for row in self.failures if row.kind != "law" or not any(_same_function(row, value) for value in values)
+            row for row in self.failures if row.kind != "law" or not any(_same_value(row, value) for value in values)
         ]
 
     def reproduce(self, row: Row) -> str:
@@ -364,6 +382,8 @@ class Report:
         inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
         if inaccurate:
             lines.append("inaccurate: " + ", ".join(inaccurate))
+        if self.misconduct:
+            lines.append("fails: " + ", ".join(map(str, self.misconduct)))
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
@@ -414,8 +434,8 @@ class Report:
         return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
 
 
-def _same_function(one: Row, other: Row) -> bool:
-    return (one.function, one.metric) == (other.function, other.metric)
+def _same_value(one: Row, other: Row) -> bool:
+    return (one.about, one.metric) == (other.about, other.metric)
 
 
 def _named(rows: list[Row]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,15 @@ from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, PARTS, diagnose, inherited, plain_cases, worst_entries
+from refgeo.conformance.diagnosis import (
+    CANNOT_TELL,
+    NO_DIAGNOSIS,
+    PARTS,
+    diagnose,
+    inherited,
+    plain_cases,
+    worst_entries,
+)
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -304,9 +312,10 @@ class Run:
         for tally in self.tallies.values():
             if tally.has_seen:
                 row = tally.row()
-                rows.append(
-                    self._explained(tally, row) if row.verdict is Verdict.WRONG and row.kind == "value" else row
-                )
+                if row.verdict is Verdict.WRONG and row.kind == "value":
+                    with suppress(*CANNOT_TELL):  # an explanation decides nothing
+                        row = self._explained(tally, row)
+                rows.append(row)
         return list(_without_hearsay(rows, self._wrong_besides(rows)))
 
     def _wrong_besides(self, rows: list[Row]) -> set[tuple[str, str]]:
@@ -323,7 +332,7 @@ class Run:
         """With the mistake that gives these numbers, where one does at every point tried."""
         if not tally.has_wrong_numbers:
             return row
-        doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.troubles}
+        doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.failures}
         decisive = {one.case for one in tally.decisive}
         cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive - without]
         failing = [case for case in cases if case.name in doubtful]
@@ -341,12 +350,12 @@ class Run:
             if unasked and self._is_wrong(CHECKS[name], [*failing, *plain_cases(failing[0])]):
                 wrong_already.add(name)
         origin = inherited(tally.check.value, self.backend, failing, wrong_already)
-        if origin and not tally.troubles:
+        if origin and not tally.failures:
             return replace(
                 row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
             )
         diagnosis = diagnose(tally.check, self.backend, failing, passing)
-        if diagnosis == NO_DIAGNOSIS and tally.troubles:
+        if diagnosis == NO_DIAGNOSIS and tally.failures:
             return row
         if diagnosis == NO_DIAGNOSIS:
             diagnosis += self._seen(tally.check.value, row)
@@ -373,8 +382,8 @@ class Run:
 
 def _without_hearsay(rows: list[Row], besides: set[tuple[str, str]]) -> Iterator[Row]:
     """A law that uses another function cannot be judged where that function is wrong itself."""
-    wrong = {(row.function, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
-    heirs = {(row.function, row.metric) for row in rows if row.verdict is Verdict.INHERITS}
+    wrong = {(row.about, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
+    heirs = {(row.about, row.metric) for row in rows if row.verdict is Verdict.INHERITS}
     # wrong values alone break it, too: whether something is remembered, another law says
     repeats = [row for row in rows if ".same_twice" in row.check and row.verdict is Verdict.PASS]
     stateless = {(row.check.replace("same_twice", "remembers_nothing"), row.metric) for row in repeats}
@@ -384,9 +393,9 @@ def _without_hearsay(rows: list[Row], besides: set[tuple[str, str]]) -> Iterator
         follows = row.verdict is Verdict.INACCURATE or (
             row.verdict is Verdict.WRONG and (row.check, row.metric) in stateless
         )
-        if row.kind == "law" and follows and (row.function, row.metric) in wrong:
+        if row.kind == "law" and follows and (row.about, row.metric) in wrong:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values are wrong")
-        if row.kind == "law" and row.verdict is Verdict.WRONG and (row.function, row.metric) in heirs - wrong:
+        if row.kind == "law" and row.verdict is Verdict.WRONG and (row.about, row.metric) in heirs - wrong:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values inherit a mistake")
         if culprits and row.verdict is Verdict.WRONG:
             row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, Exhausted, NotCalled
+from refgeo.conformance.backend import BackendFailure, Exhausted, NotCalled, Swallowed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
 from refgeo.conformance.contract import Breach
@@ -39,6 +39,10 @@ class Tally:
         Of the contract.
     refusals, not_called : list of (Measurement, why)
         Cases for which the backend raised NotImplementedError; and those that it was not asked any more.
+    swallowed : list of (Measurement, what it handled)
+        Cases for which it raised NotImplementedError in the place of another exception.
+    unevaluated : list of (Measurement, why)
+        Cases where the referee could not use what came: a point that lacks rank, for example.
     absent : str
         The function that is missing.
     not_judged : Counter of str
@@ -57,6 +61,8 @@ class Tally:
     exhausted: list[tuple[Measurement, str]] = field(default_factory=list)
     refusals: list[tuple[Measurement, str]] = field(default_factory=list)
     not_called: list[tuple[Measurement, str]] = field(default_factory=list)
+    swallowed: list[tuple[Measurement, str]] = field(default_factory=list)
+    unevaluated: list[tuple[Measurement, str]] = field(default_factory=list)
     absent: str = ""
     not_judged: Counter[str] = field(default_factory=Counter)
     remark: str = ""
@@ -72,6 +78,9 @@ class Tally:
                 self.add(trial.case, self.check.errors(trial), "returned NaN or infinity", NO_REFERENCE)
         except NotCalled as error:
             self.not_called.append((self.at(trial.case, np.inf), str(error)))
+        except Swallowed as error:
+            must = bool(np.all(self._expected(trial.case)) and np.all(self._known(trial.case)))
+            (self.swallowed if must else self.refusals).append((self.at(trial.case, np.inf), str(error)))
         except NotImplementedError as error:
             self.refusals.append((self.at(trial.case, np.inf), str(error)))
         except Breach as breach:
@@ -85,6 +94,8 @@ class Tally:
             errors = np.where(expected, np.inf if expected.all() and known.all() else np.nan, np.inf)
             reason = f"at {trial.case.name}, where the whole batch failed for an ill-conditioned block ({failure})"
             self.add(trial.case, np.where(known, errors, np.nan), str(failure), reason if known.all() else NO_REFERENCE)
+        except Exception as error:  # of the referee's own mathematics, at numbers that it cannot use
+            self.unevaluated.append((self.at(trial.case, np.inf), f"{type(error).__name__}: {error}"))
 
     def _expected(self, case: Case) -> Array:
         """Where there must be some result."""
@@ -107,7 +118,7 @@ class Tally:
     def at(self, case: Case, error: float) -> Measurement:
         """A measurement for a case as a whole."""
         decisive = bool(np.all(self.check.decisive(case)))
-        return Measurement(case.name, (), float(np.max(case.condition)), error, 1.0, 1.0, decisive)
+        return Measurement(case.name, (), float(np.max(case.condition)), error, 1.0, 1.0, decisive, case.oddity)
 
     def add(self, case: Case, relative: Array, trouble: str, unjudged: str) -> None:
         """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""
@@ -120,7 +131,7 @@ class Tally:
             if np.isnan(error):
                 self.not_judged[unjudged] += 1
                 continue
-            one = Measurement(case.name, block, condition, error, attainable, gram, bool(decisive[block]))
+            one = Measurement(case.name, block, condition, error, attainable, gram, bool(decisive[block]), case.oddity)
             self.measurements.append(one)
             lost += [one] if np.isinf(error) else []
         if lost:
@@ -138,6 +149,8 @@ class Tally:
             (self.breakdowns, other.breakdowns),
             (self.exhausted, other.exhausted),
             (self.refusals, other.refusals),
+            (self.swallowed, other.swallowed),
+            (self.unevaluated, other.unevaluated),
             (self.not_called, other.not_called),
         ):
             mine.extend(theirs)  # type: ignore[arg-type]
@@ -147,7 +160,8 @@ class Tally:
     @property
     def has_seen(self) -> bool:
         """Whether there is anything to say."""
-        found = self.measurements or self.refusals or self.not_called or self.exhausted or self.breaches
+        found = self.measurements or self.refusals or self.swallowed or self.unevaluated
+        found = found or self.not_called or self.exhausted or self.breaches
         return bool(found or self.absent or self.not_judged)
 
     @property
@@ -177,7 +191,15 @@ class Tally:
     @property
     def is_wrong(self) -> bool:
         """Whether it has no usable result, or wrong numbers, where it must have right ones."""
-        return bool(self.troubles) or self.has_wrong_numbers
+        return bool(self.failures) or self.has_wrong_numbers
+
+    @property
+    def failures(self) -> list[tuple[Measurement, str]]:
+        """Where there is no usable result though there must be one: what a NotImplementedError stands for is such a
+        failure where the function has given results at other points.
+        """
+        has_results = any(np.isfinite(one.relative_error) for one in self.measurements)
+        return [*self.troubles, *(self.swallowed if has_results and self.check.kind != "contract" else ())]
 
     def row(self) -> Row:
         """The row of the report; without a diagnosis."""
@@ -194,6 +216,8 @@ class Tally:
             metric=self.metric,
             statement=self.check.statement_of(self.metric),
             verdict=verdict,
+            about=self.check.about,
+            harmful=self.check.harmful,
             points=len(self.measurements),
             decisive_points=len(self.decisive),
             worst_ratio=worst.ratio if worst else None,
@@ -209,13 +233,12 @@ class Tally:
         )
 
     def _example(self) -> Measurement | None:
-        for found in (self.troubles, self.breaches):
+        beyond = [one for one in self.doubtful if one.ratio > BEYOND_DOUBT]
+        for found in (self.failures, self.breaches, beyond, self.doubtful, self.refusals):
             if found:
-                return found[0][0]
-        if self.doubtful:
-            beyond = [one for one in self.doubtful if one.ratio > BEYOND_DOUBT]
-            return (beyond or self.doubtful)[0]
-        return self.refusals[0][0] if self.refusals else None
+                places = [one if isinstance(one, Measurement) else one[0] for one in found]
+                return min(places, key=lambda one: one.oddity)
+        return None
 
     def _lossy(self) -> Measurement | None:
         """Where the first digit is gone that a factorised route keeps; else where most are lost."""
@@ -240,17 +263,21 @@ class Tally:
         if self.absent:
             return Verdict.NOT_PROVIDED, f"{ABSENT} {self.absent}"
         finite = any(np.isfinite(one.relative_error) for one in self.measurements)
-        if self.refusals and not (finite or self.breaches or self.troubles):
-            return Verdict.NOT_PROVIDED, self.refusals[0][1]
+        refusals = [*self.refusals, *self.swallowed]
+        if refusals and not (finite or self.breaches or self.troubles):
+            return Verdict.NOT_PROVIDED, refusals[0][1]
         if self.not_called and not (self.measurements or self.exhausted):
             return Verdict.NOT_JUDGED, self.not_called[0][1]
         if self.check.kind == "contract":
             return self._conduct()
-        if self.troubles:
-            message = f"{_places(self.troubles)}: {self.troubles[0][1]}"
+        if self.failures:
+            message = f"{_places(self.failures)}: {self.failures[0][1]}"
             if self.has_wrong_numbers:
                 message += f"; where numbers came they are wrong {self._count(self.wrong_numbers)}"
             return Verdict.WRONG, message
+        if self.unevaluated and not self.is_wrong:
+            why = self.unevaluated[0][1]
+            return Verdict.UNDECIDED, f"what came at {_places(self.unevaluated)} cannot be evaluated ({why})"
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
             if self.exhausted:  # a law may be tried at such points alone
@@ -283,8 +310,5 @@ class Tally:
         if self.breaches:
             return Verdict.CONTRACT, f"{self.breaches[0][1]} ({_places(self.breaches)})"
         if not any(np.isfinite(one.relative_error) for one in self.measurements):
-            return (
-                Verdict.NOT_JUDGED,
-                "no call returned" if not self.not_judged else "the backend says that it is not (thread_safe)",
-            )
+            return Verdict.NOT_JUDGED, next((f"not judged: {reason}" for reason in self.not_judged), "no call returned")
         return Verdict.PASS, ""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refgeo.arguments import Array
+from refgeo.extras import require
 from refgeo.files import write_whole
 from refgeo.pair import Pair
 
@@ -336,10 +337,8 @@ class SharpnessCurve:
 def _axes(ax: Any) -> Any:
     """The axes given or those of a new figure, without a frame above and on the right."""
     if ax is None:
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError('plots need matplotlib: pip install "refgeo[plot]"') from error
+        require("plot", "plot", "matplotlib")
+        import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
     ax.spines[["top", "right"]].set_visible(False)

@@ -35,7 +35,7 @@ _FULL = {"model_steps": POINTS + 5, "auto_pgd": 12}
 """Vectors with which nothing is left out; Auto-PGD alone makes room less often."""
 _PLENTY = 48e6
 """Bytes that vectors may take whatever the size of the parameters."""
-_BESIDE = 4.0
+_BESIDE = 6.0
 """What a search needs beside these vectors: a point, a factorisation and temporaries, in sizes of the parameters in
 float32."""
 

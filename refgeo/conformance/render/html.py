@@ -13,6 +13,7 @@ import numpy as np
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import FINDINGS, Measurement, Report, Row, Verdict
+from refgeo.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,24 +22,14 @@ _COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a", "adaptive": "#3d7d3d"}
 _MARKERS = {"inv": "o", "mix": "^", "adaptive": "s"}
 
 
-class MissingExtraError(ImportError, ValueError):
-    """What a report in HTML is made with is not installed."""
-
-
-def require() -> None:
-    """Raise `MissingExtraError` now, rather than after a long run, if a page cannot be made.
+def require_html() -> None:
+    """An error now, rather than after a long run, if a page cannot be made.
 
     Examples
     --------
-    >>> require()
+    >>> require_html()
     """
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f'html: needs Jinja2 and matplotlib ({error.name} is not installed); pip install "refgeo[html]"'
-        ) from error
+    require("html", "html", "jinja2", "matplotlib")
 
 
 def to_html(report: Report) -> str:
@@ -64,7 +55,7 @@ def to_html(report: Report) -> str:
     >>> page.startswith("<!doctype html>"), "<svg" in page, "http://" in page.replace("http://www.w3.org", "")
     (True, True, False)
     """
-    require()
+    require_html()
     import jinja2
 
     from refgeo import __version__
@@ -98,6 +89,8 @@ def to_html(report: Report) -> str:
 
 
 def _css_class(row: Row) -> str:
+    if row.verdict is Verdict.CONTRACT and row.fails:
+        return "wrong"
     return (
         "loss"
         if row.lossy_case is not None or row.no_result or row.verdict in FINDINGS
@@ -135,7 +128,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     measured = [one for row in rows for one in row.measurements]
     largest = max(max(one.condition for one in measured), 100.0)
     kappa = np.geomspace(1.0, largest, 200)
-    power = VALUE_CHECKS[rows[0].check].power
+    power = max(VALUE_CHECKS[row.check].power(row.metric, 0.0) for row in rows)
 
     def digits(power: float) -> Any:
         return np.clip(-np.log10(DOUBTFUL * roundoff * kappa**power), 0.0, most)
@@ -145,7 +138,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.fill_between(kappa[wrong], 0.0, digits(power)[wrong], color="#d22", alpha=0.12, lw=0)
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
     if power > 1:
-        axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power}$)")
+        axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power:g}$)")
     _draw_points(axes, rows, lambda one: one.digits(dtype), ms=4.5, alpha=0.55)
     axes.set_xscale("log")
     axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))

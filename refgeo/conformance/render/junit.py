@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from refgeo.conformance.report import FAILING, FINDINGS, Report, Row, Verdict
+from refgeo.conformance.report import FINDINGS, Report, Row, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -13,8 +13,8 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def to_junit(report: Report) -> str:
     """JUnit XML.
 
-    WRONG, inherited and undecided rows are failures, with the diagnosis in their message; what is not provided or not
-    judged, and laws that wrong values break, are skipped; findings stand in the output of their test cases.
+    Rows that make a report fail are failures, with the diagnosis in their message; what is not provided or not judged,
+    and laws that wrong values break, are skipped; findings stand in the output of their test cases.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def to_junit(report: Report) -> str:
     name = f"refgeo check {report.backend}"
     told = report.to_explain()
     follows = [row for row in report.failures if row not in told]
-    failing = [row for row in report.rows if row.verdict in FAILING and row not in follows]
+    failing = [row for row in report.rows if row.fails and row not in follows]
     skipped = [row for row in report.rows if row.verdict in _SKIPPED or row in follows]
     counts = {
         "tests": str(len(report.rows)), "failures": str(len(failing)), "errors": "0", "skipped": str(len(skipped)),
@@ -51,9 +51,9 @@ def to_junit(report: Report) -> str:
             suite, "testcase", {"classname": f"{row.function}.{row.metric}", "name": str(row)}
         )
         if row in follows:
-            message = f"{row.function} gives wrong values, and so breaks this law: {row.statement}"
+            message = f"{row.about} gives wrong values, and so breaks this law: {row.statement}"
             ElementTree.SubElement(case, "skipped", {"message": _text(message)})
-        elif row.verdict in FAILING:
+        elif row.fails:
             failure = ElementTree.SubElement(
                 case, "failure", {"type": row.verdict.value, "message": _text(_headline(row))}
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 from refgeo.conformance.report import Report
 
-SCHEMA = "refgeo-report/2"
+SCHEMA = "refgeo-report/3"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -26,7 +26,8 @@ def to_dict(report: Report) -> dict[str, Any]:
     for row in report.rows:
         data = asdict(row)
         data["verdict"] = row.verdict.value
-        data["outcome"] = row.outcome
+        data["outcome"], data["fails"] = row.outcome, row.fails
+        del data["about"], data["harmful"]
         data["measurements"] = {
             key: [getattr(one, key) for one in row.measurements]
             for key in ("case", "block", "condition", "relative_error", "decisive")
@@ -61,7 +62,7 @@ def to_json(report: Report) -> str:
     --------
     >>> import refgeo as rg
     >>> to_json(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"])).splitlines()[1]
-    '  "schema": "refgeo-report/2",'
+    '  "schema": "refgeo-report/3",'
     """
     return json.dumps(to_dict(report), indent=2, ensure_ascii=False, allow_nan=False)
 

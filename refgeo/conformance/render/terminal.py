@@ -137,7 +137,11 @@ def _conduct(report: Report) -> Iterator[tuple[str, str]]:
             found.setdefault((row.check.split(".")[1], row.message.rsplit(" (", 1)[0]), []).append(row)
     for (rule, message), rows in found.items():
         functions = ", ".join(dict.fromkeys(row.function for row in rows))
-        yield f"contract   {rule}: {message} ({functions})", "yellow"
+        yield f"{'FAILS' if rows[0].fails else 'contract':10s} {rule}: {message} ({functions})", _style(rows[0])
+
+
+def _style(row: Row) -> str:
+    return "bold red" if row.fails else "yellow"
 
 
 def _remarks(report: Report) -> Iterator[tuple[str, str]]:
