@@ -190,3 +190,95 @@ def test_a_loss_without_batches_and_what_a_result_advises(files, capsys):
     assert "try a smaller rho" in far["advice"]
     assert "no approximation" in shown
     assert main(["verify", *given(files, "alone.py")]) == 0
+
+
+LLAMA = """
+import torch
+import transformers
+
+from refgeo.adapters import torch_value_and_grad
+
+
+def model(path, network):
+    module = transformers.AutoModelForCausalLM.from_pretrained(path.parent, attn_implementation="eager").eval().double()
+    frozen = ["*embed_tokens*", "lm_head*"]
+    ids = torch.arange(12).reshape(2, 6)
+    evaluate = torch_value_and_grad(
+        module, network, lambda call: call(input_ids=ids, labels=ids).loss, frozen=frozen, dtype="float64"
+    )
+    return {"value_and_grad": evaluate, "frozen": frozen}
+"""
+
+
+def test_a_small_llama_in_the_layout_that_the_site_recommends(tmp_path, capsys):
+    """Rotary positions leave a part of GL(h): the command line divides by what `Network.metric` divides by."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=13, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=24, max_position_embeddings=16,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    (tmp_path / "loss.py").write_text(LLAMA)
+    out = tmp_path / "out.json"
+    options = ["--checkpoint", str(tmp_path / "model"), "--layout", "llama_rotary", "--loss", str(tmp_path / "loss.py")]
+    assert main(["verify", *options]) == 0
+    assert "holds" in capsys.readouterr().out
+    assert main(["sharpness", *options, "--metric", "inv,mix", "--rho", "0.01", "--json", str(out), "--quiet"]) == 0
+    loaded = checkpoint.load(tmp_path / "model", "llama_rotary", tmp_path / "loss.py")
+    for row in json.loads(out.read_text())["sharpness"]:
+        metric = loaded.network.metric(row["name"], frozen=loaded.frozen)
+        assert any(isinstance(one, rg.RotaryMetric) for one in metric.metrics.values())
+        found = rg.worst_case_sharpness(loaded.value_and_grad, loaded.network.blocks, metric, 0.01, batches=[None])
+        assert row["value"] == pytest.approx(found.value, rel=1e-9)
+
+
+def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed_when_it_ends(
+    files, monkeypatch, capsys
+):
+    from refgeo import cli
+
+    monkeypatch.setattr(cli, "LINE_EVERY", 0.0)
+    arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3"]
+    measure, seen = checkpoint.measure, []
+
+    def watched(*given_arguments, **settings):
+        for one in measure(*given_arguments, **settings):
+            seen.append(capsys.readouterr())
+            yield one
+
+    monkeypatch.setattr(checkpoint, "measure", watched)
+    assert main(["sharpness", *arguments]) == 0
+    assert [len(shown.out.splitlines()) for shown in seen] == [1, 2], "the header, then the rows of the first search"
+    assert seen[1].out.startswith("inv ")
+    assert "searching inv: 3 of 16, 0 s" in seen[0].err
+    assert main(["sharpness", *arguments, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interruption_gives_what_has_been_found(files, monkeypatch, capsys):
+    """The first Ctrl-C ends the search that runs, and its best value so far is printed and written."""
+    import signal
+
+    calls, out = [], files / "out.json"
+    evaluate = checkpoint.Checkpoint.__init__
+
+    def counted(self, path, network, value_and_grad, *others):
+        def interrupted(blocks, batch):
+            calls.append(1)
+            if len(calls) == 30:
+                signal.raise_signal(signal.SIGINT)
+            return value_and_grad(blocks, batch)
+
+        evaluate(self, path, network, interrupted, *others)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "__init__", counted)
+    assert main(["sharpness", *given(files), "--n-iter", "40", "--rho", "0.1", "--json", str(out), "--quiet"]) == 130
+    shown = capsys.readouterr()
+    assert "interrupted" in shown.err
+    (row,) = json.loads(out.read_text())["sharpness"]
+    assert row["name"] == "inv"
+    assert row["value"] > 0.0
+    assert f"{row['value']:.6g}" in shown.out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

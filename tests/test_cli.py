@@ -60,7 +60,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         (["check", "--json", "nowhere/report.json"], "folder nowhere does not exist"),
         (["check", "--json", "."], "is a folder"),
         (["check", "--heads", "2"], "goes with --checkpoint"),
-        (["check", "--checks", ","], "expected names"),
+        (["check", "--checks", ","], "expected values separated by commas"),
         (["check", "--case", "10x9x4", "--case", "nowhere"], "called nowhere"),
     ],
 )

@@ -118,5 +118,5 @@ def test_bad_options_are_named(monkeypatch):
         with pytest.raises(ValueError, match=message):
             rg.check(profile="fuzz", **options)
     monkeypatch.setitem(__import__("sys").modules, "hypothesis", None)
-    with pytest.raises(ValueError, match="fuzz needs Hypothesis"):
+    with pytest.raises(ValueError, match="profile fuzz: expected the package hypothesis"):
         rg.check(profile="fuzz", examples=1)

@@ -42,7 +42,7 @@ def test_help_needs_no_optional_package():
         try:
             refgeo.strategies
         except AttributeError as error:
-            assert "pip install hypothesis" in str(error)
+            assert 'pip install "refgeo[fuzz]"' in str(error)
         else:
             raise AssertionError
     """

@@ -279,7 +279,7 @@ def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
     )
     checks = ["horizontal_projection", "riemannian_gradient"]
     report = rg.check(str(file), checks=checks, cases=["5x4x2/k3", "3-5x4x4/k3"])
-    blamed = {row.function for row in report.findings if row.check.endswith("owns_its_results")}
+    blamed = {row.function for row in report.findings if row.check.endswith("keeps_its_results")}
     assert blamed == {"horizontal_projection"}
 
 

@@ -476,8 +476,8 @@ RESULTS_KEPT = (
 CONDUCT = {
     "writes to its input": "inputs_unchanged",
     "works in place": "owns_its_results",
-    "overwrites its last result": "owns_its_results",
-    "overwrites its last result but one": "owns_its_results",
+    "overwrites its last result": "keeps_its_results",
+    "overwrites its last result but one": "keeps_its_results",
     "writes later to what it has got": "inputs_unchanged",
     "is not thread-safe": "thread_safe",
     "warns": "silent",

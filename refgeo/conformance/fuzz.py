@@ -32,6 +32,10 @@ _SMALL = sorted(
 )
 
 
+DRAWN = tuple(dict.fromkeys([*KINDS, *LENGTHS]))
+"""Kinds of vectors."""
+
+
 def search(run: Run, examples: int) -> list[Case]:
     """Try so many points, and return the smallest failing cases found.
 
@@ -127,7 +131,7 @@ def _cases(metric: str, shape: tuple[tuple[int, ...], int, int, int], run: Run) 
     @st.composite
     def cases(draw: Any) -> Case:
         point = draw(strategies.pairs(shape, condition=_CONDITIONS, scale=scale))
-        kind = draw(st.sampled_from(list(dict.fromkeys([*KINDS, *LENGTHS]))))
+        kind = draw(st.sampled_from(DRAWN))
         given = {}
         if kind == "any":
             given["a"] = given["v"] = draw(strategies.tangent_vectors(point))

@@ -403,10 +403,16 @@ def _without_hearsay(rows: list[Row], besides: set[tuple[str, str]]) -> Iterator
 
 
 def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
-    """The cases with these names, or names that start with them; None: all."""
-    wanted = None if names is None else listed(names)
-    chosen = [one for one in found if wanted is None or any(_selects(name, one[0]) for name in wanted)]
-    unknown = [name for name in wanted or [] if not any(_selects(name, one) for one, _ in chosen)]
+    """The cases with these names, or where there is none of a name, those whose names start with it; None: all."""
+    found, wanted = list(found), None if names is None else listed(names)
+    known = {name for name, _ in found}
+
+    def selects(name: str, case: str) -> bool:
+        start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a case's name
+        return case == start if start in known else case.startswith((start + "/", start + ".", start + " "))
+
+    chosen = [one for one in found if wanted is None or any(selects(name, one[0]) for name in wanted)]
+    unknown = [name for name in wanted or [] if not any(selects(name, one) for one, _ in chosen)]
     if unknown or not chosen:
         raise ValueError(f"cases: none of the test points is called {', '.join(unknown) or 'so'}; --list shows them")
     return chosen
@@ -426,9 +432,3 @@ def chosen_searches(names: Iterable[str] | None) -> list[str]:
     """The whole searches with these names; None, or the name of the function: all."""
     wanted = [ROUTINE] if names is None else listed(names)
     return [name for name in SEARCH if name in wanted or ROUTINE in wanted]
-
-
-def _selects(wanted: str, name: str) -> bool:
-    """By the name as a table shows it (a block's index is no part of it), or by the first parts of the name."""
-    start = wanted.split("[")[0].rstrip("/.")
-    return name == start or name.startswith((start + "/", start + ".", start + " "))

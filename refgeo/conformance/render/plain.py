@@ -28,6 +28,8 @@ def to_dict(report: Report) -> dict[str, Any]:
         data["verdict"] = row.verdict.value
         data["outcome"], data["fails"] = row.outcome, row.fails
         del data["about"], data["harmful"]
+        for place in filter(None, (data["worst_case"], data["example"], data["lossy_case"])):
+            del place["oddity"]
         data["measurements"] = {
             key: [getattr(one, key) for one in row.measurements]
             for key in ("case", "block", "condition", "relative_error", "decisive")
