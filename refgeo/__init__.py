@@ -27,6 +27,7 @@ from refgeo.sharpness import (
     adaptive_sharpness,
     average_case_sharpness,
     check_gradient,
+    proposed_radius,
     worst_case_sharpness,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "diagonal",
     "formulas",
     "networks",
+    "proposed_radius",
     "quotient_distance",
     "spectrum",
     "strategies",

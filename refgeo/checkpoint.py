@@ -26,7 +26,8 @@ from refgeo.metrics.product import ProductMetric
 from refgeo.networks.geometry import moving
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
-from refgeo.sharpness import SharpnessResult, adaptive_sharpness, worst_case_sharpness
+from refgeo.sharpness import SharpnessResult, adaptive_sharpness, proposed_radius, worst_case_sharpness
+from refgeo.sharpness.objective import on_batch
 
 ADAPTIVE = "adaptive"
 
@@ -142,7 +143,7 @@ def geometry(checkpoint: Checkpoint, metric: str) -> ProductMetric:
 def measure(
     checkpoint: Checkpoint,
     metrics: Iterable[str],
-    radii: Sequence[float],
+    radii: Sequence[float] | None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     **settings: Any,
 ) -> Iterator[tuple[str, list[SharpnessResult]]]:
@@ -153,7 +154,8 @@ def measure(
     checkpoint : Checkpoint
     metrics : iterable of str
         "inv", "mix", "s=0.5", "adaptive".
-    radii : sequence of float
+    radii : sequence of float, optional
+        Default: for each metric the one that `refgeo.proposed_radius` gives for the first batch; 0.1 for "adaptive".
     progress : callable
         ``progress(metric, evaluations done, of so many)``.
     **settings
@@ -170,13 +172,13 @@ def measure(
             for only in ("order", "dtype", "gradient"):
                 common.pop(only, None)
             curve = adaptive_sharpness(
-                checkpoint.value_and_grad, checkpoint.network.blocks, list(radii), names=names, **common
+                checkpoint.value_and_grad, checkpoint.network.blocks, list(radii or [0.1]), names=names, **common
             )
         else:
-            metric = geometry(checkpoint, name)
-            curve = worst_case_sharpness(
-                checkpoint.value_and_grad, checkpoint.network.blocks, metric, list(radii), **common
-            )
+            metric, blocks = geometry(checkpoint, name), checkpoint.network.blocks
+            first = on_batch(checkpoint.value_and_grad, checkpoint.batches[0])
+            wanted = list(radii) if radii else [proposed_radius(first, blocks, metric)]
+            curve = worst_case_sharpness(checkpoint.value_and_grad, blocks, metric, wanted, **common)
         yield name, list(curve.results)
 
 

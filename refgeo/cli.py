@@ -145,7 +145,8 @@ def _network_parsers(commands: Any) -> None:
     )
     sharpness.set_defaults(run=_sharpness)
     _several(sharpness, "--metric", "inv, mix, s=0.5, adaptive (default: inv, mix and adaptive)", spaced=True)
-    _several(sharpness, "--rho", "radii (default: 0.1)", convert=float, spaced=True)
+    _several(sharpness, "--rho", "radii (default: one for each metric, at which second-order geodesics are nearly "
+             "straight)", convert=float, spaced=True)  # fmt: skip
     sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics (2)")
     sharpness.add_argument("--n-iter", type=int, default=20, help="iterations of a search (20)")
     sharpness.add_argument("--n-restarts", type=int, default=1, help="starts of a search (1)")
@@ -369,7 +370,7 @@ def _sharpness(options: argparse.Namespace) -> int:
     from refgeo import checkpoint
     from refgeo.metrics.pair import pair_metric
 
-    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or [0.1])
+    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
     for name in metrics:
         if name != checkpoint.ADAPTIVE:
             pair_metric(name, argument="--metric")
@@ -398,6 +399,8 @@ def _sharpness(options: argparse.Namespace) -> int:
                 checkpoint.write_json(options.json, checkpoint.document(loaded, found))
             if interrupted():
                 break
+    if radii is None:
+        print("ρ was not given: it is the radius up to which second-order geodesics are nearly straight in each metric")
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.path.name)
     if interrupted():

@@ -27,7 +27,7 @@ def test_torch_recipe(capsys):
     torch.manual_seed(0)
     example = next(block for block in BLOCKS if "torch.nn.TransformerEncoderLayer" in block)
     exec(compile(example, "sharpness.md", "exec"), {})
-    assert "SharpnessResult(value=" in capsys.readouterr().out
+    assert "converged)" in capsys.readouterr().out
     # in float64: derivatives, and the invariance of an orbit
     module = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, dtype=torch.float64)
     network = rg.networks.read({k: v.numpy() for k, v in module.state_dict().items()}, "clip", heads=4)
@@ -49,6 +49,23 @@ def test_torch_recipe(capsys):
     }
     here, there = (rg.worst_case_sharpness(loss, p, network.metric("mix"), 0.1).value for p in (network.blocks, moved))
     assert there == pytest.approx(here, rel=1e-9)
+
+
+PRINTING = [block for block in BLOCKS if "print(rg.worst_case_sharpness(" in block]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("block", range(len(PRINTING)))
+def test_every_example_that_prints_a_sharpness_converges(block, seed, capsys):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if "transformers" in PRINTING[block]:
+        pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(seed)
+    exec(compile(PRINTING[block], "sharpness.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert "converged)" in shown or re.search(r"\byes$", shown, flags=re.M)
+    assert "not converged" not in shown
+    assert not re.search(r"\bno$|too large", shown, flags=re.M)
 
 
 def test_jax_recipe():

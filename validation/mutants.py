@@ -31,8 +31,8 @@ BOTH = ("inv", "mix")
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 POINTS = (
-    "1x1x1", "4x4x4", "7x4x1", "10x9x4/k3", "10x9x4/k1", "5x12x3", "20-1x1x1", "4-25x24x6/k3", "2.3-6x7x2", "2.2-2x2x2",
-    "3-7x4x1", "1-5x4x2", "6x6x3",
+    "1x1x1/k3", "4x4x4/k3", "7x4x1/k3", "10x9x4/k3", "10x9x4/k1", "5x12x3/k3", "20-1x1x1/k3", "4-25x24x6/k3",
+    "2.3-6x7x2/k3", "2.2-2x2x2/k3", "3-7x4x1/k3", "1-5x4x2/k3", "6x6x3/k3", "3-9x8x5/k10",
 )  # fmt: skip
 """Test points enough for the mistakes of the catalogue."""
 
@@ -426,7 +426,7 @@ MUTANTS = [
     Mutant("Γ of the other metric", C, lambda m, *a: right(C, {"inv": "mix", "mix": "inv"}[m], *a), BOTH, "metric"),
     Mutant("Γ(a, a): second vector ignored", C, lambda m, G, H, a, b, c, d: right(C, m, G, H, a, b, a, b), BOTH, "second vector"),
     Mutant("first term of Γ missing", C, gamma_terms((0, 1, 1)), BOTH, "the term a(bᵀ"),
-    Mutant("second term of Γ missing", C, gamma_terms((1, 0, 1)), BOTH, "b(aᵀG + Gᵀa) of Γ is missing"),
+    Mutant("second term of Γ missing", C, gamma_terms((1, 0, 1)), BOTH, "the term b(aᵀ"),
     Mutant("third term of Γ missing", C, gamma_terms((1, 1, 0)), BOTH, "G(aᵀb + bᵀa) of Γ is missing"),
     Mutant("third term with the wrong sign", C, gamma_terms((1, 1, -1)), BOTH, "G(aᵀb + bᵀa) of Γ has the wrong sign"),
     Mutant("not symmetrised: first term twice", C, gamma_terms((2, 0, 1)), BOTH),

@@ -3,6 +3,7 @@
 from refgeo.sharpness.adaptive import adaptive_sharpness
 from refgeo.sharpness.average_case import average_case_sharpness
 from refgeo.sharpness.gradient_check import check_gradient
+from refgeo.sharpness.radius import proposed_radius
 from refgeo.sharpness.result import AverageSharpness, Progress, SharpnessCurve, SharpnessResult
 from refgeo.sharpness.worst_case import worst_case_sharpness
 
@@ -14,5 +15,6 @@ __all__ = [
     "adaptive_sharpness",
     "average_case_sharpness",
     "check_gradient",
+    "proposed_radius",
     "worst_case_sharpness",
 ]

@@ -116,6 +116,14 @@ class SharpnessResult:
     def __float__(self) -> float:
         return self.value
 
+    def __str__(self) -> str:
+        """What it found, and what to try where that is not to be taken as it is."""
+        found = (
+            f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
+            f"{'converged' if self.converged else 'not converged'})"
+        )
+        return f"{found}\n{self.advice}" if self.needs_advice else found
+
     @property
     def needs_advice(self) -> bool:
         """Whether the value is not to be taken as it is: the search has not converged, or left the approximation.
@@ -136,8 +144,9 @@ class SharpnessResult:
             return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
         if self.bend > _BENT:
             return (
-                f"in a block the second-order term of the geodesic is {self.bend:.2g} times as long as the first, so "
-                'that it is no approximation there: try a smaller rho, or order="exact"'
+                f"ρ is too large: in one block the second-order term of the geodesic is {self.bend:.2g} times as long as "
+                "the first, so that it is no approximation there. Try a smaller rho (refgeo.proposed_radius), or "
+                'order="exact"'
             )
         again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} tells how much the start matters"
         if self.converged:
@@ -290,6 +299,11 @@ class SharpnessCurve:
             for one in self
         )
         return "\n".join(["       rho     sharpness  residual  evaluations  converged", *rows])
+
+    def __str__(self) -> str:
+        """The table, and below it what to try where a value is not to be taken as it is."""
+        advice = [f"ρ = {one.rho:g}: {one.advice}" for one in self if one.needs_advice]
+        return "\n".join([repr(self), *advice])
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A column for every number and setting; `pandas.DataFrame` takes it.

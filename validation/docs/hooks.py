@@ -45,6 +45,11 @@ def _with_links(text: str, folder: Path) -> str:
     return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", moved, text)
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Python with prompts is a session, so that prompts and outputs are told from what somebody types."""
+    return re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
+
+
 def on_page_content(content: str, **_: Any) -> str:
     """TeX to MathML, which every browser shows without a script."""
     content = re.sub(

@@ -1,0 +1,55 @@
+r"""A radius in proportion to the geometry."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from refgeo.arguments import number
+from refgeo.metrics.tangent_space import Metric
+from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective
+from refgeo.sharpness.vectors import is_zero
+
+
+def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric[Any], bend: float = 0.05) -> float:
+    r"""The radius up to which second-order geodesics are nearly straight, whatever block the search moves.
+
+    In every block (and head) the gradient at θ has a direction u of unit length. Along it a second-order geodesic
+    :math:`ρu - ½ρ^2Γ(u, u)` bends by the share :math:`ρ‖½Γ(u, u)‖` of its length. The radius is the one at which that
+    is `bend` in the block where it is largest: even if a search spends all of ρ there, the second-order term is short
+    beside the first one. Takes one evaluation of the loss and its gradient.
+
+    Parameters
+    ----------
+    value_and_grad, params, metric
+        As of `worst_case_sharpness`.
+    bend : float
+        The share.
+
+    Returns
+    -------
+    float
+        Rounded down to two digits. Where nothing bends, or the gradient is zero, `bend` times the mean length of a
+        block.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> proposed_radius(lambda w: (float(w.sum()), np.ones(2)), np.array([3.0, 4.0]), rg.ElementwiseMetric())
+    0.13
+    """
+    share = number("bend", bend, above=0.0)
+    objective = Objective(value_and_grad, Geometry(params, metric), 2, 2)
+    gradient, most = objective.gradient_at_origin, 0.0
+    if not is_zero(gradient):
+        spaces = objective.geometry.space
+        for space, (part,) in zip(spaces.spaces.values(), spaces.parts(gradient), strict=True):
+            v = space.from_coordinates(part)
+            squares = space.norm(v) ** 2
+            bends = 0.5 * space.norm(space.christoffel(v)) / np.where(squares > 0.0, squares, 1.0)
+            most = max(most, float(np.max(bends, initial=0.0)))
+    radius = share / most if most > 0.0 else share * objective.size
+    unit = 10.0 ** (math.floor(math.log10(radius)) - 1)
+    return float(f"{math.floor(radius / unit * (1.0 + 1e-12)) * unit:.2g}")
