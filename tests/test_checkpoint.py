@@ -187,7 +187,7 @@ def test_a_loss_without_batches_and_what_a_result_advises(files, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     near, far = json.loads(out.read_text())["sharpness"]
     assert (near["batches"], far["bend"] > 0.5) == (1, True)
-    assert "try a smaller rho" in far["advice"]
+    assert "Try a smaller rho" in far["advice"]
     assert "no approximation" in shown
     assert main(["verify", *given(files, "alone.py")]) == 0
 

@@ -378,15 +378,14 @@ def test_a_hundred_half_wrong_backends_never_end_the_referee(deed, when, dtype, 
 
 def test_frames_of_an_installed_backend_are_its_own_also_without_a_virtual_environment(tmp_path):
     """Installed packages lie below the folder of the standard library there."""
-    program = f"""
+    program = """
 import site, sys, sysconfig
 packages = sysconfig.get_path("stdlib") + "/site-packages"
 site.getsitepackages = lambda: [packages]
 sysconfig.get_path = lambda name, get=sysconfig.get_path: packages if name in ("purelib", "platlib") else get(name)
 from refgeo.conformance import host
-host.files.__file__ = {str(tmp_path / "nowhere")!r}
 code = compile("def christoffel(*a):\\n    return a[0] + 1\\n", packages + "/theirs/geometry.py", "exec")
-names = {{}}
+names = {}
 exec(code, names)
 try:
     names["christoffel"]("inv")

@@ -7,24 +7,29 @@ import itertools
 import json
 import multiprocessing
 import os
+import platform
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+import refgeo
 from refgeo.files import write_text
 
 console = Console()
+PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")
 
 
 class Results:
     """Numbers by name in one JSON file, written whole after each, so that a run goes on where it was interrupted.
 
-    A file made with other settings is not continued; it is moved aside.
+    A file made with other settings, or by another version, is not continued; it is moved aside.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -35,6 +40,7 @@ class Results:
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
                 same = document["settings"] == json.loads(json.dumps(settings))
+                same &= document["versions"]["refgeo"] == refgeo.__version__
                 values = dict(document["values"])
             except (ValueError, KeyError, TypeError):
                 same, values = False, {}
@@ -44,7 +50,9 @@ class Results:
             else:
                 aside = next(p for i in itertools.count(1) if not (p := path.with_suffix(f".{i}.json")).exists())
                 os.replace(path, aside)
-                console.print(f"{path}: made with other settings, or damaged; it is now {aside.name}")
+                console.print(
+                    f"{path}: of other settings or another version, or damaged; it is now {aside.name}"
+                )
 
     def measure(self, name: str, function: Callable[[], Any]) -> Any:
         """The value of this name; computed and saved if it is not there yet."""
@@ -69,8 +77,19 @@ class Results:
 
     def save(self) -> None:
         """Write the file, whole or not at all."""
-        text = json.dumps({"settings": self.settings, "values": self.values}, indent=1)
+        text = json.dumps({"settings": self.settings, "versions": versions(), "values": self.values}, indent=1)
         write_text(self.path, text)
+
+
+def versions() -> dict[str, str]:
+    """Of what numbers come from, and the processor's instructions: training in PyTorch depends on both."""
+    found = {"python": platform.python_version(), "refgeo": refgeo.__version__, "machine": platform.machine()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    if "torch" in sys.modules:
+        found["instructions"] = sys.modules["torch"].backends.cpu.get_cpu_capability()
+    return found
 
 
 def _in_processes(

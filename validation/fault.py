@@ -1,8 +1,8 @@
 r"""How much of a τ is the search's fault? Certified values, our search, and the procedure that is published.
 
-*Published*: the ℓ2 Auto-PGD of "A modern look at the relationship between sharpness and generalization" (Andriushchenko
-et al. 2023), step by step as its ``sharpness.py`` has it (tml-epfl/sharpness-vs-generalization at 6d73be9), adaptive and
-without a random start, which are the defaults of its scripts:
+*Published*: the ℓ2 Auto-PGD of "A modern look at the relationship between sharpness and generalization"
+(Andriushchenko et al. 2023), step by step as its ``sharpness.py`` has it (tml-epfl/sharpness-vs-generalization at
+6d73be9), adaptive and without a random start, which is the default of its scripts:
 
 * the step is η |w| ⊙ g/‖g‖: the gradient is multiplied by |w| and divided by its own length, not that of |w| ⊙ g;
 * the projection onto ‖δ/|w|‖ ≤ ρ is the Euclidean one; a search for its multiplier ends at an absolute 1e-5;

@@ -32,7 +32,7 @@ BOTH = ("inv", "mix")
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 POINTS = (
     "1x1x1/k3", "4x4x4/k3", "7x4x1/k3", "10x9x4/k3", "10x9x4/k1", "5x12x3/k3", "20-1x1x1/k3", "4-25x24x6/k3",
-    "2.3-6x7x2/k3", "2.2-2x2x2/k3", "3-7x4x1/k3", "1-5x4x2/k3", "6x6x3/k3", "3-9x8x5/k10",
+    "2.3-6x7x2/k3", "2.2-2x2x2/k3", "3-7x4x1/k3", "1-5x4x2/k3", "6x6x3/k3", "3-9x8x5/k10", "10x9x4/k3/scale1e-6",
 )  # fmt: skip
 """Test points enough for the mistakes of the catalogue."""
 

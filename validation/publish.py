@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 
 from validation import experiment
-from validation.study.runner import Row, about, load_table, of_population, save_table, versions
+from validation.study.runner import Row, about, load_table, of_population, save_table
 from validation.study.statistics import Estimate
 from validation.table1 import PAPER, SHOWN
 
 HERE = Path(__file__).parent
 PICTURES = {
     "sign": ("sign",),
+    "regime": (),
+    "teacher_baseline": (),
     "teacher": ("teacher",),
     "fault": ("fault",),
     "validity": ("validity",),
@@ -45,7 +47,7 @@ def published(source: Path) -> dict[str, Any]:
     sample = next(name for name in values if name != "summary")
     return {
         "settings": document["settings"],
-        "versions": versions(),
+        "versions": document["versions"],
         "summary": values["summary"],
         "sample": {sample: values[sample]},
     }

@@ -1,20 +1,16 @@
-r"""What decides the sign of τ? The paper's open question, on diagonal networks, where sharpness is known.
+r"""What does the sign of τ depend on? The paper's open question, on diagonal networks, where sharpness is known.
 
 At zero residual the loss is ‖X(β' − β)‖², and to second order in ρ
 
     S_inv ≈ S_adaptive ≈ 2ρ² λ_max(D_β XᵀX D_β),    D_β = diag(|β|),
 
-because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. For random X the
-columns are nearly orthogonal beside their lengths: λ_max lies between n max β_i² and n times a mean of the largest
-squares, so it measures how *concentrated* β is. All networks of a set fit the same data. Whether the
-concentrated ones are nearer to the truth is up to the truth. So
+because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. It grows with the size
+of β and with its concentration. All networks of a set fit the same data.
 
-    truth sparse  →  concentrated fits are right   →  τ < 0: sharp generalises,
-    truth dense   →  concentrated fits are wrong   →  τ > 0: flat generalises.
-
-Interventions change one thing each: the truth's share of zeros, the start, n/d, the noise. Every set of 50 networks is
-trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are the
-mediators, and the partial τ says what is left of sharpness once a mediator is known.
+Interventions: the truth's share of zeros, the start, n/d, the noise (data are drawn anew for each). Every set of 50
+networks is trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are
+other numbers, and a partial τ says what is left of sharpness once one of them is known. Given λ_max nothing can be
+left, since it is the leading coefficient of sharpness itself; `validation.regime` has plainer ones.
 
     python -m validation sign [--quick] [--out DIR] [--workers N]
 """
@@ -51,7 +47,7 @@ def settings(quick: bool) -> dict[str, Setting]:
 
 
 def mediators(X: Any, beta: Any) -> dict[str, Any]:
-    """What says how concentrated β is: larger where it is."""
+    """Numbers of β that sharpness may follow: larger where β is larger, or more concentrated."""
     two = np.linalg.norm(beta, axis=-1)
     return {
         "λ_max(D XᵀX D)": np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta]),

@@ -27,7 +27,7 @@ from refgeo.files import write_text
 from validation import experiment
 from validation.study import summary
 from validation.study.measures import MEASURES, Effort
-from validation.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table, versions
+from validation.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table
 from validation.study.statistics import Estimate
 
 PAPER = {
@@ -85,7 +85,8 @@ def described(rows: Sequence[Row]) -> dict[str, Any]:
             "models": len(models),
             "trained": summary.trained(part),
             "without a number": len(without),
-            "hyper-parameters": _hyper_parameters(part),
+            "hyper-parameters": ranked_by_others(part, outcomes=False),
+            "errors and losses": ranked_by_others(part, outcomes=True),
             **{name: _tau(part, name) for name in ("gap", "test loss")},
             **{f"gap, {name}": _tau(some, "gap") for name, some in _subsets(part).items()},
         }
@@ -99,25 +100,19 @@ def _tau(rows: Sequence[Row], outcome: str) -> dict[str, Any]:
     }
 
 
-_NO_CAUSE = (
-    "population",
-    "unit",
-    "model",
-    "seed",
-    "gap",
-    "trained",
-    "train error",
-    "train loss",
-    "test error",
-    "test loss",
-)
+OUTCOMES = ("train error", "train loss", "test error", "test loss")
+"""What training led to, beside the gap; the gap is the difference of two of them."""
+_NAMES = ("population", "unit", "model", "seed", "gap", "trained")
 
 
-def _hyper_parameters(rows: Sequence[Row]) -> dict[str, float]:
-    """τ_b of every number that training was given, with the gap: what else could rank the models."""
+def ranked_by_others(rows: Sequence[Row], outcomes: bool) -> dict[str, float]:
+    """τ_b with the gap of every number that training was given, or of those that it led to: what else could rank the
+    models.
+    """
     models = [about(row) for row in {(row["unit"], row["model"]): row for row in rows}.values()]
     gap = [float(row["gap"]) for row in models]
-    columns = {name: [float(row[name]) for row in models] for name in models[0] if name not in _NO_CAUSE}
+    chosen = [name for name in models[0] if name not in _NAMES and (name in OUTCOMES) == outcomes]
+    columns = {name: [float(row[name]) for row in models] for name in chosen}
     return {name: float(kendalltau(values, gap).statistic) for name, values in columns.items() if len(set(values)) > 1}
 
 
@@ -136,7 +131,7 @@ def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]
     save_table(rows, out / "table1.csv")
     document = {
         "settings": {task.population.name: {**task.settings, "unit": "each"} for task in chosen},
-        "versions": versions(),
+        "versions": experiment.versions(),
         "populations": described(load_table(out / "table1.csv")),
     }
     text = json.dumps(document, indent=1)
@@ -153,6 +148,8 @@ def say(document: dict[str, Any]) -> None:
         )
         told = ", ".join(f"{name} {tau:+.2f}" for name, tau in found["hyper-parameters"].items())
         experiment.console.print(f"hyper-parameters, τ_b with the gap: {told or 'none differ'}")
+        told = ", ".join(f"{name} {tau:+.2f}" for name, tau in found["errors and losses"].items())
+        experiment.console.print(f"errors and losses, τ_b with the gap: {told or 'not known'}")
         shown = Table("measure", "ρ", "τ with the gap", "p", "minus adaptive", "τ_b", "the paper")
         for measure, by_radius in found["gap"].items():
             for rho, numbers in by_radius.items():

@@ -23,6 +23,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
@@ -64,11 +65,16 @@ _PACKAGES = tuple({
 """Where installed packages lie: below Python's own folder, where there is no virtual environment."""
 
 
+_REFEREE = (str(Path(__file__).parent), "<frozen ", files.__file__)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+
+@cache
 def _is_ours(file: str) -> bool:
     """Whether code is neither somebody's own nor of an installed package: the referee's, or Python's."""
-    if file.startswith((str(Path(__file__).parent), "<frozen ", files.__file__)):
+    if file.startswith(_REFEREE):
         return True
-    return file.startswith(sysconfig.get_path("stdlib")) and not file.startswith(_PACKAGES)
+    return file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES)
 
 
 _forks = [0]

@@ -144,8 +144,8 @@ class SharpnessResult:
             return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
         if self.bend > _BENT:
             return (
-                f"ρ is too large: in one block the second-order term of the geodesic is {self.bend:.2g} times as long as "
-                "the first, so that it is no approximation there. Try a smaller rho (refgeo.proposed_radius), or "
+                f"ρ is too large: in one block the second-order term of the geodesic is {self.bend:.2g} times as long "
+                "as the first, so that it is no approximation there. Try a smaller rho (refgeo.proposed_radius), or "
                 'order="exact"'
             )
         again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} tells how much the start matters"
@@ -154,7 +154,9 @@ class SharpnessResult:
         done = len(self.trace) - 1
         if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
             return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
-        return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}"
+        rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
+        short = f"; with more memory= it would keep more than {self.settings.get('vectors')} vectors" if rounded else ""
+        return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.

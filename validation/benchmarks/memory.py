@@ -60,7 +60,7 @@ def child(side, n_iter):
     """The loss alone, or one search."""
     params, begun = blocks(), time.perf_counter()
     if side == "loss":
-        value, converged = [value_and_grad(params)[0] for _ in range(3)][0], True
+        value, converged = max(value_and_grad(params)[0] for _ in range(3)), True
     else:
         metric = rg.ProductMetric({
             name: rg.InvariantMetric() if isinstance(block, rg.Pair) else rg.ElementwiseMetric()

@@ -61,6 +61,8 @@ class NetworkSet:
         ‖β − truth‖², that of new Gaussian data.
     trained : float
         The share that reached the target.
+    alpha : ndarray
+        The size of each network's start.
     """
 
     u: Any
@@ -70,6 +72,7 @@ class NetworkSet:
     truth: Any
     test_loss: Any
     trained: float
+    alpha: Any
 
     @property
     def beta(self) -> Any:
@@ -93,7 +96,7 @@ def network_set(setting: Setting, seed: int) -> NetworkSet:
     trained = diagonal.train(X, y, u, v, share * stability_limit(X, truth), target=TARGET, max_steps=MAX_STEPS)
     ok = trained.converged
     u, v = trained.u[ok], trained.v[ok]
-    return NetworkSet(u, v, X, y, truth, np.sum((u * v - truth) ** 2, axis=-1), float(ok.mean()))
+    return NetworkSet(u, v, X, y, truth, np.sum((u * v - truth) ** 2, axis=-1), float(ok.mean()), size[ok])
 
 
 def stability_limit(X: Any, beta: Any) -> float:

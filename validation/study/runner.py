@@ -11,11 +11,10 @@ import csv
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,8 +27,6 @@ from validation.study.measures import MEASURES, Effort, Measured, Model
 
 Row = dict[str, Any]
 Workers = int | Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-
-PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")
 
 
 class Population(Protocol):
@@ -81,7 +78,7 @@ class Task:
     @property
     def settings(self) -> Row:
         """What the numbers depend on."""
-        described = asdict(self)
+        described = asdict(self) | {"refgeo": refgeo.__version__}
         del described["out"]
         return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
@@ -125,19 +122,8 @@ def measured(task: Task, name: str, model: Model) -> list[Row]:
 def write(task: Task, rows: list[Row]) -> None:
     """A unit's file."""
     task.place.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"settings": task.settings, "versions": versions(), "rows": rows})
+    text = json.dumps({"settings": task.settings, "versions": experiment.versions(), "rows": rows})
     write_text(task.place, text)
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers come from."""
-    found = {"python": platform.python_version(), "refgeo": refgeo.__version__}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
