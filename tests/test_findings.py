@@ -100,10 +100,10 @@ def test_the_sign_turns_with_the_number_of_points():
     assert summary["zeros 0.9, n 100"]["tau"]["sharpness"][2] < 0.0
     for name, row in summary.items():
         zeros, n = (float(part.split()[1]) for part in name.split(", "))
-        if row["tau"]["sharpness"][1] > 0.0:
-            assert n <= 200 * (1.0 - zeros) + 1e-9, name
-        if row["tau"]["sharpness"][2] < 0.0:
-            assert n > 1.5 * 200 * (1.0 - zeros), name
+        if n <= 200 * (1.0 - zeros) + 1e-9:
+            assert row["tau"]["sharpness"][0] > 0.0, name
+        if n >= 1.6 * 200 * (1.0 - zeros):
+            assert row["tau"]["sharpness"][0] < 0.0, name
         strong = abs(row["tau"]["‖β‖₂"][0])
         assert strong >= abs(row["tau"]["sharpness"][0]) - 1e-9, name
         assert abs(row["sharpness given the norm"][0]) < abs(row["the norm given sharpness"][0]), name
@@ -113,7 +113,8 @@ def test_the_sign_turns_with_the_number_of_points():
 def test_no_student_of_attention_is_near_its_teacher():
     summary = json.loads((VALIDATION / "results" / "teacher_baseline.json").read_text(encoding="utf-8"))["summary"]
     assert min(min(row["best"]) for row in summary.values()) > 0.2
-    rank_one = sorted(summary["rank 1"]["median"])
-    assert [rank_one[0], rank_one[-1]] == pytest.approx(
-        said("has ([0-9.]+) to ([0-9.]+) times the loss of predicting"), abs=0.006
-    )
+    every = [x for row in summary.values() for x in row["median"]]
+    rank_one = summary["rank 1"]["median"]
+    numbers = [min(every), max(every), min(min(row["best"]) for row in summary.values()), min(rank_one), max(rank_one)]
+    pattern = "has ([0-9.]+) to ([0-9.]+) times .*? less than ([0-9.]+) times.*? has ([0-9.]+) to ([0-9.]+) times"
+    assert numbers == pytest.approx(said(pattern), abs=0.006)

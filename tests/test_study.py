@@ -430,12 +430,33 @@ def test_the_pages_table_is_that_of_the_results():
     assert publish.page_table(published_table()) in page
 
 
+def test_the_published_search_is_the_published_one():
+    """Beside its ``sharpness.py`` with its data structures: three steps by hand on a quadratic function."""
+    w, a = np.array([2.0, -1.0, 0.5]), np.array([1.0, 3.0, -2.0])
+
+    def loss(x):
+        return float(a @ x + x @ x), a + 2 * x
+
+    rho, delta, before, weights = 0.3, np.zeros(3), np.zeros(3), w
+    values = []
+    for _ in range(3):  # fewer than any checkpoint looks at
+        gradient = loss(weights)[1]
+        step = 2 * rho / (np.linalg.norm(gradient) + 1e-12) * gradient * np.abs(w)
+        delta, before = 0.75 * fault.projected(delta + step, np.abs(w), rho) + 0.25 * before, delta
+        weights = w + delta
+        values.append(loss(weights)[0] - loss(w)[0])
+    found, outside = fault.published(loss, w, rho, 3)
+    assert found == pytest.approx(max(values), rel=1e-12)
+    assert outside < 0.01
+    assert fault.checkpoints(20) == [5, 9, 12, 15, 16, 18, 19, 20]  # 0.7 · 20 is more than 14 in doubles
+
+
 def test_the_published_projection_stops_where_it_says():
     """At a small radius its points leave the ball, by up to the tolerance of its bisection."""
     rng = np.random.default_rng(0)
     w, x = rng.standard_normal((2, 30))
     for radius in (1e-4, 0.1):
-        point = fault.Ellipsoid(w, radius).projected(x)
+        point = fault.projected(x, np.abs(w), radius)
         assert np.linalg.norm(point / w) == pytest.approx(radius, abs=1.1 * fault.TOLERANCE)
         # it is the nearest point: what is left is along the normal of the ellipsoid there
         normal = point / w**2

@@ -20,6 +20,8 @@ from refgeo.threads import one_thread
 LossAndGradient = Callable[..., tuple[float, Any]]
 
 ONLY = "parameters"
+_SHORT = 1 << 18
+"""Numbers of a vector of which one copy more is nothing."""
 _CHANGED = 1e-4
 """A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
 
@@ -216,7 +218,10 @@ class Increase(ABC):
 
     def __call__(self, x: Vector) -> tuple[float, Array]:
         """Value and gradient; −inf where there is none."""
-        loss, gradient = self._evaluate(x if isinstance(x, Combination) else Precise(x, self.dtype))
+        if not isinstance(x, Combination) or len(x) <= _SHORT:  # its many blocks are made faster all at once
+            loss, gradient = self._evaluate(Precise(x[:], self.dtype))
+        else:
+            loss, gradient = self._evaluate(x)
         return loss - self.loss, gradient
 
     @abstractmethod
