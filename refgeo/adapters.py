@@ -43,7 +43,8 @@ def torch_value_and_grad(
     Parameters
     ----------
     module : torch.nn.Module
-        Copied for every thread and put into evaluation mode; your own stays as it is.
+        Copied for every thread and put into evaluation mode; your own stays as it is. Parameters are shared with the
+        copies where their dtype and device are those asked for.
     network : Network
         Of the module's parameters.
     loss : callable
@@ -69,14 +70,16 @@ def torch_value_and_grad(
 
     from refgeo.networks.geometry import moving
 
-    own = threading.local()  # functional_call exchanges the module's parameters: a copy for every thread
+    own = threading.local()  # functional_call exchanges the module's parameters: a module for every thread
     fixed = network.blocks.keys() - moving(network.blocks, frozen)
     _refuse_tied(module, network)
     precision = getattr(torch, np.dtype(dtype).name)
 
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         if not hasattr(own, "module"):
-            own.module = copy.deepcopy(module).eval().to(device, precision)
+            as_they_are = all(p.dtype == precision and p.device == torch.device(device) for p in module.parameters())
+            shared = {id(p): p for p in module.parameters()} if as_they_are else {}  # those that do not move, for one
+            own.module = copy.deepcopy(module, shared).eval().to(device, precision)
         tensors = {
             name: torch.from_numpy(array).to(device).requires_grad_()
             for name, array in network.state_dict(blocks, dtype, without=fixed).items()

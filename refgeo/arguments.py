@@ -19,7 +19,7 @@ _FEW = 20
 
 
 def real_array(name: str, value: npt.ArrayLike) -> Array:
-    """A float64 copy of `value`.
+    """A float64 copy of `value`; the array itself if it is one that nobody can write to.
 
     Examples
     --------
@@ -34,7 +34,8 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
         raise TypeError(f"{name}: expected an array that NumPy takes, got {type(value).__name__}: {error}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
-    array = np.array(array, dtype=np.float64)
+    if not (array.dtype == np.float64 and array.flags.owndata and not array.flags.writeable):
+        array = np.array(array, dtype=np.float64)
     # The sum is one cheap pass; only a suspicious sum (NaN, or overflow of finite entries) pays for the full test.
     with np.errstate(all="ignore"):
         suspicious = not np.isfinite(array.sum())

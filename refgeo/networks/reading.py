@@ -124,6 +124,11 @@ class Network:
             for name, block in self.blocks.items()
             if not isinstance(block, Pair) and name not in without
         }
+        if dtype is not None:  # before they are put together, which copies them
+            pairs = {
+                name: Pair.unchecked(*(factor.astype(dtype, copy=False) for factor in pair))
+                for name, pair in pairs.items()
+            }
         tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
         # the blocks as read are nobody's to change; of others, what may be written to need not be copied
         state = {
@@ -231,6 +236,8 @@ def read(
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
     numeric = {n: t for n, t in tensors.items() if _holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
+    for tensor in exact.values():
+        tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
     try:
         pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads), LAYOUTS[layout].used(exact)
     except LayoutError as error:
