@@ -156,6 +156,29 @@ def test_a_changed_state_of_the_process_is_a_finding(what, tmp_path):
     assert what in found["inner_product.leaves_the_process_alone"]
 
 
+LIBRARY = """
+import os, warnings
+os.environ["LIBRARY"] = "1"
+warnings.simplefilter("once")
+"""
+IMPORTS = """
+def inner_product(*a):
+    sys.path.insert(0, os.path.dirname(__file__))
+    import library_of_mine
+    DEED
+    return formulas.inner_product(*a)
+"""
+
+
+def test_a_library_that_is_imported_in_a_call_is_no_misconduct_and_hides_none(tmp_path):
+    """Its import may change what it likes; what the calls after it change is told."""
+    (tmp_path / "library_of_mine.py").write_text(LIBRARY)
+    options = {"checks": ["inner_product"], "metrics": ["inv"], "cases": ONE}
+    assert rg.check(written(tmp_path, IMPORTS.replace("DEED", "pass")), **options).passed_strictly
+    report = rg.check(written(tmp_path, IMPORTS.replace("DEED", "random.random()"), "other.py"), **options)
+    assert [row.message.split(" (")[0] for row in report.findings] == ["changed the state of Python's random generator"]
+
+
 def test_masked_arrays_are_no_arrays(tmp_path):
     body = "def riemannian_gradient(*a):\n    return tuple(np.ma.masked_array(x, x > 1e9) for x in " \
            "formulas.riemannian_gradient(*a))\n"  # fmt: skip

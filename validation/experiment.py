@@ -50,9 +50,7 @@ class Results:
             else:
                 aside = next(p for i in itertools.count(1) if not (p := path.with_suffix(f".{i}.json")).exists())
                 os.replace(path, aside)
-                console.print(
-                    f"{path}: of other settings or another version, or damaged; it is now {aside.name}"
-                )
+                console.print(f"{path}: of other settings or another version, or damaged; it is now {aside.name}")
 
     def measure(self, name: str, function: Callable[[], Any]) -> Any:
         """The value of this name; computed and saved if it is not there yet."""

@@ -204,12 +204,15 @@ class Host:
         kind = (request["function"], request["metric"], *request["extra"][1:])
         self._looked[kind] += 1
         looks = self._looked[kind] <= _LOOKS
-        before = surroundings() if looks else {}
+        before, modules = surroundings() if looks else {}, len(sys.modules)
         try:
             header, parts = self._answer(request, arrays)
         finally:
             after = surroundings() if looks else {}
             printed, tampered = self.capture.stop()
+        if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
+            self._looked[kind] -= 1
+            before = {}
         if os.getpid() != process:  # a forked child has come back in the parent's place
             os._exit(0)
         if "notes" in header:
