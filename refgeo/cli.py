@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
-from refgeo.errors import LossFileError
+from refgeo.errors import LossFileError, RefereeError
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -53,10 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
         return status
     except BrokenPipeError:  # of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return USAGE
+        return FAILED
     except (ValueError, OSError) as error:
         print(f"refgeo: {error}", file=sys.stderr)
         return USAGE
+    except RefereeError as error:
+        print(f"refgeo: {error}", file=sys.stderr)
+        return FAILED
     except LossFileError as error:
         traceback.print_exception(error.__cause__)
         print(f"refgeo: {error}", file=sys.stderr)

@@ -49,6 +49,10 @@ class GeodesicIncompleteError(ValueError):
         return type(self), (str(self), self.time, self.block)
 
 
+class RefereeError(RuntimeError):
+    """The referee itself failed after its run had begun; the cause says how. It is no matter of usage."""
+
+
 class LossFileError(RuntimeError):
     """A user's loss file raised something; the cause says what."""
 

@@ -361,6 +361,17 @@ def test_what_the_referee_cannot_evaluate_is_undecided_and_not_the_end(monkeypat
     assert not report.passed
 
 
+def test_a_failure_of_the_referee_is_no_matter_of_usage(monkeypatch, capsys):
+    from refgeo.conformance import run
+
+    def broken(*arguments):
+        raise ValueError("of its own")
+
+    monkeypatch.setattr(run.Run, "rows", broken)
+    assert main(["check", "--checks", "inner_product", "--case", "10x9x4/k1", "--quiet"]) == 1
+    assert "the referee failed (ValueError: of its own)" in capsys.readouterr().err
+
+
 CARELESS = {
     "zeros": "0.0 * x", "nan": "x * np.nan", "infinite": "x * np.inf", "huge": "1e200 * x", "tiny": "1e-200 * x",
     "float16": "x.astype('f2')", "integers": "x.astype(int)", "complex": "x + 0j", "objects": "x.astype(object)",

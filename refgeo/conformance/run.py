@@ -33,6 +33,7 @@ from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
+from refgeo.errors import RefereeError
 from refgeo.metrics.pair import pair_metric
 from refgeo.operations import FUNCTIONS, ROUTINE, Operation, Value
 
@@ -127,6 +128,8 @@ def check(
         The backend cannot be loaded or provides none of the functions.
     ValueError
         An option has an unknown value, or no case is left.
+    RefereeError
+        The referee itself failed.
 
     Examples
     --------
@@ -186,11 +189,15 @@ def check(
             run.cases = search(run, examples)
         elif chosen:
             run.over(cases)
-        rows = [*run.rows(), *(row for other in others for row in other.rows())]
-        rows.sort(key=lambda row: (list(CHECKS).index(row.check), wanted.index(row.metric)))
-        if searching:
-            rows += judge_routine(loaded, searches, wanted, profile, dtype, seed, progress)
-        return run.report(rows)
+        try:
+            rows = [*run.rows(), *(row for other in others for row in other.rows())]
+            rows.sort(key=lambda row: (list(CHECKS).index(row.check), wanted.index(row.metric)))
+            if searching:
+                rows += judge_routine(loaded, searches, wanted, profile, dtype, seed, progress)
+            return run.report(rows)
+        except (ValueError, ArithmeticError, LookupError, TypeError) as error:
+            message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
+            raise RefereeError(message) from error
 
 
 def rows_of(

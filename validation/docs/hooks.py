@@ -46,7 +46,7 @@ def _with_links(text: str, folder: Path) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Python with prompts is a session, so that prompts and outputs are told from what somebody types."""
+    """Python with prompts is what a console shows, so that prompts and outputs are told from what somebody types."""
     return re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
 
 
