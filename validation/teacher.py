@@ -51,14 +51,22 @@ def teacher(rank: int, rng: np.random.Generator) -> list[Any]:
     return weights
 
 
+def drawn(rank: int, rng: np.random.Generator) -> tuple[list[Any], Any, Any]:
+    """A teacher's weights, sequences to learn from, and new ones."""
+    import torch
+
+    truth = [torch.from_numpy(w) for w in teacher(rank, rng)]
+    x, x_new = (torch.from_numpy(rng.standard_normal((n, TOKENS, D))) for n in (SEQUENCES, 2000))
+    return truth, x, x_new
+
+
 def students(rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
     """Weights of trained students, four of shape (students, d, d); the data; losses at home and on new data."""
     import torch
 
     torch.set_num_threads(1)
     rng = np.random.default_rng([seed, rank])
-    truth = [torch.from_numpy(w) for w in teacher(rank, rng)]
-    x, x_new = (torch.from_numpy(rng.standard_normal((n, TOKENS, D))) for n in (SEQUENCES, 2000))
+    truth, x, x_new = drawn(rank, rng)
     y, y_new = layer(*truth, x), layer(*truth, x_new)
     size, step = (np.exp(rng.uniform(*np.log(bounds), (STUDENTS, 1, 1))) for bounds in ((0.03, 1.0), (0.003, 0.02)))
     weights = [torch.from_numpy(size * rng.standard_normal((STUDENTS, D, D)) / D**0.5) for _ in range(4)]

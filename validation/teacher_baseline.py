@@ -15,14 +15,8 @@ from validation import experiment, teacher
 
 
 def of_zero(rank: int, seed: int) -> float:
-    """The mean squared error of predicting zero on new data: drawn as `teacher.students` draws them."""
-    import torch
-
-    rng = np.random.default_rng([seed, rank])
-    truth = [torch.from_numpy(w) for w in teacher.teacher(rank, rng)]
-    _, x_new = (
-        torch.from_numpy(rng.standard_normal((n, teacher.TOKENS, teacher.D))) for n in (teacher.SEQUENCES, 2000)
-    )
+    """The mean squared error of predicting zero on the data that `teacher.students` is tested on."""
+    truth, _, x_new = teacher.drawn(rank, np.random.default_rng([seed, rank]))
     return float((teacher.layer(*truth, x_new) ** 2).sum(-1).mean())
 
 

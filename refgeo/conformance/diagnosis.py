@@ -35,7 +35,7 @@ NO_DIAGNOSIS = "no common mistake gives these numbers"
 _POINTS = 4
 """At so many failing points a mistake must give the backend's numbers, if there are so many."""
 _REPEATS = 3
-CANNOT_TELL = (BackendFailure, NotImplementedError, ValueError, ArithmeticError, np.linalg.LinAlgError)
+CANNOT_TELL = (BackendFailure, NotImplementedError, ValueError, ArithmeticError)
 """Why a diagnosis may fail: the backend gives nothing, or a formula has no value at its point."""
 _SMALL = 20_000
 """Numbers of a point that is called often."""

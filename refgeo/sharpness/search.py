@@ -255,9 +255,8 @@ class _BatchSearch:
         return self._result(ball, best), best.x
 
     def _from_start(self, ball: Ball, start: int) -> Run:
-        climb = _Climb(self, ball, start)
         if start == 0 and not is_zero(self.objective.gradient_at_origin):
-            found = climb.run(climb.origin, climb.at_origin, from_gradient=True)
+            found = _Climb(self, ball, start).along_the_gradient()
             if found is not None:
                 return found
         rng = np.random.default_rng([self.effort.seed, self.batch, start])
@@ -320,6 +319,10 @@ class _Climb:
         self.origin: Vector = objective.origin if self._span is None else self._span.zero()
         gradient = objective.gradient_at_origin
         self.at_origin: Evaluation = (0.0, gradient if self._span is None else self._span.add(gradient, own=False))
+
+    def along_the_gradient(self) -> Run | None:
+        """From the origin; None if the gradient there is negligible."""
+        return self.run(self.origin, self.at_origin, from_gradient=True)
 
     def put(self, x: Array) -> Vector:
         """An array as a vector of this search."""

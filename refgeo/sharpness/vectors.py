@@ -189,14 +189,15 @@ class Span:
         rows = [
             (spare.pop() if spare else np.empty(self.length, self.kept)) if i is None else self.rows[i] for i in stays
         ]
-        made = [(row, one) for row, one, i in zip(rows, basis, stays, strict=True) if i is None]
+        made = [k for k, i in enumerate(stays) if i is None]
         with one_thread(self.length):
             for chunk in _chunks(self.length) if made else ():
                 pieces = np.array([row[chunk] for row in self.rows], dtype=np.float64)
-                for row, one in made:
-                    row[chunk] = one @ pieces
-            self.rows = rows
-            self.products = np.array([_dots(rows, row) for row in rows])
+                for k in made:
+                    rows[k][chunk] = basis[k] @ pieces
+            self.rows, self.products = rows, basis @ self.products @ basis.T
+            for k in made:  # which has been rounded
+                self.products[k] = self.products[:, k] = _dots(rows, rows[k])
 
 
 def _in_terms_of(basis: Array, coefficients: Array) -> Array:
