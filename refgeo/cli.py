@@ -340,7 +340,7 @@ def _check(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, of the checks and test points that are chosen."""
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import chosen_checks, chosen_searches, selected
+    from refgeo.conformance.run import chosen_checks, chosen_searches
     from refgeo.conformance.searches import SEARCH
 
     for one in chosen_checks(options.checks):
@@ -350,7 +350,7 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     if points["profile"] == "fuzz":  # which makes its own
         return PASSED
     metrics, cases = points.pop("metrics"), points.pop("cases")
-    for name, _ in selected(Points.chosen(**points).cases(metrics[0]), cases):
+    for name, _ in Points.chosen(**points).selected(metrics[0], cases):
         print(f"case      {name}")
     return PASSED
 

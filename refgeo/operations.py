@@ -1,15 +1,18 @@
-r"""What a backend can provide, in one table: names, arguments, formulas, enclosures, sizes and condition numbers.
+r"""The specification: what a backend can provide, in one table of operations with typed arguments and results.
 
-Everything else of the kit is made from this table: calls, value checks, files for other languages, diagnoses, tests.
-An *operation* is a function of the protocol; a *value* is an operation whose result is enclosed (a geodesic of each
-order is a value of its own).
+Everything else of the kit follows from it: calls, value checks, files for other languages, laws, the dictionary of
+words by which a formula is read, tests. An *operation* is a function of the protocol; a *value* is an operation whose
+result is enclosed (a geodesic of each order is a value of its own).
+
+The types say how the group acts. At A·θ = (GA⁻¹, HAᵀ) a *vector* v becomes (v_GA⁻¹, v_HAᵀ), as a *point* does, a
+*covector* (e_GAᵀ, e_HA⁻¹), and a *scalar* stays what it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +22,26 @@ from refgeo.metrics.pair import PairTangentSpace
 from refgeo.pair import Pair
 
 Vectors = Sequence[Pair]
+Parts = tuple[Array, ...]
+"""A result: the parts of a vector or point, or one array with a number for each block."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A vector or covector that an operation gets, as two arrays.
+
+    Attributes
+    ----------
+    name : str
+        As the protocol calls it.
+    type : "vector" or "covector"
+    source : str
+        Where a case keeps it.
+    """
+
+    name: str
+    type: Literal["vector", "covector"]
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,27 +51,32 @@ class Operation:
     Attributes
     ----------
     name : str
-    vectors : tuple of str
-        The names of the vectors that it gets after the point, each as two arrays.
-    extra : tuple of str
-        The arguments after the vectors.
-    scalar : bool
-        Whether the result is one number per block rather than a pair.
+    inputs : tuple of Argument
+        What it gets after the point.
+    extra : tuple of "t" and "order"
+        The arguments after these.
+    result : "vector", "scalar" (one number per block) or "point"
+    linear : tuple of tuple of str
+        The result is linear in each of these arguments; in several of one tuple together.
+    symmetric : bool
+        Whether the vectors can be exchanged.
+    horizontal : bool
+        Whether the result is horizontal (for covectors of invariant losses).
     gram_power : int
         A route over Gram matrices loses κ to this power.
     solved_power : int, optional
         That power where the metric's vertical part takes a Sylvester equation, as all but mix without relaxation do.
-    from_case : tuple of str
-        Where a test point keeps the vectors, if under other names.
     """
 
     name: str
-    vectors: tuple[str, ...]
+    inputs: tuple[Argument, ...]
     extra: tuple[str, ...] = ()
-    scalar: bool = False
+    result: Literal["vector", "scalar", "point"] = "vector"
+    linear: tuple[tuple[str, ...], ...] = ()
+    symmetric: bool = False
+    horizontal: bool = False
     gram_power: int = 2
     solved_power: int | None = None
-    from_case: tuple[str, ...] = ()
 
     def loss(self, metric: str, relaxation: float) -> float:
         """The power of κ that a route over Gram matrices loses, in one metric.
@@ -60,6 +88,16 @@ class Operation:
         """
         explicit = metric == "mix" and relaxation == 0.0
         return float(self.gram_power if explicit or self.solved_power is None else self.solved_power)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the result is one number per block rather than a pair."""
+        return self.result == "scalar"
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The names of the vectors and covectors that it gets after the point."""
+        return tuple(one.name for one in self.inputs)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -74,32 +112,46 @@ class Operation:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names under which a test point keeps the vectors."""
-        return self.from_case or self.vectors
+        """The names under which a test case keeps the vectors."""
+        return tuple(one.source or one.name for one in self.inputs)
 
     def shapes(self, point: Pair) -> list[tuple[int, ...]]:
         """The shapes of the result's parts."""
         return [point.block_shape] if self.scalar else [point.G.shape, point.H.shape]
 
 
+def _vectors(names: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name, "vector") for name in names.split())
+
+
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("inner_product", ("a", "b"), scalar=True),
-        Operation("horizontal_projection", ("v",), solved_power=4),
-        Operation("riemannian_gradient", ("e",)),
+        Operation("inner_product", _vectors("a b"), result="scalar", linear=(("a",), ("b",)), symmetric=True),
+        Operation("horizontal_projection", _vectors("v"), linear=(("v",),), horizontal=True, solved_power=4),
+        Operation("riemannian_gradient", (Argument("e", "covector"),), linear=(("e",),)),
         Operation(
             "riemannian_hessian",
-            ("e", "w", "v"),
+            (
+                Argument("e", "covector", "hessian_e"),
+                Argument("w", "covector", "hessian_w"),
+                Argument("v", "vector", "hessian_v"),
+            ),
+            linear=(("w", "v"), ("e", "w")),
+            horizontal=True,
             gram_power=3,
             solved_power=4,
-            from_case=("hessian_e", "hessian_w", "hessian_v"),
         ),
-        Operation("christoffel", ("a", "b"), gram_power=3),
-        Operation("geodesic", ("v",), ("t", "order"), gram_power=3),
-        Operation("retraction", ("v",), ("t",)),
+        Operation("christoffel", _vectors("a b"), linear=(("a",), ("b",)), symmetric=True, gram_power=3),
+        Operation("geodesic", _vectors("v"), ("t", "order"), result="point", gram_power=3),
+        Operation("retraction", _vectors("v"), ("t",), result="point"),
     )
 }
+
+_INPUTS = {one.source or one.name: one.type for operation in OPERATIONS.values() for one in operation.inputs}
+VECTORS = tuple(sorted(_INPUTS, key=lambda name: (len(name), name)))
+"""The vectors and covectors of a test case."""
+COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
 
 ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
@@ -142,6 +194,8 @@ class Value:
     order : 1, 2, "exact" or None
     between : str
         The formula for a metric between inv and mix, where it is another one.
+    uses : tuple of str
+        The values that its formula is made of.
     """
 
     name: str
@@ -152,6 +206,7 @@ class Value:
     loss: Callable[[str, float], float]
     order: Any = None
     between: str = ""
+    uses: tuple[str, ...] = ()
 
     def statement_of(self, metric: str) -> str:
         """The formula, in a line, for one metric.
@@ -248,6 +303,7 @@ def _geodesic(order: Any, statement: str) -> Value:
         lambda space, vectors, t: geodesic_size(space, vectors[0], t, order),
         (lambda metric, relaxation: 1.0) if order == 1 else OPERATIONS["geodesic"].loss,
         order,
+        uses=("christoffel",) if order == 2 else (),
     )
 
 
@@ -257,6 +313,7 @@ def _plain(
     expected: Callable[..., tuple[Enclosure, ...]],
     size: Callable[..., Array],
     between: str = "",
+    uses: tuple[str, ...] = (),
 ) -> Value:
     operation = OPERATIONS[name]
     return Value(
@@ -267,6 +324,7 @@ def _plain(
         lambda space, vectors, t: size(space, *vectors),
         operation.loss,
         between=between,
+        uses=uses,
     )
 
 
@@ -301,6 +359,7 @@ VALUES: dict[str, Value] = {
             "the horizontal part of D grad f[v] + Γ(grad f, v)",
             lambda exact, e, w, v: exact.riemannian_hessian(e, w, v),
             hessian_size,
+            uses=("riemannian_gradient", "christoffel", "horizontal_projection"),
         ),
         _plain(
             "christoffel",

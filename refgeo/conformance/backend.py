@@ -18,6 +18,7 @@ import numpy.typing as npt
 from refgeo.arguments import Array, number
 from refgeo.conformance.host import BackendError, as_backend
 from refgeo.conformance.process import Lost, Process, Slow, Thread
+from refgeo.conformance.uncovered import Reached
 from refgeo.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
 
 TIMEOUT = 60.0
@@ -62,10 +63,6 @@ class Observed:
         Which memory its results share, in words; empty if none.
     overwritten, changed_later : bool
         Whether it changed what one of the last calls had returned, or had got.
-    streams : str
-        What it did to the standard streams, in words; empty if nothing.
-    forked : bool
-        Whether it forked a process.
     disturbed : str
         What it changed in its process besides, in words; empty if nothing.
     leaked : int
@@ -80,8 +77,6 @@ class Observed:
     aliases: str = ""
     overwritten: bool = False
     changed_later: bool = False
-    streams: str = ""
-    forked: bool = False
     disturbed: str = ""
     leaked: int = 0
     evaluations: int = 0
@@ -150,10 +145,10 @@ class Backend:
         self._calls = 0
         self._server: Process | Thread
         if self.spec is not None and os.name == "posix":
-            self._server = Process(self.spec, known or {})
+            self._server = Process(self.spec, list(FUNCTIONS), known or {})
             self.where = "a process of its own"
         else:
-            self._server = Thread(as_backend(implementation, list(FUNCTIONS)))
+            self._server = Thread(as_backend(implementation, list(FUNCTIONS)), list(FUNCTIONS))
             self.where = "this process"
         self.described = self._server.describe()
         self._functions = frozenset(self.described["provides"])
@@ -198,11 +193,13 @@ class Backend:
         shapes: Sequence[tuple[int, ...]],
         layout: str = "plain",
         do: str = "call",
+        decisive: bool = False,
         **options: Any,
     ) -> tuple[list[Array], Observed]:
         """Call a function: its results as float64 arrays of the expected `shapes`, and what else it did.
 
-        Arrays that are one and the same object here are so for the backend, too.
+        Arrays that are one and the same object here are so for the backend, too. `decisive` says that a verdict rests
+        on the result: lines of the backend's files that no such call has reached are `not_run`.
 
         Raises
         ------
@@ -228,29 +225,25 @@ class Backend:
         places = {id(array): i for i, array in enumerate(distinct)}
         order = [places[id(array)] for array in arrays]
         request = {"do": do, "function": function, "metric": metric, "order": order, "extra": list(extra)}
-        request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, **options}
-        room = 16 * sum(8 * math.prod(shape) for shape in shapes) + 4096
-        header, parts = self._asked(request, distinct, kind, demand, room)
+        request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, "decisive": decisive, **options}
+        header, parts = self._asked(request, distinct, kind, demand)
         if header.get("status") == "exhausted" and self.has_own_process and self._calls > 1:
             calls = self._calls
             self.close()  # a new process tells a function that leaks from one that asks for too much
-            header, parts = self._asked(request, distinct, kind, demand, room)
+            header, parts = self._asked(request, distinct, kind, demand)
             if header.get("status") != "exhausted":
                 header.setdefault("notes", {})["leaked"] = calls
         self._require_done(kind, demand, header)
-        repeats = len(parts) // max(len(shapes), 1)
-        if [part.shape for part in parts] != [tuple(shape) for shape in shapes] * repeats or not parts:
-            raise BackendFailure("its process answered with something else than its results")
         return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
 
     def _asked(
-        self, request: dict[str, Any], arrays: list[npt.NDArray[Any]], kind: tuple[Any, ...], demand: int, room: int
+        self, request: dict[str, Any], arrays: list[npt.NDArray[Any]], kind: tuple[Any, ...], demand: int
     ) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
         """The answer of its process, which may be lost."""
         self._calls += 1
         function = kind[0]
         try:
-            return self._server.ask(request, arrays, self.timeout, room)
+            return self._server.ask(request, arrays, self.timeout)
         except Lost as lost:
             self._calls = 0
             self._losses[kind] += 1
@@ -271,6 +264,14 @@ class Backend:
             raise (Exhausted if demand else BackendFailure)(text)
         if status != "done":
             raise BackendFailure(text or "no usable result")
+
+    def reached(self) -> Reached:
+        """The lines of its own files that decisive calls have reached, and those that they have not."""
+        try:
+            found: Reached = self._server.ask({"do": "coverage"}, [], self.timeout)[0]["reached"]
+            return found
+        except Lost:
+            return {}
 
     @property
     def has_own_process(self) -> bool:
@@ -304,8 +305,6 @@ def _observed(notes: dict[str, Any], order: list[int]) -> Observed:
         str(notes.get("aliases", "")),
         bool(notes.get("overwritten", False)),
         bool(notes.get("changed_later", False)),
-        str(notes.get("streams", "")),
-        bool(notes.get("forked", False)),
         ", ".join(map(str, notes.get("disturbed", ()))),
         int(notes.get("leaked", 0)),
         int(notes.get("calls", 0)),

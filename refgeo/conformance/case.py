@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,12 +14,15 @@ from refgeo.arguments import Array
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.metrics.pair import PairTangentSpace
-from refgeo.operations import Operation, Value, relative_speed
+from refgeo.operations import COVECTORS, VECTORS, Operation, Value, relative_speed
 from refgeo.pair import Pair
 
-VECTORS = ("a", "b", "e", "v", "hessian_e", "hessian_w", "hessian_v")
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
+_SMALL = 20_000
+"""(n + m)h² of a block that is enclosed in a moment."""
+_MANY = 8
+"""So many blocks of a batch are enclosed, on average."""
 
 
 class ExactBlock:
@@ -63,8 +67,8 @@ class Case:
         Of the run, for whatever else a check draws.
     plain : bool
         Whether its vectors are random and not zero, so that laws can be tested on them.
-    unusual : str
-        The dimension that its point or time is unusual in; empty for all that differ in shape alone.
+    recipe : Recipe, optional
+        What it was generated from.
     derived : dict
         What several checks have made of it, such as a horizontal velocity.
     """
@@ -77,8 +81,9 @@ class Case:
     t: float
     seed: int
     plain: bool = True
-    unusual: str = ""
-    derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    recipe: Any = None
+    _exact: dict[tuple[int, ...], ExactBlock] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _references: dict[str, tuple[Array, ...] | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def point(self) -> Pair:
@@ -95,8 +100,12 @@ class Case:
         """In how many ways it is unusual: an example with few of them tells most."""
         shape, (n, m, h) = self.point.block_shape, self.point.sizes
         of_shape = (bool(shape), len(shape) > 1, n == m, n == h, m == h, h == 1, max(n, m) > 30)
-        named = self.unusual.split(", ") if self.unusual else []
-        return sum(of_shape) + len(named) + (not self.plain)
+        return sum(of_shape) + (not self.plain if self.recipe is None else len(self.recipe.unusual))
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it differs from others in its shape and vectors alone."""
+        return self.recipe is None or not {"conditions", "point", "scale", "t"} & set(self.recipe.unusual)
 
     def inputs(self, operation: Operation) -> list[Pair]:
         """What an operation gets after the point."""
@@ -112,10 +121,40 @@ class Case:
         parts = {f"{name}_{part}": x for name, pair in self.vectors.items() for part, x in zip("GH", pair, strict=True)}
         return {"G": self.point.G, "H": self.point.H, **parts, "t": self.t}
 
+    def exact_block(self, block: tuple[int, ...]) -> ExactBlock:
+        """One block, for enclosures."""
+        key = tuple(map(int, block))
+        if key not in self._exact:
+            self._exact[key] = ExactBlock(self, key)
+        return self._exact[key]
+
+    def reference(self, value: Value) -> tuple[Array, ...] | None:
+        """The value by the factorised route, in double precision; None where that is not to the last digits."""
+        if value.order == "exact" and not self._is_closed:
+            return None
+        if value.name not in self._references:
+            with np.errstate(all="ignore"):
+                try:
+                    function = getattr(self.space, value.operation.name)
+                    found = function(*self.inputs(value.operation), *value.extra(self.t))
+                    self._references[value.name] = tuple(found) if isinstance(found, Pair) else (np.asarray(found),)
+                except (ValueError, ArithmeticError):
+                    self._references[value.name] = None
+        return self._references[value.name]
+
     @cached_property
-    def exact_blocks(self) -> dict[tuple[int, ...], ExactBlock]:
-        """Every block, for enclosures."""
-        return {block: ExactBlock(self, block) for block in np.ndindex(self.point.block_shape)}
+    def sampled(self) -> Array:
+        """Which blocks are enclosed in any case: every small one, some of many, a twentieth of the large ones."""
+        n, m, h = self.point.sizes
+        shape = self.point.block_shape
+        share = min(1.0, max(_SMALL / ((n + m) * h * h), 0.05)) * min(1.0, _MANY / max(int(np.prod(shape)), 1))
+        chance = np.random.default_rng([self.seed, zlib.crc32(self.name.encode())]).random(shape)
+        return np.asarray(chance < share)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether exact geodesics have a closed form for any velocity."""
+        return self.relaxation == 0.0 and (self.metric == "inv" or self.point.sizes[2] == 1)
 
     @cached_property
     def condition(self) -> Array:
@@ -144,8 +183,7 @@ class Case:
         for name, vector in self.vectors.items():
             for part, size in zip(largest(vector), sizes, strict=True):
                 with np.errstate(divide="ignore", over="ignore", under="ignore"):
-                    covector = name in ("e", "hessian_e", "hessian_w")
-                    ratios = np.log(part) + (np.log(size) if covector else -np.log(size))
+                    ratios = np.log(part) + (np.log(size) if name in COVECTORS else -np.log(size))
                 of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
         return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
 
@@ -195,12 +233,12 @@ class Case:
         """Whether an exact geodesic is enclosed in a moment: a closed form, or a short integration of few numbers."""
         h, blocks = self.point.sizes[2], int(np.prod(self.point.block_shape))
         speed = np.max(np.abs(t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
-        if self.relaxation == 0.0 and (self.metric == "inv" or h == 1):
+        if self._is_closed:
             return bool(speed <= 8.0)
         if self.space.metric.s not in (0.0, 1.0) or max(self.point.sizes) > 20:
             return False
         if h <= 2:
-            few = blocks <= (1 if self.unusual else 4 if self.plain else 2)
+            few = blocks <= (1 if not self.is_usual else 4 if self.plain else 2)
             return bool(few and speed <= 1.0 and speed * np.max(self.condition, initial=1.0) <= 3.0)
         easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
-        return bool(self.plain and easy and (h == 3 or (h <= 5 and not self.unusual)))  # half a second; two for h = 5
+        return bool(self.plain and easy and (h == 3 or (h <= 5 and self.is_usual)))  # half a second; two for h = 5

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,33 +15,68 @@ from refgeo.metrics.pair import PairTangentSpace, pair_metric
 from refgeo.operations import relative_speed
 from refgeo.pair import Pair
 
-KINDS = (
-    "any", "zero", "zero-first", "zero-second", "zero-G", "zero-H", "horizontal", "vertical", "same", "equal",
-    "orthogonal", "radial", "shared", "shared-first", "small", "tiny", "fast", "zero-block", "zero-row",
-    "near-horizontal", "nearer-horizontal", "near-orthogonal", "nearer-orthogonal", "nearly-equal", "nearer-equal",
-    "rows", "opposite", "sparse", "zero-column", "radial-first", "near-critical", "vertical-first", "near-vertical",
-    "normal", "small-G", "small-H", "one-hot", "rank-one", "equal-G",
-)  # fmt: skip
-TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.0078125, 0.3, -1000.0, 2.0**-12)
-LENGTHS = {"small": 2.0**-30, "tiny": 2.0**-43, "long": 2.0**40}
-"""How long such vectors are beside the point."""
-_VERTICAL_PARTS = {"near-horizontal": 2.0**-23, "nearer-horizontal": 2.0**-33}
-"""Of the first vector, beside its length."""
-_PARALLEL_PARTS = {"near-orthogonal": 2.0**-23, "nearer-orthogonal": 2.0**-31}
-"""Of the second vector along the first, beside its length."""
-_DIFFERENCES = {"nearly-equal": 2.0**-21, "nearer-equal": 2.0**-33}
-"""Of two vectors, beside their length."""
-_SIZES_OF_PARTS = {
-    "zero-G": (0.0, 1.0), "zero-H": (1.0, 0.0), "small-G": (2.0**-16, 1.0), "small-H": (1.0, 2.0**-16),
-}  # fmt: skip
-_OFF_VERTICAL = 2.0**-12
-"""Of another vector that is added to a vertical one."""
-_NEARLY_CRITICAL = 2.0**-27
-"""How long the gradient is then, beside what it is elsewhere."""
-_SIZES_OF_ROWS: dict[str, Callable[[int], Array]] = {
-    "rows": lambda count: np.geomspace(1.0, 2.0**-24, count),
-    "zero-row": lambda count: np.minimum(np.arange(count), 1.0),
+@dataclass(frozen=True)
+class Kind:
+    """How the vectors of a case lie beside its point and beside each other.
+
+    Attributes
+    ----------
+    first : "any", "zero", "horizontal", "vertical" or "radial"
+        What a is, v along with it, and e where that has a meaning.
+    second : "any", "zero", "same" (one array), "equal", "opposite" or "orthogonal"
+        What b is beside a.
+    off : float
+        What else is added to the one that is special, beside its length.
+    length : float
+        Beside the point; infinite: as fast as exact geodesics are still enclosed.
+    parts : (float, float)
+        Sizes of the G and H parts.
+    zeros : "", "block", "row" or "sparse"
+    critical : float
+        How long the gradient of the Hessian's loss is, beside what it is elsewhere.
+    """
+
+    first: str = "any"
+    second: str = "any"
+    off: float = 0.0
+    length: float = 1.0
+    parts: tuple[float, float] = (1.0, 1.0)
+    zeros: str = ""
+    critical: float = 1.0
+
+
+KINDS = {
+    "any": Kind(),
+    "zero": Kind("zero", "zero"),
+    "zero-first": Kind("zero"),
+    "zero-second": Kind(second="zero"),
+    "zero-G": Kind(parts=(0.0, 1.0)),
+    "zero-H": Kind(parts=(1.0, 0.0)),
+    "small-G": Kind(parts=(2.0**-16, 1.0)),
+    "zero-block": Kind(zeros="block"),
+    "zero-row": Kind(zeros="row"),
+    "sparse": Kind(zeros="sparse"),
+    "horizontal": Kind("horizontal"),
+    "near-horizontal": Kind("horizontal", off=2.0**-23),
+    "nearer-horizontal": Kind("horizontal", off=2.0**-33),
+    "vertical": Kind("vertical"),
+    "near-vertical": Kind("vertical", off=2.0**-12),
+    "radial": Kind("radial"),
+    "same": Kind(second="same"),
+    "equal": Kind(second="equal"),
+    "nearly-equal": Kind(second="equal", off=2.0**-21),
+    "opposite": Kind(second="opposite"),
+    "orthogonal": Kind(second="orthogonal"),
+    "near-orthogonal": Kind(second="orthogonal", off=2.0**-23),
+    "small": Kind(length=2.0**-30),
+    "tiny": Kind(length=2.0**-43),
+    "long": Kind(length=2.0**40),
+    "fast": Kind(length=np.inf),
+    "near-critical": Kind(critical=2.0**-27),
 }
+TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 2.0**-8, 1e-7)
+_APART = {"a": 1e4, "b": 1e-4, "e": 1e5, "v": 1e4, "hessian_v": 1e3, "hessian_w": 1e3}
+"""Sizes of vectors that are far from each other."""
 
 
 def make_case(
@@ -68,13 +104,9 @@ def make_case(
     point = representable(point, dtype)
     _refuse_extremes(point)
     space = pair_metric(metric, relaxation).at(point)
-    vectors = _drawn(space, kind, rng)
-    if kind.startswith("shared"):
-        vectors |= _shared(point, seed, rng if kind == "shared-first" else None)
+    vectors = _drawn(space, KINDS[kind], rng)
     if apart:
         vectors |= {name: vectors[name] * scale for name, scale in _APART.items()}
-    if kind in LENGTHS:
-        vectors |= {name: vectors[name] * LENGTHS[kind] for name in ("a", "b", "e", "v", "hessian_w", "hessian_v")}
     if abs(t) > 4.0:
         vectors["v"] = vectors["v"] / abs(t)
     vectors |= dict(given or {})
@@ -97,95 +129,52 @@ def _refuse_extremes(point: Pair) -> None:
             )
 
 
-_APART = {"a": 1e4, "b": 1e-4, "e": 1e5, "v": 1e4, "hessian_v": 1e3, "hessian_w": 1e3}
-"""Sizes of vectors that are far from each other."""
-
-
-def _drawn(space: PairTangentSpace, kind: str, rng: np.random.Generator) -> dict[str, Pair]:
+def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator) -> dict[str, Pair]:
     """The vectors of a kind. The hessian's are always those of an invariant loss along a horizontal vector."""
     point = space.point
     a, b = (_curvature_sized(space, _like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
     loss = InvariantLoss(point, rng)
-    if kind == "near-critical":
-        loss.target = point.product + _NEARLY_CRITICAL * (loss.target - point.product)
+    loss.target = point.product + kind.critical * (loss.target - point.product)
     h_v = horizontal_like(space, b, rng)  # of b, not of a: the projection of a is a value that is asked for
-    zero = 0.0 * point
-    if kind in ("horizontal", "orthogonal"):
-        a, e = horizontal_like(space, a, rng), loss.gradient(point)
-    if kind == "horizontal":
-        b = horizontal_like(space, b, rng)
-    if kind in ("vertical", "vertical-first", "near-vertical"):
-        h = point.sizes[2]
-        verticals = [_curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h)))) for _ in range(2)]
-        a = verticals[0] + a * (_OFF_VERTICAL * (kind == "near-vertical"))
-        b = verticals[1] if kind == "vertical" else b
-    if kind == "normal":
-        a, b, e = (Pair(*(x - F @ (np.linalg.pinv(F) @ x) for x, F in zip(v, point, strict=True))) for v in (a, b, e))
-    if kind == "radial":
-        a, b = 0.5 * point, -0.25 * point
-    if kind == "radial-first":
-        a = 0.5 * point
-    if kind == "orthogonal" or kind in _PARALLEL_PARTS:
-        along = space.inner_product(a, b) / space.inner_product(a, a)
-        b = b - a * along
-    if kind in _PARALLEL_PARTS:
-        b = b + a * (_PARALLEL_PARTS[kind] * space.norm(b) / space.norm(a))
-    if kind in _SIZES_OF_PARTS:
-        keep = _SIZES_OF_PARTS[kind]
-        a, b, e = (Pair.unchecked(keep[0] * x.G, keep[1] * x.H) for x in (a, b, e))
-    if kind in ("zero", "zero-first"):
-        a, e = zero, zero
-        loss.target = point.product
-    if kind in ("zero", "zero-second"):
-        b, h_v = zero, zero
-    if kind in ("same", "equal"):
-        b = a if kind == "same" else Pair(*a)
-    if kind in _VERTICAL_PARTS:
-        h = point.sizes[2]
-        vertical = space.vertical_vector(rng.standard_normal((h, h)))
-        a = horizontal_like(space, a, rng)
-        a = a + vertical * (_VERTICAL_PARTS[kind] * space.norm(a) / space.norm(vertical))
-    if kind == "opposite":
-        b = -a
-    if kind in _DIFFERENCES:
-        b = a + _DIFFERENCES[kind] * b
-    if kind == "equal-G":
-        b = Pair(a.G, b.H)
-    if kind == "one-hot":
-        a, b, e = (Pair(v.G * _corner(v.G.shape), 0.0 * v.H) for v in (a, b, e))
-    if kind == "rank-one":
-        a, b, e = (Pair(*(x[..., :, :1] * x[..., :1, :] for x in v)) for v in (a, b, e))
-    if kind == "sparse":
-        a, b, e = (Pair(*(x * (rng.random(x.shape) < 0.3) for x in v)) for v in (a, b, e))
-    if kind == "zero-column":
-        a, e = (Pair(*(x * (np.arange(x.shape[-1]) > 0) for x in v)) for v in (a, e))
-    if kind in _SIZES_OF_ROWS:
-        a, b, e = (Pair(*(_SIZES_OF_ROWS[kind](x.shape[-2])[:, None] * x for x in v)) for v in (a, b, e))
-    if kind == "zero-block":
-        others = np.arange(int(np.prod(point.block_shape))).reshape(point.block_shape) > 0
-        a, b, e, h_v = (x * np.where(others, 1.0, 0.0) for x in (a, b, e, h_v))
-    v = a if kind == "radial" else 0.25 * a
-    if kind == "fast":  # as fast as exact geodesics are still enclosed
-        v = a * (6.0 / relative_speed(space, a))
+    h = point.sizes[2]
+    vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
+    a, beside = {
+        "any": (a, b), "zero": (0.0 * a, 0.0 * b), "horizontal": (horizontal_like(space, a, rng), vertical),
+        "vertical": (vertical, a), "radial": (0.5 * point, a),
+    }[kind.first]  # fmt: skip
+    if kind.first != "any" and kind.off:
+        a = a + beside * (kind.off * space.norm(a) / space.norm(beside))
+    if kind.first in ("zero", "horizontal"):  # a covector of the same kind
+        e = 0.0 * e if kind.first == "zero" else loss.gradient(point)
+        loss.target = point.product if kind.first == "zero" else loss.target
+    if kind.second == "orthogonal":
+        b = b - a * (space.inner_product(a, b) / space.inner_product(a, a))
+        b = b + a * (kind.off * space.norm(b) / space.norm(a))
+    elif kind.second == "zero":
+        b, h_v = 0.0 * b, 0.0 * h_v
+    elif kind.second != "any":
+        b = {"same": a, "equal": Pair(*a) + kind.off * b, "opposite": -a}[kind.second]
+    mask = {"": lambda x: 1.0, "block": _all_but_the_first_block, "row": lambda x: np.arange(x.shape[-2])[:, None] > 0,
+            "sparse": lambda x: rng.random(x.shape) < 0.3}[kind.zeros]  # fmt: skip
+    if kind.parts != (1.0, 1.0) or kind.zeros:
+        masked = (Pair(*(part * x * mask(x) for part, x in zip(kind.parts, v, strict=True))) for v in (a, b, e))
+        a, b, e = masked
+    if kind.zeros == "block":
+        h_v = Pair(*(x * mask(x) for x in h_v))
+    v = a * (6.0 / relative_speed(space, a)) if kind.length == np.inf else a if kind.first == "radial" else 0.25 * a
+    length = kind.length if np.isfinite(kind.length) else 1.0
+    once = {id(x): length * x for x in (a, b)}  # vectors that are one object stay one
+    h_v = length * h_v
     return {
-        "a": a, "b": b, "e": e, "v": v, "hessian_e": loss.gradient(point), "hessian_w": loss.hessian(point, h_v),
-        "hessian_v": h_v,
+        "a": once[id(a)], "b": once[id(b)], "e": length * e, "v": length * v, "hessian_e": loss.gradient(point),
+        "hessian_w": loss.hessian(point, h_v), "hessian_v": h_v,
     }  # fmt: skip
 
 
-def _corner(shape: tuple[int, ...]) -> Array:
-    """One in the first row and column, zero elsewhere."""
-    return np.outer(np.arange(shape[-2]) == 0, np.arange(shape[-1]) == 0)
-
-
-def _shared(point: Pair, seed: int, rng: np.random.Generator | None) -> dict[str, Pair]:
-    """Vectors that depend on the seed and the shapes only; with `rng`, b is drawn anew."""
-    common = rng_of(seed, f"shared {point.G.shape} {point.H.shape}")
-    a, b, e = (Pair(*(common.standard_normal(factor.shape) for factor in point)) for _ in range(3))
-    if rng is not None:
-        b = Pair(*(rng.standard_normal(factor.shape) for factor in point))
-    return {"a": a, "b": b, "e": e, "v": 0.25 * a}
+def _all_but_the_first_block(x: Array) -> Array:
+    blocks = x.shape[:-2]
+    return np.asarray(np.arange(int(np.prod(blocks))).reshape(blocks) > 0)[..., None, None]
 
 
 def _like(point: Pair, rng: np.random.Generator) -> Pair:

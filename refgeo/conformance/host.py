@@ -10,30 +10,32 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import random
 import re
 import site
-import socket
 import sys
 import sysconfig
+import tempfile
 import threading
-import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from refgeo import files
-from refgeo.conformance.capture import MOST_TEXT, Capture, FileCapture
-from refgeo.conformance.wire import Arrays, Reader, receive, send
+from refgeo.conformance.uncovered import Coverage
+
+Arrays = list[npt.NDArray[Any]]
 
 _FORTRAN: dict[str, Callable[[int], bool]] = {
     "Fortran order": lambda i: True,
@@ -57,8 +59,6 @@ Kept = list[tuple[Any, bytes]]
 
 _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
-_INTERRUPTIBLE = 3000
-"""Byte codes of a call; of more, only the first ones are."""
 _PACKAGES = tuple({
     *site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
 })  # fmt: skip
@@ -77,10 +77,7 @@ def _is_ours(file: str) -> bool:
     return file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES)
 
 
-_forks = [0]
-"""How often this process has forked, in a list because a hook counts."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=lambda: _forks.__setitem__(0, _forks[0] + 1))
+MOST_TEXT = 400
 
 
 class BackendError(ValueError):
@@ -149,9 +146,63 @@ def _executed(place: str, load: Callable[[], Any]) -> Any:
         raise BackendError(
             f"backend {place}: importing it raised {said(error)}; expected module, module:object or the path of a .py "
             "file"
-        ) from error
+        ) from None
     finally:
         sys.argv = arguments
+
+
+def _as_users_see_them() -> None:
+    """Warnings every time, but for those that Python does not show: they are for developers of what raises them."""
+    warnings.simplefilter("always")
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+
+
+class Capture:
+    """Output of Python code, by replacing its streams."""
+
+    def start(self) -> None:
+        """From now on, output is kept."""
+        self._text, self._stack = io.StringIO(), contextlib.ExitStack()
+        self._stack.enter_context(contextlib.redirect_stdout(self._text))
+        self._stack.enter_context(contextlib.redirect_stderr(self._text))
+        self._warnings = self._stack.enter_context(warnings.catch_warnings(record=True))
+        _as_users_see_them()
+
+    def stop(self) -> str:
+        """What was printed since the start."""
+        self._stack.close()
+        warned = [f"{found.category.__name__}: {found.message}" for found in self._warnings or ()]
+        return "\n".join(["" if self._text.closed else self._text.getvalue(), *warned])[:MOST_TEXT].strip()
+
+
+class FileCapture(Capture):
+    """All output of a process, by descriptors: its standard streams go to a file without a name."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
+        for stream in (1, 2):
+            os.dup2(self._file.fileno(), stream)
+        _as_users_see_them()
+
+    def start(self) -> None:
+        """From now on, output is new."""
+        self._seen = self._size()
+
+    def stop(self) -> str:
+        """What was printed since the start; a stream that was closed or replaced is opened again."""
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(self._file.fileno(), number)
+            if getattr(getattr(sys, name), "closed", True):
+                setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
+        text = os.pread(self._file.fileno(), MOST_TEXT, self._seen) if self._size() > self._seen else b""
+        return text.decode("utf-8", "replace").strip()
+
+    def _size(self) -> int:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # somebody has closed or replaced it
+                stream.flush()
+        return os.fstat(self._file.fileno()).st_size
 
 
 class Host:
@@ -162,10 +213,12 @@ class Host:
     implementation : module or object
     capture : Capture
         Where its output goes.
+    coverage : Coverage, optional
+        Of its files.
     """
 
-    def __init__(self, implementation: Any, capture: Capture) -> None:
-        self.implementation, self.capture = implementation, capture
+    def __init__(self, implementation: Any, capture: Capture, coverage: Coverage | None = None) -> None:
+        self.implementation, self.capture, self.coverage = implementation, capture, coverage
         self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
         self._looked: Counter[Any] = Counter()
 
@@ -198,27 +251,25 @@ class Host:
             return True
 
     def answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        """Carry out a request: one call, or two at once in threads."""
-        forks, process = _forks[0], os.getpid()
+        """Carry out a request: one call, or two at once in threads; or say what no call has reached."""
+        if request["do"] == "coverage":
+            return {"status": "done", "reached": self.coverage.reached() if self.coverage else {}}, []
         self.capture.start()
         kind = (request["function"], request["metric"], *request["extra"][1:])
         self._looked[kind] += 1
         looks = self._looked[kind] <= _LOOKS
         before, modules = surroundings() if looks else {}, len(sys.modules)
-        try:
-            header, parts = self._answer(request, arrays)
-        finally:
-            after = surroundings() if looks else {}
-            printed, tampered = self.capture.stop()
+        if self.coverage is not None:
+            self.coverage.of("decisive" if request["decisive"] else "other")
+        header, parts = self._answer(request, arrays)
+        after = surroundings() if looks else {}
+        printed = self.capture.stop()
         if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
             self._looked[kind] -= 1
             before = {}
-        if os.getpid() != process:  # a forked child has come back in the parent's place
-            os._exit(0)
         if "notes" in header:
             changed = [what for what, value in after.items() if what in before and not _equal(before[what], value)]
-            header["notes"] |= {"printed": printed, "streams": tampered, "forked": _forks[0] > forks}
-            header["notes"]["disturbed"] = changed
+            header["notes"] |= {"printed": printed, "disturbed": changed}
         return header, parts
 
     def _answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
@@ -295,23 +346,21 @@ class Host:
         outcomes: list[list[Arrays]] = [[], []]
         errors: list[BaseException] = []
         start = threading.Barrier(2)
-        own = self.implementation.__file__ if isinstance(self.implementation, ModuleType) else None
 
         def work(k: int) -> None:
             try:
-                for turn in range(request["times"]):
+                for _ in range(request["times"]):
                     given = [np.array(array) for array in inputs[k]]
                     start.wait()
-                    with _interrupted_often(2 * turn + k, own):
-                        result = self._apply(request, self._convert(given))
-                        arrays = [self._back(part) for part in members(result, len(request["shapes"]))]
+                    result = self._apply(request, self._convert(given))
+                    arrays = [self._back(part) for part in members(result, len(request["shapes"]))]
                     outcomes[k].append(_checked(arrays, request["shapes"]))
             except BaseException as error:
                 errors.append(error)
                 start.abort()
 
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)
+        sys.setswitchinterval(1e-6)
         try:
             threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in (0, 1)]
             for thread in threads:
@@ -365,6 +414,7 @@ def surroundings() -> dict[str, Any]:
         "the warning filters": list(warnings.filters),
         "the working directory": os.getcwd(),
         "os.environ": dict(os.environ),
+        "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
     }
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
@@ -376,32 +426,6 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(_equal, one, other))
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
-
-
-@contextlib.contextmanager
-def _interrupted_often(seed: int, own: str | None) -> Iterator[None]:
-    """Let other threads run after every twentieth byte code of somebody's own functions, or so: by itself, a switch
-    falls between two lines once in thousands of calls. Installed packages are left alone, but for the `own` file.
-    """
-    rng, left = random.Random(seed), [_INTERRUPTIBLE]
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        file = frame.f_code.co_filename
-        if left[0] <= 0 or (file != own and (_is_ours(file) or file.startswith(_PACKAGES))):
-            return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "opcode":
-            left[0] -= 1
-            if rng.random() < 0.05:
-                time.sleep(0.0)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
 
 
 def _aliases(results: Arrays, inputs: Arrays) -> str:
@@ -496,36 +520,22 @@ def _named(error: BaseException) -> str:
 # A process of its own ------------------------------------------------------------------------------------------------
 
 
-def main(descriptor: int, spec: str, functions: list[str], most_memory: int) -> None:
-    """Serve a backend until the wire closes."""
-    wire = socket.socket(fileno=descriptor)
-    _stay_alone(wire, most_memory)
-    capture = FileCapture()
-    try:
-        host = Host(as_backend(load(spec), functions), capture)
-    except BackendError as error:
-        send(wire, 0, {"status": "failed", "text": str(error)}, [])
-        return
-    send(wire, 0, {"status": "done", **host.describe(functions)}, [])
-    for number, request, arrays in _requests(wire):
-        send(wire, number, *host.answer(request, arrays))
-
-
-def _requests(wire: socket.socket) -> Iterator[tuple[int, dict[str, Any], Arrays]]:
-    read = Reader(wire)
-    while True:
-        try:
-            yield receive(read, sys.maxsize)
-        except (EOFError, OSError):
-            os._exit(0)  # threads that hang do not keep the process
-
-
-def _stay_alone(wire: socket.socket, most_memory: int) -> None:
-    """No terminal input, no answers from forked children, memory within bounds."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.register_at_fork(after_in_child=wire.close)
+def serve(line: Connection, spec: str, functions: list[str], most_memory: int) -> None:
+    """Serve a backend until the line closes."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.argv[:] = ["refgeo"]
+    capture, coverage = FileCapture(), Coverage(spec)
+    line.recv()
+    try:
+        coverage.of("import")
+        host = Host(as_backend(load(spec), functions), capture, coverage)
+        line.send(host.describe(functions))
+    except BackendError as error:
+        line.send(error.with_traceback(None))
+        return
+    while True:
+        line.send(host.answer(*line.recv()))

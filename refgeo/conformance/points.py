@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import integer, number, one_of
-from refgeo.conformance.case import GIVEN, VECTORS, Case
+from refgeo.arguments import integer, listed, number, one_of
+from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.drawing import TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.recipes import Lazy, generated
+from refgeo.conformance.recipes import Lazy, Recipe, generated, lazy
 from refgeo.errors import about
+from refgeo.operations import VECTORS
 from refgeo.pair import Pair
 
 PROFILES = ("quick", "full", "fuzz")
@@ -100,6 +101,26 @@ class Points:
         elif self.kind == "checkpoint":
             for name, point in self._network().items():
                 yield name, _later(_network_case, name, metric, point, self)
+
+    def selected(self, metric: str, names: Iterable[str] | None) -> list[Lazy]:
+        """The cases with these names, or whose names begin with one; None: all. A generated case that the profile does
+        not hold is made from its name.
+        """
+        found = list(self.cases(metric))
+        if names is None:
+            return found
+        chosen: dict[str, Lazy] = {}
+        for name in listed(names):
+            start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a case's name
+            exact = [one for one in found if one[0] == start]
+            recipe = Recipe.parse(start) if self.kind == "generated" and not exact else None
+            if recipe is not None:
+                exact = [lazy(recipe, metric, self.dtype, self.seed, self.relaxation)]
+            several = exact or [one for one in found if one[0].startswith((start + "/", start + ".", start + " "))]
+            if not several:
+                raise ValueError(f"cases: none of the test points is called {name}; --list shows them")
+            chosen |= {one[0]: one for one in several}
+        return list(chosen.values())
 
     def _network(self) -> dict[str, Pair]:
         from refgeo import networks

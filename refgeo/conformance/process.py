@@ -1,26 +1,27 @@
-"""Where a backend's code runs: a process of its own, or a thread of this one."""
+"""Where a backend's code runs: a process of its own, or a thread of this one. Also where other metrics are judged.
+
+A child process runs one of our functions at the other end of a line (`multiprocessing.connection`). It is a plain
+subprocess rather than one of `multiprocessing`, which would run the user's script again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
-from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
-from refgeo.conformance.capture import Capture
-from refgeo.conformance.host import BackendError, Host
-from refgeo.conformance.wire import Arrays, Reader, WireError, out_of_the_way, receive, send
-from refgeo.operations import FUNCTIONS
+from refgeo.conformance.host import Arrays, BackendError, Capture, Host
 
 MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
@@ -28,36 +29,20 @@ MEMORY = (
 """Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
 _START = 300.0
 """Seconds that importing a backend may take."""
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""There may be several processes of a backend, and JAX takes most of a GPU's memory for its first one."""
+_SETTINGS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX takes most of a GPU's memory for its first process
+}
+_BOOT = """
+import json, sys
 
-_SERVE = """
-import json, os, resource, signal, sys, time
+descriptor, sys.path[:] = json.loads(sys.argv.pop(1))
+from refgeo.conformance.process import main
 
-referee, descriptor, *rest, path = json.loads(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-if child := os.fork():  # so that what a backend finds as its parent is not the referee
-    os.close(descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if os.getppid() != referee:  # killed: who would end a backend that hangs?
-            os.killpg(0, signal.SIGKILL)
-        if hasattr(signal, "sigtimedwait"):
-            signal.sigtimedwait([signal.SIGCHLD], 1.0)
-        else:
-            time.sleep(0.05)
-    status = os.waitstatus_to_exitcode(ended[1])
-    if status < 0:
-        os.kill(os.getpid(), -status)
-    os._exit(status)
-sys.path[:], sys.argv[:] = path, ["refgeo"]
-from refgeo.conformance.host import main
-
-main(descriptor, *rest)
+main(descriptor)
 """
-"""What a backend's process runs."""
+
+Answer = tuple[dict[str, Any], Arrays]
 
 
 class Lost(Exception):
@@ -68,83 +53,38 @@ class Slow(Lost):
     """It does not answer."""
 
 
-@dataclass
-class Process:
-    """A backend's process, started again when it is lost; what it has may be known already."""
+class Child:
+    """A process that runs ``module:function(line, *arguments)``, and ends with this one.
 
-    spec: str
-    _described: dict[str, Any] = field(default_factory=dict)
-    _process: subprocess.Popen[bytes] | None = None
-    _read: Reader | None = None
-    _number: int = 0
+    Attributes
+    ----------
+    line : Connection
+        To it.
+    """
 
-    def describe(self) -> dict[str, Any]:
-        """What the backend has (`Host.describe`)."""
-        if not self._described:
-            self._start()
-        return self._described
+    def __init__(self, function: str, *arguments: Any, **environment: str) -> None:
+        self.line, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, json.dumps([theirs.fileno(), sys.path])],
+                pass_fds=[theirs.fileno()],
+                env={**environment, **os.environ},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt is for this process, which ends that one
+            )
+        self.close = weakref.finalize(self, _end, self._process, self.line)
+        with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
+            self.line.send((function, arguments))
 
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
-        """The answer to a request, with arrays of `room` bytes at most."""
-        if self._process is None:
-            try:
-                self._start()
-            except BackendError as error:  # it could be imported once, and cannot any more
-                raise Lost(str(error)) from None
-        assert self._read is not None
-        self._number += 1
-        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
-        try:
-            self._read.wire.settimeout(max(1.0, min(timeout, 1e6)))
-            send(self._read.wire, self._number, request, arrays)
-            number, header, parts = receive(partial(self._read, deadline=deadline), room)
-            if number != self._number:
-                raise WireError("its answer is to another question")
-            return header, parts
-        except TimeoutError:
-            self.close()
-            raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
-        except (EOFError, OSError):
-            raise Lost(self._end()) from None
-        except Exception as error:  # what came is no message: JSON, dtypes, sizes
-            self.close()
-            raise Lost(f"its process wrote into the referee's line ({type(error).__name__}: {error})") from None
-        except BaseException:  # interrupted: an answer that is under way would be taken for the next one
-            self.close()
-            raise
+    def terminate(self) -> None:
+        """Let it end what it has started, and end it."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        self.close()
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        # far from the descriptors that a program may close
-        descriptor = out_of_the_way(theirs.fileno())
-        theirs.close()
-        arguments = json.dumps([os.getpid(), descriptor, self.spec, list(FUNCTIONS), MEMORY, sys.path])
-        environment = {**dict.fromkeys(_ONE_THREAD, "1"), **_SHARED, **os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SERVE, arguments],
-            pass_fds=[descriptor],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(descriptor)
-        self._read = Reader(ours)
-        weakref.finalize(self, _let_go, self._process, ours)
-        try:
-            _, header, _ = receive(partial(self._read, deadline=time.monotonic() + _START), 0)
-        except TimeoutError:
-            self.close()
-            raise BackendError(f"backend {self.spec}: importing it did not end within {_START:g} s") from None
-        except Exception:  # no message, or none that can be read: how the process ended says more
-            raise BackendError(f"backend {self.spec}: importing it: {self._end()}") from None
-        if header["status"] != "done":
-            self.close()
-            raise BackendError(header["text"])
-        self._described = header
-
-    def _end(self) -> str:
-        """How the process ended, in words."""
-        assert self._process is not None
+    def ended(self) -> str:
+        """End it, and say how it had ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         status = self._process.poll()
@@ -155,53 +95,123 @@ class Process:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
         return f"its process ended with status {status}"
 
-    def close(self) -> None:
-        """End it; the next request starts another one."""
-        if self._process is not None:
-            _kill(self._process)
-        if self._read is not None:
-            self._read.wire.close()
-        self._process = self._read = None
 
-
-def _let_go(process: subprocess.Popen[bytes], wire: socket.socket) -> None:
-    """End a backend's process, and the line to it."""
-    _kill(process)
-    wire.close()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], line: Connection) -> None:
     """End a process and all that it has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5.0)
+    line.close()
+
+
+def main(descriptor: int) -> None:
+    """What a child does."""
+    line = Connection(descriptor)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    name, arguments = line.recv()
+    module, _, function = name.partition(":")
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        getattr(importlib.import_module(module), function)(line, *arguments)
+    os._exit(0)  # threads that hang do not keep the process
+
+
+def _end_with(parent: int) -> None:
+    """End when the process that has started this one has been killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    with contextlib.suppress(PermissionError):
+        os.killpg(0, signal.SIGKILL)
+
+
+class Process:
+    """A backend's process, started again when it is lost; what it has may be known already."""
+
+    def __init__(self, spec: str, functions: list[str], known: dict[str, Any]) -> None:
+        self._spec, self._functions, self._described = spec, functions, known
+        self._child: Child | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What the backend has (`Host.describe`)."""
+        if not self._described:
+            self._start()
+        return self._described
+
+    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float) -> Answer:
+        """The answer to a request."""
+        if self._child is None:
+            try:
+                self._start()
+            except BackendError as error:  # it could be imported once, and cannot any more
+                raise Lost(str(error)) from None
+        try:
+            return self._answered((request, arrays), timeout)
+        except TimeoutError:
+            self.close()
+            raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
+        except (EOFError, OSError):
+            raise Lost(self._ended()) from None
+        except BaseException:  # interrupted: an answer that is under way would be taken for the next one
+            self.close()
+            raise
+
+    def _answered(self, message: Any, timeout: float) -> Any:
+        assert self._child is not None
+        self._child.line.send(message)
+        if not self._child.line.poll(min(timeout, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        return self._child.line.recv()
+
+    def _start(self) -> None:
+        self._child = Child("refgeo.conformance.host:serve", self._spec, self._functions, MEMORY, **_SETTINGS)
+        try:
+            header = self._answered(None, _START)
+        except TimeoutError:
+            self.close()
+            raise BackendError(f"backend {self._spec}: importing it did not end within {_START:g} s") from None
+        except (EOFError, OSError):
+            raise BackendError(f"backend {self._spec}: importing it: {self._ended()}") from None
+        if isinstance(header, BackendError):
+            self.close()
+            raise header
+        self._described = header
+
+    def _ended(self) -> str:
+        assert self._child is not None
+        said = self._child.ended()
+        self._child = None
+        return said
+
+    def close(self) -> None:
+        """End it; the next request starts another one."""
+        if self._child is not None:
+            self._child.close()
+        self._child = None
 
 
 class Thread:
     """A backend in this process: calls in a thread, so that one that does not return can be left behind."""
 
-    def __init__(self, implementation: Any) -> None:
-        self._host = Host(implementation, Capture())
+    def __init__(self, implementation: Any, functions: list[str]) -> None:
+        self._host, self._functions = Host(implementation, Capture()), functions
         self._queue: queue.SimpleQueue[Any] | None = None
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def describe(self) -> dict[str, Any]:
         """What the backend has (`Host.describe`)."""
-        return self._host.describe(list(FUNCTIONS))
+        return self._host.describe(self._functions)
 
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float, room: int) -> tuple[dict[str, Any], Arrays]:
-        """The answer to a request, with arrays of `room` bytes at most."""
+    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float) -> Answer:
+        """The answer to a request."""
         if self._queue is None:
             self._queue, self._answers = queue.SimpleQueue(), queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._host, self._queue, self._answers), daemon=True).start()
         self._queue.put((request, arrays))
         try:
-            header, parts = self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
+            return self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
             self._queue = None
             raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
-        return header, parts
 
     def close(self) -> None:
         """Ask no more of it; the next request starts another one."""
@@ -210,6 +220,6 @@ class Thread:
         self._queue = None
 
 
-def _serve(host: Host, requests: queue.SimpleQueue[Any], answers: queue.SimpleQueue[Any]) -> None:
+def _serve(host: Host, requests: queue.SimpleQueue[Any], answers: queue.SimpleQueue[Answer]) -> None:
     while (request := requests.get()) is not None:
         answers.put(host.answer(*request))

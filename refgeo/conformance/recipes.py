@@ -1,258 +1,286 @@
-"""Generated test points: what a run covers, by stated dimensions."""
+"""Test cases from features with levels: a covering design, and the point and vectors that a recipe describes.
+
+A feature is what honest code, vectorised code included, branches on or divides by: leading dimensions and sizes, the
+conditioning, structure and scale of the point, how vectors lie beside it and beside each other, the time, the
+precision. A profile is a set of recipes in which every level of every feature occurs, and as many pairs of levels as so
+many cases can hold; greedily, from random candidates.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.conformance.case import Case
-from refgeo.conformance.drawing import KINDS, LENGTHS, TIMES, make_case, rng_of
+from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.pair import Pair
 
 Shape = tuple[tuple[int, ...], int, int, int]
 
-SHAPES: tuple[Shape, ...] = (
-    ((), 1, 1, 1), ((), 7, 4, 1), ((), 1, 5, 1), ((), 6, 1, 1), ((), 2, 2, 2), ((), 4, 4, 4), ((), 5, 4, 2),
-    ((), 10, 9, 4), ((), 5, 12, 3), ((), 6, 6, 3), ((), 3, 8, 3), ((), 8, 3, 3), ((), 9, 8, 7), ((), 8, 8, 8),
-    ((), 12, 11, 9), ((), 16, 16, 16), ((), 20, 19, 17), ((), 513, 511, 2),
-    ((), 70, 68, 3), ((), 769, 769, 2), ((), 1025, 1023, 2), ((), 16411, 3, 2), ((), 1024, 768, 2),
-    ((), 3, 70, 2), ((), 5, 513, 2),
-    ((1,), 5, 4, 2), ((3,), 7, 4, 1), ((20,), 1, 1, 1), ((4,), 25, 24, 6), ((2,), 6, 7, 2), ((3,), 5, 6, 3),
-    ((5,), 5, 6, 2), ((6,), 5, 6, 2), ((2, 3), 6, 7, 2), ((1, 2), 4, 5, 3), ((3, 1), 4, 4, 2), ((2, 1, 3), 3, 4, 2),
-    ((2, 2), 2, 2, 2), ((2,), 40, 36, 16), ((2,), 4, 40, 3), ((48,), 3, 2, 2), ((257,), 2, 2, 1), ((2, 17), 2, 1, 1),
-    ((1, 2, 1, 2), 3, 2, 2), ((2, 1, 2, 1, 2), 2, 3, 2), ((3,), 5, 4, 4), ((), 7, 6, 5), ((2,), 128, 64, 16),
-    ((2,), 34, 33, 32),
+BATCHES: tuple[tuple[int, ...], ...] = (
+    (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,), (1100,),
 )  # fmt: skip
-LARGE_SHAPES: tuple[Shape, ...] = (
-    ((12,), 65, 64, 16), ((2,), 257, 256, 64), ((), 2049, 2047, 3), ((), 40, 33, 33),
-    ((2, 2, 2, 2), 3, 4, 2), ((70,), 2, 3, 1), ((3,), 130, 3, 3), ((), 100, 99, 48),
+SIZES: tuple[tuple[int, int, int], ...] = (
+    (5, 4, 3), (1, 1, 1), (7, 4, 1), (1, 5, 1), (5, 4, 2), (2, 2, 2), (6, 6, 3), (3, 8, 3), (8, 3, 3), (10, 9, 4),
+    (4, 4, 4), (6, 7, 5), (9, 8, 7), (24, 9, 8), (12, 11, 9), (40, 36, 16), (20, 19, 17), (70, 68, 3), (769, 64, 6),
+    (5, 1030, 2), (16411, 3, 2), (300, 290, 20), (34, 40, 32), (66, 64, 64), (67, 66, 65),
 )  # fmt: skip
 CONDITIONS: tuple[tuple[float, float], ...] = (
-    (1.0, 1.0), (10.0, 10.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (330.0, 330.0), (1e3, 1e3),
-    (5e3, 5e3), (1e4, 1e4), (1e6, 1e6),
+    (3.0, 3.0), (1.0, 1.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0), (330.0, 330.0), (1e3, 1e3),
+    (1e4, 1e4), (1e6, 1e6),
 )  # fmt: skip
-POINTS = (
-    "random",
-    "balanced",
-    "orthonormal",
-    "identity",
-    "repeated",
-    "clustered",
-    "twins",
-    "uneven",
-    "alike",
-    "padded",
-    "small-row",
-    "columns",
-    "near-balanced",
-    "near-twins",
-    "symmetric",
-    "triangular",
-)
+POINTS = ("random", "balanced", "near-balanced", "identity", "near-identity", "repeated", "clustered", "twins",
+          "uneven", "padded")  # fmt: skip
+"""Balanced; columns of the identity matrix; singular values that are equal in pairs; G = H; condition numbers that
+differ from block to block; a first row of zeros. Near: up to 2⁻²⁴; clustered: up to 1e-9.
+"""
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
-    "1e3,1": (1e3, 1.0), "1e-9": (1e-9, 1e-9), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
+    "1e3,1": (1e3, 1.0), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
 }  # fmt: skip
+"""Of G and H; "blocks" gives each block of a batch a scale of its own, "vectors" each vector."""
+_PLAIN: tuple[tuple[tuple[int, ...], tuple[int, int, int]], ...] = (
+    ((), (5, 4, 2)), ((), (10, 9, 4)), ((), (4, 4, 4)), ((), (6, 6, 3)), ((), (7, 4, 1)), ((3,), (5, 4, 3)),
+    ((2, 3), (6, 7, 2)), ((20,), (1, 1, 1)),
+)  # fmt: skip
+"""Cases with nothing special but their shape, for laws and conduct."""
+COUNTS = {"quick": 76, "full": 300}
+"""Cases of a profile, for a metric."""
+_SINGLE = 4
+"""So many more in single precision, where the run is in double: it is what people ship."""
+_LARGEST = 50_000
+"""Numbers of a factor in a case that is large in several features."""
+_ODD = 3
+"""In at most so many features a case is unusual."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a generated point is made of; its name says all that is not the usual.
+    """What a generated case is made of; its name says all that is not the usual.
 
     Attributes
     ----------
-    shape : (leading dimensions, n, m, h)
+    batch : tuple of int
+        Leading dimensions.
+    sizes : (n, m, h)
     conditions : (float, float)
         Of G and of H.
-    point : str
-        One of `POINTS`: orthonormal columns, columns of the identity; singular values that are equal in pairs, or
-        nearly; G = H; condition numbers that differ from block to block; all rows but the last (in draws 3 and 4 the
-        first, above that the middle one) those of every such point of the shape; a first row of zeros, or a short one;
-        columns of very different lengths; nearly balanced; nearly G = H; for n = h a symmetric or triangular G.
-    scale : str
-        One of `SCALES`; "blocks" gives each block of a batch its own, "vectors" each vector.
-    vectors : str
-        One of `KINDS`.
+    point, scale, vectors : str
+        One of `POINTS`, `SCALES`, and `refgeo.conformance.drawing.KINDS`.
     t : float
+    single : bool
+        In single precision, whatever the run is in.
     draw : int
-        Points that are alike but for their random numbers.
+        Cases that are alike but for their random numbers.
+
+    Examples
+    --------
+    >>> Recipe((2, 3), (6, 7, 2), (1.0, 1e4), vectors="zero-G").name
+    '2.3-6x7x2/k1,10000/zero-G'
+    >>> Recipe.parse("2.3-6x7x2/k1,10000/zero-G").conditions
+    (1.0, 10000.0)
     """
 
-    shape: Shape
-    conditions: tuple[float, float] = (3.0, 3.0)
+    batch: tuple[int, ...] = ()
+    sizes: tuple[int, int, int] = SIZES[0]
+    conditions: tuple[float, float] = CONDITIONS[0]
     point: str = "random"
     scale: str = "1"
     vectors: str = "any"
     t: float = TIMES[0]
+    single: bool = False
     draw: int = 0
 
     @property
     def name(self) -> str:
-        """The shape, and what is unusual.
-
-        Examples
-        --------
-        >>> Recipe(((2, 3), 6, 7, 2), conditions=(1.0, 1e4), vectors="zero-G").name
-        '2.3-6x7x2/k1,10000/zero-G'
-        """
-        batch, n, m, h = self.shape
+        """The shape, the conditioning, and what is unusual."""
         kappa = f"k{self.conditions[0]:g}" + ("" if len(set(self.conditions)) == 1 else f",{self.conditions[1]:g}")
-        parts = [(f"{'.'.join(map(str, batch))}-" if batch else "") + f"{n}x{m}x{h}", kappa]
-        parts += [self.point] if self.point != "random" else []
-        parts += [f"scale{self.scale}"] if self.scale != "1" else []
-        parts += [self.vectors] if self.vectors != "any" else []
-        parts += [f"t{self.t:g}"] if self.t != TIMES[0] else []
-        parts += [f"draw{self.draw}"] if self.draw else []
-        return "/".join(parts)
+        shape = (f"{'.'.join(map(str, self.batch))}-" if self.batch else "") + "x".join(map(str, self.sizes))
+        words = {"point": self.point, "scale": f"scale{self.scale}", "vectors": self.vectors, "t": f"t{self.t!r}",
+                 "single": "float32", "draw": f"draw{self.draw}"}  # fmt: skip
+        return "/".join([shape, kappa, *(word for field, word in words.items() if field in self.unusual)])
+
+    @classmethod
+    def parse(cls, name: str) -> Recipe | None:
+        """The recipe of a name; None if it is none."""
+        shape, *words = name.split("/")
+        found = re.fullmatch(r"(?:((?:\d+\.)*\d+)-)?(\d+)x(\d+)x(\d+)", shape)
+        if not found:
+            return None
+        recipe = cls(tuple(map(int, (found[1] or "").split("."))) if found[1] else (), tuple(map(int, found.groups()[1:])))  # type: ignore[arg-type]
+        for word in words:
+            change = _parsed(word)
+            if change is None:
+                return None
+            recipe = replace(recipe, **change)
+        n, m, h = recipe.sizes
+        return recipe if 0 < h <= min(n, m) and min(recipe.batch, default=1) > 0 and recipe.possible else None
 
     @property
-    def unusual(self) -> str:
-        """The dimensions, but for the shape and the vectors, in which it is not the usual.
-
-        Examples
-        --------
-        >>> Recipe(((), 6, 7, 2), point="balanced", t=1.0).unusual
-        'point, t'
-        """
-        usual = Recipe(self.shape)
-        names = ("conditions", "point", "scale", "t", "draw")
-        return ", ".join(name for name in names if getattr(self, name) != getattr(usual, name))
+    def unusual(self) -> list[str]:
+        """The features in which it is not the usual."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
     @property
     def possible(self) -> bool:
-        """Whether such a point exists."""
-        batch, n, m, h = self.shape
-        blocks = int(np.prod(batch))
+        """Whether such a case exists."""
+        (n, m, h), blocks = self.sizes, int(np.prod(self.batch))
         return not (
-            (self.point in ("twins", "near-twins") and n != m)
-            or (self.point in ("repeated", "clustered") and h < 2)
-            or (self.point in ("padded", "small-row") and min(n, m) == h)
-            or (self.point in ("symmetric", "triangular") and n != h)
-            or (self.vectors in ("zero-column", "rank-one") and h == 1)
+            (self.point == "twins" and n != m)
+            or (self.point in ("repeated", "clustered", "near-identity") and h < 2)
+            or (self.point == "padded" and min(n, m) == h)
             or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
 
+    def fits(self, dtype: str) -> bool:
+        """Whether its numbers and the products of six of them are within the range of the dtype."""
+        scale = max(abs(np.log(size)) for size in SCALES[self.scale])
+        scale = np.log(1e3) if self.scale in ("blocks", "vectors") else scale
+        length = 3.0 * abs(np.log(KINDS[self.vectors].length)) * (KINDS[self.vectors].length > 1.0)
+        return bool(max(6.0 * scale, length) <= np.log(PRECISIONS[dtype].largest))
 
-def recipes(profile: str, seed: int = 0) -> Iterator[Recipe]:
-    """What a profile generates, simplest first: every value of every dimension, and some of them together."""
-    shapes = SHAPES if profile == "quick" else SHAPES + LARGE_SHAPES
-    yield from (Recipe(shape) for shape in shapes)
-    probes: tuple[Shape, ...] = (((), 10, 9, 4), ((3,), 9, 8, 5))
-    small: tuple[Shape, ...] = (((), 7, 4, 1), ((), 5, 4, 3), ((3,), 4, 3, 2))
-    if profile == "full":
-        probes += (((), 4, 4, 4), ((2, 2), 6, 7, 2))
-        small += (((), 6, 6, 3), ((2,), 3, 8, 3))
-    yield from (Recipe(shape, conditions) for conditions in CONDITIONS for shape in probes)
-    yield from (Recipe(((), h + 2, h + 1, h), (30.0, 30.0)) for h in (12, 18) + (profile == "full") * (32, 64))
-    # where single precision inside shows, which rounding hides at larger κ
-    yield from (Recipe(((), h + 2, h + 1, h), (1.0, 1.0)) for h in (18, 32, 40, 65))
-    yield Recipe(((2,), 150, 131, 8), (1.0, 1.0))
-    yield Recipe(((), 5, 4, 2), vectors="fast", t=1.0)
-    yield from (Recipe(shape, point=point) for point in POINTS[1:] for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
-    yield from (Recipe(shape, (1.0, 1.0), "columns") for shape in (((), 6, 6, 4), ((2,), 5, 5, 2)))
-    yield from (Recipe(shape, scale=scale) for scale in list(SCALES)[1:] for shape in (((), 10, 9, 4), ((3,), 7, 4, 1)))
-    yield from (Recipe(shape, vectors=kind) for kind in KINDS[1:] for shape in small)
-    yield from (Recipe(shape, vectors="shared", draw=1) for shape in small)
-    yield from (Recipe(((), 5, 4, 2), vectors=kind) for kind in ("horizontal", "vertical"))
-    yield Recipe(((), 4, 4, 4), vectors="near-vertical")
-    yield from (Recipe(shape, vectors="long") for shape in (((), 5, 4, 3), ((3,), 4, 3, 2)))
-    yield Recipe(((3,), 3, 3, 3))  # whatever is transposed too far fits
-    yield from (Recipe(((), 4, 4, 4), point=point) for point in ("symmetric", "triangular"))
-    yield from (Recipe(((), 6, 5, 2), point="alike", draw=draw) for draw in (1, 2, 3, 4))  # one right after the other
-    yield from (Recipe(((), 1025, 1023, 2), point="alike", draw=draw) for draw in (5, 6))
-    yield from (Recipe(shape, scale="blocks") for shape in (((5,), 5, 6, 2), ((3,), 5, 6, 3)))
-    yield from (Recipe(shape, (1e9, 1e9), "uneven") for shape in (((4,), 6, 5, 3), ((2, 2), 7, 4, 2)))
-    yield Recipe(((3,), 4, 3, 2), (2e3, 2e3), "uneven")
-    yield Recipe(((3,), 4, 3, 1), vectors="zero-block")
-    yield from (Recipe(((), n, 3, 2), (k, k), t=0.3) for n, k in ((4, 8.0), (4, 20.0), (5, 20.0)))  # exact ones, too
-    yield from (Recipe(((), n, 3, 2), (1.0, 1.0), t=2.0**-8) for n in (4, 5, 6))  # where a parabola is nearly enough
-    yield from (Recipe(((), 6, 5, 4), t=t) for t in (TIMES[1], TIMES[2]))
-    yield from (Recipe(shape, t=t) for t in TIMES[1:] for shape in (((), 5, 4, 2), ((2,), 7, 4, 1)))
-    yield from (Recipe(shape, t=-TIMES[0]) for shape in (((), 5, 4, 3), ((1,), 4, 3, 2)))
-    yield from combined(40 if profile == "full" else 12, seed)
+    @property
+    def cost(self) -> int:
+        """Numbers of the larger factor."""
+        return int(np.prod(self.batch)) * max(self.sizes[:2]) * self.sizes[2]
 
 
-def combined(count: int, seed: int) -> Iterator[Recipe]:
-    """Dimensions drawn together."""
-    rng = np.random.default_rng([seed, 7])
-    moderate = [shape for shape in SHAPES if max(shape[1:3]) < 30]
+def _parsed(word: str) -> dict[str, Any] | None:
+    """What a word of a name says."""
+    if word == "float32":
+        return {"single": True}
+    for field, known in (("point", POINTS), ("vectors", KINDS)):
+        if word in known:
+            return {field: word}
+    if word.startswith("scale") and word[5:] in SCALES:
+        return {"scale": word[5:]}
+    try:
+        if word.startswith("draw"):
+            return {"draw": int(word[4:])}
+        if word.startswith("k"):
+            values = [float(x) for x in word[1:].split(",")]
+            return {"conditions": (values[0], values[-1])} if min(values) >= 1.0 and len(values) <= 2 else None
+        return {"t": float(word[1:])} if word.startswith("t") else None
+    except ValueError:
+        return None
 
-    def one_of(options: Iterable[Any]) -> Any:
-        options = list(options)
-        return options[rng.integers(len(options))]
 
-    drawn = (
-        Recipe(
-            one_of(moderate), one_of([(1.0, 1.0), (3.0, 3.0), *CONDITIONS[1:5]]), one_of(POINTS), one_of(SCALES),
-            one_of(KINDS), one_of(TIMES), 1,
-        )
-        for _ in itertools.count()
-    )  # fmt: skip
-    return itertools.islice((recipe for recipe in drawn if recipe.possible), count)
+_LEVELS: dict[str, tuple[Any, ...]] = {
+    "batch": BATCHES, "sizes": SIZES, "conditions": CONDITIONS, "point": POINTS, "scale": tuple(SCALES),
+    "vectors": tuple(KINDS), "t": TIMES,
+}  # fmt: skip
+_OFTEN = (0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.1)
+"""How often a feature is unusual beside others: shapes are what most code branches on."""
+Level = tuple[str, Any]
+
+
+def _levels(recipe: Recipe) -> list[Level]:
+    return [(name, getattr(recipe, name)) for name in _LEVELS]
+
+
+@cache
+def recipes(profile: str, seed: int = 0) -> tuple[Recipe, ...]:
+    """What a profile generates, simplest first: every level, and as many pairs of levels as there is room for."""
+    rng = np.random.default_rng([seed, COUNTS[profile]])
+    alone = [replace(Recipe(), **{name: level}) for name, levels in _LEVELS.items() for level in levels]
+    missing: set[Level] = {one for recipe in map(_repaired, alone) for one in _levels(recipe)}
+    chosen = [Recipe(batch, sizes) for batch, sizes in _PLAIN]
+    covered: set[tuple[Level, Level]] = set()
+    single = [_repaired(Recipe(b, s, single=True)) for b, s in (((), (5, 4, 3)), ((3,), (7, 4, 1)), ((2,), (9, 8, 7)))]
+    while len(chosen) < COUNTS[profile]:
+        drawn = [_drawn_recipe(rng, sorted(missing, key=str)) for _ in range(24)]
+        drawn = [recipe for recipe in drawn if recipe.possible and recipe not in chosen and _is_affordable(recipe)]
+        if not drawn:
+            continue
+        best = max(drawn, key=lambda recipe: _news(recipe, missing, covered))
+        chosen.append(best)
+        missing -= set(_levels(best))
+        covered |= set(itertools.combinations(_levels(best), 2))
+    found = sorted(chosen, key=lambda recipe: (len(recipe.unusual), recipe.cost))
+    return (*found, *single, Recipe(vectors="zero-first", single=True))
+
+
+def _news(recipe: Recipe, missing: set[Level], covered: set[tuple[Level, Level]]) -> float:
+    levels = _levels(recipe)
+    pairs = set(itertools.combinations([one for one in levels if one[0] in recipe.unusual], 2))
+    return 10.0 * len(missing & set(levels)) + len(pairs - covered)
+
+
+def _drawn_recipe(rng: np.random.Generator, missing: list[Level]) -> Recipe:
+    """Unusual in a few features; in one of them as nothing before, if there is something left."""
+    changes: dict[str, Any] = {}
+    if missing:
+        name, level = missing[rng.integers(len(missing))]
+        changes[name] = level
+    for name in rng.choice(list(_LEVELS), rng.integers(1, _ODD + 1), replace=False, p=_OFTEN):
+        changes.setdefault(str(name), _LEVELS[name][rng.integers(len(_LEVELS[name]))])
+    return _repaired(replace(Recipe(), **changes))
+
+
+def _repaired(recipe: Recipe) -> Recipe:
+    """With the shape that its other features need."""
+    n, m, h = recipe.sizes
+    if recipe.point == "twins" and n != m:
+        recipe = replace(recipe, sizes=(6, 6, 3))
+    if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(recipe.batch) < 1:
+        recipe = replace(recipe, batch=(3,))
+    return recipe
+
+
+def _is_affordable(recipe: Recipe) -> bool:
+    """Large in one feature alone, and at most ill-conditioned besides: what is hard to judge is judged for itself."""
+    large = recipe.cost > 5000 or recipe.sizes[2] > 16
+    hard = max(recipe.conditions) > 300.0
+    return (
+        recipe.cost <= _LARGEST
+        and len(recipe.unusual) <= (2 if large or hard else _ODD)
+        and not (large and hard)
+        and not (int(np.prod(recipe.batch)) > 40 and max(recipe.sizes) > 8)
+        and (int(np.prod(recipe.batch)) <= 40 or len(recipe.unusual) <= 2)
+    )
 
 
 def build(recipe: Recipe, metric: str, dtype: str, seed: int, relaxation: float = 0.0) -> Case:
-    """The point of a recipe.
+    """The case of a recipe.
 
     Examples
     --------
-    >>> build(Recipe(((), 5, 4, 2)), "inv", "float32", 0).name
+    >>> build(Recipe(sizes=(5, 4, 2)), "inv", "float32", 0).name
     '5x4x2/k3'
     """
     rng = rng_of(seed, recipe.name)
-    if recipe.vectors == "shared-first":  # the point, too
-        rng = rng_of(seed, replace(recipe, vectors="shared").name)
-    point = _point(recipe, rng)
-    apart = recipe.scale == "vectors"
-    case = make_case(
-        recipe.name, metric, point, rng, dtype, seed, relaxation, t=recipe.t, kind=recipe.vectors, apart=apart
-    )
-    return replace(case, unusual=recipe.unusual)
+    dtype = "float32" if recipe.single else dtype
+    made = make_case(
+        recipe.name, metric, _point(recipe, rng), rng, dtype, seed, relaxation, t=recipe.t, kind=recipe.vectors,
+        apart=recipe.scale == "vectors",
+    )  # fmt: skip
+    return replace(made, recipe=recipe)
 
 
 def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
-    batch, n, m, h = recipe.shape
-    G: Array
-    H: Array
-    if recipe.point == "identity":
-        G, H = (np.tile(np.eye(rows, h), (*batch, 1, 1)) for rows in (n, m))
-    elif recipe.point == "orthonormal":
-        G, H = (np.linalg.qr(rng.standard_normal((*batch, rows, h)))[0] for rows in (n, m))
+    batch, (n, m, h) = recipe.batch, recipe.sizes
+    if recipe.point.endswith("identity"):
+        G, H = (np.tile(np.eye(rows, h) * np.linspace(2.0, 1.0, h), (*batch, 1, 1)) for rows in (n, m))
     else:
-        G, H = (
-            _factor(rng, batch, rows, h, k, recipe.point) for rows, k in zip((n, m), recipe.conditions, strict=True)
-        )
-    if recipe.point == "alike":
-        common = rng_of(0, f"alike {recipe.shape}")
+        G, H = (_factor(rng, recipe, rows, k) for rows, k in zip((n, m), recipe.conditions, strict=True))
+    if recipe.point == "padded":
         for factor in (G, H):
-            rows = factor.shape[-2]
-            own = rows // 2 if recipe.draw > 4 else 0 if recipe.draw > 2 else rows - 1
-            shared = np.delete(np.arange(rows), own)
-            factor[..., shared, :] = 0.5 * common.standard_normal(factor.shape)[..., shared, :]
-            factor[..., own, :] = 0.5 * rng.standard_normal(factor[..., own, :].shape)
-    if recipe.point in _FIRST_ROWS:
-        for factor in (G, H):
-            factor[..., 0, :] *= _FIRST_ROWS[recipe.point]
-    if recipe.point == "symmetric":
-        G = G + G.mT
-    if recipe.point == "triangular":
-        G = np.triu(G) + np.eye(h)
-    if recipe.point == "columns":
-        G, H = (factor * np.geomspace(1.0, 2.0**-7, h) for factor in (G, H))
-    if recipe.point.endswith("twins"):
+            factor[..., 0, :] = 0.0
+    if recipe.point == "twins":
         H = G.copy()
     if recipe.point.endswith("balanced"):
         G, H = Pair(G, H).balanced()[0]
     if recipe.point.startswith("near-"):
-        G = G * (1.0 + 2.0**-24 * rng.standard_normal(G.shape))
+        G, H = (factor * (1.0 + 2.0**-24 * rng.standard_normal(factor.shape)) + 2.0**-24 * rng.standard_normal(factor.shape) for factor in (G, H))
     sizes: list[Any] = list(SCALES[recipe.scale])
     if recipe.scale == "blocks":
         steps = np.resize([1.0, 1e-3, 1e3, 1e-2], int(np.prod(batch))).reshape(*batch, 1, 1)
@@ -260,22 +288,19 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     return Pair(sizes[0] * G, sizes[1] * H)
 
 
-_FIRST_ROWS = {"padded": 0.0, "small-row": 2.0**-16}
-"""Sizes of the first rows, beside the others."""
-
-
-def _factor(rng: np.random.Generator, batch: tuple[int, ...], rows: int, h: int, condition: float, kind: str) -> Array:
+def _factor(rng: np.random.Generator, recipe: Recipe, rows: int, condition: float) -> Array:
     """Random factors with singular values from 1 down to 1/condition, in random directions."""
+    batch, h = recipe.batch, recipe.sizes[2]
     left = np.linalg.qr(rng.standard_normal((*batch, rows, h)))[0]
     right = np.linalg.qr(rng.standard_normal((*batch, h, h)))[0]
     share: Any = 1.0
-    if kind == "uneven":
-        share = np.linspace(0.0, 1.0, int(np.prod(batch))).reshape(*batch, 1)
+    if recipe.point == "uneven":
+        share, condition = np.linspace(0.0, 1.0, int(np.prod(batch))).reshape(*batch, 1), max(condition, 2e3)
     spread = max(condition, 1.0) ** (-share * np.linspace(0.0, 1.0, h))
-    if kind in ("repeated", "clustered"):
+    if recipe.point in ("repeated", "clustered"):
         spread = spread[..., np.arange(h) // 2]
     # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
-    apart = {"repeated": 0.0, "clustered": 1e-9}.get(kind, 0.05)
+    apart = {"repeated": 0.0, "clustered": 1e-9}.get(recipe.point, 0.05)
     values = spread * (1.0 + apart * rng.standard_normal((*batch, h)))
     return np.asarray((left * values[..., None, :]) @ right.mT)
 
@@ -285,18 +310,15 @@ Lazy = tuple[str, Callable[[], Case]]
 
 @lru_cache(maxsize=6)
 def generated(profile: str, metric: str, dtype: str, seed: int, relaxation: float) -> tuple[Lazy, ...]:
-    """The points of a profile; made on first use and kept, with their enclosures, for the next run in this process."""
-    found = dict.fromkeys(recipe for recipe in recipes(profile, seed) if recipe.possible)
+    """The cases of a profile; made on first use and kept, with their enclosures, for the next run in this process."""
+    return tuple(
+        lazy(recipe, metric, dtype, seed, relaxation)
+        for recipe in recipes(profile, seed)
+        if recipe.fits(dtype) and (dtype == "float64" or not recipe.single)
+    )
 
-    def lazy(recipe: Recipe) -> Lazy:
-        return recipe.name, lru_cache(maxsize=1)(lambda: build(recipe, metric, dtype, seed, relaxation))
 
-    return tuple(lazy(recipe) for recipe in found if _fits(recipe, dtype))
-
-
-def _fits(recipe: Recipe, dtype: str) -> bool:
-    """Whether its numbers and the products of six of them are within the range of the dtype, or of three vectors."""
-    scale = max(abs(np.log(size)) for size in SCALES[recipe.scale])
-    scale = np.log(1e3) if recipe.scale in ("blocks", "vectors") else scale
-    length = np.log(LENGTHS[recipe.vectors]) if recipe.vectors in LENGTHS else 0.0
-    return bool(max(6.0 * scale, 3.0 * length) <= np.log(PRECISIONS[dtype].largest))
+@cache
+def lazy(recipe: Recipe, metric: str, dtype: str, seed: int, relaxation: float) -> Lazy:
+    """A case by its name, made on first use."""
+    return recipe.name, lru_cache(maxsize=1)(lambda: build(recipe, metric, dtype, seed, relaxation))

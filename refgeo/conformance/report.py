@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,9 @@ class Measurement:
         Whether the verdict rests on it.
     oddity : int
         In how many ways its case is unusual.
+    enclosed : bool
+        Whether the error is against an enclosure; else against the factorised route, which acquits.
+    dtype : str
     """
 
     case: str
@@ -69,6 +73,8 @@ class Measurement:
     gram: float
     decisive: bool
     oddity: int = 0
+    enclosed: bool = False
+    dtype: str = "float64"
 
     @property
     def ratio(self) -> float:
@@ -80,9 +86,10 @@ class Measurement:
         """The error in units of what a factorised route costs."""
         return self.relative_error / self.attainable
 
-    def digits(self, dtype: str) -> float:
+    @property
+    def digits(self) -> float:
         """Decimal digits that are right, at most those of the dtype."""
-        most = -np.log10(PRECISIONS[dtype].roundoff)
+        most = -np.log10(PRECISIONS[self.dtype].roundoff)
         return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most))
 
     def __str__(self) -> str:
@@ -117,8 +124,14 @@ class Row:
         Of a value: everything that was judged, for plots of digits against conditioning.
     diagnosis : str
         For a wrong value: which known mistake gives the same numbers, at every point tried.
+    yours, expected : tuple of str
+        The formula that the backend computes, if it could be read, and the right one.
+    differs : str
+        In what they differ.
     about : str
         The value that it is about, such as "geodesic_2"; of a function that has one value alone, the function.
+    uses : tuple of str
+        The values that it follows from: where one of them is wrong, it is not to blame.
     harmful : bool
         Of a rule of conduct: whether who breaks it makes his caller's numbers wrong.
     """
@@ -142,7 +155,11 @@ class Row:
     message: str = ""
     measurements: tuple[Measurement, ...] = ()
     diagnosis: str = ""
+    yours: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    differs: str = ""
     about: str = ""
+    uses: tuple[str, ...] = ()
     harmful: bool = False
 
     @property
@@ -218,6 +235,8 @@ class Report:
         The arrays of points that a search has found, by name.
     files : (folder, file), optional
         The folder of vectors and the results that were graded.
+    not_run : dict
+        The lines of the backend's own files that no decisive call has reached, as ranges, by file.
 
     Examples
     --------
@@ -236,6 +255,7 @@ class Report:
     notes: tuple[str, ...] = ()
     failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[str, str] | None = None
+    not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @property
     def dtype(self) -> str:
@@ -256,8 +276,8 @@ class Report:
 
     @property
     def passed_strictly(self) -> bool:
-        """Passed, and without findings: inaccurate, partly provided, contract."""
-        return self.passed and not any(row.verdict in FINDINGS for row in self.rows)
+        """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out."""
+        return self.passed and not any(row.verdict in FINDINGS for row in self.rows) and not self.not_run
 
     @property
     def judged(self) -> list[Row]:
@@ -290,19 +310,6 @@ class Report:
     def misconduct(self) -> list[Row]:
         """The rules of conduct that are broken and make a caller's numbers wrong."""
         return [row for row in self.rows if row.kind == "contract" and row.fails]
-
-    def broken_laws(self, row: Row) -> list[Row]:
-        """The laws that fail with a value: none where it gave no result."""
-        if row.kind != "value" or (row.example is not None and not np.isfinite(row.example.relative_error)):
-            return []
-        return [law for law in self.failures if law.kind == "law" and _same_value(law, row)]
-
-    def to_explain(self) -> list[Row]:
-        """The failures worth a paragraph: laws that fail because their values are wrong are told with these."""
-        values = [row for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT]
-        return [
-            row for row in self.failures if row.kind != "law" or not any(_same_value(row, value) for value in values)
-        ]
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the example of a row alone; empty if a command line cannot."""
@@ -349,7 +356,10 @@ class Report:
 
     def details(self, row: Row) -> list[str]:
         """What there is to say of a row that does not pass, a line each."""
-        lines = [f"{row}: {row.message or row.outcome}", f"expected: {row.statement}"]
+        lines = [f"{row}: {row.message or row.outcome}"]
+        lines += [f"yours:    {line}" for line in row.yours]
+        lines += [f"expected: {line}" for line in row.expected or (row.statement,)]
+        lines += [f"differs:  {row.differs}"] if row.differs else []
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
         if row.kind in ("value", "law") and row.example is not None and np.isfinite(row.example.relative_error):
             place = row.example
@@ -377,6 +387,7 @@ class Report:
             if rows:
                 lines.append(f"{words}: " + ", ".join(_named(rows)))
         lines += [f"note: {note}" for note in self.notes]
+        lines += [f"not run: {self.missing}"] if self.not_run else []
         if not self.judged:
             lines.insert(0, "nothing was judged: the backend provides none of the chosen checks at these points")
         inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
@@ -387,6 +398,20 @@ class Report:
         if self.wrong:
             lines.append("wrong: " + ", ".join(self.wrong))
         return lines
+
+    @property
+    def missing(self) -> str:
+        """The lines that no decisive call has reached, as ``file.py:41-43, 57``."""
+        return "; ".join(
+            f"{Path(file).name}:" + ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges)
+            for file, ranges in self.not_run.items()
+        )
+
+    @property
+    def enclosed(self) -> tuple[int, int]:
+        """How many of the values were judged by an enclosure, of how many; the factorised route acquits the others."""
+        found = [one.enclosed for row in self.rows for one in row.measurements if row.kind == "value"]
+        return sum(found), len(found)
 
     @property
     def _leading(self) -> list[Row]:
@@ -432,10 +457,6 @@ class Report:
     def __repr__(self) -> str:
         state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
         return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
-
-
-def _same_value(one: Row, other: Row) -> bool:
-    return (one.about, one.metric) == (other.about, other.metric)
 
 
 def _named(rows: list[Row]) -> list[str]:

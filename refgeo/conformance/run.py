@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,7 @@ from refgeo.conformance.backend import TIMEOUT, Backend, Observed
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
 from refgeo.conformance.contract import CONTRACT, SEEN, seen
-from refgeo.conformance.diagnosis import (
-    CANNOT_TELL,
-    NO_DIAGNOSIS,
-    PARTS,
-    diagnose,
-    inherited,
-    plain_cases,
-    worst_entries,
-)
+from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -33,9 +25,10 @@ from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
+from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.errors import RefereeError
 from refgeo.metrics.pair import pair_metric
-from refgeo.operations import FUNCTIONS, ROUTINE, Operation, Value
+from refgeo.operations import FUNCTIONS, ROUTINE, VALUES, Operation
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 SPECIFICATION = 2
@@ -152,7 +145,7 @@ def check(
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
     where = Points.chosen(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, examples)
-    chosen = [one for one in chosen_checks(checks) if not (laws_only and (one.kind == "value" or one.of_metric))]
+    chosen = chosen_checks(checks, laws_only)
     searches = chosen_searches(checks)
     if not chosen and not searches:
         raise ValueError(
@@ -167,22 +160,17 @@ def check(
     with ExitStack() as stack:
         if loaded is not backend:
             stack.callback(loaded.close)
+        names = [one.name for one in chosen]
         others = [
             stack.enter_context(
                 Elsewhere(
-                    sum(len(list(where.cases(metric))) for metric in share),
-                    loaded.spec,
-                    loaded.name,
-                    loaded.timeout,
-                    loaded.described,
-                    [one.name for one in chosen],
-                    share,
-                    where,
+                    "refgeo.conformance.run:judged", sum(len(list(where.cases(metric))) for metric in share),
+                    (loaded.spec, loaded.name, loaded.timeout, loaded.described), names, share, where,
                 )
             )
             for share in elsewhere
-        ]
-        run = Run(loaded, chosen, here, where, together(progress, others))
+        ]  # fmt: skip
+        run = Run(loaded, chosen, here, where, together(progress, others), laws_only)
         if where.kind == "fuzz":
             from refgeo.conformance.fuzz import search
 
@@ -190,32 +178,27 @@ def check(
         elif chosen:
             run.over(cases)
         try:
-            rows = [*run.rows(), *(row for other in others for row in other.rows())]
+            rows, found = run.rows(), [other.result() for other in others]
+            missed = not_run([run.backend.reached(), *(reached for _, reached in found)])
+            rows += [row for their_rows, _ in found for row in their_rows]
             rows.sort(key=lambda row: (list(CHECKS).index(row.check), wanted.index(row.metric)))
             if searching:
                 rows += judge_routine(loaded, searches, wanted, profile, dtype, seed, progress)
-            return run.report(rows)
+            return run.report(rows, not_run=missed)
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
 
 
-def rows_of(
-    progress: Progress,
-    spec: str,
-    name: str,
-    timeout: float,
-    known: dict[str, Any],
-    checks: list[str],
-    metrics: list[str],
-    points: Points,
-) -> list[Row]:
-    """The rows of a run, of a backend that is loaded by its name."""
-    backend = Backend(spec, name, timeout, known)
+def judged(
+    progress: Progress, of: tuple[Any, ...], checks: list[str], metrics: list[str], points: Points
+) -> tuple[list[Row], Reached]:
+    """The rows of a run, of a backend that is loaded by its name, and what it has not reached."""
+    backend = Backend(*of)
     try:
-        run = Run(backend, chosen_checks(checks), metrics, points, progress)
+        run = Run(backend, [CHECKS[name] for name in checks], metrics, points, progress)
         run.over()
-        return run.rows()
+        return run.rows(), backend.reached()
     finally:
         backend.close()
 
@@ -229,9 +212,10 @@ class Run:
     metrics: list[str]
     points: Points
     progress: Progress
+    laws_only: bool = False
     cases: list[Case] = field(default_factory=list)
     tallies: dict[tuple[str, str], Tally] = field(init=False)
-    _tried: Counter[tuple[str, str, bool, str]] = field(default_factory=Counter)
+    _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     _large: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -241,7 +225,7 @@ class Run:
 
     def over(self, names: Iterable[str] | None = None) -> None:
         """All checks on all cases; only those of these `names`, which are made only then."""
-        found = [(metric, lazy) for metric in self.metrics for lazy in selected(self.points.cases(metric), names)]
+        found = [(metric, lazy) for metric in self.metrics for lazy in self.points.selected(metric, names)]
         for done, (metric, (name, make)) in enumerate(found):
             self.progress(done, len(found), f"{metric} {name}")
             case = make()
@@ -258,21 +242,21 @@ class Run:
             tally.absent = one.operation.name
             return
         fitting = self._fitting(one, case, limited)
-        if fitting is not None:
-            tally.run(Trial(self.backend, fitting, self._watch))
+        if fitting is not None:  # of every value one block is enclosed at least
+            tally.run(Trial(self.backend, fitting, self._watch, least=0 if tally.measurements else 1))
 
     def _fitting(self, one: Check, case: Case, limited: bool) -> Case | None:
         """The case, or its first blocks, if the check has something to say of it (and not yet said it often enough)."""
         if one.kind == "value":
             return case if one.applies(case) else None
-        if one.kind == "law" and one.most is not None and not case.plain:
+        if one.kind == "law" and not (case.plain and case.is_usual):
             return None
         if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
             case = case.blocks(2)
-        large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape), case.unusual)
+        large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape))
         if limited and case.entries > LARGE and self._large[large] > 1:
             return None
-        if limited and one.most is not None and self._tried[tried] >= (one.unusual if case.unusual else one.most):
+        if limited and one.most is not None and self._tried[tried] >= one.most:
             return None
         if not (one.applies(case) and np.all(one.decisive(case))):
             return None
@@ -314,72 +298,54 @@ class Run:
             yield "bfloat16: without an asarray of its own the backend has got, and computed in, float32"
 
     def rows(self) -> list[Row]:
-        """A row for each check and metric that met a case."""
-        rows = []
-        for tally in self.tallies.values():
-            if tally.has_seen:
-                row = tally.row()
-                if row.verdict is Verdict.WRONG and row.kind == "value":
-                    with suppress(*CANNOT_TELL):  # an explanation decides nothing
-                        row = self._explained(tally, row)
-                rows.append(row)
-        return list(_without_hearsay(rows, self._wrong_besides(rows)))
+        """A row for each check and metric that met a case, and who is to blame: `Row.uses` is the graph of it."""
+        rows = [tally.row() for tally in self.tallies.values() if tally.has_seen]
+        return [self._blamed(row, self.tallies[row.check, row.metric]) for row in rows]
 
-    def _wrong_besides(self, rows: list[Row]) -> set[tuple[str, str]]:
-        """Functions, by metric, that were not asked for, are used by a law that is broken, and are wrong."""
-        broken = [row for row in rows if row.kind == "law" and row.verdict is Verdict.WRONG]
-        used = {(name, row.metric) for row in broken for name in CHECKS[row.check].needs} - set(self.tallies)
-        return {
-            (name, metric)
-            for name, metric in used
-            if self._is_wrong(CHECKS[name], [case for case in self.cases if case.metric == metric])
-        }
-
-    def _explained(self, tally: Tally, row: Row) -> Row:
-        """With the mistake that gives these numbers, where one does at every point tried."""
-        if not tally.has_wrong_numbers:
+    def _blamed(self, row: Row, tally: Tally) -> Row:
+        """What follows from a wrong value that the row uses is not laid to it."""
+        if row.verdict not in (Verdict.WRONG, Verdict.INACCURATE) or row.kind == "contract":
             return row
+        guilty = [name for name in row.uses if self._is_wrong(VALUE_CHECKS[name], row.metric)]
+        if row.kind == "law":
+            message = "its values are wrong"
+            return replace(row, verdict=Verdict.NOT_JUDGED, message=message) if guilty else row
+        if row.verdict is Verdict.INACCURATE or not tally.has_wrong_numbers:
+            return row
+        failing, passing = self._outcomes(tally)
+        if guilty and not tally.failures and inherits(VALUES[row.check], self.backend, failing, guilty):
+            message = f"exactly what its own {' and '.join(guilty)} gives, which is wrong"
+            return replace(row, verdict=Verdict.INHERITS, message=message)
+        try:
+            found = diagnose(tally.check, self.backend, failing, passing)
+            if found == Diagnosis() and not tally.failures:
+                found = Diagnosis(f"{NO_DIAGNOSIS}: {self._seen(row)}")
+        except CANNOT_TELL:  # an explanation decides nothing
+            return row
+        return replace(
+            row, diagnosis=found.text, yours=found.yours, expected=found.expected, differs=found.differs
+        )
+
+    def _outcomes(self, tally: Tally) -> tuple[list[Case], list[Case]]:
+        """The decisive cases that gave numbers: wrong ones, and right ones."""
         doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.failures}
-        decisive = {one.case for one in tally.decisive}
-        cases = [case for case in self.cases if case.metric == row.metric and case.name in decisive - without]
-        failing = [case for case in cases if case.name in doubtful]
-        passing = [case for case in cases if case.name not in doubtful]
-        if not failing:
-            return row
-        wrong_already = {
-            one.check.name
-            for one in self.tallies.values()
-            if one.check.kind == "value" and one.metric == row.metric and one is not tally and one.is_wrong
-        }
-        assert tally.check.value is not None
-        for name in PARTS.get(tally.check.value.name, ()):
-            unasked = (name, row.metric) not in self.tallies
-            if unasked and self._is_wrong(CHECKS[name], [*failing, *plain_cases(failing[0])]):
-                wrong_already.add(name)
-        origin = inherited(tally.check.value, self.backend, failing, wrong_already)
-        if origin and not tally.failures:
-            return replace(
-                row, verdict=Verdict.INHERITS, message=f"exactly what its own {origin} gives, which is wrong"
-            )
-        diagnosis = diagnose(tally.check, self.backend, failing, passing)
-        if diagnosis == NO_DIAGNOSIS and tally.failures:
-            return row
-        if diagnosis == NO_DIAGNOSIS:
-            diagnosis += self._seen(tally.check.value, row)
-            diagnosis += "; more points may tell where it is wrong" if len(cases) == 1 else ""
-        return replace(row, diagnosis=diagnosis)
+        decisive = {one.case for one in tally.decisive} - without
+        cases = [case for case in self.cases if case.metric == tally.metric and case.name in decisive]
+        return [case for case in cases if case.name in doubtful], [case for case in cases if case.name not in doubtful]
 
-    def _seen(self, value: Value, row: Row) -> str:
+    def _seen(self, row: Row) -> str:
         assert row.example is not None
         case = next(case for case in self.cases if (case.name, case.metric) == (row.example.case, row.metric))
-        return f": {worst_entries(value, self.backend, case, row.example.block)}"
+        return worst_entries(VALUES[row.check], self.backend, case, row.example.block)
 
-    def _is_wrong(self, one: Check, cases: list[Case]) -> bool:
-        """Of a function that was not asked for, at these points."""
-        tally = Tally(one, cases[0].metric, self.points.dtype)
-        for case in cases:
-            self.tally(one, case, tally)
-        return tally.is_wrong
+    def _is_wrong(self, one: Check, metric: str) -> bool:
+        """Also of a function that was not asked for, at the cases so far."""
+        if (one.name, metric) not in self.tallies:
+            self.tallies[one.name, metric] = tally = Tally(one, metric, self.points.dtype)
+            for case in self.cases:
+                if case.metric == metric and not self.laws_only:
+                    self.tally(one, case, tally)
+        return self.tallies[one.name, metric].is_wrong
 
     def _failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
         """The example of every failing row, by name, for points that a seed cannot give again."""
@@ -387,52 +353,20 @@ class Run:
         return {case.name: dict(case.arrays()) for case in self.cases if case.name in names}
 
 
-def _without_hearsay(rows: list[Row], besides: set[tuple[str, str]]) -> Iterator[Row]:
-    """A law that uses another function cannot be judged where that function is wrong itself."""
-    wrong = {(row.about, row.metric) for row in rows if row.verdict is Verdict.WRONG and row.kind == "value"}
-    heirs = {(row.about, row.metric) for row in rows if row.verdict is Verdict.INHERITS}
-    # wrong values alone break it, too: whether something is remembered, another law says
-    repeats = [row for row in rows if ".same_twice" in row.check and row.verdict is Verdict.PASS]
-    stateless = {(row.check.replace("same_twice", "remembers_nothing"), row.metric) for row in repeats}
-    for row in rows:
-        needs = CHECKS[row.check].needs if row.check in CHECKS else ()
-        culprits = [name for name in needs if (name, row.metric) in wrong | besides]
-        follows = row.verdict is Verdict.INACCURATE or (
-            row.verdict is Verdict.WRONG and (row.check, row.metric) in stateless
-        )
-        if row.kind == "law" and follows and (row.about, row.metric) in wrong:
-            row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values are wrong")
-        if row.kind == "law" and row.verdict is Verdict.WRONG and (row.about, row.metric) in heirs - wrong:
-            row = replace(row, verdict=Verdict.NOT_JUDGED, message="its values inherit a mistake")
-        if culprits and row.verdict is Verdict.WRONG:
-            row = replace(row, verdict=Verdict.NOT_JUDGED, message=f"uses {culprits[0]}, which is wrong")
-        yield row
+def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[Check]:
+    """The checks with these names, or of the functions with these names; None: all.
 
-
-def selected(found: Iterable[Lazy], names: Iterable[str] | None) -> list[Lazy]:
-    """The cases with these names, or where there is none of a name, those whose names start with it; None: all."""
-    found, wanted = list(found), None if names is None else listed(names)
-    known = {name for name, _ in found}
-
-    def selects(name: str, case: str) -> bool:
-        start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a case's name
-        return case == start if start in known else case.startswith((start + "/", start + ".", start + " "))
-
-    chosen = [one for one in found if wanted is None or any(selects(name, one[0]) for name in wanted)]
-    unknown = [name for name in wanted or [] if not any(selects(name, one) for one, _ in chosen)]
-    if unknown or not chosen:
-        raise ValueError(f"cases: none of the test points is called {', '.join(unknown) or 'so'}; --list shows them")
-    return chosen
-
-
-def chosen_checks(names: Iterable[str] | None) -> list[Check]:
-    """The checks with these names, or of the functions with these names; None: all."""
-    if names is None:
-        return list(CHECKS.values())
-    wanted = listed(names)
+    Laws that values make superfluous are among them only by name, or where there are to be no values.
+    """
+    wanted = list(FUNCTIONS) if names is None else listed(names)
     for name in wanted:
         one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH])
-    return [one for one in CHECKS.values() if one.name in wanted or one.operation.name in wanted]
+    found = [
+        one
+        for one in CHECKS.values()
+        if one.name in wanted or (one.operation.name in wanted and (one.kind != "law" or one.always or laws_only))
+    ]
+    return [one for one in found if not (laws_only and (one.kind == "value" or one.of_metric))]
 
 
 def chosen_searches(names: Iterable[str] | None) -> list[str]:

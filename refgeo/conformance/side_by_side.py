@@ -1,31 +1,15 @@
-"""Metrics side by side: a second process of the referee, with a process of the backend's own, judges some of them."""
+"""Metrics side by side: other processes of the referee, each with a process of the backend's own, judge some of them."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
-from refgeo.conformance.report import Row
-
-_JUDGE = """
-import json, sys
-
-descriptor, path = json.loads(sys.argv[1])
-sys.path[:] = path
-from refgeo.conformance.side_by_side import main
-
-main(descriptor)
-"""
+from refgeo.conformance.process import Child
 
 
 def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
@@ -43,75 +27,62 @@ def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
 
 
 class Elsewhere:
-    """A run in another process, which ends with this one.
+    """A function that runs in another process, and tells how far it is.
 
     Parameters
     ----------
-    points : int
-        How many it will judge.
-    run : tuple
-        What `refgeo.conformance.run.rows_of` takes.
+    function : str
+        ``module:function``, called with a function ``progress(done, total, what)`` and the arguments.
+    total : int
+        How much it will do.
 
     Attributes
     ----------
     done, total : int
-        How many points it has put to the backend, of how many.
+        How much it has done, of how much.
     """
 
-    def __init__(self, points: int, *run: Any) -> None:
-        self.done, self.total = 0, points
-        self._rows: list[Row] | None = None
-        self._line, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _JUDGE, json.dumps([theirs.fileno(), sys.path])],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # an interrupt is for this process, which ends that one
-            )
-        self._line.send(run)
+    def __init__(self, function: str, total: int, *arguments: Any) -> None:
+        self.done, self.total = 0, total
+        self._result: tuple[Any] | None = None
+        self._child = Child("refgeo.conformance.side_by_side:run", function, *arguments)
 
     def __enter__(self) -> Elsewhere:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._rows is None:
-            self._process.terminate()
-        self._line.close()
-        self._process.wait()
+    def __exit__(self, *_: Any) -> None:
+        self._child.terminate()
 
     def look(self) -> None:
         """Hear what it has said so far."""
-        while self._rows is None and self._line.poll():
+        while self._result is None and self._child.line.poll():
             self._hear()
 
-    def rows(self) -> list[Row]:
-        """Its rows, when it has them.
+    def result(self) -> Any:
+        """What the function returns, or raises.
 
         Raises
         ------
         ChildProcessError
-            It has ended without.
+            The process has ended without.
         """
-        while self._rows is None:
+        while self._result is None:
             self._hear()
-        return self._rows
+        if isinstance(self._result[0], BaseException):
+            raise self._result[0]
+        return self._result[0]
 
     def _hear(self) -> None:
         try:
-            said = self._line.recv()
+            said = self._child.line.recv()
         except (EOFError, OSError):
             raise ChildProcessError(
-                f"the process that judged other metrics has ended with status {self._process.wait()}; with jobs=1 "
-                "(--jobs 1) there is none"
+                f"judging other metrics: {self._child.ended()}; with jobs=1 (--jobs 1) there is none"
             ) from None
-        if isinstance(said, BaseException):
-            raise said
         if isinstance(said, int):
             self.done = said
         else:
-            self._rows = said
+            self._result = said
 
 
 def together(progress: Callable[[int, int, str], None], others: Sequence[Elsewhere]) -> Callable[[int, int, str], None]:
@@ -125,21 +96,14 @@ def together(progress: Callable[[int, int, str], None], others: Sequence[Elsewhe
     return show
 
 
-def _end_with(process: int) -> None:
-    """End when the process that has started this one has been killed."""
-    while os.getppid() == process:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def main(descriptor: int) -> None:
-    """Judge what the other process says; what went wrong goes back to it."""
-    from refgeo.conformance.run import rows_of
+def run(line: Connection, function: str, *arguments: Any) -> None:
+    """What the other process does; what goes wrong goes back."""
+    import importlib
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the backend's process is ended, too
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    with Connection(descriptor) as line:
-        try:
-            line.send(rows_of(lambda done, total, what: line.send(done), *line.recv()))
-        except Exception as error:
-            line.send(error)
+    module, _, name = function.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)(lambda done, total, what: line.send(done), *arguments)
+    except Exception as error:
+        found = error
+    line.send((found,))

@@ -73,9 +73,11 @@ class Tally:
         if missing:
             self.absent = missing[0]
             return
+        trial.decisive = bool(np.any(self.check.decisive(trial.case)))
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
-                self.add(trial.case, self.check.errors(trial), "returned NaN or infinity", NO_REFERENCE)
+                errors = self.check.errors(trial)
+                self.add(trial.case, errors, "returned NaN or infinity", NO_REFERENCE, trial.enclosed)
         except NotCalled as error:
             self.not_called.append((self.at(trial.case, np.inf), str(error)))
         except Swallowed as error:
@@ -105,8 +107,9 @@ class Tally:
         """Which blocks have a reference value, if it takes one."""
         if self.check.kind != "value" or self.check.value is None:
             return np.ones(case.point.block_shape, dtype=bool)
-        found = [exact.enclosures(self.check.value) is not None for exact in case.exact_blocks.values()]
-        return np.reshape(found, case.point.block_shape)
+        blocks = np.ndindex(case.point.block_shape)
+        known = [case.exact_block(block).enclosures(self.check.value) is not None for block in blocks]
+        return np.reshape(known, case.point.block_shape)
 
     def saw(self, case: Case, breach: str | None) -> None:
         """Count a call that kept the contract, or broke it."""
@@ -118,12 +121,13 @@ class Tally:
     def at(self, case: Case, error: float) -> Measurement:
         """A measurement for a case as a whole."""
         decisive = bool(np.all(self.check.decisive(case)))
-        return Measurement(case.name, (), float(np.max(case.condition)), error, 1.0, 1.0, decisive, case.oddity)
+        return Measurement(case.name, (), float(np.max(case.condition, initial=1.0)), error, 1.0, 1.0, decisive, case.oddity)
 
-    def add(self, case: Case, relative: Array, trouble: str, unjudged: str) -> None:
+    def add(self, case: Case, relative: Array, trouble: str, unjudged: str, enclosed: Array | bool = False) -> None:
         """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""
         relative = np.broadcast_to(relative, case.point.block_shape)
         numbers = (case.condition, relative, self.check.attainable(case), self.check.unit(case))
+        enclosed = np.broadcast_to(enclosed, case.point.block_shape)
         decisive = np.where(np.isinf(relative), self._expected(case), self.check.decisive(case))
         lost = []
         for block in np.ndindex(case.point.block_shape):
@@ -131,7 +135,10 @@ class Tally:
             if np.isnan(error):
                 self.not_judged[unjudged] += 1
                 continue
-            one = Measurement(case.name, block, condition, error, attainable, gram, bool(decisive[block]), case.oddity)
+            one = Measurement(
+                case.name, block, condition, error, attainable, gram, bool(decisive[block]), case.oddity,
+                bool(enclosed[block]), case.dtype,
+            )  # fmt: skip
             self.measurements.append(one)
             lost += [one] if np.isinf(error) else []
         if lost:
@@ -217,12 +224,13 @@ class Tally:
             statement=self.check.statement_of(self.metric),
             verdict=verdict,
             about=self.check.about,
+            uses=self.check.uses,
             harmful=self.check.harmful,
             points=len(self.measurements),
             decisive_points=len(self.decisive),
             worst_ratio=worst.ratio if worst else None,
             threshold=DOUBTFUL,
-            digits_kept=min((one.digits(self.dtype) for one in self.decisive), default=None),
+            digits_kept=min((one.digits for one in self.decisive if one.dtype == self.dtype), default=None),
             worst_case=worst,
             example=self._example() or worst,
             digits_lost=digits_lost,
@@ -251,7 +259,7 @@ class Tally:
     def _digits_lost(self, one: Measurement) -> float:
         """Digits that conditioning leaves and the backend does not keep."""
         available = -np.log10(DOUBTFUL * one.attainable)
-        return float(max(0.0, available - one.digits(self.dtype)))
+        return float(max(0.0, available - one.digits))
 
     def _no_result(self) -> str:
         if not self.breakdowns:

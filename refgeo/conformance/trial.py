@@ -13,10 +13,9 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.precision import PRECISIONS, Precision, representable
 from refgeo.metrics.pair import PairTangentSpace
-from refgeo.operations import OPERATIONS, Operation, Value
+from refgeo.operations import OPERATIONS, Operation, Parts, Value
 from refgeo.pair import Pair
 
-Parts = tuple[Array, ...]
 Watch = Callable[[Operation, Case, Observed], None]
 
 
@@ -33,10 +32,17 @@ class Trial:
     case : Case
     watch : callable
         Told what every call did besides returning.
+    least : int
+        So many blocks are enclosed at least.
+    enclosed : ndarray of bool
+        Which blocks of the latest value were.
+    decisive : bool
+        Whether a verdict rests on the calls.
     """
 
-    def __init__(self, backend: Backend, case: Case, watch: Watch = _unseen) -> None:
-        self.backend, self.case, self.watch = backend, case, watch
+    def __init__(self, backend: Backend, case: Case, watch: Watch = _unseen, least: int = 0) -> None:
+        self.backend, self.case, self.watch, self.least = backend, case, watch, least
+        self.enclosed, self.decisive = np.zeros(case.point.block_shape, dtype=bool), False
 
     @property
     def precision(self) -> Precision:
@@ -71,10 +77,12 @@ class Trial:
         """The parts of the backend's result as float64."""
         operation = OPERATIONS[function]
         point = self.case.point if point is None else point
+        watched = not options
         parts, observed = self.backend.call(
-            function, self.case.metric, self.arrays(point, *vectors), extra, operation.shapes(point), **options
-        )
-        if not options:
+            function, self.case.metric, self.arrays(point, *vectors), extra, operation.shapes(point),
+            decisive=self.decisive, **options,
+        )  # fmt: skip
+        if watched:
             self.watch(operation, self.case, observed)
         return tuple(parts)
 
@@ -124,15 +132,15 @@ def combination(*terms: tuple[Any, Parts]) -> Parts:
     )
 
 
-def product_of(parts: Parts) -> Array:
-    """G Hᵀ of a result that is a point: all that two routes to the same element of the quotient have in common.
+def comparable(operation: Operation, parts: Parts) -> Parts:
+    """What two results must agree in: of a retraction, which is a curve in the quotient, the product G Hᵀ.
 
     Examples
     --------
-    >>> product_of((np.ones((2, 1)), np.ones((3, 1)))).shape
+    >>> comparable(OPERATIONS["retraction"], (np.ones((2, 1)), np.ones((3, 1))))[0].shape
     (2, 3)
     """
-    return np.asarray(parts[0] @ parts[1].mT)
+    return (np.asarray(parts[0] @ parts[1].mT),) if operation.name == "retraction" else parts
 
 
 def blockwise(scalar: Any) -> Any:

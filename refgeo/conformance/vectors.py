@@ -26,7 +26,7 @@ from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import NotInFile, Unusable
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress, selected
+from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress
 from refgeo.files import write_text, write_whole
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, VALUES, Operation, Value
@@ -97,7 +97,7 @@ def write(
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     points = Points.chosen(profile, dtype, seed, relaxation, None, checkpoint, layout, heads)
-    blocks = _blocks(make() for metric in wanted for _, make in selected(points.cases(metric), cases))
+    blocks = _blocks(make() for metric in wanted for _, make in points.selected(metric, cases))
     folder = Path(directory)
     file = folder / f"inputs.{format}"
     _claim(folder)
@@ -272,7 +272,7 @@ def _expected(blocks: list[Block], progress: Progress) -> Named:
         for value in VALUES.values():
             if not VALUE_CHECKS[value.name].applies(case):
                 continue
-            enclosures = case.exact_blocks[block].enclosures(value)
+            enclosures = case.exact_block(block).enclosures(value)
             parts = [""] if value.operation.scalar else ["_G", "_H"]
             units = _units(case, block, value)
             for part, enclosure, unit in zip(parts, enclosures or (), units, strict=bool(enclosures)):

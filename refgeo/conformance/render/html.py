@@ -65,7 +65,7 @@ def to_html(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
-    wrong = [row for row in report.to_explain() if row.verdict is Verdict.WRONG]
+    wrong = report.failures
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
     return environment.from_string(source).render(
         report=report,
@@ -80,12 +80,21 @@ def to_html(report: Report) -> str:
         values=[row for row in provided if row.kind in ("value", "search")],
         laws=[row for row in provided if row.kind == "law"],
         contract=[row for row in provided if row.kind == "contract"],
+        sources=[(Path(file).name, _marked(file, ranges)) for file, ranges in report.not_run.items()],
         losses=[row for row in report.rows if row.lossy_case is not None or row.no_result],
         open_rows=[row for row in report.rows if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED)],
         css_class=_css_class,
         anchor=lambda row: re.sub(r"[^a-z0-9_]+", "-", str(row).lower()),
         number=lambda x: "–" if x is None else f"{x:.2g}",
     )
+
+
+def _marked(file: str, ranges: list[tuple[int, int]]) -> list[tuple[int, str, bool]]:
+    """The lines of a file around those that were not run."""
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if Path(file).is_file() else []
+    missed = {line for first, last in ranges for line in range(first, last + 1)}
+    near = {line + k for line in missed for k in range(-2, 3)}
+    return [(i, text, i in missed) for i, text in enumerate(lines, 1) if i in near]
 
 
 def _css_class(row: Row) -> str:
@@ -139,7 +148,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
     if power > 1:
         axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power:g}$)")
-    _draw_points(axes, rows, lambda one: one.digits(dtype), ms=4.5, alpha=0.55)
+    _draw_points(axes, rows, lambda one: one.digits, ms=4.5, alpha=0.55)
     axes.set_xscale("log")
     axes.set_yticks(np.arange(0.0, most + 0.8, 2.0))
     axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))

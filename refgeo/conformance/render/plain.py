@@ -8,7 +8,7 @@ from typing import Any
 
 from refgeo.conformance.report import Report
 
-SCHEMA = "refgeo-report/3"
+SCHEMA = "refgeo-report/4"
 
 
 def to_dict(report: Report) -> dict[str, Any]:
@@ -27,12 +27,12 @@ def to_dict(report: Report) -> dict[str, Any]:
         data = asdict(row)
         data["verdict"] = row.verdict.value
         data["outcome"], data["fails"] = row.outcome, row.fails
-        del data["about"], data["harmful"]
+        del data["harmful"]
         for place in filter(None, (data["worst_case"], data["example"], data["lossy_case"])):
             del place["oddity"]
         data["measurements"] = {
             key: [getattr(one, key) for one in row.measurements]
-            for key in ("case", "block", "condition", "relative_error", "decisive")
+            for key in ("case", "block", "condition", "relative_error", "decisive", "enclosed", "dtype")
         }
         data["reproduce"] = report.reproduce(row)
         data["reproduce_in_python"] = report.reproduce_in_python(row)
@@ -51,6 +51,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "relaxation": report.points.relaxation,
             "seed": report.seed,
             "source": str(report.points),
+            "not_run": [{"file": file, "lines": ranges} for file, ranges in report.not_run.items()],
             "rows": rows,
         }
     )
@@ -64,7 +65,7 @@ def to_json(report: Report) -> str:
     --------
     >>> import refgeo as rg
     >>> to_json(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"])).splitlines()[1]
-    '  "schema": "refgeo-report/3",'
+    '  "schema": "refgeo-report/4",'
     """
     return json.dumps(to_dict(report), indent=2, ensure_ascii=False, allow_nan=False)
 

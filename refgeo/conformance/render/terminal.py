@@ -108,14 +108,11 @@ def _together(laws: list[Row]) -> Row:
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:
-    for row in report.to_explain():
+    for row in report.failures:
         headline, *details = report.details(row)
         yield f"WRONG      {headline}", "red"
         for line in details:
-            yield f"           {line}", "bold" if line.startswith("diagnosis") else ""
-        names = ", ".join(law.check.split(".")[1] for law in report.broken_laws(row))
-        if names:
-            yield f"           breaks the laws, too: {names}", ""
+            yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
     yield from _conduct(report)
     yield from _remarks(report)
     for row in report.rows:
@@ -125,8 +122,14 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
         yield "the backend ran in this process: it has no name by which another one could import it", "dim"
+    enclosed, values = report.enclosed
+    if enclosed < values:
+        yield f"enclosed: {enclosed} of {values} values; the factorised route acquits the others", "dim"
+    if report.not_run:
+        yield f"not run    {report.missing}: no decisive call reached these lines", "yellow"
     for line in report.summary:
-        yield line, "bold"
+        if not line.startswith("not run"):
+            yield line, "bold"
 
 
 def _conduct(report: Report) -> Iterator[tuple[str, str]]:
