@@ -33,7 +33,7 @@ from refgeo.sharpness import (
 
 if TYPE_CHECKING:
     from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, symmetry, testing, toy
-    from refgeo.conformance import Report, check
+    from refgeo.conformance import Report, check, read
     from refgeo.distance import Distance, quotient_distance
     from refgeo.gradients import value_and_grad
 
@@ -73,6 +73,7 @@ __all__ = [
     "networks",
     "proposed_radius",
     "quotient_distance",
+    "read",
     "spectrum",
     "strategies",
     "symmetry",
@@ -93,6 +94,7 @@ __getattr__, __dir__ = deferred(
         "Report": "conformance.report",
         "check": "conformance.run",
         "quotient_distance": "distance",
+        "read": "conformance.reading",
         "value_and_grad": "gradients",
     },
 )  # fmt: skip

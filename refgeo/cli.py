@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     _check_parser(commands)
+    _read_parser(commands)
     _network_parsers(commands)
     _vectors_parser(commands)
     return parser
@@ -92,7 +93,7 @@ def _check_parser(commands: Any) -> None:
     )
     _several(
         check, "--checks", "only these: inner_product, horizontal_projection, riemannian_gradient, "
-        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.koszul (a law)",
+        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.loop_over_blocks (a law)",
     )  # fmt: skip
     _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
     check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
@@ -106,10 +107,36 @@ def _check_parser(commands: Any) -> None:
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
     check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
     check.add_argument(
-        "--strict", action="store_true", help="findings count, too: inaccurate, partly provided, contract"
+        "--strict", action="store_true", help="findings count, too: inaccurate, partly provided, contract, lines that were not run"
     )
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
     _output_arguments(check)
+
+
+def _read_parser(commands: Any) -> None:
+    read = commands.add_parser(
+        "read",
+        help="print the formulas that an implementation computes",
+        description="Print the formulas that an implementation computes, right or wrong, read from its numbers.",
+    )
+    read.set_defaults(run=_read)
+    read.add_argument("backend", help="module, module:object or file.py")
+    _several(read, "--checks", "only these functions or values: christoffel, geodesic_2, ...")
+    _several(read, "--metric", "the names of metrics that it gets (inv,mix)")
+    read.add_argument("--dtype", default="float64", choices=_DTYPES)
+    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="S + εI and T + εI are words, too")
+    read.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
+
+
+def _read(options: argparse.Namespace) -> int:
+    from refgeo.conformance import read
+
+    found = read(
+        options.backend, metrics=options.metric or ("inv", "mix"), functions=options.checks, dtype=options.dtype,
+        relaxation=options.relaxation, timeout=options.timeout,
+    )  # fmt: skip
+    print(found)
+    return PASSED
 
 
 def _vectors_parser(commands: Any) -> None:

@@ -12,7 +12,7 @@ A file of tests that holds an implementation to every check::
         check(backend)
 
 ``pytest -k "christoffel and inv"`` selects among the items, which are called like
-``my_library.geometry-inv-christoffel.koszul``. One result alone:
+``my_library.geometry-inv-christoffel.thread_safe``. One result alone:
 
 >>> import numpy as np, refgeo as rg
 >>> rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ class BackendCheck:
     Examples
     --------
     >>> import refgeo as rg
-    >>> BackendCheck("christoffel.symmetric", "mix")(rg.formulas)
+    >>> BackendCheck("christoffel", "mix")(rg.formulas)
     """
 
     name: str
@@ -147,8 +147,8 @@ def parametrize_with_checks(
     >>> import refgeo as rg
     >>> mark = parametrize_with_checks([rg.formulas], metrics=["inv"], checks=["inner_product"])
     >>> [item.id for item in mark.args[1]][:3]
-    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.same_twice', \
-'refgeo.formulas-inv-inner_product.any_memory_layout']
+    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.any_memory_layout', \
+'refgeo.formulas-inv-inner_product.remembers_nothing']
     """
     import pytest
 
@@ -208,7 +208,7 @@ def assert_matches(
     Raises
     ------
     AssertionError
-        It does not match: by how much, where, and which common mistake gives the same numbers.
+        It does not match: by how much, where, and what explains the numbers.
     ValueError
         The arguments do not fit, or the point is so ill-conditioned that no error could be told from rounding.
 

@@ -11,13 +11,11 @@ from helpers import FUNCTIONS, backend, sampled
 import refgeo as rg
 from refgeo import exact, formulas
 from refgeo.conformance import Backend, BackendError
-from refgeo.conformance.properties import PROPERTIES, situation
-from refgeo.conformance.recipes import POINTS, Recipe, build
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.run import CHECKS
 from refgeo.operations import OPERATIONS, VALUES
 
-SOME = ["1x1x1", "1x5x1", "7x4x1/k3/rows", "4x4x4", "10x9x4/k10", "2-6x7x2"]
+SOME = ["1x1x1", "1x5x1", "7x4x1/k3", "4x4x4", "10x9x4/k10", "2-6x7x2"]
 """Points enough for a wrong formula; `refgeo check` itself runs the whole profile on the literal ones."""
 
 EVERY = [f"{name}[{metric}]" for name in VALUES if name != "geodesic_exact" for metric in ("inv", "mix")]
@@ -422,14 +420,14 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     row = rg.check(backend(riemannian_gradient=riemannian_gradient), **options).rows[0]
     right = calls[0]
     found = f"in mine G is right, H[2, 1] is {right + 1.25 + points['mine']['G'][0, 0]:.8g} and not {right:.8g}"
-    assert row.diagnosis == f"no common mistake gives these numbers: {found}; more points may tell where it is wrong"
+    assert row.diagnosis == f"no formula gives these numbers: {found}"
 
     def nearly(metric, G, H, e_G, e_H):
         g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
         return g_G, g_H * (1.0 + 1e-9 * np.cos(G[0, 0] + 3.0 * np.arange(2)))
 
     said = rg.check(backend(riemannian_gradient=nearly), **options).rows[0].diagnosis
-    found, right = re.search(r"in mine G is right, H\[\d, \d\] is (\S+) and not (\S+);", said).groups()
+    found, right = re.search(r"in mine G is right, H\[\d, \d\] is (\S+) and not (\S+)$", said).groups()
     assert found != right
 
     def once(*arguments):
@@ -554,36 +552,15 @@ def polarised(metric, G, H, a_G, a_H, b_G, b_H):
 def test_polarisation_is_right(seed, dtype):
     """It rounds the longer vector: where one is 1e8 times as long, no digit of the other need be left."""
     few = ["10x9x4/k3", "7x4x1/k3", "3-7x4x1/k3", "2-6x7x2"]
-    options = {"checks": ["inner_product", "christoffel.koszul"], "cases": few}
+    options = {"checks": ["inner_product"], "cases": few}
     assert rg.check(backend(inner_product=polarised), dtype=dtype, seed=seed, **options).wrong == []
 
 
-def broken_inner_product(metric, *arrays):
-    raise AttributeError("nothing of this name")
-
-
-@pytest.mark.parametrize(
-    "inner_product", [lambda metric, *arrays: 2.0 * formulas.inner_product(metric, *arrays), broken_inner_product]
-)
-def test_a_law_does_not_accuse_for_a_function_that_was_not_asked_for(inner_product):
-    """Koszul's identity compares Γ with the backend's own inner product."""
-    report = rg.check(
-        backend(christoffel=formulas.christoffel, inner_product=inner_product),
-        checks=["christoffel"], cases=["5x4x2/k3", "6x6x3/k3", "3-5x4x4/k3"],
-    )  # fmt: skip
-    assert report.passed
-    rows = [row for row in report.rows if row.check == "christoffel.koszul"]
-    assert [row.verdict for row in rows] == [Verdict.NOT_JUDGED] * 2
-    assert all(row.message == "uses inner_product, which is wrong" for row in rows)
-
-
-def test_a_place_is_claimed_for_the_points_tried_only():
+def test_a_place_is_found_by_bisection():
     report = rg.check(
         mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]
     )
-    said = {row.diagnosis for row in report.failures if row.diagnosis}
-    assert said
-    assert all(text.startswith(("of the points tried, wrong exactly", "no common mistake")) for text in said)
+    assert [row.diagnosis for row in report.failures] == ["wrong where h ≥ 10; there, your result is 1.01 times the right one"]
 
 
 def test_a_second_mistake_is_not_inherited():
@@ -848,7 +825,7 @@ def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
     cases = ["7x4x1/k3", "5x4x2/k3", "6x6x3/k3", "10x9x4/k3"]
     row = rg.check(backend(christoffel=christoffel), checks=["christoffel"], metrics=["inv"], cases=cases).rows[0]
     assert re.search(r"returned NaN or infinity; where numbers came they are wrong at \d+ of \d+ dec", row.message)
-    assert row.diagnosis == "a factor ½ is missing in Γ"
+    assert row.diagnosis == "your result is 2 times the right one"
 
 
 @pytest.mark.parametrize(
@@ -863,7 +840,7 @@ def test_vectors_are_long_and_all_dimensions_can_be_the_same(projected):
         result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
         return tuple(projected(rg.Pair(v_G, v_H), 1.01) * part for part in result)
 
-    cases = ["5x4x3", "3-3x3x3", "3-4x3x2"]
+    cases = ["5x4x3/k3/long", "3-3x3x3", "3-4x3x2"]
     options = {"checks": ["horizontal_projection"], "cases": cases}
     report = rg.check(backend(horizontal_projection=horizontal_projection), **options)
     assert report.wrong == ["horizontal_projection[inv]", "horizontal_projection[mix]"]
@@ -939,7 +916,7 @@ def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
     name = f"s={s:g}"
     right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3/t1", "7x4x1", "3-7x4x1/k3/scaleblocks"])
     assert right.passed, right.wrong
-    assert sum(row.kind == "law" and row.verdict.value == "pass" for row in right.rows) > 60
+    assert sum(row.kind == "law" and row.verdict.value == "pass" for row in right.rows) > 20
     values = [check for check, one in CHECKS.items() if one.kind == "value"]
     near = rg.check(
         OfTheFamily(s + 0.01), metrics=[name], cases=["5x4x2/k3/t1", "3-7x4x1/k3/scaleblocks"], checks=values
@@ -953,8 +930,9 @@ def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
 @pytest.mark.parametrize("end", ["inv", "mix"])
 def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
     wrong = rg.check(OfTheFamily(0.0 if end == "inv" else 1.0), metrics=["s=0.5"], checks=["riemannian_gradient"])
-    diagnoses = {row.check: row.diagnosis for row in wrong.failures if row.kind == "value"}
-    assert diagnoses == {"riemannian_gradient": f"your result is that of the metric {end!r}"}
+    formulas_of = {"inv": "G: e_G S; H: e_H T", "mix": "G: e_G T⁻¹; H: e_H S⁻¹"}
+    yours = {row.check: "; ".join(row.yours) for row in wrong.failures if row.kind == "value"}
+    assert yours == {"riemannian_gradient": formulas_of[end]}
     assert "metrics=['s=0.5']" in wrong.reproduce_in_python(wrong.failures[0])
 
 
@@ -1093,37 +1071,3 @@ def test_chance_is_no_cache():
     report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
     diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
     assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}
-
-
-HAS = {
-    "balanced": "for balanced factors",
-    "orthonormal": "for factors with orthonormal columns",
-    "identity": "for Gram matrices that are diagonal",
-    "repeated": "for singular values that repeat",
-    "clustered": "for singular values that repeat",
-    "twins": "for G = H",
-    "uneven": "where the blocks of a batch have different condition numbers",
-    "padded": "where a row of a factor is zero",
-    "small-row": "where a row of a factor is short",
-    "columns": "where a column of a factor is short",
-    "near-balanced": "for nearly balanced factors",
-    "near-twins": "for G nearly H",
-}
-
-
-@pytest.mark.parametrize("point", HAS)
-def test_a_kind_of_point_is_what_its_name_says(point):
-    assert {*HAS, "random", "alike", "symmetric", "triangular"} == set(POINTS)
-    recipe = Recipe(((2,), 6, 6, 4), (1e4, 1e4) if point == "uneven" else (3.0, 3.0), point)
-    operation = OPERATIONS["horizontal_projection"]
-    assert recipe.possible
-    assert PROPERTIES[HAS[point]](situation(build(recipe, "inv", "float64", 0), operation))
-    plain = situation(build(Recipe(recipe.shape), "inv", "float64", 0), operation)
-    assert not PROPERTIES[HAS[point]](plain)
-
-
-@pytest.mark.parametrize("point", ["symmetric", "triangular"])
-def test_square_factors_with_a_structure(point):
-    G = build(Recipe(((), 4, 4, 4), point=point), "inv", "float64", 0).point.G
-    assert np.array_equal(G, G.T if point == "symmetric" else np.triu(G))
-    assert np.count_nonzero(G) > 4

@@ -18,25 +18,19 @@ MISDEEDS = {
     "segfault": "ctypes.string_at(0)",
     "abort": "os.abort()",
     "kill": "os.kill(os.getpid(), signal.SIGKILL)",
-    "kill the parent": "os.kill(os.getppid(), signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)",
     "kill the group": "os.killpg(0, signal.SIGTERM); time.sleep(30)",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
     "alarm": "signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(30)",
     "lock": "ctypes.PyDLL(None).sleep(1000)",
     "loop": "\n    while True: pass",
-    "close everything": "os.closerange(3, 4096)",
-    "garbage": "[os.write(fd, b'0' * 100) for fd in range(3, 512) if is_open(fd)]",
-    "half a message": "[os.write(fd, b'0' * 5) for fd in range(3, 512) if is_open(fd)]; time.sleep(30)",
     "recursion": "return christoffel(*a)",
     "huge": "return np.broadcast_to(1.0, (10**6, 10**6)), np.zeros((2, 2))",
     "memory": "\n    kept = []\n    while True: kept.append(np.zeros(1 << 28))",
 }
 HARMLESS = {
-    "close streams": ("sys.stdout.close(); os.closerange(1, 3)", "closed a standard stream"),
-    "replace streams": ("sys.stdout = None", "replaced a standard stream"),
-    "fork": ("os.fork()", "forked a process"),
-    "fork and stay": ("\n    if os.fork() == 0: time.sleep(1000)", "forked a process"),
-    "signal the parent": ("os.kill(os.getppid(), signal.SIGTERM); print('sent')", "printed 'sent'"),
+    "close streams": ("sys.stdout.close(); os.closerange(1, 3)", "a standard stream"),
+    "replace streams": ("sys.stdout = None", "a standard stream"),
+    "signal the parent": ("os.kill(os.getppid(), signal.SIGWINCH); print('sent')", "printed 'sent'"),
     "print": ("os.write(1, b'hello')", "printed 'hello'"),
 }
 HEAD = """
@@ -44,14 +38,6 @@ import atexit, ctypes, os, signal, sys, time
 import numpy as np
 from refgeo import formulas
 from refgeo.formulas import inner_product
-
-
-def is_open(fd):
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def christoffel(*a):
@@ -145,7 +131,7 @@ def test_the_exit_status_is_the_referees(prelude, tmp_path):
     command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "½ is missing in Γ" in done.stdout or "no common mistake" in done.stdout
+    assert "your result is 2 times the right one" in done.stdout or "no formula gives" in done.stdout
 
 
 @pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise KeyError('x')", "os.kill(os.getpid(), 9)"])
@@ -160,12 +146,12 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
 def test_exceptions_name_file_and_line(tmp_path):
     file = written(tmp_path, "raise KeyError('missing')")
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
-    assert "KeyError: 'missing' (hostile.py:17, in christoffel)" in report.rows[0].message
+    assert "KeyError: 'missing' (hostile.py:9, in christoffel)" in report.rows[0].message
     broken = [row for row in report.rows if row.kind == "contract" and row.verdict is Verdict.CONTRACT]
     assert broken == [], "an exception is no misconduct"
     singular = written(tmp_path, "return np.linalg.inv(np.zeros((2, 2)))", "singular.py")
     message = rg.check(singular, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
-    assert "Singular matrix (singular.py:17, in christoffel)" in message, "not NumPy's line"
+    assert "Singular matrix (singular.py:9, in christoffel)" in message, "not NumPy's line"
     absent = written(tmp_path, "raise NotImplementedError", "absent.py")
     message = rg.check(absent, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]).rows[0].message
     assert message == "NotImplementedError"
@@ -222,7 +208,7 @@ def test_a_hang_at_a_decisive_point_is_wrong(tmp_path):
     report = rg.check(written(tmp_path, "time.sleep(1000)"), checks=["christoffel"], metrics=["inv"], timeout=1)
     rows = {row.check: row.verdict for row in report.rows}
     assert rows["christoffel"] is Verdict.WRONG
-    assert rows["christoffel.koszul"] is Verdict.NOT_JUDGED
+    assert rows["christoffel.thread_safe"] is Verdict.NOT_JUDGED
     assert Verdict.PASS not in rows.values()
 
 
@@ -285,7 +271,7 @@ def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
 
 def test_a_backend_that_removes_its_file_is_judged_for_both_metrics(tmp_path):
     file = written(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
-    report = rg.check(file, checks=["christoffel.symmetric"])
+    report = rg.check(file, checks=["christoffel"])
     assert report.wrong == ["christoffel[inv]", "christoffel[mix]"]
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import refgeo as rg
-from refgeo.conformance import side_by_side
+from refgeo.conformance import process, side_by_side
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Verdict
 from refgeo.conformance.side_by_side import Elsewhere
 
-CHECKS = ["inner_product.bilinear"]
+CHECKS = ["inner_product"]
 
 WRONG_TWICE = """
 import os
@@ -113,16 +113,17 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
 
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_a_process_that_is_lost_is_an_error(end, monkeypatch):
-    monkeypatch.setattr(side_by_side, "_JUDGE", f"import os; {end}")
+    monkeypatch.setattr(process, "_BOOT", f"import os; {end}")
     with pytest.raises(ChildProcessError, match=r"ended with status (0|-9); with jobs=1 \(--jobs 1\) there is none"):
-        rg.check(checks=["inner_product.symmetric"], jobs=2)
+        rg.check(checks=["inner_product"], jobs=2)
 
 
 def test_what_goes_wrong_there_is_said_here():
     points = Points.chosen("quick", "float64", 0, 0.0)
-    other = Elsewhere(0, "refgeo.formulas", "formulas", 1.0, {}, ["nonsense"], ["inv"], points)
-    with other, pytest.raises(ValueError, match="checks: expected one of"):
-        other.rows()
+    backend = "refgeo.formulas", "formulas", 1.0, {}
+    other = Elsewhere("refgeo.conformance.run:judged", 0, backend, ["nonsense"], ["inv"], points)
+    with other, pytest.raises(KeyError, match="nonsense"):
+        other.result()
 
 
 def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tmp_path):
@@ -131,6 +132,6 @@ def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tm
         "import pathlib\nfrom refgeo.formulas import inner_product\n"
         "pathlib.Path(__file__).with_suffix('.mark').open('x').close()\n"
     )
-    report = rg.check(str(file), checks=["inner_product.symmetric"], jobs=2)
+    report = rg.check(str(file), checks=["inner_product"], jobs=2)
     assert report.wrong == ["inner_product[mix]"]
     assert "once.py: importing it raised FileExistsError" in report.failures[0].message

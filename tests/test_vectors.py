@@ -451,7 +451,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     value, check = VALUES["horizontal_projection"], VALUE_CHECKS["horizontal_projection"]
     rng, close = np.random.default_rng(0), []
     for seed in range(5):
-        case = build(Recipe(((), 6, 5, 3), (2.0, 8.0)), metric, "float64", seed, relaxation)
+        case = build(Recipe(sizes=(6, 5, 3), conditions=(2.0, 8.0)), metric, "float64", seed, relaxation)
         units = vectors._units(case, (), value)
         length = float(check.unit(case) * case.size(value))
         for part in (0, 1):
@@ -464,7 +464,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
                 largest = max(largest, float(np.linalg.norm(error[part])))
             close.append(largest / units[part])
     assert min(close) > 0.95
-    ill = build(Recipe(((), 6, 5, 3), (1e6, 1e6)), metric, "float64", 0, relaxation=0.0)
+    ill = build(Recipe(sizes=(6, 5, 3), conditions=(1e6, 1e6)), metric, "float64", 0, relaxation=0.0)
     assert vectors._units(ill, (), value) == [None, None]
 
 

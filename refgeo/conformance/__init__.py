@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from refgeo.conformance import vectors
     from refgeo.conformance.backend import Backend
     from refgeo.conformance.host import BackendError
+    from refgeo.conformance.reading import Formula, read
     from refgeo.conformance.report import Report, Row, Verdict
     from refgeo.conformance.run import check
 
-__all__ = ["Backend", "BackendError", "Report", "Row", "Verdict", "check", "vectors"]
+__all__ = ["Backend", "BackendError", "Formula", "Report", "Row", "Verdict", "check", "read", "vectors"]
 
 __getattr__, __dir__ = deferred(
     __name__,
@@ -22,9 +23,11 @@ __getattr__, __dir__ = deferred(
     names={
         "Backend": "backend",
         "BackendError": "host",
+        "Formula": "reading",
         "Report": "report",
         "Row": "report",
         "Verdict": "report",
         "check": "run",
+        "read": "reading",
     },
 )

@@ -21,7 +21,7 @@ GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
 _SMALL = 20_000
 """(n + m)h² of a block that is enclosed in a moment."""
-_MANY = 8
+_MANY = 4
 """So many blocks of a batch are enclosed, on average."""
 
 

@@ -202,9 +202,10 @@ def _errors(value: Value, trial: Trial) -> Array:
     errors, enclose = np.full(shape, np.nan), np.ones(shape, dtype=bool)
     reference = case.reference(value)
     if reference is not None:
-        errors = beside(trial.length(combination((1.0, result), (-1.0, reference))), size)
+        errors = np.array(beside(trial.length(combination((1.0, result), (-1.0, reference))), size))
         acquitted = errors <= DOUBTFUL * check.unit(case) - OWN * check.attainable(case)
-        enclose = ~acquitted | case.sampled | (np.arange(max(errors.size, 1))[: errors.size].reshape(shape) < trial.least)
+        first = np.arange(errors.size).reshape(shape) < trial.least
+        enclose = np.array(~acquitted | case.sampled | first)
     distances = tuple(np.zeros_like(part) for part in result)
     for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
         enclosures = case.exact_block(block).enclosures(value)

@@ -140,7 +140,7 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 90 else f"{text[:87]}..."
 
 
-_TIMES = 40
+_TIMES = 10
 
 
 def _thread_safe(operation: Operation, trial: Trial) -> Array:
@@ -185,7 +185,7 @@ _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case
 CONTRACT: dict[str, Check] = {
     f"{operation.name}.{rule}": Check(
         f"{operation.name}.{rule}", "contract", operation, statement, partial(errors, operation), operation.loss,
-        applies=applies, most=2, always=True, harmful=rule in HARMFUL,
+        applies=applies, most=1, always=True, harmful=rule in HARMFUL,
     )
     for operation in OPERATIONS.values()
     for rule, (statement, errors, applies) in _RULES.items()

@@ -25,6 +25,7 @@ from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.trial import Trial, combination
 from refgeo.metrics.pair import PAIR_METRICS
 from refgeo.operations import OPERATIONS, Parts, Value
+from refgeo.pair import Pair
 
 NO_DIAGNOSIS = "no formula gives these numbers"
 _POINTS = 4
@@ -93,6 +94,7 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
         if read is not None:
             return read
     generated = [[case for case in cases if case.recipe is not None] for cases in (failing, passing)]
+    generated[1] = [case for case in generated[1] if _could_be_wrong(value, case)]
     place = places.where(value.operation, *generated, judge)
     if place:
         return Diagnosis(f"wrong where {place}" + (f"; there, {simple[0]}" if simple is not None else ""))
@@ -113,6 +115,15 @@ def _passes(check: Check, backend: Backend, like: Case, recipe: Recipe) -> bool 
 def _is_right(check: Check, backend: Backend, case: Case) -> bool:
     """Whether a case passes."""
     return bool(np.all(check.errors(Trial(backend, case)) <= DOUBTFUL * check.unit(case)))
+
+
+def _could_be_wrong(value: Value, case: Case) -> bool:
+    """Whether the right result is not next to nothing beside its terms, in any block."""
+    reference = case.reference(value)
+    if reference is None:
+        return True
+    length = np.abs(reference[0]) if len(reference) == 1 else case.space.norm(Pair.unchecked(*reference))
+    return bool(np.all(length > 1e-6 * case.size(value)))
 
 
 # What explanations rest on -------------------------------------------------------------------------------------------
@@ -281,8 +292,6 @@ def _is_made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], 
         return result
 
     def own(name: str, *vectors: Any) -> Parts:
-        from refgeo.pair import Pair
-
         return trial.call(name, *(trial.rounded(Pair(*v)) for v in vectors)) if name in guilty else right(name, *vectors)
 
     scene = _Scene(value, backend, case)

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import math
 import os
 import random
 import re
@@ -456,6 +457,8 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
         hint = " (null or None: NaN, perhaps)" if array.dtype == object and any(x is None for x in array.flat) else ""
         raise Unusable(f"expected real numbers, got dtype {array.dtype}{hint}")
+    if array.size == 0 == math.prod(shape):  # a list does not say how many columns there are of nothing
+        array = array.reshape(shape)
     if array.shape != shape:
         raise Unusable(f"expected shape {shape}, got {array.shape}")
     return np.array(array, dtype=np.float64)

@@ -34,7 +34,7 @@ from refgeo.errors import RankDeficientError
 from refgeo.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.pair import Pair
 
-FEW, MANY = 2, 12
+FEW, MANY = 1, 12
 """So many points, with leading dimensions and without, for a law about how a function treats its arrays, and any other."""
 _MANY_BLOCKS = 1100
 """More than a kernel has threads."""
@@ -86,11 +86,16 @@ def _any_memory_layout(trial: Trial, value: Value) -> Array:
     return np.asarray(np.max(errors, axis=0))
 
 
-def _same_values_elsewhere(trial: Trial, value: Value) -> Iterator[tuple[Pair, list[Pair], Callable[[Parts], Parts]]]:
-    """Points and vectors where the result is known from one at the case, and the way back.
+Elsewhere = tuple[Pair, list[Pair], Callable[[Parts], Parts], list[Pair]]
+
+
+def _same_values_elsewhere(trial: Trial, value: Value) -> Iterator[Elsewhere]:
+    """Points and vectors where the result is known, the way back, and from which vectors at the case's point.
 
     Columns permuted, one with a sign, round nothing and change no norm. Factors scaled are a homothety of all metrics:
-    (αG, βH), with vectors' parts scaled alike and covectors' by the inverse times (αβ)²ˢ.
+    (αG, βH), with vectors' parts scaled alike and covectors' by the inverse times (αβ)²ˢ. There the vectors stay what
+    they are, so that one factor is all that is new, and those at the case's point are scaled back; but for exact
+    geodesics, one of which could end before t, and for vectors that must be horizontal.
     """
     case, h = trial.case, trial.case.point.sizes[2]
     vectors = case.inputs(value.operation)
@@ -99,19 +104,22 @@ def _same_values_elsewhere(trial: Trial, value: Value) -> Iterator[tuple[Pair, l
         turn[0] *= sign
         turned = [Pair.unchecked(*(factor @ turn.T for factor in pair)) for pair in (case.point, *vectors)]
         back = (lambda x: x) if value.operation.scalar else lambda x, turn=turn: tuple(part @ turn for part in x)
-        yield turned[0], turned[1:], back
+        yield turned[0], turned[1:], back, vectors
     roundoff = trial.precision.roundoff
     near, nearer = (1.0 + roundoff**p for p in (0.4, 0.6))  # "close enough" is not the same
     for G, H in ((1.0, 2.0), (2.0, 1.0), (near, 1.0), (nearer, 1.0)) if case.relaxation == 0.0 else ():
         constant = (G * H) ** (2.0 * trial.space.metric.s)
 
-        def scaled(pair: Pair, covector: bool = False, G: float = G, H: float = H, constant: float = constant) -> Pair:
-            x, y = (constant / G, constant / H) if covector else (G, H)
-            return Pair.unchecked(x * pair.G, y * pair.H)
+        def moved(power: float, G: float = G, H: float = H, constant: float = constant) -> list[Pair]:
+            scales = {"vector": (G**power, H**power), "covector": ((constant / G) ** power, (constant / H) ** power)}
+            pairs = zip(value.operation.inputs, vectors, strict=True)
+            return [Pair.unchecked(*(c * x for c, x in zip(scales[one.type], v, strict=True))) for one, v in pairs]
 
-        moved = [scaled(v, one.type == "covector") for one, v in zip(value.operation.inputs, vectors, strict=True)]
-        scales = (constant,) if value.operation.scalar else (G, H)
-        yield scaled(case.point), moved, lambda x, s=scales: tuple(p / c for p, c in zip(x, s, strict=True))  # type: ignore[misc]
+        stay = value.order != "exact" and "hessian_v" not in value.operation.sources
+        there, here = (vectors, moved(-1.0)) if stay else (moved(1.0), vectors)
+        parts = (constant,) if value.operation.scalar else (G, H)
+        point = Pair.unchecked(G * case.point.G, H * case.point.H)
+        yield point, there, lambda x, c=parts: tuple(p / s for p, s in zip(x, c, strict=True)), here  # type: ignore[misc]
 
 
 def _remembers_nothing(trial: Trial, value: Value) -> Array:
@@ -120,9 +128,10 @@ def _remembers_nothing(trial: Trial, value: Value) -> Array:
     size, plain = case.size(value), trial.value(value)
     errors = [_difference(trial, value, trial.value(value, do="again"), plain, size)]
     if value is not RETRACTION:
-        for point, moved, back in _same_values_elsewhere(trial, value):
+        for point, there, back, here in _same_values_elsewhere(trial, value):
             trial.value(value)
-            errors.append(_difference(trial, value, back(_call(trial, value, point, moved)), plain, size))
+            found, expected = back(_call(trial, value, point, there)), _call(trial, value, case.point, here)
+            errors.append(_difference(trial, value, found, expected, value.size(case.space, here, case.t)))
     if value.order != "exact":  # a geodesic from there may end before t
         # the same vectors at other points, each right after one that it shares a factor or all but a row with
         G, H = case.point

@@ -93,6 +93,11 @@ def _gaps(case: Case, operation: Operation) -> float:
     return min((float(np.min((s[..., :-1] - s[..., 1:]) / s[..., :1])) for s in found if s.shape[-1] > 1), default=1.0)
 
 
+def _kappas(case: Case) -> list[Array]:
+    values = [np.linalg.svd(factor, compute_uv=False) for factor in case.point]
+    return [s[..., 0] / s[..., -1] for s in values]
+
+
 def _beside(S: Array, T: Array) -> float:
     return float(np.linalg.norm(S - T) / np.linalg.norm(S))
 
@@ -135,10 +140,11 @@ FEATURES = (
     Feature("t", lambda c, o: c.t if "t" in o.extra else math.nan, lambda r, x: replace(r, t=float(x))),
     Feature("|t|", lambda c, o: abs(c.t) if "t" in o.extra else math.nan, lambda r, x: replace(r, t=float(x))),
     Feature("κ", lambda c, o: float(np.max(c.condition)), lambda r, x: replace(r, conditions=(x, x)), least=1.5),
-    Feature("the spread of κ between blocks", lambda c, o: _spread(c.condition)),
+    Feature("the spread of κ between blocks", lambda c, o: max(map(_spread, _kappas(c)))),
     Feature("the size of G", lambda c, o: _size(Pair(c.point.G, 0 * c.point.H))),
     Feature("the size of H", lambda c, o: _size(Pair(0 * c.point.G, c.point.H))),
-    Feature("the spread of sizes between blocks", lambda c, o: _spread(np.linalg.norm(c.point.G, axis=(-2, -1)))),
+    Feature("the spread of sizes between blocks",
+            lambda c, o: max(_spread(np.linalg.norm(x, axis=(-2, -1))) for x in c.point)),
     Feature("the length of the first vector beside the point", lambda c, o: _ratio(_size(_first(c, o)), _size(c.point)),
             least=1e-30),
     Feature("the length of the first vector beside the second", _of_two(lambda c, a, b: _ratio(_size(a), _size(b)))),

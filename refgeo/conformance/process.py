@@ -62,13 +62,13 @@ class Child:
         To it.
     """
 
-    def __init__(self, function: str, *arguments: Any, **environment: str) -> None:
+    def __init__(self, function: str, *arguments: Any) -> None:
         self.line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, json.dumps([theirs.fileno(), sys.path])],
                 pass_fds=[theirs.fileno()],
-                env={**environment, **os.environ},
+                env={**_SETTINGS, **os.environ},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # an interrupt is for this process, which ends that one
             )
@@ -158,12 +158,12 @@ class Process:
     def _answered(self, message: Any, timeout: float) -> Any:
         assert self._child is not None
         self._child.line.send(message)
-        if not self._child.line.poll(min(timeout, threading.TIMEOUT_MAX)):
+        if not self._child.line.poll(min(timeout, 1e6)):
             raise TimeoutError
         return self._child.line.recv()
 
     def _start(self) -> None:
-        self._child = Child("refgeo.conformance.host:serve", self._spec, self._functions, MEMORY, **_SETTINGS)
+        self._child = Child("refgeo.conformance.host:serve", self._spec, self._functions, MEMORY)
         try:
             header = self._answered(None, _START)
         except TimeoutError:

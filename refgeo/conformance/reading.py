@@ -28,7 +28,7 @@ import scipy  # its modules load where they are used
 from refgeo.arguments import Array, listed, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
 from refgeo.conformance.precision import PRECISIONS, representable
-from refgeo.metrics.pair import PairTangentSpace, pair_metric
+from refgeo.metrics.pair import PAIR_METRICS, PairTangentSpace, pair_metric
 from refgeo.operations import OPERATIONS, VALUES, Operation, Parts
 from refgeo.pair import Pair
 
@@ -448,6 +448,8 @@ def _damping(misfit: Callable[[float], float]) -> float | None:
 
 def _degree(reader: _Reader, extra: tuple[Any, ...] = ()) -> list[tuple[int, int] | None]:
     """The degrees of both parts in G and in H, exactly, where they have one."""
+    if reader.metric not in PAIR_METRICS:  # where words have broken ones
+        return [None, None]
     sample = reader.samples[0]
     here = reader.numbers(sample, extra)
     found: list[list[int | None]] = [[] for _ in here]

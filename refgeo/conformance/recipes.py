@@ -26,7 +26,7 @@ from refgeo.pair import Pair
 Shape = tuple[tuple[int, ...], int, int, int]
 
 BATCHES: tuple[tuple[int, ...], ...] = (
-    (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,), (1100,),
+    (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,),
 )  # fmt: skip
 SIZES: tuple[tuple[int, int, int], ...] = (
     (5, 4, 3), (1, 1, 1), (7, 4, 1), (1, 5, 1), (5, 4, 2), (2, 2, 2), (6, 6, 3), (3, 8, 3), (8, 3, 3), (10, 9, 4),
@@ -48,8 +48,8 @@ SCALES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 """Of G and H; "blocks" gives each block of a batch a scale of its own, "vectors" each vector."""
 _PLAIN: tuple[tuple[tuple[int, ...], tuple[int, int, int]], ...] = (
-    ((), (5, 4, 2)), ((), (10, 9, 4)), ((), (4, 4, 4)), ((), (6, 6, 3)), ((), (7, 4, 1)), ((3,), (5, 4, 3)),
-    ((2, 3), (6, 7, 2)), ((20,), (1, 1, 1)),
+    ((), (5, 4, 2)), ((3,), (5, 4, 3)), ((), (7, 4, 1)), ((2, 3), (6, 7, 2)), ((20,), (1, 1, 1)), ((), (10, 9, 4)),
+    ((), (4, 4, 4)), ((), (6, 6, 3)),
 )  # fmt: skip
 """Cases with nothing special but their shape, for laws and conduct."""
 COUNTS = {"quick": 76, "full": 300}
@@ -104,7 +104,7 @@ class Recipe:
         """The shape, the conditioning, and what is unusual."""
         kappa = f"k{self.conditions[0]:g}" + ("" if len(set(self.conditions)) == 1 else f",{self.conditions[1]:g}")
         shape = (f"{'.'.join(map(str, self.batch))}-" if self.batch else "") + "x".join(map(str, self.sizes))
-        words = {"point": self.point, "scale": f"scale{self.scale}", "vectors": self.vectors, "t": f"t{self.t!r}",
+        words = {"point": self.point, "scale": f"scale{self.scale}", "vectors": self.vectors, "t": f"t{self.t:.12g}",
                  "single": "float32", "draw": f"draw{self.draw}"}  # fmt: skip
         return "/".join([shape, kappa, *(word for field, word in words.items() if field in self.unusual)])
 
@@ -205,8 +205,8 @@ def recipes(profile: str, seed: int = 0) -> tuple[Recipe, ...]:
         chosen.append(best)
         missing -= set(_levels(best))
         covered |= set(itertools.combinations(_levels(best), 2))
-    found = sorted(chosen, key=lambda recipe: (len(recipe.unusual), recipe.cost))
-    return (*found, *single, Recipe(vectors="zero-first", single=True))
+    found = sorted(chosen[len(_PLAIN) :], key=lambda recipe: (len(recipe.unusual), recipe.cost))
+    return (*chosen[: len(_PLAIN)], *found, *single, Recipe(vectors="zero-first", single=True))
 
 
 def _news(recipe: Recipe, missing: set[Level], covered: set[tuple[Level, Level]]) -> float:

@@ -29,6 +29,7 @@ from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.errors import RefereeError
 from refgeo.metrics.pair import pair_metric
 from refgeo.operations import FUNCTIONS, ROUTINE, VALUES, Operation
+from refgeo.threads import one_thread
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 SPECIFICATION = 2
@@ -158,6 +159,7 @@ def check(
     here, *elsewhere = shares(wanted, jobs if several else 1)
     progress = progress or no_progress
     with ExitStack() as stack:
+        stack.enter_context(one_thread())  # a process of a backend and one of ours are at work already
         if loaded is not backend:
             stack.callback(loaded.close)
         names = [one.name for one in chosen]
@@ -249,6 +251,8 @@ class Run:
         """The case, or its first blocks, if the check has something to say of it (and not yet said it often enough)."""
         if one.kind == "value":
             return case if one.applies(case) else None
+        if one.name.partition(".")[2] in SEEN and self.tallies[one.name, case.metric].measurements and limited:
+            return None  # other calls have been watched
         if one.kind == "law" and not (case.plain and case.is_usual):
             return None
         if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
