@@ -226,7 +226,7 @@ class Value:
         >>> VALUES["geodesic_2"].extra(0.5)
         (0.5, 2)
         """
-        return () if self.order is None else (t, self.order)
+        return tuple({"t": t, "order": self.order}[name] for name in self.operation.extra)
 
 
 def relative_speed(space: PairTangentSpace, v: Pair) -> Array:

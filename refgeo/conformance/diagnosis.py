@@ -230,7 +230,7 @@ def _candidates(scenes: list[_Scene]) -> Iterator[Explanation]:
     if len(set(words)) == 1:
         text = f"your result is {words[0]}"
     else:
-        text = "; ".join(f"the {'GH'[i]} part of your result is {words[i]}" for i in parts if factors[i] != 1.0)
+        text = "; ".join(f"the {'GH'[i]} part of your result is {words[i]}" for i in parts if abs(factors[i] - 1.0) > 1e-6)
     yield text, lambda scene: tuple(factors[i] * scene.right[i] for i in parts)
 
 

@@ -75,6 +75,8 @@ KINDS = {
     "near-critical": Kind(critical=2.0**-27),
 }
 TIMES = (0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 2.0**-8, 1e-7)
+FASTEST = 7.9
+"""How far, relatively, exact geodesics go that are still enclosed."""
 _APART = {"a": 1e4, "b": 1e-4, "e": 1e5, "v": 1e4, "hessian_v": 1e3, "hessian_w": 1e3}
 """Sizes of vectors that are far from each other."""
 
@@ -104,7 +106,7 @@ def make_case(
     point = representable(point, dtype)
     _refuse_extremes(point)
     space = pair_metric(metric, relaxation).at(point)
-    vectors = _drawn(space, KINDS[kind], rng)
+    vectors = _drawn(space, KINDS[kind], rng, t)
     if apart:
         vectors |= {name: vectors[name] * scale for name, scale in _APART.items()}
     if abs(t) > 4.0:
@@ -129,7 +131,7 @@ def _refuse_extremes(point: Pair) -> None:
             )
 
 
-def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator) -> dict[str, Pair]:
+def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: float) -> dict[str, Pair]:
     """The vectors of a kind. The hessian's are always those of an invariant loss along a horizontal vector."""
     point = space.point
     a, b = (_curvature_sized(space, _like(point, rng)) for _ in range(2))
@@ -162,7 +164,7 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator) -> dic
         a, b, e = masked
     if kind.zeros == "block":
         h_v = Pair(*(x * mask(x) for x in h_v))
-    v = a * (6.0 / relative_speed(space, a)) if kind.length == np.inf else a if kind.first == "radial" else 0.25 * a
+    v = a * (FASTEST / max(abs(t), 1e-3) / relative_speed(space, a)) if kind.length == np.inf else a if kind.first == "radial" else 0.25 * a
     length = kind.length if np.isfinite(kind.length) else 1.0
     once = {id(x): length * x for x in (a, b)}  # vectors that are one object stay one
     h_v = length * h_v

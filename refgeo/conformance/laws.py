@@ -128,8 +128,17 @@ def _remembers_nothing(trial: Trial, value: Value) -> Array:
     size, plain = case.size(value), trial.value(value)
     errors = [_difference(trial, value, trial.value(value, do="again"), plain, size)]
     if value is not RETRACTION:
+        for group in value.operation.linear:  # one vector twice as long, twice the result
+            twice = [
+                2.0 * v if name in group else v for name, v in zip(value.operation.vectors, vectors, strict=True)
+            ]
+            found = tuple(0.5 * part for part in _call(trial, value, case.point, twice))
+            errors.append(_difference(trial, value, found, plain, size))
         for point, there, back, here in _same_values_elsewhere(trial, value):
             trial.value(value)
+            with suppress(NotImplementedError, BackendFailure):
+                other = "mix" if case.metric == "inv" else "inv"
+                _call(trial, value, point, there, metric=other)
             found, expected = back(_call(trial, value, point, there)), _call(trial, value, case.point, here)
             errors.append(_difference(trial, value, found, expected, value.size(case.space, here, case.t)))
     if value.order != "exact":  # a geodesic from there may end before t

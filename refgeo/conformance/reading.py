@@ -100,6 +100,7 @@ class Formula:
         """In what it differs from the right formula, term by term; empty if in nothing."""
         said = []
         for mine, theirs in ((self.G, right.G), (self.H, right.H), (self.relation or {}, right.relation or {})):
+            mine = mine if right.epsilon or not self.epsilon else {w.replace("_ε", ""): c for w, c in mine.items()}
             both = [word for word in theirs if word in mine and mine[word] != theirs[word]]
             turned = [word for word in both if mine[word] == -theirs[word]]
             said += [f"the sign of {' and of '.join(turned)}"] if turned else []
@@ -110,12 +111,15 @@ class Formula:
             ]
             missing = {word: c for word, c in theirs.items() if word not in mine}
             more = {word: c for word, c in mine.items() if word not in theirs}
+            if missing and sorted(missing.values()) == sorted(more.values()):
+                said.append(f"{_sum(more)} stands where {_sum(missing)} belongs")
+                continue
             said += [f"{_sum(missing)} is missing"] if missing else []
             said += [f"{_sum(more)} does not belong there"] if more else []
         if self.projected != right.projected:
             said.append("it is not projected" if right.projected else "it is projected")
         if self.epsilon and not right.epsilon:
-            said.append(f"S + εI and T + εI with ε = {self.epsilon:.3g}")
+            said.append(f"S + εI and T + εI stand where S and T belong, with ε = {self.epsilon:.3g}")
         return "; ".join(said)
 
 
@@ -254,14 +258,15 @@ class _Reader:
 
 
 Word = tuple[str, ...]
+_LETTERS = ("S", "T", "S⁻¹", "T⁻¹")
 _COVECTORS = {one.name for operation in OPERATIONS.values() for one in operation.inputs if one.type == "covector"}
 
 
 def _letters(metric: str, relaxation: float) -> tuple[str, ...]:
     """Small matrices of the point."""
-    if metric not in ("inv", "mix"):
-        return ("", "S", "T", "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
-    plain = ("", "S", "T", "S⁻¹", "T⁻¹")
+    plain = ("", *_LETTERS)
+    if metric not in PAIR_METRICS:
+        return (*plain, "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
     return plain if not relaxation else (*plain, "S_ε", "T_ε", "S_ε⁻¹", "T_ε⁻¹")
 
 
@@ -284,10 +289,15 @@ def _tall(part: str, vectors: Sequence[str], letters: Sequence[str]) -> Iterator
     if len(vectors) == 1:
         yield from ((f"{vectors[0]}_{part}", *pair) for pair in alone)
         yield from ((part, M, C, *N) for C in _of_one(vectors[0]) for M, *N in around)
-    if len(vectors) == 2:
+    if len(vectors) == 2:  # also of formulas that take one of them twice
         orders = dict.fromkeys((tuple(vectors), tuple(reversed(vectors))))
         yield from ((f"{x}_{part}", M, C, *N) for x, y in orders for C in _of_one(y) for M, *N in around)
         yield from ((part, M, C, *N) for C in _of_two(*vectors) for M, *N in around)
+
+
+def _several(vectors: Sequence[str]) -> list[Sequence[str]]:
+    """The vectors of a formula; of two also one of them twice, and none of the other."""
+    return [vectors, *([x, x] for x in vectors if len(vectors) == 2)]
 
 
 def _text(word: Word) -> str:
@@ -304,6 +314,8 @@ def _degrees(word: Word) -> tuple[int, int]:
     """
     degree = {"G": 0, "H": 0}
     for name in filter(None, word):
+        if name[0] == "M":  # of a metric between, whose degrees are broken
+            continue
         if name[0] in "ST":
             degree["G" if name[0] == "S" else "H"] += -2 if name.endswith("⁻¹") else 2
         else:
@@ -342,7 +354,7 @@ def _fitted(columns: Array, numbers: Array, tolerance: float) -> dict[int, float
     sizes = np.linalg.norm(columns, axis=0)
     used = np.flatnonzero(sizes > 0.0)
     R = np.linalg.qr(columns[:, used] / sizes[used], mode="r")
-    used = used[np.abs(np.diagonal(R)) > 1e-7][: len(numbers) // 2]
+    used = used[: len(R)][np.abs(np.diagonal(R)) > 1e-7][: len(numbers) // 2]
     if len(used) == 0 or not np.any(numbers):
         return {} if not np.any(numbers) else None
     for _ in range(4):  # what is next to nothing beside the others is left out, and the rest fitted again
@@ -409,7 +421,8 @@ def _read_part(
             return coefficients, 0.0
     if relaxation or not damping or not any("S" in word or "S⁻¹" in word for word in dictionary):
         return None
-    for words in tiers[-3:]:
+    for words in tiers[-3:]:  # with one matrix: of two, T⁻¹T⁻¹ is what ε does to T⁻¹ at first order
+        words = [word for word in words if sum(name in _LETTERS for name in word) < 2]
         shifted = [tuple(_shifted(name) for name in word) for word in words]
         epsilon = _damping(lambda x, words=shifted: _misfit(words, first, parts[0], value, x))  # type: ignore[misc]
         coefficients = attempt(shifted, epsilon) if epsilon is not None else None
@@ -467,7 +480,7 @@ def _read_vector(reader: _Reader, damping: bool = True) -> Formula | None:
     letters = _letters(reader.metric, reader.samples[0].space.metric.relaxation)
     fits: list[Fit | None] = []
     for i, (part, degrees) in enumerate(zip("GH", _degree(reader), strict=True)):
-        words = list(_tall(part, reader.operation.vectors, letters))
+        words = [word for vectors in _several(reader.operation.vectors) for word in _tall(part, vectors, letters)]
         results = [sample.results[i] for sample in reader.samples]
         fits.append(_read_part(reader, results, words, partial(_sides, part), _value, degrees, damping=damping))
     return _formula(reader, fits)
@@ -482,18 +495,23 @@ def _formula(reader: _Reader, fits: Sequence[Fit | None], **more: Any) -> Formul
 
 
 def _read_scalar(reader: _Reader) -> Formula | None:
-    a, b = reader.operation.vectors
     letters = _letters(reader.metric, reader.samples[0].space.metric.relaxation)
     pairs = sorted(itertools.product(letters, letters), key=lambda pair: sum(map(bool, pair)))
-    words: list[Word] = [(M, N, C) for C in (f"{a}_Gᵀ{b}_G", f"{a}_Hᵀ{b}_H") for M, N in pairs]
+    words: list[Word] = [
+        (M, N, f"{a}_{part}ᵀ{b}_{part}")
+        for a, b in _several(reader.operation.vectors)
+        for part in "GH"
+        for M, N in pairs
+    ]
 
     def value(word: Word, sample: Sample, epsilon: float) -> Array:
         return np.asarray(np.trace(_value(word, sample, epsilon), axis1=-2, axis2=-1))
 
     results = [sample.results[0] for sample in reader.samples]
     fit = _read_part(
-        reader, results, words, lambda word: {"own"} if len(_text(word).split()) < 3 else {"own", "other"}, value, None, lambda w: f"tr({_text(w)})"
-    )
+        reader, results, words, lambda word: {"own"} if len(_text(word).split()) < 3 else {"own", "other"}, value,
+        _degree(reader)[0], lambda word: f"tr({_text(word)})",
+    )  # fmt: skip
     if fit is None:
         return None
     G = {word: c for word, c in fit[0].items() if word.endswith("G)")}
@@ -517,8 +535,12 @@ def _read_relation(reader: _Reader) -> Formula | None:
         words = [(f"{v}_{part}",), (part, "Λᵀ"[: 1 + i]), (part, "Λᵀ"[: 2 - i])]
         results = [sample.results[i] for sample in reader.samples]
         fits.append(_read_part(reader, results, words, lambda word: {"own"}, _value, None, damping=False))
-    relation = _null_vector(reader, _equation(v, _letters(reader.metric, reader.samples[0].space.metric.relaxation)))
-    return None if relation is None else _formula(reader, fits, relation=relation)
+    letters = _letters(reader.metric, reader.samples[0].space.metric.relaxation)
+    for words in (_equation(v, letters), _any_equation(v)):
+        relation = _null_vector(reader, words)
+        if relation is not None and any("Λ" in word for word in relation):
+            return _formula(reader, fits, relation=relation)
+    return None
 
 
 def _equation(v: str, letters: Sequence[str]) -> list[Word]:
@@ -543,6 +565,14 @@ def _equation(v: str, letters: Sequence[str]) -> list[Word]:
     for C in _of_one(v):
         words += [pair for M in (ofH if C.endswith("G") and C[-2:] != "_H" and "H" not in C else ofG) for pair in ((M, C), (C, M))]
     return words
+
+
+def _any_equation(v: str) -> list[Word]:
+    """Words of all degrees up to two Gram matrices."""
+    pairs = list(itertools.product(("", "S", "T"), repeat=2))
+    words: list[Word] = [word for M, N in pairs for word in ((M, N, "Λᵀ"), (M, "Λᵀ", N), ("Λᵀ", M, N))]
+    words += [word for C in _of_one(v) for M in ("", "S", "T") for word in ((M, C), (C, M))]
+    return list({_text(word): word for word in words}.values())
 
 
 def _null_vector(reader: _Reader, words: list[Word]) -> Coefficients | None:

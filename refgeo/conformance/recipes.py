@@ -144,7 +144,7 @@ class Recipe:
     def fits(self, dtype: str) -> bool:
         """Whether its numbers and the products of six of them are within the range of the dtype."""
         scale = max(abs(np.log(size)) for size in SCALES[self.scale])
-        scale = np.log(1e3) if self.scale in ("blocks", "vectors") else scale
+        scale = np.log(1e6) if self.scale in ("blocks", "vectors") else scale
         length = 3.0 * abs(np.log(KINDS[self.vectors].length)) * (KINDS[self.vectors].length > 1.0)
         return bool(max(6.0 * scale, length) <= np.log(PRECISIONS[dtype].largest))
 
@@ -229,6 +229,8 @@ def _drawn_recipe(rng: np.random.Generator, missing: list[Level]) -> Recipe:
 def _repaired(recipe: Recipe) -> Recipe:
     """With the shape that its other features need."""
     n, m, h = recipe.sizes
+    if h >= 8 and recipe.conditions == CONDITIONS[0]:  # where rounding hides least of what is lost inside
+        recipe = replace(recipe, conditions=(1.0, 1.0))
     if recipe.point == "twins" and n != m:
         recipe = replace(recipe, sizes=(6, 6, 3))
     if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(recipe.batch) < 1:
@@ -283,7 +285,7 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
         G, H = (factor * (1.0 + 2.0**-24 * rng.standard_normal(factor.shape)) + 2.0**-24 * rng.standard_normal(factor.shape) for factor in (G, H))
     sizes: list[Any] = list(SCALES[recipe.scale])
     if recipe.scale == "blocks":
-        steps = np.resize([1.0, 1e-3, 1e3, 1e-2], int(np.prod(batch))).reshape(*batch, 1, 1)
+        steps = np.resize([1.0, 1e-6, 1e3, 1e-2], int(np.prod(batch))).reshape(*batch, 1, 1)
         sizes = [steps, 1.0 / steps**0.5]
     return Pair(sizes[0] * G, sizes[1] * H)
 
