@@ -129,7 +129,7 @@ OPERATIONS: dict[str, Operation] = {
     for operation in (
         Operation("inner_product", _vectors("a b"), result="scalar", linear=(("a",), ("b",)), symmetric=True),
         Operation("horizontal_projection", _vectors("v"), linear=(("v",),), horizontal=True, solved_power=4),
-        Operation("riemannian_gradient", (Argument("e", "covector"),), linear=(("e",),)),
+        Operation("riemannian_gradient", (Argument("e", "covector"),), linear=(("e",),), horizontal=True),
         Operation(
             "riemannian_hessian",
             (

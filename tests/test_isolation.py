@@ -76,7 +76,7 @@ def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
 
 
 RACE = """
-import contextlib, threading
+import contextlib, threading, time
 from refgeo import formulas
 
 taken = {taken}
@@ -97,8 +97,7 @@ space = Space()
 def inner_product(metric, G, H, *vectors):
     with taken:
         here = space.at(metric, G, H)
-        for _ in range(20):
-            pass
+        time.sleep(0.0)  # where another thread may run
         return here.inner_product(*vectors)
 """
 
@@ -131,7 +130,7 @@ def test_the_exit_status_is_the_referees(prelude, tmp_path):
     command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "your result is 2 times the right one" in done.stdout or "no formula gives" in done.stdout
+    assert "differs:  the factor of a_G S⁻¹ b_GᵀG: −1, not −½" in done.stdout
 
 
 @pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise KeyError('x')", "os.kill(os.getpid(), 9)"])
@@ -191,7 +190,7 @@ def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, t
 def test_what_is_never_called_is_not_accused(deed, tmp_path):
     """Right, but for a hang at an ill-conditioned point of inv: mix has done nothing, nor have other points of inv."""
     file = written(tmp_path, f"if a[0] == 'inv' and np.linalg.cond(a[1]).max() > 1e5: {deed}")
-    report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "6x5x4/k3/t2.5"], timeout=1.5)
+    report = rg.check(file, checks=["christoffel"], cases=["10x9x4", "10x9x4/k1e+06", "6x5x4/k3/t2.5"], timeout=1.5)
     rows = {str(row): row for row in report.rows if row.kind == "value"}
     assert report.passed
     assert rows["christoffel[mix]"].verdict is Verdict.PASS
@@ -245,11 +244,11 @@ def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(t
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"
-    file = written(tmp_path, f"{deed}\n\nfrom refgeo.formulas import horizontal_projection\ndef more():\n    pass")
-    report = rg.check(file, checks=["christoffel", "horizontal_projection"], metrics=["inv"], cases=["5x4x2"])
+    file = written(tmp_path, f"{deed}\n\nfrom refgeo.formulas import geodesic\ndef more():\n    pass")
+    report = rg.check(file, checks=["christoffel", "geodesic_1"], metrics=["inv"], cases=["5x4x2"])
     rows = {row.check: row for row in report.rows if row.kind == "value"}
     assert "ended with status 3" in rows["christoffel"].message
-    assert "ZeroDivisionError" in rows["horizontal_projection"].message
+    assert "ZeroDivisionError" in rows["geodesic_1"].message
     assert not report.passed
 
 
@@ -284,7 +283,7 @@ def test_objects_run_here_and_the_report_says_so():
 
 def test_no_process_is_left_behind(tmp_path):
     backend = rg.conformance.Backend(written(tmp_path, "pass"))
-    process = backend._server._process.pid
+    process = backend._server._child._process.pid
     backend.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)

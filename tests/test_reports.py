@@ -256,9 +256,9 @@ def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
         return report.rows[0].outcome
 
     assert outcome(formulas, ["10x9x4/k1", "10x9x4/k3"]) == "pass"
-    assert re.fullmatch(r"loses \d digits at κ=1e\+0[46]", outcome(formulas, ["10x9x4"]))
+    assert re.fullmatch(r"loses \d digits at κ=1e\+0[46]", outcome(formulas, ["10x9x4/k1", "10x9x4/k10000"]))
     wrong = backend(horizontal_projection=lambda m, G, H, a, b: (a, b))
-    assert outcome(wrong, ["10x9x4"]) == "WRONG"
+    assert outcome(wrong, ["10x9x4/k3"]) == "WRONG"
 
 
 def test_your_own_points_are_judged_and_bad_ones_are_named():
@@ -301,7 +301,7 @@ def test_a_remark_on_several_rows_is_made_once():
 
     names = ["horizontal_projection", "riemannian_gradient"]
     broken = SimpleNamespace(**{name: breaking(name) for name in names})
-    report = rg.check(broken, metrics=["mix"], cases=["10x9x4", "5x4x2/k3"])
+    report = rg.check(broken, metrics=["mix"], cases=["10x9x4/k1e+06", "5x4x2/k3"])
     stream = io.StringIO()
     show(report, stream)
     remarks = [line for line in stream.getvalue().splitlines() if "not positive definite" in line]
@@ -320,7 +320,7 @@ def test_of_many_laws_with_one_remark_only_whose_they_are_is_said():
     show(report, stream)
     partly = [line for line in stream.getvalue().splitlines() if line.startswith("partly provided ")]
     laws = sum(row.verdict is Verdict.PARTIAL and row.kind == "law" for row in report.rows)
-    assert laws > 3
+    assert laws >= 2
     assert "riemannian_gradient[inv]" in partly[0]
     assert (
         sum(int(count) for line in partly for count in re.findall(r"(\d+) laws of riemannian_gradient:", line)) == laws

@@ -64,10 +64,11 @@ def test_there_are_no_more_processes_than_processors(monkeypatch):
 def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(backend):
     calls = []
     apart = rg.check(str(backend), checks=CHECKS, jobs=2, progress=lambda *call: calls.append(call[:2]))
-    assert len(processes(backend)) == 2
+    several = len(processes(backend))
+    assert several >= 2
     assert apart.rows == rg.check(str(backend), checks=CHECKS, jobs=1).rows
-    assert len(processes(backend)) == 3
-    assert [(row.metric, row.verdict) for row in apart.rows] == [("inv", Verdict.WRONG), ("mix", Verdict.WRONG)]
+    assert len(processes(backend)) < 2 * several, "one fewer, and as many that are new for a diagnosis"
+    assert [(row.metric, row.verdict) for row in apart.rows if row.kind == "value"] == [("inv", Verdict.WRONG), ("mix", Verdict.WRONG)]
     assert all(ends(process) for process in processes(backend))
     done, totals = zip(*calls, strict=True)
     assert len(set(totals)) == 1
@@ -111,10 +112,9 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
     assert all(ends(process) for process in processes(backend))
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_a_process_that_is_lost_is_an_error(end, monkeypatch):
-    monkeypatch.setattr(process, "_BOOT", f"import os; {end}")
-    with pytest.raises(ChildProcessError, match=r"ended with status (0|-9); with jobs=1 \(--jobs 1\) there is none"):
+def test_a_process_that_is_lost_is_an_error(monkeypatch):
+    monkeypatch.setattr(side_by_side, "Child", lambda *_: process.Child("os:_exit"))
+    with pytest.raises(ChildProcessError, match=r"its process ended with status 1; with jobs=1 \(--jobs 1\) there is no"):
         rg.check(checks=["inner_product"], jobs=2)
 
 

@@ -51,24 +51,21 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
     outcomes = result.parseoutcomes()
     assert outcomes["failed"] == 1
     assert outcomes["deselected"] > 10
-    assert outcomes["skipped"] >= 1, "Koszul: a law of a function that gives wrong values"
     result.stdout.fnmatch_lines(
         [
-            "*diagnosis: a factor ½ is missing in Γ*",
+            "*diagnosis: your result is 2 times the right one*",
             "*in Python: rg.check('mine', metrics=*",
             "FAILED *mine-inv-christoffel*",
         ]
     )
 
 
-def test_the_law_that_uses_a_wrong_function_is_skipped_not_failed():
-    """Koszul compares Γ with the inner product: where that is wrong, Γ cannot be blamed."""
+def test_what_follows_from_wrong_values_is_skipped_not_failed():
+    """In columns that are permuted a wrong formula that is not equivariant gives something else."""
     check = rg.testing.BackendCheck("christoffel.remembers_nothing", "inv")
     check(formulas)
-    with pytest.raises(pytest.skip.Exception, match="not judged: uses inner_product, which is wrong"):
-        check(backend(inner_product=lambda *a: 2 * formulas.inner_product(*a)))
-    with pytest.raises(pytest.skip.Exception, match="christoffel gives wrong values"):
-        check(backend(christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a))))
+    with pytest.raises(pytest.skip.Exception, match="not judged: its values are wrong"):
+        check(backend(christoffel=lambda *a: tuple(x + x[..., :1] for x in formulas.christoffel(*a))))
 
 
 def test_a_check_called_often_keeps_one_process():
@@ -109,11 +106,11 @@ def test_one_name_may_be_given_alone():
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
     mark = rg.testing.parametrize_with_checks([formulas, "refgeo.formulas"], dtypes=("float64", "float32"))
-    from refgeo.conformance.run import CHECKS
+    from refgeo.conformance.run import CHECKS, chosen_checks
 
     ids = [item.id for item in mark.args[1]]
-    assert len(ids) == 2 * 2 * 2 * len(CHECKS)
-    assert "refgeo.formulas-mix-geodesic.homogeneous_2-float32" in ids
+    assert len(ids) == 2 * 2 * 2 * len(chosen_checks(None)) < 2 * 2 * 2 * len(CHECKS)
+    assert "refgeo.formulas-mix-geodesic.loop_over_blocks_2-float32" in ids
 
 
 @pytest.mark.parametrize(
@@ -195,7 +192,7 @@ def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
 def test_assert_matches_names_the_mistake_and_shows_both():
     arguments = arguments_of("christoffel", "mix", batch=())
     double = tuple(2 * x for x in formulas.christoffel("mix", *arguments))
-    with pytest.raises(AssertionError, match="a factor ½ is missing in Γ") as caught:
+    with pytest.raises(AssertionError, match="does not match: relative error") as caught:
         rg.testing.assert_matches(double, "christoffel", "mix", *arguments)
     text = str(caught.value)
     assert "expected G part: [[" in text
@@ -253,9 +250,7 @@ def test_unknown_functions_and_metrics_are_named():
 
 
 def test_a_check_can_be_called_outside_pytest():
-    check = rg.testing.BackendCheck("horizontal_projection.idempotent", "inv")
+    check = rg.testing.BackendCheck("horizontal_projection.loop_over_blocks", "inv")
     check(formulas)
-    with pytest.raises(pytest.skip.Exception, match="gives wrong values"):
-        check(backend(horizontal_projection=lambda m, G, H, a, b: (0.9 * a, 0.9 * b)))
     with pytest.raises(AssertionError, match="diagnosis: no formula"):
         rg.testing.BackendCheck("christoffel", "inv")(backend(christoffel=lambda m, G, H, *a: (0.9 * a[0], 0.9 * a[1])))

@@ -96,13 +96,13 @@ def test_right_results_pass_in_every_format(format, out, tmp_path):
 
 @pytest.mark.parametrize("format", ["npz", "mat", "json"])
 def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format, tmp_path):
-    count = vectors.write(tmp_path, format, cases=["4-25x24x6/k3"], metrics=["inv"], seed=5)
+    count = vectors.write(tmp_path, format, cases=["3-5x4x3/k3"], metrics=["inv"], seed=5)
     cases, named = load(tmp_path, format)
-    assert cases == ["inv_0001", "inv_0002", "inv_0003", "inv_0004"]
-    assert count == 4
+    assert cases == ["inv_0001", "inv_0002", "inv_0003"]
+    assert count == 3
     from refgeo.conformance.recipes import generated
 
-    case = next(make() for name, make in generated("quick", "inv", "float64", 5, 0.0) if name == "4-25x24x6/k3")
+    case = next(make() for name, make in generated("quick", "inv", "float64", 5, 0.0) if name == "3-5x4x3/k3")
     assert np.array_equal(named["inv_0003__G"], case.point.G[2])
     assert np.array_equal(named["inv_0003__v_H"], case.vectors["v"].H[2])
 
@@ -158,11 +158,11 @@ def test_a_wrong_result_is_wrong_with_its_diagnosis_and_shown_by_its_line(solved
     report = graded(solved, tmp_path, double)
     assert report.wrong == ["christoffel[inv]"]
     row = verdict(report, "christoffel", "inv")
-    assert "a factor ½ is missing" in row.diagnosis
+    assert row.diagnosis == "your result is 2 times the right one"
     assert row.worst_case.case.startswith("inv_00")
     line = report.reproduce_in_python(row)
     assert line.startswith("rg.conformance.vectors.assert_case(")
-    with pytest.raises(AssertionError, match="a factor ½ is missing"):
+    with pytest.raises(AssertionError, match="does not match"):
         eval(line, {"rg": rg})
     eval(line.replace("'christoffel'", "'horizontal_projection'"), {"rg": rg})
 
@@ -172,14 +172,14 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
         for name in list(results):
             if name.startswith("mix") and "geodesic_2" in name:
                 del results[name]
-        del results["inv_0022__riemannian_gradient_H"]
+        del results["inv_0002__riemannian_gradient_H"]
 
     report = graded(solved, tmp_path, remove)
     assert verdict(report, "geodesic_2", "mix").verdict is Verdict.NOT_PROVIDED
     assert verdict(report, "geodesic_2", "inv").verdict is Verdict.PASS
     row = verdict(report, "riemannian_gradient", "inv")
     assert row.verdict is Verdict.WRONG
-    assert "inv_0022__riemannian_gradient_H is not in the file" in row.message
+    assert "inv_0002__riemannian_gradient_H is not in the file" in row.message
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_matrices_that_are_transposed_everywhere_are_named(tmp_path):
     results = {name: np.transpose(value) for name, value in solve(*load(tmp_path, "npz")).items()}
     row = verdict(vectors.grade(tmp_path, save(tmp_path / "results.npz", results)), "christoffel", "mix")
     assert "rows and columns exchanged?; where numbers came they are wrong" in row.message
-    assert row.diagnosis == "your result is transposed: rows and columns are exchanged"
+    assert row.diagnosis == "your result is transposed"
 
 
 def test_dimensions_of_length_one_may_be_lost(solved, tmp_path):

@@ -27,7 +27,12 @@ _CONDITIONS = (1.0, 12.0)
 
 # Simplest first. Each is searched in turn: entries shrink well, shapes do not, since all that is drawn later moves.
 _SMALL = sorted(
-    ((batch, *sizes) for batch in BATCHES for sizes in SIZES if max(sizes) <= 8 and int(np.prod(batch)) <= 6),
+    (
+        (batch, *sizes)
+        for batch in BATCHES
+        for sizes in SIZES
+        if max(sizes) <= 8 and int(np.prod(batch)) <= 6 and (not batch or sizes in ((7, 4, 1), (5, 4, 2)))
+    ),
     key=lambda shape: (int(np.prod(shape[0])) * (shape[1] + shape[2]) * shape[3], len(shape[0])),
 )
 

@@ -202,7 +202,7 @@ def _inputs(trial: Trial, value: Value, loss: int = 0, direction: int = 0) -> li
             if operation.extra:
                 v = v * (0.2 / np.maximum(_bend(trial, v), 0.2))
             found[one.name] = trial.rounded(horizontal_like(trial.space, v, rng) if operation.horizontal else v)
-    if operation.horizontal and len(operation.inputs) == 1:  # a projection, of any vector
+    if operation.vectors == ("v",):  # a projection, of any vector
         found = {"v": trial.rounded(v)}
     for one in operation.inputs:
         if one.type == "covector":

@@ -118,8 +118,9 @@ class Formula:
             said += [f"{_sum(more)} does not belong there"] if more else []
         if self.projected != right.projected:
             said.append("it is not projected" if right.projected else "it is projected")
-        if self.epsilon and not right.epsilon:
-            said.append(f"S + εI and T + εI stand where S and T belong, with ε = {self.epsilon:.3g}")
+        if self.epsilon and self.epsilon != right.epsilon:
+            where = f"not {right.epsilon:.3g}" if right.epsilon else "in the place of S and T"
+            said.append(f"S + εI and T + εI with ε = {self.epsilon:.3g}, {where}")
         return "; ".join(said)
 
 
@@ -267,7 +268,7 @@ def _letters(metric: str, relaxation: float) -> tuple[str, ...]:
     plain = ("", *_LETTERS)
     if metric not in PAIR_METRICS:
         return (*plain, "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
-    return plain if not relaxation else (*plain, "S_ε", "T_ε", "S_ε⁻¹", "T_ε⁻¹")
+    return plain if not relaxation else ("", *map(_shifted, _LETTERS), *_LETTERS)
 
 
 def _of_one(v: str) -> tuple[str, ...]:
@@ -419,10 +420,14 @@ def _read_part(
         coefficients = attempt(words, relaxation)
         if coefficients is not None:
             return coefficients, 0.0
-    if relaxation or not damping or not any("S" in word or "S⁻¹" in word for word in dictionary):
+    if not damping or not any("S" in word or "S⁻¹" in word for word in dictionary):
         return None
     for words in tiers[-3:]:  # with one matrix: of two, T⁻¹T⁻¹ is what ε does to T⁻¹ at first order
-        words = [word for word in words if sum(name in _LETTERS for name in word) < 2]
+        words = [
+            word
+            for word in words
+            if sum(name in _LETTERS for name in word) < 2 and not any("ε" in name for name in word)
+        ]
         shifted = [tuple(_shifted(name) for name in word) for word in words]
         epsilon = _damping(lambda x, words=shifted: _misfit(words, first, parts[0], value, x))  # type: ignore[misc]
         coefficients = attempt(shifted, epsilon) if epsilon is not None else None
@@ -490,7 +495,8 @@ def _formula(reader: _Reader, fits: Sequence[Fit | None], **more: Any) -> Formul
     if None in fits:
         return None
     (G, one), (H, other) = fits  # type: ignore[misc]
-    epsilon = max(one, other)
+    relaxation = reader.samples[0].space.metric.relaxation
+    epsilon = max(one, other) or relaxation * any("ε" in word for word in (*G, *H))
     return Formula(G, H, epsilon=epsilon, digits=reader.digits, **more)
 
 

@@ -248,8 +248,6 @@ def _misconduct(seen: Observed) -> Iterator[str]:
         yield "writes to the arrays it gets"
     if seen.printed:
         yield f"prints {seen.printed[:60]!r}"
-    if seen.streams or seen.forked:
-        yield seen.streams or "forks a process"
 
 
 def _row(

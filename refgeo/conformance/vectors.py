@@ -97,7 +97,8 @@ def write(
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     points = Points.chosen(profile, dtype, seed, relaxation, None, checkpoint, layout, heads)
-    blocks = _blocks(make() for metric in wanted for _, make in points.selected(metric, cases))
+    made = (make() for metric in wanted for _, make in points.selected(metric, cases))
+    blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
     file = folder / f"inputs.{format}"
     _claim(folder)

@@ -25,7 +25,7 @@ _BY_GRAVITY = (
     Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED,
 )  # fmt: skip
 _GROUPS = {"law": "laws", "contract": "contract"}
-_FEW_LAWS = 3
+_FEW_LAWS = 1
 
 
 def show(report: Report, file: Any = None) -> None:
