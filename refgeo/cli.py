@@ -93,7 +93,7 @@ def _check_parser(commands: Any) -> None:
     )
     _several(
         check, "--checks", "only these: inner_product, horizontal_projection, riemannian_gradient, "
-        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.loop_over_blocks (a law)",
+        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.many_blocks (a law)",
     )  # fmt: skip
     _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
     check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
@@ -107,7 +107,9 @@ def _check_parser(commands: Any) -> None:
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
     check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
     check.add_argument(
-        "--strict", action="store_true", help="findings count, too: inaccurate, partly provided, contract, lines that were not run"
+        "--strict",
+        action="store_true",
+        help="findings count, too: inaccurate, partly provided, contract, lines that were not run",
     )
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
     _output_arguments(check)

@@ -251,7 +251,8 @@ def assert_matches(
         f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}"
         f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
         f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
-        f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n" + "\n".join(_side_by_side(case, one, block, parts))
+        f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n"
+        + "\n".join(_side_by_side(case, one, block, parts))
     )
 
 

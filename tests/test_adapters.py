@@ -84,7 +84,11 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     assert ignored["mix"].startswith("e_G T⁻¹ stands where e_G T_ε⁻¹ belongs")
     other = backend(riemannian_gradient=lambda *a: formulas.riemannian_gradient(*a, relaxation=2 * relaxation))
     wrong = rg.check(other, relaxation=relaxation, checks=["riemannian_gradient"], cases=SOME)
-    assert all(f"with ε = {2 * relaxation:.3g}, not {relaxation:.3g}" in row.differs for row in wrong.failures if row.kind == "value")
+    assert all(
+        f"with ε = {2 * relaxation:.3g}, not {relaxation:.3g}" in row.differs
+        for row in wrong.failures
+        if row.kind == "value"
+    )
 
 
 @pytest.mark.parametrize(

@@ -560,7 +560,9 @@ def test_a_place_is_found_by_bisection():
     report = rg.check(
         mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]
     )
-    assert [row.diagnosis for row in report.failures] == ["wrong where h ≥ 10; there, your result is 1.01 times the right one"]
+    assert [row.diagnosis for row in report.failures] == [
+        "wrong where h ≥ 10; there, your result is 1.01 times the right one"
+    ]
 
 
 def test_a_second_mistake_is_not_inherited():

@@ -68,7 +68,10 @@ def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(bac
     assert several >= 2
     assert apart.rows == rg.check(str(backend), checks=CHECKS, jobs=1).rows
     assert len(processes(backend)) < 2 * several, "one fewer, and as many that are new for a diagnosis"
-    assert [(row.metric, row.verdict) for row in apart.rows if row.kind == "value"] == [("inv", Verdict.WRONG), ("mix", Verdict.WRONG)]
+    assert [(row.metric, row.verdict) for row in apart.rows if row.kind == "value"] == [
+        ("inv", Verdict.WRONG),
+        ("mix", Verdict.WRONG),
+    ]
     assert all(ends(process) for process in processes(backend))
     done, totals = zip(*calls, strict=True)
     assert len(set(totals)) == 1
@@ -114,7 +117,9 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
 
 def test_a_process_that_is_lost_is_an_error(monkeypatch):
     monkeypatch.setattr(side_by_side, "Child", lambda *_: process.Child("os:_exit"))
-    with pytest.raises(ChildProcessError, match=r"its process ended with status 1; with jobs=1 \(--jobs 1\) there is no"):
+    with pytest.raises(
+        ChildProcessError, match=r"its process ended with status 1; with jobs=1 \(--jobs 1\) there is no"
+    ):
         rg.check(checks=["inner_product"], jobs=2)
 
 

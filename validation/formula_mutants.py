@@ -2,9 +2,9 @@
 
     python -m validation.formula_mutants [--workers N] [--every N]
 
-One sign, factor, transpose, operand, axis or term of `refgeo/formulas.py` is changed at a time. A mutant is *equal* where
-its results are those of the formulas, up to rounding, at random points; its file differs from the formulas' and is judged
-as a backend. Printed beside the verdict is what the referee says of it: the formula that it has read, or a place.
+One sign, factor, transpose, operand, axis or term of `refgeo/formulas.py` is changed at a time. A mutant is *equal*
+where its results are those of the formulas, up to rounding, at random points; any other one is judged as a backend.
+Printed beside the verdict is what the referee says of it: the formula that it has read, or a place.
 """
 
 import argparse
@@ -55,9 +55,8 @@ def changes(node):
         yield "axis", ast.Constant(-3 - node.value)
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in NAMES:
         yield "another operand", ast.Name(NAMES[node.id], ast.Load())
-    if isinstance(node, (ast.BinOp, ast.Name)) and not isinstance(getattr(node, "ctx", None), ast.Store):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-            yield "transposed", ast.Attribute(node, "mT", ast.Load())
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        yield "transposed", ast.Attribute(node, "mT", ast.Load())
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("_solve", "_divide"):
         swap = {"_solve": (1, 0), "_divide": (0, 1)}[node.func.id]
         yield "no inverse", node.args[swap[0]]
@@ -89,7 +88,7 @@ def mutants():
         bare.returns, bare.args.defaults, bare.decorator_list = None, bare.args.defaults, []
         for argument in bare.args.args:
             argument.annotation = None
-        expressions = [node for node in _in_order(bare)]
+        expressions = _in_order(bare)
         for place, node in enumerate(expressions):
             if _is_relaxed(node):
                 continue

@@ -224,8 +224,14 @@ class Backend:
         distinct = list({id(array): array for array in arrays}.values())
         places = {id(array): i for i, array in enumerate(distinct)}
         order = [places[id(array)] for array in arrays]
-        request = {"do": do, "function": function, "metric": metric, "order": order, "extra": list(extra)}
-        request |= {"shapes": [list(shape) for shape in shapes], "layout": layout, "decisive": decisive, **options}
+        request: dict[str, Any] = {"do": do, "function": function, "metric": metric, "order": order}
+        request |= {
+            "extra": list(extra),
+            "shapes": [list(shape) for shape in shapes],
+            "layout": layout,
+            "decisive": decisive,
+            **options,
+        }
         header, parts = self._asked(request, distinct, kind, demand)
         if header.get("status") == "exhausted" and self.has_own_process and self._calls > 1:
             calls = self._calls

@@ -83,7 +83,10 @@ class Case:
     plain: bool = True
     recipe: Any = None
     _exact: dict[tuple[int, ...], ExactBlock] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _references: dict[str, tuple[Array, ...] | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _first: dict[int, Case] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _references: dict[str, tuple[Array, ...] | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def point(self) -> Pair:
@@ -196,8 +199,9 @@ class Case:
         """The first `count` blocks of a larger batch, as a case of its own."""
         if int(np.prod(self.point.block_shape)) <= count:
             return self
-
-        return self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count])
+        if count not in self._first:
+            self._first[count] = self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count])
+        return self._first[count]
 
     def repeated(self, count: int) -> Case:
         """A batch of so many blocks: those of the case, again and again."""

@@ -205,7 +205,7 @@ def _errors(value: Value, trial: Trial) -> Array:
         errors = np.array(beside(trial.length(combination((1.0, result), (-1.0, reference))), size))
         acquitted = errors <= DOUBTFUL * check.unit(case) - OWN * check.attainable(case)
         first = np.arange(errors.size).reshape(shape) < trial.least
-        enclose = np.array(~acquitted | case.sampled | first)
+        enclose = np.array(~acquitted | case.sampled.astype(bool) | first)
     distances = tuple(np.zeros_like(part) for part in result)
     for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
         enclosures = case.exact_block(block).enclosures(value)

@@ -91,7 +91,9 @@ def _takes_an_empty_batch(operation: Operation, trial: Trial) -> Array:
     """No blocks, no results; a filter of heads can leave none."""
     none = trial.case.blocks(0)
     try:
-        trial.call(operation.name, *none.inputs(operation), point=none.point, extra=_extra(operation, trial), layout="plain")
+        trial.call(
+            operation.name, *none.inputs(operation), point=none.point, extra=_extra(operation, trial), layout="plain"
+        )
     except BackendFailure as failure:
         raise Breach(f"does not take a batch without blocks: {_short(failure)}") from None
     return np.zeros(trial.case.point.block_shape)
@@ -147,7 +149,11 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
     """Two calls at once, again and again: each what it is alone."""
     if not trial.backend.thread_safe:
         raise NotCalled("the backend says that it is not (thread_safe)")
-    pairs, extra, shapes = [trial.case.point, *trial.case.inputs(operation)], _extra(operation, trial), operation.shapes(trial.case.point)
+    pairs, extra, shapes = (
+        [trial.case.point, *trial.case.inputs(operation)],
+        _extra(operation, trial),
+        operation.shapes(trial.case.point),
+    )
     alone = [
         trial.call(operation.name, *vectors, point=point, extra=extra)
         for point, *vectors in (pairs, [0.5 * pair for pair in pairs])

@@ -93,9 +93,8 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
         read = _read(value, backend, failing[0])
         if read is not None:
             return read
-    generated = [[case for case in cases if case.recipe is not None] for cases in (failing, passing)]
-    generated[1] = [case for case in generated[1] if _could_be_wrong(value, case)]
-    place = places.where(value.operation, *generated, judge)
+    wrong, right = ([case for case in cases if case.recipe is not None] for cases in (failing, passing))
+    place = places.where(value.operation, wrong, [case for case in right if _could_be_wrong(value, case)], judge)
     if place:
         return Diagnosis(f"wrong where {place}" + (f"; there, {simple[0]}" if simple is not None else ""))
     return Diagnosis()
@@ -177,7 +176,7 @@ def _distance(result: Parts, candidate: Parts) -> float:
     return worst
 
 
-# Explanations ----------------------------------------------------------------------------------------------------------
+# Explanations --------------------------------------------------------------------------------------------------------
 
 
 def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
@@ -215,8 +214,9 @@ def _simple(scenes: list[_Scene]) -> Explanation | None:
 def _candidates(scenes: list[_Scene]) -> Iterator[Explanation]:
     if len(scenes[0].right) == 2:
         yield "the G and H parts of your result are exchanged", lambda scene: scene.right[::-1]
-        yield "your result is transposed", lambda scene: tuple(
-            part if 1 in part.shape[-2:] else part.mT for part in scene.right
+        yield (
+            "your result is transposed",
+            lambda scene: tuple(part if 1 in part.shape[-2:] else part.mT for part in scene.right),
         )
     if len(scenes) < 2:  # a number that is fitted to one point proves nothing
         return
@@ -230,7 +230,9 @@ def _candidates(scenes: list[_Scene]) -> Iterator[Explanation]:
     if len(set(words)) == 1:
         text = f"your result is {words[0]}"
     else:
-        text = "; ".join(f"the {'GH'[i]} part of your result is {words[i]}" for i in parts if abs(factors[i] - 1.0) > 1e-6)
+        text = "; ".join(
+            f"the {'GH'[i]} part of your result is {words[i]}" for i in parts if abs(factors[i] - 1.0) > 1e-6
+        )
     yield text, lambda scene: tuple(factors[i] * scene.right[i] for i in parts)
 
 
@@ -268,7 +270,7 @@ def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, 
     return f"in {case.name}{list(block) or ''} {', '.join(said)}"
 
 
-# What a value inherits ----------------------------------------------------------------------------------------------------
+# What a value inherits -----------------------------------------------------------------------------------------------
 
 
 def inherits(value: Value, backend: Backend, failing: Sequence[Case], guilty: Sequence[str]) -> bool:
@@ -292,7 +294,9 @@ def _is_made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], 
         return result
 
     def own(name: str, *vectors: Any) -> Parts:
-        return trial.call(name, *(trial.rounded(Pair(*v)) for v in vectors)) if name in guilty else right(name, *vectors)
+        return (
+            trial.call(name, *(trial.rounded(Pair(*v)) for v in vectors)) if name in guilty else right(name, *vectors)
+        )
 
     scene = _Scene(value, backend, case)
     rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from refgeo.conformance.precision import representable
 from refgeo.metrics.pair import PairTangentSpace, pair_metric
 from refgeo.operations import relative_speed
 from refgeo.pair import Pair
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -157,14 +159,23 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
         b, h_v = 0.0 * b, 0.0 * h_v
     elif kind.second != "any":
         b = {"same": a, "equal": Pair(*a) + kind.off * b, "opposite": -a}[kind.second]
-    mask = {"": lambda x: 1.0, "block": _all_but_the_first_block, "row": lambda x: np.arange(x.shape[-2])[:, None] > 0,
-            "sparse": lambda x: rng.random(x.shape) < 0.3}[kind.zeros]  # fmt: skip
+    masks: dict[str, Callable[[Array], Any]] = {
+        "": lambda x: 1.0, "block": _all_but_the_first_block, "row": lambda x: np.arange(x.shape[-2])[:, None] > 0,
+        "sparse": lambda x: rng.random(x.shape) < 0.3,
+    }  # fmt: skip
+    mask = masks[kind.zeros]
     if kind.parts != (1.0, 1.0) or kind.zeros:
         masked = (Pair(*(part * x * mask(x) for part, x in zip(kind.parts, v, strict=True))) for v in (a, b, e))
         a, b, e = masked
     if kind.zeros == "block":
         h_v = Pair(*(x * mask(x) for x in h_v))
-    v = a * (FASTEST / max(abs(t), 1e-3) / relative_speed(space, a)) if kind.length == np.inf else a if kind.first == "radial" else 0.25 * a
+    v = (
+        a * (FASTEST / max(abs(t), 1e-3) / relative_speed(space, a))
+        if kind.length == np.inf
+        else a
+        if kind.first == "radial"
+        else 0.25 * a
+    )
     length = kind.length if np.isfinite(kind.length) else 1.0
     once = {id(x): length * x for x in (a, b)}  # vectors that are one object stay one
     h_v = length * h_v
@@ -176,7 +187,7 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
 
 def _all_but_the_first_block(x: Array) -> Array:
     blocks = x.shape[:-2]
-    return np.asarray(np.arange(int(np.prod(blocks))).reshape(blocks) > 0)[..., None, None]
+    return 1.0 * (np.arange(int(np.prod(blocks))).reshape(blocks) > 0)[..., None, None]
 
 
 def _like(point: Pair, rng: np.random.Generator) -> Pair:

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import traceback
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -55,8 +56,8 @@ _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
 """What PyTorch and JAX say, where Python raises MemoryError."""
-Kept = list[tuple[Any, bytes]]
-"""Arrays, and what was in them."""
+Kept = list[tuple[Any, int]]
+"""Arrays, and a checksum of what was in them."""
 
 _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
@@ -331,11 +332,11 @@ class Host:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
         past = self._past.setdefault((function, *(array.shape for array in given)), [])
         found = {
-            "overwritten": any(self._back(x).tobytes() != content for results, _ in past for x, content in results),
-            "changed_later": any(x.tobytes() != content for _, inputs in past for x, content in inputs),
+            "overwritten": any(_checksum(self._back(x)) != content for results, _ in past for x, content in results),
+            "changed_later": any(_checksum(x) != content for _, inputs in past for x, content in inputs),
         }
-        results: Kept = [(x, array.tobytes()) for x, array in zip(result, arrays, strict=True)]
-        past.append((results, [(array, array.tobytes()) for array in given]))
+        results: Kept = [(x, _checksum(array)) for x, array in zip(result, arrays, strict=True)]
+        past.append((results, [(array, _checksum(array)) for array in given]))
         few = sum(array.size for array in given) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
         return found
@@ -469,9 +470,11 @@ def _checked(arrays: Arrays, shapes: list[list[int]]) -> Arrays:
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    if one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes():
-        return True
-    return bool(np.array_equal(one, other, equal_nan=True))
+    return bool(np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True))
+
+
+def _checksum(array: npt.NDArray[Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).tobytes()) if array.dtype != object else 0
 
 
 def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,11 @@ from refgeo.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.pair import Pair
 
 FEW, MANY = 1, 12
-"""So many points, with leading dimensions and without, for a law about how a function treats its arrays, and any other."""
+"""So many points, with leading dimensions and without, for circumstances, and for any other law."""
 _MANY_BLOCKS = 1100
 """More than a kernel has threads."""
 
-# What is compared ------------------------------------------------------------------------------------------------------
+# What is compared ----------------------------------------------------------------------------------------------------
 
 RETRACTION = Value(
     "retraction", OPERATIONS["retraction"], "a curve in the quotient with γ(0) = θ, γ'(0) = v", lambda *_: (),
@@ -49,7 +48,9 @@ TARGETS = (*VALUES.values(), RETRACTION)
 """All that a backend's functions give: of geodesics a result for each order."""
 
 
-def _call(trial: Trial, value: Value, point: Pair, vectors: list[Pair], t: float | None = None, **options: Any) -> Parts:
+def _call(
+    trial: Trial, value: Value, point: Pair, vectors: list[Pair], t: float | None = None, **options: Any
+) -> Parts:
     return trial.call(
         value.operation.name, *vectors, point=point, extra=value.extra(trial.case.t if t is None else t), **options
     )
@@ -71,7 +72,7 @@ def _is_small(case: Case) -> bool:
     return small and all(np.all((typical_size(x) > 0.01) & (typical_size(x) < 100.0)) for x in case.point)
 
 
-# Circumstances -----------------------------------------------------------------------------------------------------------
+# Circumstances -------------------------------------------------------------------------------------------------------
 
 
 def _any_memory_layout(trial: Trial, value: Value) -> Array:
@@ -129,16 +130,13 @@ def _remembers_nothing(trial: Trial, value: Value) -> Array:
     errors = [_difference(trial, value, trial.value(value, do="again"), plain, size)]
     if value is not RETRACTION:
         for group in value.operation.linear:  # one vector twice as long, twice the result
-            twice = [
-                2.0 * v if name in group else v for name, v in zip(value.operation.vectors, vectors, strict=True)
-            ]
+            twice = [2.0 * v if name in group else v for name, v in zip(value.operation.vectors, vectors, strict=True)]
             found = tuple(0.5 * part for part in _call(trial, value, case.point, twice))
             errors.append(_difference(trial, value, found, plain, size))
         for point, there, back, here in _same_values_elsewhere(trial, value):
             trial.value(value)
             with suppress(NotImplementedError, BackendFailure):
-                other = "mix" if case.metric == "inv" else "inv"
-                _call(trial, value, point, there, metric=other)
+                _call(trial, value, point, there, metric="mix" if case.metric == "inv" else "inv")
             found, expected = back(_call(trial, value, point, there)), _call(trial, value, case.point, here)
             errors.append(_difference(trial, value, found, expected, value.size(case.space, here, case.t)))
     if value.order != "exact":  # a geodesic from there may end before t
@@ -178,16 +176,14 @@ def _one_column(case: Case) -> bool:
 
 
 CIRCUMSTANCES: dict[str, tuple[Callable[[Trial, Value], Array], str]] = {
-    "any_memory_layout": (_any_memory_layout, "transposed, strided, reversed, expanded and read-only arrays are arrays, "
-                          "too"),
-    "remembers_nothing": (_remembers_nothing, "the result follows the arrays' contents, not their address, one factor "
-                          "alone, or norms"),
+    "any_memory_layout": (_any_memory_layout, "transposed, strided, expanded and read-only arrays are arrays"),
+    "remembers_nothing": (_remembers_nothing, "the result follows the contents of all arrays, not their address"),
     "loop_over_blocks": (_loop_over_blocks, "a batch gives what its blocks give one by one"),
     "many_blocks": (_many_blocks, f"a batch of {_MANY_BLOCKS:,} blocks gives each what it gives a few"),
 }  # fmt: skip
 
 
-# What types say ------------------------------------------------------------------------------------------------------------
+# What types say ------------------------------------------------------------------------------------------------------
 
 
 def _inputs(trial: Trial, value: Value, loss: int = 0, direction: int = 0) -> list[Pair]:
@@ -297,7 +293,7 @@ OF_TYPES: dict[str, tuple[Callable[[Trial, Value], Array], str, Callable[[Operat
 }
 
 
-# Curves ------------------------------------------------------------------------------------------------------------------
+# Curves --------------------------------------------------------------------------------------------------------------
 
 
 def _starts_at_the_point(trial: Trial, value: Value) -> Array:
@@ -355,7 +351,7 @@ def _geodesic_equation(trial: Trial, value: Value) -> Array:
     return beside(error * roundoff ** (1.0 / 3.0), np.asarray(trial.space.norm(trial.case.point)))  # in roundings
 
 
-# The register --------------------------------------------------------------------------------------------------------------
+# The register --------------------------------------------------------------------------------------------------------
 
 
 def _named(value: Value, law: str) -> str:
@@ -372,7 +368,7 @@ def _made() -> Iterator[Check]:
     ) -> Check:
         statement = statement if value.order is None else f"order {value.order}: {statement}"
         return Check(
-            _named(value, name), "law", value.operation, statement, partial(errors, value=value), value.loss,
+            _named(value, name), "law", value.operation, statement, lambda trial: errors(trial, value), value.loss,
             scale=scale, value=value, **more,
         )  # fmt: skip
 
@@ -383,7 +379,9 @@ def _made() -> Iterator[Check]:
             if not (exact and name == "many_blocks"):
                 of_metric = name == "remembers_nothing" and value is not RETRACTION
                 most = 1 if name == "many_blocks" else FEW
-                yield law(value, name, statement, errors, 2.0, applies=where, most=most, of_metric=of_metric, always=True)
+                yield law(
+                    value, name, statement, errors, 2.0, applies=where, most=most, of_metric=of_metric, always=True
+                )
         for name, (errors, statement, holds, scale) in OF_TYPES.items():
             if holds(value.operation):
                 yield law(value, name, statement, errors, scale, applies=_no_enclosure if exact else anywhere,

@@ -55,7 +55,7 @@ def _first(case: Case, operation: Operation) -> Pair:
 
 
 def _size(pair: Pair) -> float:
-    return float(np.hypot(*(np.linalg.norm(x) for x in pair)))
+    return float(np.hypot(np.linalg.norm(pair.G), np.linalg.norm(pair.H)))
 
 
 def _ratio(x: float, y: float) -> float:
@@ -199,7 +199,7 @@ def _confirmed(
     judge: Judge,
 ) -> str:  # fmt: skip
     """The interval in words, after fresh cases on either side of each of its ends; empty where these refute it."""
-    bounds = []
+    bounds: list[Interval | None] = []
     known = [(max(feature.value(case, operation), feature.least), case) for case in passing]
     cases = [(max(feature.value(case, operation), feature.least), case) for case in failing]
     for sign in (1.0, -1.0):  # the lower end, the upper one

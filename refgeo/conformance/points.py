@@ -170,6 +170,11 @@ class Points:
         return [*words, f"cases={[case]!r}"] if case is not None else words
 
     @property
+    def can_be_sent(self) -> bool:
+        """Whether another process can make the same points."""
+        return self.kind == "generated" or (self.kind == "checkpoint" and self._named)
+
+    @property
     def _named(self) -> bool:
         return self.options.get("checkpoint") is not None
 

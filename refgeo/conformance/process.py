@@ -145,7 +145,8 @@ class Process:
             except BackendError as error:  # it could be imported once, and cannot any more
                 raise Lost(str(error)) from None
         try:
-            return self._answered((request, arrays), timeout)
+            answer: Answer = self._answered((request, arrays), timeout)
+            return answer
         except TimeoutError:
             self.close()
             raise Slow(f"did not return within {timeout:g} s (--timeout)") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -115,13 +115,13 @@ class Recipe:
         found = re.fullmatch(r"(?:((?:\d+\.)*\d+)-)?(\d+)x(\d+)x(\d+)", shape)
         if not found:
             return None
-        recipe = cls(tuple(map(int, (found[1] or "").split("."))) if found[1] else (), tuple(map(int, found.groups()[1:])))  # type: ignore[arg-type]
+        n, m, h = (int(size) for size in found.groups()[1:])
+        recipe = cls(tuple(map(int, found[1].split("."))) if found[1] else (), (n, m, h))
         for word in words:
             change = _parsed(word)
             if change is None:
                 return None
             recipe = replace(recipe, **change)
-        n, m, h = recipe.sizes
         return recipe if 0 < h <= min(n, m) and min(recipe.batch, default=1) > 0 and recipe.possible else None
 
     @property
@@ -233,7 +233,9 @@ def _repaired(recipe: Recipe) -> Recipe:
         recipe = replace(recipe, conditions=(1.0, 1.0))
     if recipe.point == "twins" and n != m:
         recipe = replace(recipe, sizes=(6, 6, 3))
-    if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(recipe.batch) < 1:
+    if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(
+        recipe.batch
+    ) < 1:
         recipe = replace(recipe, batch=(3,))
     return recipe
 
@@ -271,9 +273,10 @@ def build(recipe: Recipe, metric: str, dtype: str, seed: int, relaxation: float 
 def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     batch, (n, m, h) = recipe.batch, recipe.sizes
     if recipe.point.endswith("identity"):
-        G, H = (np.tile(np.eye(rows, h) * np.linspace(2.0, 1.0, h), (*batch, 1, 1)) for rows in (n, m))
+        factors: list[Any] = [np.tile(np.eye(rows, h) * np.linspace(2.0, 1.0, h), (*batch, 1, 1)) for rows in (n, m)]
     else:
-        G, H = (_factor(rng, recipe, rows, k) for rows, k in zip((n, m), recipe.conditions, strict=True))
+        factors = [_factor(rng, recipe, rows, k) for rows, k in zip((n, m), recipe.conditions, strict=True)]
+    G, H = factors
     if recipe.point == "padded":
         for factor in (G, H):
             factor[..., 0, :] = 0.0
@@ -282,7 +285,7 @@ def _point(recipe: Recipe, rng: np.random.Generator) -> Pair:
     if recipe.point.endswith("balanced"):
         G, H = Pair(G, H).balanced()[0]
     if recipe.point.startswith("near-"):
-        G, H = (factor * (1.0 + 2.0**-24 * rng.standard_normal(factor.shape)) + 2.0**-24 * rng.standard_normal(factor.shape) for factor in (G, H))
+        G, H = (x + 2.0**-24 * (x + 1.0) * rng.standard_normal(x.shape) for x in (G, H))
     sizes: list[Any] = list(SCALES[recipe.scale])
     if recipe.scale == "blocks":
         steps = np.resize([1.0, 1e-6, 1e3, 1e-2], int(np.prod(batch))).reshape(*batch, 1, 1)

@@ -19,7 +19,6 @@ from refgeo.conformance.contract import CONTRACT, SEEN, seen
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
-from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report, Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.side_by_side import Elsewhere, shares, together
@@ -155,7 +154,7 @@ def check(
     jobs = None if jobs is None else integer("jobs", jobs)
     loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     searching = cases is None and not laws_only and where.kind == "generated" and searches
-    several = chosen and cases is None and where.kind == "generated" and loaded.has_own_process
+    several = chosen and cases is None and where.can_be_sent and loaded.has_own_process
     here, *elsewhere = shares(wanted, jobs if several else 1)
     progress = progress or no_progress
     with ExitStack() as stack:
@@ -255,12 +254,12 @@ class Run:
             return None  # other calls have been watched
         if one.kind == "law" and not (case.plain and case.is_usual):
             return None
+        large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape))
+        if limited and one.most is not None and self._tried[tried] >= one.most:
+            return None
         if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
             case = case.blocks(2)
-        large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape))
         if limited and case.entries > LARGE and self._large[large] > 1:
-            return None
-        if limited and one.most is not None and self._tried[tried] >= one.most:
             return None
         if not (one.applies(case) and np.all(one.decisive(case))):
             return None
@@ -326,9 +325,7 @@ class Run:
                 found = Diagnosis(f"{NO_DIAGNOSIS}: {self._seen(row)}")
         except CANNOT_TELL:  # an explanation decides nothing
             return row
-        return replace(
-            row, diagnosis=found.text, yours=found.yours, expected=found.expected, differs=found.differs
-        )
+        return replace(row, diagnosis=found.text, yours=found.yours, expected=found.expected, differs=found.differs)
 
     def _outcomes(self, tally: Tally) -> tuple[list[Case], list[Case]]:
         """The decisive cases that gave numbers: wrong ones, and right ones."""

@@ -1,4 +1,4 @@
-"""Metrics side by side: other processes of the referee, each with a process of the backend's own, judge some of them."""
+"""Metrics side by side: other processes of the referee, with processes of the backend's own, judge some of them."""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ class Tally:
     def at(self, case: Case, error: float) -> Measurement:
         """A measurement for a case as a whole."""
         decisive = bool(np.all(self.check.decisive(case)))
-        return Measurement(case.name, (), float(np.max(case.condition, initial=1.0)), error, 1.0, 1.0, decisive, case.oddity)
+        return Measurement(
+            case.name, (), float(np.max(case.condition, initial=1.0)), error, 1.0, 1.0, decisive, case.oddity
+        )
 
     def add(self, case: Case, relative: Array, trouble: str, unjudged: str, enclosed: Array | bool = False) -> None:
         """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""

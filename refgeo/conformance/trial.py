@@ -79,8 +79,8 @@ class Trial:
         point = self.case.point if point is None else point
         watched = not options
         parts, observed = self.backend.call(
-            function, options.pop("metric", self.case.metric), self.arrays(point, *vectors), extra, operation.shapes(point),
-            decisive=self.decisive, **options,
+            function, options.pop("metric", self.case.metric), self.arrays(point, *vectors), extra,
+            operation.shapes(point), decisive=self.decisive, **options,
         )  # fmt: skip
         if watched:
             self.watch(operation, self.case, observed)
