@@ -926,7 +926,8 @@ def test_combinations_are_what_arrays_are(kept):
     for _ in range(2):
         for one, right in zip(needed, expected, strict=True):
             assert np.allclose(one[:], right, rtol=0, atol=10 * tolerance)
-            assert np.array_equal(one[7:99_000], one[:][7:99_000])
+            # not bit for bit: how a product of matrices is summed depends on its shape, and on the processor
+            assert np.allclose(one[7:99_000], one[:][7:99_000], rtol=0, atol=tolerance)
             assert norm(one) == pytest.approx(np.linalg.norm(right), rel=tolerance)
             assert one @ needed[0] == pytest.approx(right @ expected[0], rel=1e-4, abs=1e-9)
         assert span.is_full

@@ -126,7 +126,8 @@ def test_a_process_that_is_lost_is_an_error(monkeypatch):
 def test_what_goes_wrong_there_is_said_here():
     points = Points.chosen("quick", "float64", 0, 0.0)
     backend = "refgeo.formulas", "formulas", 1.0, {}
-    other = Elsewhere("refgeo.conformance.run:judged", 0, backend, ["nonsense"], ["inv"], points)
+    other = Elsewhere()
+    other.begin(0, "refgeo.conformance.run:judged", backend, ["nonsense"], ["inv"], points)
     with other, pytest.raises(KeyError, match="nonsense"):
         other.result()
 

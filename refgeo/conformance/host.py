@@ -25,6 +25,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -342,39 +343,26 @@ class Host:
         return found
 
     def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        """Two calls, with the arrays and with their halves, alone and then at once in threads, several times."""
-        halves = [[array, 0.5 * array] for array in arrays]
-        inputs = [[half[k] for half in halves] for k in (0, 1)]
-        outcomes: list[list[Arrays]] = [[], []]
-        errors: list[BaseException] = []
+        """Calls with the arrays and with their halves at once, in two threads, several times."""
         start = threading.Barrier(2)
 
-        def work(k: int) -> None:
-            try:
-                for _ in range(request["times"]):
-                    given = [np.array(array) for array in inputs[k]]
-                    start.wait()
-                    result = self._apply(request, self._convert(given))
-                    arrays = [self._back(part) for part in members(result, len(request["shapes"]))]
-                    outcomes[k].append(_checked(arrays, request["shapes"]))
-            except BaseException as error:
-                errors.append(error)
-                start.abort()
+        def calls(factor: float) -> Arrays:
+            parts: Arrays = []
+            start.wait()
+            for _ in range(request["times"]):
+                result = self._apply(request, self._convert([factor * array for array in arrays]))
+                found = [self._back(part) for part in members(result, len(request["shapes"]))]
+                parts += _checked(found, request["shapes"])
+            return parts
 
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
-            threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in (0, 1)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(2) as threads:
+                both = list(threads.map(calls, (1.0, 0.5)))
         finally:
             sys.setswitchinterval(interval)
-        if errors:
-            real = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
-            raise (real or errors)[0]
-        return {"status": "done", "notes": {}}, [part for runs in outcomes for parts in runs for part in parts]
+        return {"status": "done", "notes": {}}, [part for parts in both for part in parts]
 
     def _search(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """A whole sharpness routine on a diagonal network."""

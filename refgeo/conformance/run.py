@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType, NoneType
 from typing import Any
 
 import numpy as np
@@ -152,25 +153,22 @@ def check(
             "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
         )
     jobs = None if jobs is None else integer("jobs", jobs)
-    loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
     searching = cases is None and not laws_only and where.kind == "generated" and searches
-    several = chosen and cases is None and where.can_be_sent and loaded.has_own_process
-    here, *elsewhere = shares(wanted, jobs if several else 1)
+    sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent
+    here, *elsewhere = shares(wanted, jobs if chosen and cases is None and sendable else 1)
     progress = progress or no_progress
     with ExitStack() as stack:
         stack.enter_context(one_thread())  # a process of a backend and one of ours are at work already
+        others = [stack.enter_context(Elsewhere()) for _ in elsewhere]
+        loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
         if loaded is not backend:
             stack.callback(loaded.close)
-        names = [one.name for one in chosen]
-        others = [
-            stack.enter_context(
-                Elsewhere(
-                    "refgeo.conformance.run:judged", sum(len(list(where.cases(metric))) for metric in share),
-                    (loaded.spec, loaded.name, loaded.timeout, loaded.described), names, share, where,
-                )
-            )
-            for share in elsewhere
-        ]  # fmt: skip
+        if not loaded.has_own_process:
+            here, others = wanted, []
+        known = loaded.spec, loaded.name, loaded.timeout, loaded.described
+        for other, share in zip(others, elsewhere, strict=False):
+            total = sum(len(list(where.cases(metric))) for metric in share)
+            other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in chosen], share, where)
         run = Run(loaded, chosen, here, where, together(progress, others), laws_only)
         if where.kind == "fuzz":
             from refgeo.conformance.fuzz import search

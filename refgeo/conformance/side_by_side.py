@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -29,12 +31,7 @@ def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
 class Elsewhere:
     """A function that runs in another process, and tells how far it is.
 
-    Parameters
-    ----------
-    function : str
-        ``module:function``, called with a function ``progress(done, total, what)`` and the arguments.
-    total : int
-        How much it will do.
+    The process starts at once, and imports what it needs while others are at work.
 
     Attributes
     ----------
@@ -42,10 +39,16 @@ class Elsewhere:
         How much it has done, of how much.
     """
 
-    def __init__(self, function: str, total: int, *arguments: Any) -> None:
-        self.done, self.total = 0, total
+    def __init__(self) -> None:
+        self.done = self.total = 0
         self._result: tuple[Any] | None = None
-        self._child = Child("refgeo.conformance.side_by_side:run", function, *arguments)
+        self._child = Child("refgeo.conformance.side_by_side:run")
+
+    def begin(self, total: int, function: str, *arguments: Any) -> None:
+        """Run ``module:function``, with a function ``progress(done, total, what)`` and the arguments."""
+        self.total = total
+        with contextlib.suppress(OSError):  # it has ended, as whoever asks for its result will hear
+            self._child.line.send((function, arguments))
 
     def __enter__(self) -> Elsewhere:
         return self
@@ -96,11 +99,11 @@ def together(progress: Callable[[int, int, str], None], others: Sequence[Elsewhe
     return show
 
 
-def run(line: Connection, function: str, *arguments: Any) -> None:
+def run(line: Connection) -> None:
     """What the other process does; what goes wrong goes back."""
-    import importlib
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the backend's process is ended, too
+    importlib.import_module("refgeo.conformance.run")  # which takes as long as many a check
+    function, arguments = line.recv()
     module, _, name = function.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)(lambda done, total, what: line.send(done), *arguments)

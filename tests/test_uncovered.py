@@ -1,0 +1,95 @@
+"""Lines that no decisive call has reached are named, and no others."""
+
+import re
+
+import refgeo as rg
+from refgeo.cli import main
+
+BODY = """
+import numpy as np
+from refgeo import formulas
+
+
+def never_called():
+    return 1
+
+
+def helper(x):
+    return 2 * x
+
+
+def inner_product(metric, G, *a):
+    if G.shape[-1] == 777:
+        G = helper(G)
+        print("never here")
+    if metric not in ("inv", "mix"):
+        raise NotImplementedError
+    try:
+        found = formulas.inner_product(metric, G, *a)
+    except np.linalg.LinAlgError:
+        raise
+    if metric == "mix":
+        return found
+    for _ in range(0):
+        found = -found
+    return found
+
+
+if __name__ == "__main__":
+    never_called()
+"""
+
+
+def report_of(tmp_path, **options):
+    file = tmp_path / "mine.py"
+    file.write_text(BODY)
+    return rg.check(str(file), checks=["inner_product"], **options)
+
+
+def numbers(tmp_path, pattern):
+    lines = (tmp_path / "mine.py").read_text().splitlines()
+    return {i for i, line in enumerate(lines, 1) if re.search(pattern, line)}
+
+
+def named(report):
+    return {i for ranges in report.not_run.values() for a, b in ranges for i in range(a, b + 1)}
+
+
+def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
+    report = report_of(tmp_path, cases=["5x4x2", "3-5x4x3"])
+    assert named(report) == numbers(tmp_path, r"helper\(G\)|never here|-found")
+    assert report.passed
+    assert not report.passed_strictly
+    assert report.missing.startswith("mine.py:")
+
+
+def test_processes_add_up(tmp_path):
+    assert named(report_of(tmp_path)) == named(report_of(tmp_path, jobs=1, cases=["5x4x2"]))
+
+
+def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy as np\nfrom refgeo import formulas\n\n\ndef horizontal_projection(metric, G, *a):\n"
+        "    if np.linalg.cond(G) > 1e5:\n        G = 1.0 * G\n    return formulas.horizontal_projection(metric, G, *a)\n"
+    )
+    report = rg.check(str(file), checks=["horizontal_projection"], metrics=["inv"], cases=["5x4x2", "5x4x2/k1e+06"])
+    assert named(report) == {7}
+
+
+def test_it_is_printed_written_and_strict(tmp_path, capsys):
+    report_of(tmp_path, cases=["5x4x2"])
+    file, page = tmp_path / "mine.py", tmp_path / "r.html"
+    few = ["--checks", "inner_product", "--case", "5x4x2", "--quiet"]
+    assert main(["check", str(file), *few, "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^not run    mine.py:\d", out, flags=re.M)
+    assert main(["check", str(file), *few, "--strict"]) == 1
+    assert "<mark>" in page.read_text()
+    assert rg.check(str(file), checks=["inner_product"], cases=["5x4x2"]).to_dict()["not_run"][0]["file"] == str(file)
+
+
+def test_an_object_has_no_file():
+    from helpers import backend
+
+    assert rg.check(backend(), checks=["inner_product"], cases=["5x4x2"]).not_run == {}
