@@ -86,7 +86,8 @@ def test_it_is_printed_written_and_strict(tmp_path, capsys):
     assert re.search(r"^not run    mine.py:\d", out, flags=re.M)
     assert main(["check", str(file), *few, "--strict"]) == 1
     assert "<mark>" in page.read_text()
-    assert rg.check(str(file), checks=["inner_product"], cases=["5x4x2"]).to_dict()["not_run"][0]["file"] == str(file)
+    report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"])
+    assert report.to_dict()["not_run"][0]["file"] == str(file)
 
 
 def test_an_object_has_no_file():
