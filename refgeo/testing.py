@@ -39,7 +39,8 @@ from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose
 from refgeo.conformance.points import given_case
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.report import Report, Verdict
+from refgeo.conformance.report import Report
+from refgeo.conformance.rows import Verdict
 from refgeo.conformance.run import CHECKS, check, chosen_checks
 from refgeo.conformance.trial import Trial
 from refgeo.metrics.pair import pair_metric

@@ -8,7 +8,7 @@ from helpers import FUNCTIONS, backend, sampled
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 
 SOME = ["1x5x1", "7x4x1/k3", "5x4x2/k3/t1", "4x4x4", "10x9x4/k10", "2-6x7x2"]
 

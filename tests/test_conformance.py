@@ -11,7 +11,7 @@ from helpers import FUNCTIONS, backend, sampled
 import refgeo as rg
 from refgeo import exact, formulas
 from refgeo.conformance import Backend, BackendError
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 from refgeo.conformance.run import CHECKS
 from refgeo.operations import OPERATIONS, VALUES
 

@@ -6,7 +6,7 @@ from helpers import backend, sampled
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 
 
 def wrong_for_whole_numbers(metric, G, H, v_G, v_H):

@@ -10,7 +10,7 @@ from helpers import sampled
 import refgeo as rg
 from refgeo.cli import main
 from refgeo.conformance import BackendError
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 
 MISDEEDS = {
     "exit": "os._exit(0)",

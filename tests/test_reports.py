@@ -17,7 +17,7 @@ import refgeo as rg
 from refgeo import formulas
 from refgeo.conformance import report as report_module
 from refgeo.conformance.render.terminal import show
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 
 SOME = ["10x9x4/k1", "10x9x4/k3", "10x9x4/k1e+06", "4-25x24x6/k3"]
 

@@ -8,8 +8,8 @@ import pytest
 
 import refgeo as rg
 from refgeo import diagonal
-from refgeo.conformance import searches
-from refgeo.conformance.report import Verdict
+from refgeo.conformance import routine, searches
+from refgeo.conformance.rows import Verdict
 
 
 def ours(metric, problem, G, H, rho, order):
@@ -57,7 +57,7 @@ def test_model_steps_stay_horizontal_and_in_the_ball(order, seed):
     """At the minimum all directions are alike, and model steps magnify rounding: 9e-7 of ρ at seed 4, once."""
     net = next(net for net in searches.networks("quick", seed) if len(net.u) == 4)
     point, space = rg.Pair(net.u[:, None, None], net.v[:, None, None]), rg.MixedMetric()
-    problem = searches.Problem(net.X, net.y, list, np.asarray)
+    problem = routine.Problem(net.X, net.y, list, np.asarray)
     for rho in (1e-4, 1e-3, 1e-2):
         _, steps = ours("mix", problem, *point, rho, order)
         xi, at = rg.Pair(*steps), space.at(point)

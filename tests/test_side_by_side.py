@@ -11,7 +11,7 @@ import pytest
 import refgeo as rg
 from refgeo.conformance import process, side_by_side
 from refgeo.conformance.points import Points
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 from refgeo.conformance.side_by_side import Elsewhere
 
 CHECKS = ["inner_product"]

@@ -71,7 +71,8 @@ def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import numpy as np\nfrom refgeo import formulas\n\n\ndef horizontal_projection(metric, G, *a):\n"
-        "    if np.linalg.cond(G) > 1e5:\n        G = 1.0 * G\n    return formulas.horizontal_projection(metric, G, *a)\n"
+        "    if np.linalg.cond(G) > 1e5:\n        G = 1.0 * G\n"
+        "    return formulas.horizontal_projection(metric, G, *a)\n"
     )
     report = rg.check(str(file), checks=["horizontal_projection"], metrics=["inv"], cases=["5x4x2", "5x4x2/k1e+06"])
     assert named(report) == {7}

@@ -16,7 +16,7 @@ from refgeo.cli import main
 from refgeo.conformance import vectors
 from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.recipes import Recipe, build
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 from refgeo.conformance.vectors import VectorFileError
 from refgeo.operations import VALUES
 

@@ -11,7 +11,7 @@ from helpers import backend, sampled
 import refgeo as rg
 from refgeo import formulas
 from refgeo.cli import main
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 from refgeo.operations import OPERATIONS
 
 HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import formulas\n"

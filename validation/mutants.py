@@ -25,7 +25,7 @@ from refgeo import formulas
 from refgeo.conformance.places import FEATURES
 from refgeo.conformance.points import given_case
 from refgeo.conformance.recipes import generated
-from refgeo.conformance.report import Verdict
+from refgeo.conformance.rows import Verdict
 from refgeo.operations import OPERATIONS
 from refgeo.pair import Pair
 

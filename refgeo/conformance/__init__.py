@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from refgeo.conformance.backend import Backend
     from refgeo.conformance.host import BackendError
     from refgeo.conformance.reading import Formula, read
-    from refgeo.conformance.report import Report, Row, Verdict
+    from refgeo.conformance.report import Report
+    from refgeo.conformance.rows import Row, Verdict
     from refgeo.conformance.run import check
 
 __all__ = ["Backend", "BackendError", "Formula", "Report", "Row", "Verdict", "check", "read", "vectors"]
@@ -25,8 +26,8 @@ __getattr__, __dir__ = deferred(
         "BackendError": "host",
         "Formula": "reading",
         "Report": "report",
-        "Row": "report",
-        "Verdict": "report",
+        "Row": "rows",
+        "Verdict": "rows",
         "check": "run",
         "read": "reading",
     },

@@ -79,8 +79,6 @@ class Check:
         Of u: below 1 where differences are taken.
     applies : callable
         Whether a case is one for this check.
-    needs : tuple of str
-        Further functions of the backend that the check uses.
     value : Value, optional
         What a value check, or a law of conduct about it, is about.
     most : int or None
@@ -102,7 +100,6 @@ class Check:
     scale: float = 1.0
     roundoff_power: float = 1.0
     applies: Callable[[Case], bool] = anywhere
-    needs: tuple[str, ...] = ()
     value: Value | None = None
     most: int | None = None
     always: bool = False

@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo import files
+from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.uncovered import Coverage
 
 Arrays = list[npt.NDArray[Any]]
@@ -119,8 +120,6 @@ def as_backend(implementation: Any, functions: list[str]) -> Any:
     name = getattr(implementation, "__name__", "")
     if name in functions:
         return SimpleNamespace(**{name: implementation})
-    from refgeo.conformance.searches import plain_routine
-
     return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
 
 
@@ -366,17 +365,20 @@ class Host:
 
     def _search(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """A whole sharpness routine on a diagonal network."""
-        from refgeo.conformance.searches import call_routine
-
-        function, given = getattr(self.implementation, request["function"]), arrays
-        arrays = [np.array(array) for array in arrays]
-        value, perturbation, calls = call_routine(function, request, arrays, self._convert, self._back)
-        changed = [i for i, (old, new) in enumerate(zip(given, arrays, strict=True)) if not _same(old, new)]
-        parts = [
-            _real(np.asarray(value), ()),
-            *(_real(self._back(x), a.shape) for x, a in zip(perturbation, arrays[:2], strict=True)),
-        ]
-        return {"status": "done", "notes": {"calls": calls, "changed": changed}}, parts
+        given = [np.array(array) for array in arrays]
+        G, H, X, y = given
+        problem, (rho, order) = Problem(X, y, self._convert, self._back, G.dtype), request["extra"]
+        function = getattr(self.implementation, request["function"])
+        found = function(request["metric"], problem, *self._convert([G, H]), rho, order)
+        try:
+            value, steps = members(found, 2)
+            step_G, step_H = members(steps, 2)
+        except Unusable:
+            raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
+        changed = [i for i, (old, new) in enumerate(zip(arrays, given, strict=True)) if not _same(old, new)]
+        steps = [_real(self._back(x), array.shape) for x, array in ((step_G, G), (step_H, H))]
+        notes = {"calls": problem.calls, "changed": changed}
+        return {"status": "done", "notes": notes}, [_real(np.asarray(value), ()), *steps]
 
     def _apply(self, request: dict[str, Any], arrays: list[Any]) -> Any:
         chosen = [arrays[i] for i in request["order"]]

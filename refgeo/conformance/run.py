@@ -20,7 +20,8 @@ from refgeo.conformance.contract import CONTRACT, SEEN, seen
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
-from refgeo.conformance.report import Report, Row, Verdict
+from refgeo.conformance.report import Report
+from refgeo.conformance.rows import Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # its modules load where they are used: optimize takes longer than the rest of a short run
 
 from refgeo import diagonal
@@ -29,7 +28,7 @@ from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend, BackendFailure, Observed
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.report import ABSENT, EVERY, Measurement, Row, Verdict
+from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
@@ -81,68 +80,6 @@ class Network:
         """L(β + shift) − L(β), without subtracting the losses."""
         r, moved = self.X @ (self.u * self.v) - self.y, self.X @ shift
         return float(2.0 * r @ moved + moved @ moved)
-
-
-class Problem:
-    """What a routine is given beside the parameters.
-
-    Attributes
-    ----------
-    X, y : ndarray
-        Of the loss ‖X(u ⊙ v) − y‖², for those who would rather look than differentiate.
-    calls : int
-        How often the loss has been evaluated.
-    """
-
-    def __init__(
-        self,
-        X: Array,
-        y: Array,
-        convert: Callable[[list[Any]], list[Any]],
-        back: Callable[[Any], Any],
-        dtype: npt.DTypeLike = np.float64,
-    ) -> None:
-        self.X, self.y, self.calls = X, y, 0
-        self._convert, self._back, self._dtype = convert, back, dtype
-
-    def value_and_grad(self, G: Any, H: Any) -> tuple[float, tuple[Any, Any]]:
-        """The loss and its gradient at (G, H), in the backend's kind of array."""
-        self.calls += 1
-        u, v = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
-        r = self.X @ (u * v).ravel() - self.y
-        slope = (2.0 * self.X.T @ r).reshape(u.shape)
-        first, second = self._convert([(slope * x).astype(self._dtype) for x in (v, u)])
-        return float(r @ r), (first, second)
-
-
-def plain_routine(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function(value_and_grad, params, metric, rho)`` as the protocol's ``sharpness``; params is the tuple (G, H)."""
-
-    def sharpness(metric: str, problem: Problem, G: Any, H: Any, rho: float, order: Any) -> Any:
-        return function(lambda params: problem.value_and_grad(*params), (G, H), metric, rho)
-
-    return sharpness
-
-
-def call_routine(
-    function: Callable[..., Any],
-    request: dict[str, Any],
-    arrays: list[Any],
-    convert: Callable[[list[Any]], list[Any]],
-    back: Callable[[Any], Any],
-) -> tuple[Any, tuple[Any, Any], int]:
-    """Call a backend's ``sharpness``: the value, the perturbation and the number of evaluations."""
-    from refgeo.conformance.host import Unusable, members
-
-    G, H, X, y = arrays
-    problem = Problem(X, y, convert, back, G.dtype)
-    rho, order = request["extra"]
-    found = function(request["metric"], problem, *convert([G, H]), rho, order)
-    try:
-        value, steps = members(found, 2)
-        return value, tuple(members(steps, 2)), problem.calls
-    except Unusable:
-        raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
 
 
 def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from refgeo.conformance.backend import BackendFailure, Exhausted, NotCalled, Swa
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
 from refgeo.conformance.contract import Breach
-from refgeo.conformance.report import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict, counted
+from refgeo.conformance.rows import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict, counted
 from refgeo.conformance.trial import Trial
 
 NO_REFERENCE = "no reference value"
@@ -20,6 +20,14 @@ NO_REFERENCE = "no reference value"
 
 def _places(found: list[tuple[Measurement, str]]) -> str:
     return found[0][0].case + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+
+
+Event = tuple[Measurement, str]
+"""Where, and what happened."""
+
+
+def _told(found: list[Event]) -> str:
+    return f"{found[0][1]} ({_places(found)})"
 
 
 @dataclass
@@ -31,18 +39,11 @@ class Tally:
     check : Check
     metric, dtype : str
     measurements : list of Measurement
-    troubles, breakdowns : list of (Measurement, what the backend did)
-        Unusable results on decisive points, and on the others.
-    exhausted : list of (Measurement, in words)
-        Time or memory that ran out, where they may.
-    breaches : list of (Measurement, in words)
-        Of the contract.
-    refusals, not_called : list of (Measurement, why)
-        Cases for which the backend raised NotImplementedError; and those that it was not asked any more.
-    swallowed : list of (Measurement, what it handled)
-        Cases for which it raised NotImplementedError in the place of another exception.
-    unevaluated : list of (Measurement, why)
-        Cases where the referee could not use what came: a point that lacks rank, for example.
+    events : dict of list of (Measurement, in words)
+        What came in the place of a number, by its kind: "trouble" and "breakdown" (unusable results on decisive points,
+        and on the others), "breach" (of the contract), "exhausted" (time or memory that ran out, where they may),
+        "refused" (NotImplementedError), "swallowed" (NotImplementedError in the place of another exception), "not
+        called" any more, "unevaluated" (the referee could not use what came: a point that lacks rank, for example).
     absent : str
         The function that is missing.
     not_judged : Counter of str
@@ -55,49 +56,42 @@ class Tally:
     metric: str
     dtype: str
     measurements: list[Measurement] = field(default_factory=list)
-    troubles: list[tuple[Measurement, str]] = field(default_factory=list)
-    breakdowns: list[tuple[Measurement, str]] = field(default_factory=list)
-    breaches: list[tuple[Measurement, str]] = field(default_factory=list)
-    exhausted: list[tuple[Measurement, str]] = field(default_factory=list)
-    refusals: list[tuple[Measurement, str]] = field(default_factory=list)
-    not_called: list[tuple[Measurement, str]] = field(default_factory=list)
-    swallowed: list[tuple[Measurement, str]] = field(default_factory=list)
-    unevaluated: list[tuple[Measurement, str]] = field(default_factory=list)
+    events: defaultdict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     absent: str = ""
     not_judged: Counter[str] = field(default_factory=Counter)
     remark: str = ""
 
     def run(self, trial: Trial) -> None:
         """Put one case to the backend."""
-        missing = [name for name in self.check.needs if not trial.backend.provides(name)]
-        if missing:
-            self.absent = missing[0]
-            return
-        trial.decisive = bool(np.any(self.check.decisive(trial.case)))
+        case = trial.case
+        trial.decisive = bool(np.any(self.check.decisive(case)))
         try:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
                 errors = self.check.errors(trial)
-                self.add(trial.case, errors, "returned NaN or infinity", NO_REFERENCE, trial.enclosed)
+                self.add(case, errors, "returned NaN or infinity", NO_REFERENCE, trial.enclosed)
         except NotCalled as error:
-            self.not_called.append((self.at(trial.case, np.inf), str(error)))
+            self._note("not called", case, error)
         except Swallowed as error:
-            must = bool(np.all(self._expected(trial.case)) and np.all(self._known(trial.case)))
-            (self.swallowed if must else self.refusals).append((self.at(trial.case, np.inf), str(error)))
+            must = bool(np.all(self._expected(case)) and np.all(self._known(case)))
+            self._note("swallowed" if must else "refused", case, error)
         except NotImplementedError as error:
-            self.refusals.append((self.at(trial.case, np.inf), str(error)))
+            self._note("refused", case, error)
         except Breach as breach:
-            self.breaches.append((self.at(trial.case, 1.0), str(breach)))
+            self._note("breach", case, breach, 1.0)
         except Exhausted as failure:
-            self.exhausted.append((self.at(trial.case, np.inf), str(failure)))
+            self._note("exhausted", case, failure)
         except BackendFailure as failure:
             # A failure where values can be expected; where none can in some block, the others go unjudged with it:
             # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
-            expected, known = self._expected(trial.case), self._known(trial.case)
+            expected, known = self._expected(case), self._known(case)
             errors = np.where(expected, np.inf if expected.all() and known.all() else np.nan, np.inf)
-            reason = f"at {trial.case.name}, where the whole batch failed for an ill-conditioned block ({failure})"
-            self.add(trial.case, np.where(known, errors, np.nan), str(failure), reason if known.all() else NO_REFERENCE)
+            reason = f"at {case.name}, where the whole batch failed for an ill-conditioned block ({failure})"
+            self.add(case, np.where(known, errors, np.nan), str(failure), reason if known.all() else NO_REFERENCE)
         except Exception as error:  # of the referee's own mathematics, at numbers that it cannot use
-            self.unevaluated.append((self.at(trial.case, np.inf), f"{type(error).__name__}: {error}"))
+            self._note("unevaluated", case, f"{type(error).__name__}: {error}")
+
+    def _note(self, kind: str, case: Case, what: object, error: float = np.inf) -> None:
+        self.events[kind].append((self._at(case, error), str(what)))
 
     def _expected(self, case: Case) -> Array:
         """Where there must be some result."""
@@ -114,64 +108,51 @@ class Tally:
     def saw(self, case: Case, breach: str | None) -> None:
         """Count a call that kept the contract, or broke it."""
         if breach is not None:
-            self.breaches.append((self.at(case, 1.0), breach))
+            self._note("breach", case, breach, 1.0)
         else:
-            self.measurements.append(self.at(case, 0.0))
+            self.measurements.append(self._at(case, 0.0))
 
-    def at(self, case: Case, error: float) -> Measurement:
+    def _at(self, case: Case, error: float) -> Measurement:
         """A measurement for a case as a whole."""
-        decisive = bool(np.all(self.check.decisive(case)))
-        return Measurement(
-            case.name, (), float(np.max(case.condition, initial=1.0)), error, 1.0, 1.0, decisive, case.oddity
-        )
+        decisive, condition = bool(np.all(self.check.decisive(case))), float(np.max(case.condition, initial=1.0))
+        return Measurement(case.name, (), condition, error, 1.0, 1.0, decisive, case.oddity)
 
     def add(self, case: Case, relative: Array, trouble: str, unjudged: str, enclosed: Array | bool = False) -> None:
         """The relative errors of every block; `trouble` is what an infinite one means, `unjudged` what NaN does."""
-        relative = np.broadcast_to(relative, case.point.block_shape)
+        shape = case.point.block_shape
+        relative, enclosed = np.broadcast_to(relative, shape), np.broadcast_to(enclosed, shape)
         numbers = (case.condition, relative, self.check.attainable(case), self.check.unit(case))
-        enclosed = np.broadcast_to(enclosed, case.point.block_shape)
         decisive = np.where(np.isinf(relative), self._expected(case), self.check.decisive(case))
         lost = []
-        for block in np.ndindex(case.point.block_shape):
-            condition, error, attainable, gram = (float(number[block]) for number in numbers)
-            if np.isnan(error):
+        for block in np.ndindex(shape):
+            if np.isnan(relative[block]):
                 self.not_judged[unjudged] += 1
                 continue
+            condition, error, attainable, gram = (float(number[block]) for number in numbers)
             one = Measurement(
                 case.name, block, condition, error, attainable, gram, bool(decisive[block]), case.oddity,
                 bool(enclosed[block]), case.dtype,
             )  # fmt: skip
             self.measurements.append(one)
-            lost += [one] if np.isinf(error) else []
-        if lost:
-            hit = [one for one in lost if one.decisive]
-            if hit:
-                self.troubles.append((hit[0], trouble))
-            else:
-                self.breakdowns.append((max(lost, key=lambda one: one.condition), trouble))
+            lost += [one] if np.isinf(one.relative_error) else []
+        hit = [one for one in lost if one.decisive]
+        if hit:
+            self.events["trouble"].append((hit[0], trouble))
+        elif lost:
+            self.events["breakdown"].append((max(lost, key=lambda one: one.condition), trouble))
 
     def absorb(self, other: Tally) -> None:
         """Add what another tally of the same check has seen."""
-        for mine, theirs in (
-            (self.measurements, other.measurements),
-            (self.troubles, other.troubles),
-            (self.breakdowns, other.breakdowns),
-            (self.exhausted, other.exhausted),
-            (self.refusals, other.refusals),
-            (self.swallowed, other.swallowed),
-            (self.unevaluated, other.unevaluated),
-            (self.not_called, other.not_called),
-        ):
-            mine.extend(theirs)  # type: ignore[arg-type]
+        self.measurements += other.measurements
+        for kind, events in other.events.items():
+            self.events[kind] += events
         self.absent = other.absent
         self.not_judged.update(other.not_judged)
 
     @property
     def has_seen(self) -> bool:
         """Whether there is anything to say."""
-        found = self.measurements or self.refusals or self.swallowed or self.unevaluated
-        found = found or self.not_called or self.exhausted or self.breaches
-        return bool(found or self.absent or self.not_judged)
+        return bool(self.measurements or any(self.events.values()) or self.absent or self.not_judged)
 
     @property
     def decisive(self) -> list[Measurement]:
@@ -208,7 +189,10 @@ class Tally:
         failure where the function has given results at other points.
         """
         has_results = any(np.isfinite(one.relative_error) for one in self.measurements)
-        return [*self.troubles, *(self.swallowed if has_results and self.check.kind != "contract" else ())]
+        return [
+            *self.events["trouble"],
+            *(self.events["swallowed"] if has_results and self.check.kind != "contract" else ()),
+        ]
 
     def row(self) -> Row:
         """The row of the report; without a diagnosis."""
@@ -244,7 +228,7 @@ class Tally:
 
     def _example(self) -> Measurement | None:
         beyond = [one for one in self.doubtful if one.ratio > BEYOND_DOUBT]
-        for found in (self.failures, self.breaches, beyond, self.doubtful, self.refusals):
+        for found in (self.failures, self.events["breach"], beyond, self.doubtful, self.events["refused"]):
             if found:
                 places = [one if isinstance(one, Measurement) else one[0] for one in found]
                 return min(places, key=lambda one: one.oddity)
@@ -264,61 +248,48 @@ class Tally:
         return float(max(0.0, available - one.digits))
 
     def _no_result(self) -> str:
-        if not self.breakdowns:
-            return ""
-        one, what = self.breakdowns[0]
-        return f"κ={one.condition:.0e}: {what} ({_places(self.breakdowns)})"
+        found = self.events["breakdown"]
+        return f"κ={found[0][0].condition:.0e}: {_told(found)}" if found else ""
 
     def _verdict(self) -> tuple[Verdict, str]:
+        breaches, exhausted, unevaluated = (self.events[kind] for kind in ("breach", "exhausted", "unevaluated"))
         if self.absent:
             return Verdict.NOT_PROVIDED, f"{ABSENT} {self.absent}"
         finite = any(np.isfinite(one.relative_error) for one in self.measurements)
-        refusals = [*self.refusals, *self.swallowed]
-        if refusals and not (finite or self.breaches or self.troubles):
+        refusals = [*self.events["refused"], *self.events["swallowed"]]
+        if refusals and not (finite or breaches or self.events["trouble"]):
             return Verdict.NOT_PROVIDED, refusals[0][1]
-        if self.not_called and not (self.measurements or self.exhausted):
-            return Verdict.NOT_JUDGED, self.not_called[0][1]
+        if self.events["not called"] and not (self.measurements or exhausted):
+            return Verdict.NOT_JUDGED, self.events["not called"][0][1]
         if self.check.kind == "contract":
-            return self._conduct()
+            if breaches:
+                return Verdict.CONTRACT, _told(breaches)
+            reasons = (f"not judged: {reason}" for reason in self.not_judged)
+            return (Verdict.PASS, "") if finite else (Verdict.NOT_JUDGED, next(reasons, "no call returned"))
         if self.failures:
             message = f"{_places(self.failures)}: {self.failures[0][1]}"
             if self.has_wrong_numbers:
                 message += f"; where numbers came they are wrong {self._count(self.wrong_numbers)}"
             return Verdict.WRONG, message
-        if self.unevaluated and not self.is_wrong:
-            why = self.unevaluated[0][1]
-            return Verdict.UNDECIDED, f"what came at {_places(self.unevaluated)} cannot be evaluated ({why})"
+        if unevaluated and not self.is_wrong:
+            why = unevaluated[0][1]
+            return Verdict.UNDECIDED, f"what came at {_places(unevaluated)} cannot be evaluated ({why})"
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
-            if self.exhausted:  # a law may be tried at such points alone
+            if exhausted:  # a law may be tried at such points alone
                 verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
-                return verdict, f"no result at {_places(self.exhausted)}: {self.exhausted[0][1]}"
-            reason = (
-                f"rounding in {self.dtype} explains any error at every point"
-                if self.measurements
-                else "no point was judged"
-            )
-            return Verdict.UNDECIDED, "; ".join([*notes, reason])
+                return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
+            explained = f"rounding in {self.dtype} explains any error at every point"
+            return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
         if self.doubtful:
-            worst = max(self.doubtful, key=lambda one: one.ratio)
-            count = self._count(self.doubtful)
+            worst, count = max(self.doubtful, key=lambda one: one.ratio), self._count(self.doubtful)
             if self.is_wrong:
                 return Verdict.WRONG, "; ".join([f"wrong {count}", *notes])
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, {count} ({worst}): "
-            found += "right, but less accurate than it could be"
-            return Verdict.INACCURATE, "; ".join([found, *notes])
-        missing = list(filter(None, (self.exhausted, self.refusals, self.not_called)))
+            return Verdict.INACCURATE, "; ".join([f"{found}right, but less accurate than it could be", *notes])
+        missing = list(filter(None, (exhausted, self.events["refused"], self.events["not called"])))
         notes += [f"not at {_places(found)}: {found[0][1]}" for found in missing]
-        if missing:
-            return Verdict.PARTIAL, "; ".join(notes)
-        return Verdict.PASS, "; ".join(notes)
+        return Verdict.PARTIAL if missing else Verdict.PASS, "; ".join(notes)
 
     def _count(self, found: list[Measurement]) -> str:
         return f"at {len(found)} of {counted(len(self.decisive), 'decisive point')}"
-
-    def _conduct(self) -> tuple[Verdict, str]:
-        if self.breaches:
-            return Verdict.CONTRACT, f"{self.breaches[0][1]} ({_places(self.breaches)})"
-        if not any(np.isfinite(one.relative_error) for one in self.measurements):
-            return Verdict.NOT_JUDGED, next((f"not judged: {reason}" for reason in self.not_judged), "no call returned")
-        return Verdict.PASS, ""

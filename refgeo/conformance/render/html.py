@@ -12,11 +12,13 @@ import numpy as np
 
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.report import FINDINGS, Measurement, Report, Row, Verdict
+from refgeo.conformance.rows import FINDINGS, Measurement, Row, Verdict
 from refgeo.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from refgeo.conformance.report import Report
 
 _COLOURS = {"inv": "#0b6fa4", "mix": "#c2571a", "adaptive": "#3d7d3d"}
 _MARKERS = {"inv": "o", "mix": "^", "adaptive": "s"}

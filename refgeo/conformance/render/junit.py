@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from refgeo.conformance.report import FINDINGS, Report, Row, Verdict
+from refgeo.conformance.rows import FINDINGS, Row, Verdict
+
+if TYPE_CHECKING:
+    from refgeo.conformance.report import Report
 
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

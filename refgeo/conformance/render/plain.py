@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from refgeo.conformance.report import Report
+if TYPE_CHECKING:
+    from refgeo.conformance.report import Report
+
 
 SCHEMA = "refgeo-report/4"
 

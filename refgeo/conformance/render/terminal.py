@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from refgeo.conformance.report import NOTHING_LEFT, Report, Row, Verdict, counted
+from refgeo.conformance.rows import NOTHING_LEFT, Row, Verdict, counted
+
+if TYPE_CHECKING:
+    from refgeo.conformance.report import Report
 
 _WIDEST = 400
 _STYLES = {
