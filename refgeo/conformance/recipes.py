@@ -44,7 +44,7 @@ differ from block to block; a first row of zeros. Near: up to 2⁻²⁴; cluster
 """
 SCALES: dict[str, tuple[float, float]] = {
     "1": (1.0, 1.0), "1e6,1e-6": (1e6, 1e-6), "1e-6,1e6": (1e-6, 1e6), "1e6": (1e6, 1e6), "1e-6": (1e-6, 1e-6),
-    "1e3,1": (1e3, 1.0), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
+    "1e-9": (1e-9, 1e-9), "1e3,1": (1e3, 1.0), "blocks": (1.0, 1.0), "vectors": (1.0, 1.0),
 }  # fmt: skip
 """Of G and H; "blocks" gives each block of a batch a scale of its own, "vectors" each vector."""
 _PLAIN: tuple[tuple[tuple[int, ...], tuple[int, int, int]], ...] = (
@@ -231,6 +231,8 @@ def _repaired(recipe: Recipe) -> Recipe:
     n, m, h = recipe.sizes
     if h >= 8 and recipe.conditions == CONDITIONS[0]:  # where rounding hides least of what is lost inside
         recipe = replace(recipe, conditions=(1.0, 1.0))
+    if recipe.vectors == "fast":  # as far as can be enclosed, wherever that is
+        recipe = replace(recipe, t=TIMES[0], scale="1", conditions=CONDITIONS[0])
     if recipe.point == "twins" and n != m:
         recipe = replace(recipe, sizes=(6, 6, 3))
     if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(

@@ -179,7 +179,8 @@ class Row:
         Examples
         --------
         >>> import refgeo as rg
-        >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["10x9x4"]).rows[0].outcome
+        >>> cases = ["10x9x4/k1", "10x9x4/k10000"]
+        >>> rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=cases).rows[0].outcome
         'loses 8 digits at κ=1e+04'
         """
         if self.verdict is not Verdict.PASS:
