@@ -28,7 +28,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, anywhere
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.trial import Trial, beside, blockwise, combination, comparable
+from refgeo.conformance.trial import Trial, beside, combination, comparable
 from refgeo.errors import RankDeficientError
 from refgeo.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.pair import Pair
@@ -401,4 +401,3 @@ def _made() -> Iterator[Check]:
 
 
 LAWS: dict[str, Check] = {one.name: one for one in _made()}
-__all__ = ["CIRCUMSTANCES", "LAWS", "OF_TYPES", "RETRACTION", "TARGETS", "blockwise"]
