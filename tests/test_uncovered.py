@@ -91,6 +91,22 @@ def test_it_is_printed_written_and_strict(tmp_path, capsys):
     assert report.to_dict()["not_run"][0]["file"] == str(file)
 
 
+def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path):
+    packages = tmp_path / ".venv" / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    text = "\n\ndef name(x):\n    if x == 777:\n        x = 778\n    return x\n"
+    (packages / "theirs.py").write_text(text.replace("name", "theirs"))
+    (tmp_path / "mine.py").write_text(text.replace("name", "mine"))
+    file = tmp_path / "backend.py"
+    file.write_text(
+        f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(packages)!r}]\nimport mine, theirs\n"
+        "from refgeo import formulas\n\n\ndef inner_product(*a):\n"
+        "    return formulas.inner_product(*a) * (mine.mine(1) + theirs.theirs(1)) / 2\n"
+    )
+    report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"])
+    assert report.missing == "mine.py:5"
+
+
 def test_an_object_has_no_file():
     from helpers import backend
 

@@ -14,6 +14,7 @@ from pathlib import Path
 Ranges = list[tuple[int, int]]
 
 _HERE = Path(__file__).parent.parent
+_PACKAGES = {"site-packages", "dist-packages"}
 
 
 class Coverage:
@@ -33,10 +34,18 @@ class Coverage:
         path = Path(place).resolve()
         # of refgeo's own modules one alone: the rest of the package is the referee's
         own = [str(path)] if _HERE in path.parents else [f"{path.parent}{os.sep}*"]
+        # an environment may lie in the folder, with packages that are nobody's own
+        installed = [] if _PACKAGES & set(path.parts) else [f"*{os.sep}{name}{os.sep}*" for name in sorted(_PACKAGES)]
         import coverage
 
         self._measured = coverage.Coverage(
-            data_file=None, branch=True, include=own, config_file=False, messages=False, concurrency=["thread"]
+            data_file=None,
+            branch=True,
+            include=own,
+            omit=installed,
+            config_file=False,
+            messages=False,
+            concurrency=["thread"],
         )
         self._measured.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured", "couldnt-parse"])
 
