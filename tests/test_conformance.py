@@ -1073,3 +1073,26 @@ def test_chance_is_no_cache():
     report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
     diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
     assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eighty_cases_hold_every_level_of_every_feature_and_names_are_recipes(seed):
+    from refgeo.conformance import recipes
+
+    found = recipes.recipes("quick", seed)
+    assert len(found) <= 80
+    assert len(set(found)) == len(found)
+    for name, levels in recipes._LEVELS.items():
+        assert {getattr(recipe, name) for recipe in found} >= set(levels), name
+    assert {recipe.single for recipe in found} == {True, False}
+    for recipe in found:
+        assert recipes.Recipe.parse(recipe.name) == recipe
+
+
+@pytest.mark.parametrize(
+    "name", ["", "5x4", "5x4x6", "5x4x3/k0.5", "5x4x3/kx", "0-5x4x3", "5x4x3/nonsense", "7x4x1/k3/tt"]
+)
+def test_what_is_no_recipe_is_none(name):
+    from refgeo.conformance.recipes import Recipe
+
+    assert Recipe.parse(name) is None
