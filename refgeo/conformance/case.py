@@ -69,8 +69,6 @@ class Case:
         Whether its vectors are random and not zero, so that laws can be tested on them.
     recipe : Recipe, optional
         What it was generated from.
-    derived : dict
-        What several checks have made of it, such as a horizontal velocity.
     """
 
     name: str

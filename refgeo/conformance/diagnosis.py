@@ -89,7 +89,7 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
         return Diagnosis(simple[0])
     judge = partial(_passes, check, backend, failing[0])
     # what passes at generic points has the right formula there: it is a matter of place
-    if any(judge(recipe) is False for recipe in places.usual(failing[0])):
+    if any(judge(recipe) is False for recipe in places.usual()):
         read = _read(value, backend, failing[0])
         if read is not None:
             return read
@@ -147,8 +147,8 @@ class _Scene:
             raise ValueError("no reference")
         self.right = reference
         deviation = _distance(self.result, self.right)
-        rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
-        self.tolerance = max(min(rounding, 0.01 * deviation), 1e-12)
+        self.rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
+        self.tolerance = max(min(self.rounding, 0.01 * deviation), 1e-12)
 
     def agrees(self, candidate: Parts) -> bool:
         return _distance(self.result, candidate) <= self.tolerance
@@ -299,8 +299,7 @@ def _is_made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], 
         )
 
     scene = _Scene(value, backend, case)
-    rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
-    return _distance(scene.result, made(case, own, right)) <= rounding
+    return _distance(scene.result, made(case, own, right)) <= scene.rounding
 
 
 def _geodesic(case: Case, own: Callable[..., Parts], right: Callable[..., Parts]) -> Parts:

@@ -1,6 +1,6 @@
 """The judged side: somebody's functions, called as asked, with what they did besides returning.
 
-This runs in a process of its own (``main``), so that whatever a backend does to it, to NumPy or to refgeo, happens to
+This runs in a process of its own (`serve`), so that whatever a backend does to it, to NumPy or to refgeo, happens to
 the judged and not to the judge. An object that cannot be imported again is served in the judge's process, by the same
 `Host`.
 """

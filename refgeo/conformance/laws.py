@@ -276,13 +276,13 @@ def _equivariant(trial: Trial, value: Value) -> Array:
 def _horizontal(trial: Trial, value: Value) -> Array:
     """The result is orthogonal to (GK, −HKᵀ) for every K; for the derivatives of an invariant loss."""
     vectors = _inputs(trial, value)
-    result = _call(trial, value, trial.case.point, vectors)
+    result, size = _call(trial, value, trial.case.point, vectors), _size(trial, value, vectors)
     finite = np.isfinite(trial.length(result))
     vector = Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in result))
     error = trial.space.norm(trial.space.vertical_projection(vector))
     # what rounding covectors to the dtype adds to a vertical part that is zero
-    credit = _size(trial, value, vectors) * trial.precision.roundoff * 4.0
-    return beside(np.where(finite, np.maximum(error - credit, 0.0), np.inf), _size(trial, value, vectors))
+    credit = size * trial.precision.roundoff * 4.0
+    return beside(np.where(finite, np.maximum(error - credit, 0.0), np.inf), size)
 
 
 OF_TYPES: dict[str, tuple[Callable[[Trial, Value], Array], str, Callable[[Operation], bool], float]] = {

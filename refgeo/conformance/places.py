@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -89,13 +88,16 @@ def _cosine(case: Case, a: Pair, b: Pair) -> float:
 
 def _gaps(case: Case, operation: Operation) -> float:
     """The smallest relative distance between singular values of a factor."""
-    found = [np.linalg.svd(factor, compute_uv=False) for factor in case.point]
-    return min((float(np.min((s[..., :-1] - s[..., 1:]) / s[..., :1])) for s in found if s.shape[-1] > 1), default=1.0)
+    found = [s for s in _singular_values(case) if s.shape[-1] > 1]
+    return min((float(np.min((s[..., :-1] - s[..., 1:]) / s[..., :1])) for s in found), default=1.0)
 
 
 def _kappas(case: Case) -> list[Array]:
-    values = [np.linalg.svd(factor, compute_uv=False) for factor in case.point]
-    return [s[..., 0] / s[..., -1] for s in values]
+    return [s[..., 0] / s[..., -1] for s in _singular_values(case)]
+
+
+def _singular_values(case: Case) -> list[Array]:
+    return [np.linalg.svd(factor, compute_uv=False) for factor in case.point]
 
 
 def _beside(S: Array, T: Array) -> float:
@@ -169,8 +171,8 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
     if len(passing) < 3 or not failing:
         return ""
     with np.errstate(all="ignore"):
-        for found in _separating(operation, failing, passing):
-            said = _confirmed(*found, failing, passing, operation, judge)
+        for feature in _separating(operation, failing, passing):
+            said = _confirmed(feature, failing, passing, operation, judge)
             if said:
                 return said
     return ""
@@ -179,9 +181,7 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
 Interval = tuple[float, float]
 
 
-def _separating(
-    operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
-) -> Iterator[tuple[Feature, Interval]]:
+def _separating(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[Feature]:
     """The features of which one interval holds all failing cases and no passing one."""
     for feature in FEATURES:
         wrong, right = (
@@ -191,13 +191,12 @@ def _separating(
             continue
         low, high = min(wrong), max(wrong)
         if not any(low <= x <= high for x in right):
-            yield feature, (low, high)
+            yield feature
 
 
 def _confirmed(
-    feature: Feature, interval: Interval, failing: Sequence[Case], passing: Sequence[Case], operation: Operation,
-    judge: Judge,
-) -> str:  # fmt: skip
+    feature: Feature, failing: Sequence[Case], passing: Sequence[Case], operation: Operation, judge: Judge
+) -> str:
     """The interval in words, after fresh cases on either side of each of its ends; empty where these refute it."""
     bounds: list[Interval | None] = []
     known = [(max(feature.value(case, operation), feature.least), case) for case in passing]
@@ -212,7 +211,7 @@ def _confirmed(
         outside = min((one for one in beyond if sign * one[0] == last), key=lambda one: one[1].oddity)
         if judge(_again(inside.recipe)) is not False or judge(_again(outside[1].recipe)) is not True:
             return ""
-        bounds.append(_bisected(feature, (outside[0], outside[1].recipe), (end, inside.recipe), judge))
+        bounds.append(_bisected(feature, outside[0], end, inside.recipe, judge))
     return _said(feature, bounds[0], bounds[1])
 
 
@@ -220,9 +219,8 @@ def _again(recipe: Recipe) -> Recipe:
     return replace(recipe, draw=recipe.draw + _FRESH)
 
 
-def _bisected(feature: Feature, right: tuple[float, Recipe], wrong: tuple[float, Recipe], judge: Judge) -> Interval:
-    """Values of the feature that pass and that fail, as close to each other as bisection brings them."""
-    (good, _), (bad, recipe) = right, wrong
+def _bisected(feature: Feature, good: float, bad: float, recipe: Recipe, judge: Judge) -> Interval:
+    """Values of the feature that pass and that fail, as close as bisection of a failing recipe brings them."""
     if feature.change is None:
         return good, bad
     for _ in range(_BISECTIONS):
@@ -255,6 +253,6 @@ def _said(feature: Feature, lower: Interval | None, upper: Interval | None) -> s
     return f"{feature.name} {'<' if strict else '≤'} {number(upper)}" if upper else ""
 
 
-def usual(like: Any) -> Iterator[Recipe]:
+def usual() -> Iterator[Recipe]:
     """A few recipes with nothing special about them."""
     yield from (Recipe(sizes=sizes, draw=_FRESH) for sizes in ((5, 4, 2), (4, 5, 3), (6, 5, 4)))

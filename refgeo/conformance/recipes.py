@@ -23,8 +23,6 @@ from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.pair import Pair
 
-Shape = tuple[tuple[int, ...], int, int, int]
-
 BATCHES: tuple[tuple[int, ...], ...] = (
     (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,),
 )  # fmt: skip
@@ -53,9 +51,7 @@ _PLAIN: tuple[tuple[tuple[int, ...], tuple[int, int, int]], ...] = (
 )  # fmt: skip
 """Cases with nothing special but their shape, for laws and conduct."""
 COUNTS = {"quick": 76, "full": 300}
-"""Cases of a profile, for a metric."""
-_SINGLE = 4
-"""So many more in single precision, where the run is in double: it is what people ship."""
+"""Cases of a profile, for a metric; a few more are in single precision, which is what people ship."""
 _LARGEST = 50_000
 """Numbers of a factor in a case that is large in several features."""
 _ODD = 3
@@ -130,6 +126,11 @@ class Recipe:
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
     @property
+    def needs_blocks(self) -> bool:
+        """Whether its blocks differ in something."""
+        return self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block"
+
+    @property
     def possible(self) -> bool:
         """Whether such a case exists."""
         (n, m, h), blocks = self.sizes, int(np.prod(self.batch))
@@ -137,7 +138,7 @@ class Recipe:
             (self.point == "twins" and n != m)
             or (self.point in ("repeated", "clustered", "near-identity") and h < 2)
             or (self.point == "padded" and min(n, m) == h)
-            or ((self.scale == "blocks" or self.point == "uneven" or self.vectors == "zero-block") and blocks < 2)
+            or (self.needs_blocks and blocks < 2)
             or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
         )
 
@@ -235,9 +236,7 @@ def _repaired(recipe: Recipe) -> Recipe:
         recipe = replace(recipe, t=TIMES[0], scale="1", conditions=CONDITIONS[0])
     if recipe.point == "twins" and n != m:
         recipe = replace(recipe, sizes=(6, 6, 3))
-    if (recipe.scale == "blocks" or recipe.point == "uneven" or recipe.vectors == "zero-block") and len(
-        recipe.batch
-    ) < 1:
+    if recipe.needs_blocks and not recipe.batch:
         recipe = replace(recipe, batch=(3,))
     return recipe
 

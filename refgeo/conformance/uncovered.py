@@ -106,20 +106,20 @@ def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
 
 def _bodies(source: str, executed: set[int]) -> set[int]:
     """The lines of functions that were entered, without those that only raise."""
-    lines: set[int] = set()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    entered: set[int] = set()
+    raising: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, functions):
             inside = set(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
-            if inside & executed:
-                lines |= inside
-    for node in ast.walk(ast.parse(source)):
-        for body in (getattr(node, "body", None), getattr(node, "orelse", None), [*getattr(node, "handlers", ())]):
-            if isinstance(body, list) and body and isinstance(body[-1], ast.Raise) and not isinstance(node, ast.Module):
-                start = node.lineno if isinstance(node, ast.ExceptHandler) else body[0].lineno
-                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    lines -= set(range(start, (body[-1].end_lineno or start) + 1))
-                    lines -= {node.lineno} if isinstance(node, ast.If) else set()
-    return lines
+            entered |= inside if inside & executed else set()
+        elif not isinstance(node, ast.Module):
+            for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
+                if isinstance(body, list) and body and isinstance(body[-1], ast.Raise):
+                    start = node.lineno if isinstance(node, ast.ExceptHandler) else body[0].lineno
+                    raising |= set(range(start, (body[-1].end_lineno or start) + 1))
+                    raising |= {node.lineno} if isinstance(node, ast.If) else set()
+    return entered - raising
 
 
 def _ranges(lines: list[int]) -> Ranges:
