@@ -156,23 +156,24 @@ COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
 ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
-PLAIN_ROUTINE = "(value_and_grad, params, metric, rho)"
+PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
 """The arguments of one that is a function alone."""
 
 FUNCTIONS = (*OPERATIONS, ROUTINE)
 
 
-def arguments_of(function: str) -> str:
+def arguments_of(function: str) -> tuple[str, ...]:
     """The arguments of one of the functions of the protocol.
 
     Examples
     --------
     >>> arguments_of("geodesic")
-    '(metric, G, H, v_G, v_H, t, order)'
+    ('metric', 'G', 'H', 'v_G', 'v_H', 't', 'order')
     """
-    if function == ROUTINE:
-        return "(metric, problem, G, H, rho, order)"
-    return f"(metric, {', '.join(OPERATIONS[function].arguments)})"
+    return (
+        "metric",
+        *(("problem", "G", "H", "rho", "order") if function == ROUTINE else OPERATIONS[function].arguments),
+    )
 
 
 @dataclass(frozen=True)

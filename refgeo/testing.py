@@ -33,10 +33,11 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import listed, one_of, order_of
-from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
+from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose
+from refgeo.conformance.host import BackendFailure
 from refgeo.conformance.points import given_case
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report

@@ -139,7 +139,7 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
 
     report = judged(careless, metrics=["inv"])
     assert {row.verdict for row in report.rows} == {Verdict.CONTRACT}
-    for said in ("writes to the arrays it gets", "prints 'found it'", "% of the maximum"):
+    for said in ("writes to the arrays it gets", "printed 'found it'", "% of the maximum"):
         assert said in report.rows[0].message
     assert report.passed
     assert not report.passed_strictly
@@ -148,7 +148,7 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     assert re.search(r"contract   .*sharpness_1\[inv\].*: writes to the arrays it gets; prints 'found it'", shown)
     assert "4 of 4 provided searches pass" in shown
     wrong = judged(lambda *asked: (2.0 * careless(*asked)[0], asked[2:4]))
-    assert "prints 'found it'" in wrong.failures[0].message, "beside what is wrong"
+    assert "printed 'found it'" in wrong.failures[0].message, "beside what is wrong"
     assert "found it" in report.to_html()
     assert "found it" in report.to_junit()
 

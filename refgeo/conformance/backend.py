@@ -7,17 +7,13 @@ import math
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from refgeo.arguments import Array, number
-from refgeo.conformance.host import BackendError, as_backend
-from refgeo.conformance.process import Lost, Process, Slow, Thread
+from refgeo.conformance.host import Answer, BackendError, BackendFailure, Breaches, Exhausted, Request
+from refgeo.conformance.process import STARTING, Lost, Process, Slow, Thread
 from refgeo.conformance.uncovered import Reached
 from refgeo.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
 
@@ -28,58 +24,8 @@ _DEMANDING = 100_000
 """With more numbers, a call in plain Python or to many digits may take more time or memory than there is."""
 
 
-class BackendFailure(Exception):
-    """A call that gave no usable result: it raised, ended its process, or returned something else."""
-
-
-class Exhausted(BackendFailure):
-    """Out of time or memory at a point where somebody right may be, with dense matrices of n² or h⁴ numbers."""
-
-
-class Swallowed(NotImplementedError):
-    """Said while another exception was handled: where the function gives results elsewhere, that one is the answer."""
-
-
 class NotCalled(NotImplementedError):
     """A function that has not returned once is not called again."""
-
-
-class Refused(Exception):
-    """The backend's ``asarray`` takes no arrays of this layout."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What a call did besides returning.
-
-    Attributes
-    ----------
-    kinds : tuple of str
-        The dtypes of the parts; "number" for a Python number.
-    printed : str
-    changed : tuple of int
-        The arguments that it wrote to, counted from G.
-    aliases : str
-        Which memory its results share, in words; empty if none.
-    overwritten, changed_later : bool
-        Whether it changed what one of the last calls had returned, or had got.
-    disturbed : str
-        What it changed in its process besides, in words; empty if nothing.
-    leaked : int
-        After how many calls its process was out of memory, where a new one was not; 0 if it was not.
-    evaluations : int
-        Of a sharpness routine: how often it has evaluated the loss.
-    """
-
-    kinds: tuple[str, ...] = ()
-    printed: str = ""
-    changed: tuple[int, ...] = ()
-    aliases: str = ""
-    overwritten: bool = False
-    changed_later: bool = False
-    disturbed: str = ""
-    leaked: int = 0
-    evaluations: int = 0
 
 
 class Backend:
@@ -144,13 +90,15 @@ class Backend:
         self._losses: Counter[tuple[Any, ...]] = Counter()
         self._calls = 0
         self._server: Process | Thread
-        if self.spec is not None and os.name == "posix":
-            self._server = Process(self.spec, list(FUNCTIONS), known or {})
-            self.where = "a process of its own"
+        self.has_own_process = self.spec is not None and os.name == "posix"
+        if self.spec is not None and self.has_own_process:
+            self._server, self.where = Process(self.spec, FUNCTIONS), "a process of its own"
         else:
-            self._server = Thread(as_backend(implementation, list(FUNCTIONS)), list(FUNCTIONS))
-            self.where = "this process"
-        self.described = self._server.describe()
+            self._server, self.where = Thread(implementation, FUNCTIONS), "this process"
+        try:
+            self.described: dict[str, Any] = known or self._server.ask(Request("describe"), STARTING)[0]
+        except Lost as lost:
+            raise BackendError(f"backend {self.spec}: importing it: {lost}") from None
         self._functions = frozenset(self.described["provides"])
         self.converts: bool = self.described["converts"]
         self.thread_safe: bool = self.described["thread_safe"]
@@ -184,22 +132,8 @@ class Backend:
         """
         return function in self._functions
 
-    def call(
-        self,
-        function: str,
-        metric: str,
-        arrays: Sequence[npt.NDArray[Any]],
-        extra: tuple[Any, ...],
-        shapes: Sequence[tuple[int, ...]],
-        layout: str = "plain",
-        do: str = "call",
-        decisive: bool = False,
-        **options: Any,
-    ) -> tuple[list[Array], Observed]:
-        """Call a function: its results as float64 arrays of the expected `shapes`, and what else it did.
-
-        Arrays that are one and the same object here are so for the backend, too. `decisive` says that a verdict rests
-        on the result: lines of the backend's files that no such call has reached are `not_run`.
+    def call(self, request: Request) -> tuple[list[Array], Breaches]:
+        """Carry out a request: the results as float64 arrays of the expected shapes, and what else was done.
 
         Raises
         ------
@@ -208,81 +142,56 @@ class Backend:
         NotImplementedError
             The backend says that it has no such thing.
         Refused
-            It takes no arrays of this `layout`.
+            It takes no arrays of this layout.
 
         Examples
         --------
         >>> one = np.ones((1, 1))
-        >>> Backend("refgeo.formulas").call("riemannian_gradient", "inv", [one] * 4, (), [(1, 1)] * 2)[0]
+        >>> request = Request("call", "riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
+        >>> Backend("refgeo.formulas").call(request)[0]
         [array([[1.]]), array([[1.]])]
         """
-        demand = _demand(*arrays[:2])
-        kind = function, metric, *extra[1:]  # of a geodesic, with its order
+        demand = _demand(*request.arrays[:2])
+        kind = request.function, request.metric, *request.extra[1:]  # of a geodesic, with its order
         for least, why in self._given_up[kind]:
             if demand >= least:
                 raise NotCalled(f"not called again: {why}")
-        distinct = list({id(array): array for array in arrays}.values())
-        places = {id(array): i for i, array in enumerate(distinct)}
-        order = [places[id(array)] for array in arrays]
-        request: dict[str, Any] = {"do": do, "function": function, "metric": metric, "order": order}
-        request |= {
-            "extra": list(extra),
-            "shapes": [list(shape) for shape in shapes],
-            "layout": layout,
-            "decisive": decisive,
-            **options,
-        }
-        header, parts = self._asked(request, distinct, kind, demand)
-        if header.get("status") == "exhausted" and self.has_own_process and self._calls > 1:
+        names = PLAIN_ROUTINE if self.is_plain else arguments_of(request.function)
+        request = replace(request, names=names)
+        result, breaches = self._asked(request, kind, demand)
+        if isinstance(result, Exhausted) and self.has_own_process and self._calls > 1:
             calls = self._calls
             self.close()  # a new process tells a function that leaks from one that asks for too much
-            header, parts = self._asked(request, distinct, kind, demand)
-            if header.get("status") != "exhausted":
-                header.setdefault("notes", {})["leaked"] = calls
-        self._require_done(kind, demand, header)
-        return [np.asarray(part, dtype=np.float64) for part in parts], _observed(header.get("notes", {}), order)
+            result, breaches = self._asked(request, kind, demand)
+            if not isinstance(result, Exhausted):
+                text = f"its process ran out of memory after {calls} calls; a new one did not"
+                breaches |= {"frees_its_memory": text}
+        if isinstance(result, Exhausted):  # which takes its time, every time
+            self._given_up[kind].append((demand, str(result)))
+            result = result if demand else BackendFailure(str(result))
+        if isinstance(result, Exception):
+            raise result
+        return result, breaches
 
-    def _asked(
-        self, request: dict[str, Any], arrays: list[npt.NDArray[Any]], kind: tuple[Any, ...], demand: int
-    ) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+    def _asked(self, request: Request, kind: tuple[Any, ...], demand: int) -> Answer:
         """The answer of its process, which may be lost."""
         self._calls += 1
-        function = kind[0]
         try:
-            return self._server.ask(request, arrays, self.timeout)
-        except Lost as lost:
+            return self._server.ask(request, self.timeout)
+        except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
             self._calls = 0
             self._losses[kind] += 1
             if isinstance(lost, Slow) or self._losses[kind] >= _MOST_LOSSES:
-                self._given_up[kind].append((demand, f"{function}: {lost}"))
-            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{function}: {lost}") from None
-
-    def _require_done(self, kind: tuple[Any, ...], demand: int, header: dict[str, Any]) -> None:
-        status, text = header.get("status"), str(header.get("text", ""))
-        if header.get("not_entered"):
-            text += f"; it is called with {PLAIN_ROUTINE if self.is_plain else arguments_of(kind[0])}"
-        if status == "not provided":
-            raise Swallowed(f"{text}, after {header['after']}") if header.get("after") else NotImplementedError(text)
-        if status == "refused":
-            raise Refused(text)
-        if status == "exhausted":  # which takes its time, every time
-            self._given_up[kind].append((demand, text))
-            raise (Exhausted if demand else BackendFailure)(text)
-        if status != "done":
-            raise BackendFailure(text or "no usable result")
+                self._given_up[kind].append((demand, f"{kind[0]}: {lost}"))
+            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{kind[0]}: {lost}") from None
 
     def reached(self) -> Reached:
         """The lines of its own files that decisive calls have reached, and those that they have not."""
         try:
-            found: Reached = self._server.ask({"do": "coverage"}, [], self.timeout)[0]["reached"]
+            found: Reached = self._server.ask(Request("coverage"), self.timeout)[0]
             return found
-        except Lost:
+        except (Lost, BackendError):
             return {}
-
-    @property
-    def has_own_process(self) -> bool:
-        """Whether it can have another one."""
-        return isinstance(self._server, Process)
 
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
@@ -300,21 +209,6 @@ def _demand(G: Array, H: Array) -> int:
     m = H.shape[-2]
     numbers = math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2)
     return numbers if numbers > _DEMANDING else 0
-
-
-def _observed(notes: dict[str, Any], order: list[int]) -> Observed:
-    """What the other side has noted; `order` says which of the distinct arrays each argument is."""
-    return Observed(
-        tuple(notes.get("kinds", ())),
-        str(notes.get("printed", "")),
-        tuple(i for i, place in enumerate(order) if place in notes.get("changed", ())),
-        str(notes.get("aliases", "")),
-        bool(notes.get("overwritten", False)),
-        bool(notes.get("changed_later", False)),
-        ", ".join(map(str, notes.get("disturbed", ()))),
-        int(notes.get("leaked", 0)),
-        int(notes.get("calls", 0)),
-    )
 
 
 def _importable(implementation: Any) -> str | None:

@@ -5,17 +5,16 @@ Most of it is seen on every call (`seen`); the rest takes calls of its own, on a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, NotCalled, Observed, Refused
+from refgeo.conformance.backend import NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check, anywhere
-from refgeo.conformance.host import LAYOUTS
-from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.host import LAYOUTS, BackendFailure, Refused
 from refgeo.conformance.trial import Trial, comparable
 from refgeo.operations import OPERATIONS, Operation
 from refgeo.pair import Pair
@@ -38,32 +37,6 @@ class Breach(Exception):
     """What a function does that it must not, in words."""
 
 
-def seen(operation: Operation, case: Case, observed: Observed) -> Iterator[tuple[str, str]]:
-    """Which of `SEEN` a call has broken, and how."""
-    if observed.changed:
-        names = ", ".join(operation.arguments[i] for i in observed.changed)
-        yield "inputs_unchanged", f"changed its input {names}"
-    elif observed.changed_later:
-        yield "inputs_unchanged", "a call changes what an earlier call had got"
-    if observed.printed:
-        yield "silent", f"printed {observed.printed[:100]!r}"
-    precision = PRECISIONS[case.dtype]
-    allowed = {precision.name, precision.carrier, "number"}
-    if precision.name == "bfloat16":  # which NumPy does not have: to_numpy widens it
-        allowed |= {"float64"}
-    foreign = sorted(set(observed.kinds) - allowed)
-    if foreign:
-        yield "dtype_kept", f"returned {', '.join(foreign)} for {case.dtype} input"
-    if observed.aliases:
-        yield "owns_its_results", observed.aliases
-    if observed.overwritten:
-        yield "keeps_its_results", "a call overwrites what an earlier call had returned"
-    if observed.leaked:
-        yield "frees_its_memory", f"its process ran out of memory after {observed.leaked} calls; a new one did not"
-    if observed.disturbed:
-        yield "leaves_the_process_alone", f"changed {observed.disturbed}"
-
-
 def _extra(operation: Operation, trial: Trial) -> tuple[object, ...]:
     return tuple({"t": trial.case.t, "order": 1}[name] for name in operation.extra)
 
@@ -75,13 +48,11 @@ def _called(operation: Operation, trial: Trial) -> Array:
 
 
 def _refuses_wrong_shapes(operation: Operation, trial: Trial) -> Array:
-    """A vector with one column too many."""
     point, first, *others = trial.case.point, *trial.case.inputs(operation)
-    wide = np.concatenate([first.G, first.G[..., :1]], axis=-1)
-    arrays = trial.arrays(point)
-    arrays += [wide.astype(trial.precision.carrier), *trial.arrays(first)[1:], *trial.arrays(*others)]
+    wide = np.concatenate([first.G, first.G[..., :1]], axis=-1).astype(trial.precision.carrier)
+    arrays = [*trial.arrays(point), wide, *trial.arrays(first)[1:], *trial.arrays(*others)]
     try:
-        trial.backend.call(operation.name, trial.case.metric, arrays, _extra(operation, trial), operation.shapes(point))
+        trial.ask(operation, arrays, point, _extra(operation, trial))
     except BackendFailure:
         return np.zeros(point.block_shape)
     raise Breach(f"accepted a vector of shape {wide.shape} at a point of shape {point.G.shape}")
@@ -142,29 +113,20 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 90 else f"{text[:87]}..."
 
 
-_TIMES = 10
-
-
 def _thread_safe(operation: Operation, trial: Trial) -> Array:
     """Two calls at once, again and again: each what it is alone."""
     if not trial.backend.thread_safe:
         raise NotCalled("the backend says that it is not (thread_safe)")
-    pairs, extra, shapes = (
-        [trial.case.point, *trial.case.inputs(operation)],
-        _extra(operation, trial),
-        operation.shapes(trial.case.point),
-    )
+    pairs, extra = [trial.case.point, *trial.case.inputs(operation)], _extra(operation, trial)
     alone = [
         trial.call(operation.name, *vectors, point=point, extra=extra)
         for point, *vectors in (pairs, [0.5 * pair for pair in pairs])
     ]
-    together, _ = trial.backend.call(
-        operation.name, trial.case.metric, trial.arrays(*pairs), extra, shapes, do="together", times=_TIMES
-    )
+    together = trial.call(operation.name, *pairs[1:], extra=extra, do="together")
     rounding = 100.0 * float(np.max(CONTRACT[f"{operation.name}.thread_safe"].unit(trial.case)))
-    for i in range(0, len(together), len(shapes)):
+    for i in range(0, len(together), len(alone[0])):
         expected = comparable(operation, alone[i * 2 // len(together)])
-        found = comparable(operation, tuple(together[i : i + len(shapes)]))
+        found = comparable(operation, together[i : i + len(alone[0])])
         if not all(_alike(part, right, rounding) for part, right in zip(found, expected, strict=True)):
             raise Breach("two calls at once, in threads, do not give what each gives alone")
     return np.zeros(trial.case.point.block_shape)

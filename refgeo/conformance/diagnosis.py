@@ -17,9 +17,10 @@ import numpy as np
 
 from refgeo import formulas
 from refgeo.conformance import places
-from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
+from refgeo.conformance.host import BackendFailure
 from refgeo.conformance.reading import read_one, right_formula
 from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.trial import Trial, combination

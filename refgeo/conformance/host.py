@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import io
+import itertools
 import math
 import os
+import pickle
 import random
 import re
 import site
@@ -22,10 +23,11 @@ import tempfile
 import threading
 import traceback
 import warnings
-import zlib
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +42,10 @@ from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.uncovered import Coverage
 
 Arrays = list[npt.NDArray[Any]]
+Breaches = dict[str, str]
+"""From a rule of conduct to how it was broken."""
+Answer = tuple[Any, Breaches]
+"""The parts of a result or an exception; and misconduct."""
 
 _FORTRAN: dict[str, Callable[[int], bool]] = {
     "Fortran order": lambda i: True,
@@ -53,39 +59,33 @@ LAYOUTS = (
     "one block for all",
 )  # fmt: skip
 """How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
-
+MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
-_OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
-"""What PyTorch and JAX say, where Python raises MemoryError."""
-Kept = list[tuple[Any, int]]
-"""Arrays, and a checksum of what was in them."""
-
 _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
-_PACKAGES = tuple({
-    *site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
-})  # fmt: skip
-"""Where installed packages lie: below Python's own folder, where there is no virtual environment."""
-
-
-_REFEREE = (str(Path(__file__).parent), "<frozen ", files.__file__)
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-
-
-@cache
-def _is_ours(file: str) -> bool:
-    """Whether code is neither somebody's own nor of an installed package: the referee's, or Python's."""
-    if file.startswith(_REFEREE):
-        return True
-    return file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES)
-
-
-MOST_TEXT = 400
+_OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
+"""What PyTorch and JAX say, where Python raises MemoryError."""
 
 
 class BackendError(ValueError):
     """A backend cannot be found, or provides nothing to check."""
+
+
+class BackendFailure(Exception):
+    """A call that gave no usable result: it raised, ended its process, or returned something else."""
+
+
+class Exhausted(BackendFailure):
+    """Out of time or memory at a point where somebody right may be, with dense matrices of n² or h⁴ numbers."""
+
+
+class Swallowed(NotImplementedError):
+    """Said while another exception was handled: where the function gives results elsewhere, that one is the answer."""
+
+
+class Refused(Exception):
+    """The backend's ``asarray`` takes no arrays of this layout."""
 
 
 class NotInFile(NotImplementedError):
@@ -94,6 +94,47 @@ class NotInFile(NotImplementedError):
 
 class Unusable(Exception):
     """A result that is no array of real numbers of the expected shape."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the judge asks of the judged.
+
+    Attributes
+    ----------
+    do : str
+        "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
+        "search"; "describe" the implementation; what no decisive call has reached ("coverage").
+    function, metric : str
+    arrays : list of ndarray
+        Arrays that are one and the same object here are so for the backend, too.
+    names : tuple of str
+        Of its arguments.
+    extra : tuple
+        Its arguments after the arrays.
+    shapes : list of tuple of int
+        Of the parts of the result.
+    dtypes : tuple of str
+        Those that they may have; empty for any.
+    layout : str
+        One of `LAYOUTS`.
+    decisive : bool
+        Whether a verdict rests on it.
+    """
+
+    do: str = "call"
+    function: str = ""
+    metric: str = ""
+    arrays: Arrays = ()  # type: ignore[assignment]
+    names: tuple[str, ...] = ()
+    extra: tuple[Any, ...] = ()
+    shapes: Sequence[tuple[int, ...]] = ()
+    dtypes: tuple[str, ...] = ()
+    layout: str = "plain"
+    decisive: bool = False
+
+
+# Somebody's code -----------------------------------------------------------------------------------------------------
 
 
 def load(spec: str) -> Any:
@@ -105,7 +146,7 @@ def load(spec: str) -> Any:
         It cannot be imported, or the object does not exist.
     """
     place, _, attribute = spec.partition(":")
-    implementation: Any = _import(place)
+    implementation: Any = _imported(place)
     for part in filter(None, attribute.split(".")):
         if not hasattr(implementation, part):
             raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
@@ -113,7 +154,7 @@ def load(spec: str) -> Any:
     return implementation
 
 
-def as_backend(implementation: Any, functions: list[str]) -> Any:
+def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
     """The implementation itself; of a function alone, one that has it: of that name, or else a sharpness routine."""
     if not callable(implementation) or any(hasattr(implementation, name) for name in functions):
         return implementation
@@ -123,88 +164,141 @@ def as_backend(implementation: Any, functions: list[str]) -> Any:
     return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
 
 
-def _import(place: str) -> Any:
-    path = Path(place)
+def _imported(place: str) -> Any:
+    """Somebody's module; whatever importing it raises, sys.exit included, is a `BackendError`."""
+    path, expected = Path(place), "expected module, module:object or the path of a .py file"
     if not place or path.is_dir() or (path.is_file() and path.suffix != ".py"):
         came = "nothing" if not place else "a folder" if path.is_dir() else "a file of another kind"
-        raise BackendError(f"backend {place!r}: expected module, module:object or the path of a .py file, got {came}")
-    if path.suffix != ".py":
-        if "" not in sys.path:
-            sys.path.append("")
-        return _executed(place, lambda: importlib.import_module(place))
-    if not path.is_file():
+        raise BackendError(f"backend {place!r}: {expected}, got {came}")
+    if path.suffix == ".py" and not path.is_file():
         raise BackendError(f"backend {place}: no such file")
-    return _executed(place, lambda: files.imported(path, f"refgeo_backend_{path.stem}"))
-
-
-def _executed(place: str, load: Callable[[], Any]) -> Any:
-    """Import somebody's code; whatever it raises, sys.exit included, is a `BackendError`."""
+    if "" not in sys.path:
+        sys.path.append("")
     arguments, sys.argv = sys.argv, [place]
     try:
-        return load()
+        if path.suffix == ".py":
+            return files.imported(path, f"refgeo_backend_{path.stem}")
+        return importlib.import_module(place)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BackendError(
-            f"backend {place}: importing it raised {said(error)}; expected module, module:object or the path of a .py "
-            "file"
-        ) from None
+        raise BackendError(f"backend {place}: importing it raised {said(error)}; {expected}") from None
     finally:
         sys.argv = arguments
 
 
-def _as_users_see_them() -> None:
-    """Warnings every time, but for those that Python does not show: they are for developers of what raises them."""
-    warnings.simplefilter("always")
-    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-        warnings.simplefilter("ignore", category)
+_PACKAGES = tuple({
+    *site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"),
+})  # fmt: skip
+"""Where installed packages lie: below Python's own folder, where there is no virtual environment."""
+_REFEREE = (str(Path(__file__).parent), "<frozen ", files.__file__)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+
+@cache
+def _is_ours(file: str) -> bool:
+    """Whether code is neither somebody's own nor of an installed package: the referee's, or Python's."""
+    return file.startswith(_REFEREE) or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES))
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, and the last line of somebody's own code on the way to it."""
+    frames = _their_frames(error)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
+    return f"{_named(error)}{where}"
+
+
+def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Of code that is neither ours nor Python's own."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+
+
+def _named(error: BaseException) -> str:
+    """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
+    try:
+        message = str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]
+    except Exception:
+        message = "(no message)"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _failure(error: BaseException, request: Request) -> Exception:
+    """What the judge is told of an exception."""
+    if isinstance(error, (NotInFile, Unusable)):
+        return (NotImplementedError if isinstance(error, NotInFile) else BackendFailure)(str(error))
+    if isinstance(error, NotImplementedError):
+        cause = error.__cause__ or error.__context__
+        if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)):  # what there is
+            return NotImplementedError(_named(error))
+        return Swallowed(f"{_named(error)}, after {said(cause)}")
+    if isinstance(error, Refused):
+        return error.with_traceback(None)
+    if isinstance(error, MemoryError):
+        return Exhausted("MemoryError: it needs more memory than it may have")
+    text = said(error)
+    if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
+        text += f"; it is called with ({', '.join(request.names)})"
+    return (Exhausted if _OUT_OF_MEMORY.search(text) else BackendFailure)(text)
+
+
+# What it does besides returning --------------------------------------------------------------------------------------
 
 
 class Capture:
-    """Output of Python code, by replacing its streams."""
+    """Output and warnings; in a process of its own by descriptors, so that compiled code is heard, too."""
 
-    def start(self) -> None:
-        """From now on, output is kept."""
-        self._text, self._stack = io.StringIO(), contextlib.ExitStack()
-        self._stack.enter_context(contextlib.redirect_stdout(self._text))
-        self._stack.enter_context(contextlib.redirect_stderr(self._text))
-        self._warnings = self._stack.enter_context(warnings.catch_warnings(record=True))
-        _as_users_see_them()
+    def __init__(self, owns_process: bool) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as this)
+        weakref.finalize(self, self._file.close)
+        self._descriptors = (1, 2) if owns_process else ()
+        self._take()
 
-    def stop(self) -> str:
-        """What was printed since the start."""
-        self._stack.close()
-        warned = [f"{found.category.__name__}: {found.message}" for found in self._warnings or ()]
-        return "\n".join(["" if self._text.closed else self._text.getvalue(), *warned])[:MOST_TEXT].strip()
+    def _take(self) -> None:
+        for descriptor in self._descriptors:
+            os.dup2(self._file.fileno(), descriptor)
+
+    @contextlib.contextmanager
+    def listening(self, heard: list[str]) -> Iterator[None]:
+        """Put what is said inside to what is `heard`."""
+        begin = os.fstat(self._file.fileno()).st_size
+        stream = open(os.dup(self._file.fileno()), "w", encoding="utf-8", errors="replace")  # noqa: SIM115
+        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")  # but for those that are for developers of what raises them
+                for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+                    warnings.simplefilter("ignore", category)
+                yield
+            with contextlib.suppress(ValueError):  # somebody has closed it
+                stream.close()
+        self._take()
+        end = os.fstat(self._file.fileno()).st_size
+        text = os.pread(self._file.fileno(), MOST_TEXT, begin).decode("utf-8", "replace") if end > begin else ""
+        heard += filter(None, [text.strip(), *(f"{one.category.__name__}: {one.message}" for one in found or ())])
 
 
-class FileCapture(Capture):
-    """All output of a process, by descriptors: its standard streams go to a file without a name."""
+def surroundings() -> dict[str, Any]:
+    """What a process has beside its modules, which a call of mathematics leaves as it is."""
+    torch: Any = sys.modules.get("torch")
+    found: dict[str, Any] = {
+        "the state of Python's random generator": random.getstate(),
+        "the state of NumPy's random generator": pickle.dumps(np.random.get_state()),  # noqa: NPY002
+        "the state of PyTorch's random generator": bytes(torch.get_rng_state()) if hasattr(torch, "Tensor") else b"",
+        "np.seterr": np.geterr(),
+        "np.set_printoptions": np.get_printoptions(),
+        "the warning filters": list(warnings.filters),
+        "the working directory": os.getcwd(),
+        "os.environ": dict(os.environ),
+        "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
+    }
+    return found
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
-        for stream in (1, 2):
-            os.dup2(self._file.fileno(), stream)
-        _as_users_see_them()
 
-    def start(self) -> None:
-        """From now on, output is new."""
-        self._seen = self._size()
+Kept = list[tuple[Any, bytes]]
+"""Arrays, and what was in them."""
 
-    def stop(self) -> str:
-        """What was printed since the start; a stream that was closed or replaced is opened again."""
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(self._file.fileno(), number)
-            if getattr(getattr(sys, name), "closed", True):
-                setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115
-        text = os.pread(self._file.fileno(), MOST_TEXT, self._seen) if self._size() > self._seen else b""
-        return text.decode("utf-8", "replace").strip()
 
-    def _size(self) -> int:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # somebody has closed or replaced it
-                stream.flush()
-        return os.fstat(self._file.fileno()).st_size
+# Calls ---------------------------------------------------------------------------------------------------------------
 
 
 class Host:
@@ -213,38 +307,37 @@ class Host:
     Parameters
     ----------
     implementation : module or object
+    functions : sequence of str
+        Of the protocol.
     capture : Capture
         Where its output goes.
     coverage : Coverage, optional
         Of its files.
     """
 
-    def __init__(self, implementation: Any, capture: Capture, coverage: Coverage | None = None) -> None:
-        self.implementation, self.capture, self.coverage = implementation, capture, coverage
+    def __init__(
+        self, implementation: Any, functions: Sequence[str], capture: Capture, coverage: Coverage | None = None
+    ) -> None:
+        self.implementation, self.functions = as_backend(implementation, functions), functions
+        self.capture, self.coverage = capture, coverage
         self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
-        self._looked: Counter[Any] = Counter()
+        self._looked: Counter[tuple[str, str]] = Counter()
 
-    def describe(self, functions: list[str]) -> dict[str, Any]:
-        """What the implementation has."""
+    def describe(self) -> dict[str, Any]:
+        """What the implementation has, and functions whose names are nearly those that are missing."""
+        missing = [name for name in self.functions if not self._provides(name)]
         return {
-            "provides": [name for name in functions if self._provides(name)],
+            "provides": [name for name in self.functions if name not in missing],
             "converts": callable(getattr(self.implementation, "asarray", None)),
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
-            "misspelt": self._misspelt(functions),
-        }
-
-    def _misspelt(self, functions: list[str]) -> list[str]:
-        """Public functions whose names are nearly those of the protocol that are missing."""
-        missing = [name for name in functions if not self._provides(name)]
-        return [
-            f"{name} is none of the functions; did you mean {near[0]}?"
-            for name in dir(self.implementation)
-            if not name.startswith("_")
-            and name not in functions
-            and self._provides(name)
-            and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
-        ]
+            "misspelt": [
+                f"{name} is none of the functions; did you mean {near[0]}?"
+                for name in dir(self.implementation)
+                if not name.startswith("_") and name not in self.functions and self._provides(name)
+                and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
+            ],
+        }  # fmt: skip
 
     def _provides(self, function: str) -> bool:
         try:
@@ -252,141 +345,139 @@ class Host:
         except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
             return True
 
-    def answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        """Carry out a request: one call, or two at once in threads; or say what no call has reached."""
-        if request["do"] == "coverage":
-            return {"status": "done", "reached": self.coverage.reached() if self.coverage else {}}, []
-        self.capture.start()
-        kind = (request["function"], request["metric"], *request["extra"][1:])
-        self._looked[kind] += 1
-        looks = self._looked[kind] <= _LOOKS
-        before, modules = surroundings() if looks else {}, len(sys.modules)
+    def answer(self, request: Request) -> Answer:
+        """Carry out a request."""
+        if request.do == "describe":
+            return self.describe(), {}
+        if request.do == "coverage":
+            return (self.coverage.reached() if self.coverage else {}), {}
         if self.coverage is not None:
-            self.coverage.of("decisive" if request["decisive"] else "other")
-        header, parts = self._answer(request, arrays)
-        after = surroundings() if looks else {}
-        printed = self.capture.stop()
+            self.coverage.of("decisive" if request.decisive else "other")
+        heard: list[str] = []
+        breaches: Breaches = {}
+        self._looked[request.function, request.metric] += 1
+        looks = self._looked[request.function, request.metric] <= _LOOKS
+        with self.capture.listening(heard):
+            before, modules = surroundings() if looks else {}, len(sys.modules)
+            try:
+                result = getattr(self, f"_{request.do}")(request, breaches)
+            except BaseException as error:
+                result = _failure(error, request)
+            after = surroundings() if looks else {}
         if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
-            self._looked[kind] -= 1
-            before = {}
-        if "notes" in header:
-            changed = [what for what, value in after.items() if what in before and not _equal(before[what], value)]
-            header["notes"] |= {"printed": printed, "disturbed": changed}
-        return header, parts
+            self._looked[request.function, request.metric] -= 1
+            after = {}
+        changed = [what for what, value in after.items() if before[what] != value]
+        if isinstance(result, Exception):
+            return result, {}
+        if changed:
+            breaches["leaves_the_process_alone"] = f"changed {', '.join(changed)}"
+        if heard:
+            breaches["silent"] = f"printed {' '.join(heard)[:100]!r}"
+        return result, breaches
 
-    def _answer(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        try:
-            if request["do"] == "search":
-                return self._search(request, arrays)
-            if request["do"] == "together":
-                return self._together(request, arrays)
-            return self._call(request, arrays)
-        except NotInFile as error:
-            return {"status": "not provided", "text": str(error)}, []
-        except NotImplementedError as error:
-            return {"status": "not provided", "text": _named(error), "after": _handled(error)}, []
-        except Unusable as error:
-            return {"status": "failed", "text": str(error)}, []
-        except MemoryError:
-            return {"status": "exhausted", "text": "MemoryError: it needs more memory than it may have"}, []
-        except BaseException as error:
-            text = said(error)
-            header = {"status": "exhausted" if _OUT_OF_MEMORY.search(text) else "failed", "text": text}
-            return header | {"not_entered": isinstance(error, TypeError) and not _their_frames(error)}, []
-
-    def _call(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        layout = request["layout"]
-        given = [_laid_out(array, layout, i) for i, array in enumerate(arrays)]
-        if request["do"] == "again":  # after a call with other contents at the same address
-            for array in given:
+    def _call(self, request: Request, breaches: Breaches) -> Arrays:
+        contents = {id(array): array for array in request.arrays}
+        places = {id(array): i for i, array in reversed(list(enumerate(request.arrays)))}
+        given = {key: _laid_out(contents[key], request.layout, places[key]) for key in contents}
+        if request.do == "again":
+            for array in given.values():
                 array *= -1.5
-            self._apply(request, self._convert(given))
-            for array, content in zip(given, arrays, strict=True):
-                array[...] = content
-        before = [array.copy() for array in given]
+            self._apply(request, {key: self._converted(array) for key, array in given.items()})
+            for key, array in given.items():
+                array[...] = contents[key]
         try:
-            converted = self._convert(given)
+            converted = {key: self._converted(array) for key, array in given.items()}
         except Exception as error:
-            if layout == "plain":
+            if request.layout == "plain":
                 raise
-            return {"status": "refused", "text": said(error)}, []
-        as_converted = [np.array(self._back(x)) for x in converted]  # which may be rounded to another format
-        result = members(self._apply(request, converted), len(request["shapes"]))
+            raise Refused(said(error)) from None
+        before = self._bytes(given, converted)
+        result = members(self._apply(request, converted), len(request.shapes))
         arrays = [self._back(part) for part in result]
-        parts = _checked(arrays, request["shapes"])
-        now = [self._back(x) for x in converted]
-        notes = {
-            "kinds": [
-                "number" if isinstance(part, (int, float, list, tuple)) else array.dtype.name
-                for part, array in zip(result, arrays, strict=True)
-            ],
-            "changed": [
-                i for i, old in enumerate(before) if not (_same(old, given[i]) and _same(as_converted[i], now[i]))
-            ],
-            "aliases": _aliases(arrays, [*given, *now]),
-            **self._left_alone(request["function"], given, result, arrays),
+        parts = [_real(array, shape) for array, shape in zip(arrays, request.shapes, strict=True)]
+        after = self._bytes(given, converted)
+        if after != before:
+            changed = [before[id(x)] != after[id(x)] for x in request.arrays]
+            names = itertools.compress(request.names[1:], changed)
+            breaches["inputs_unchanged"] = f"changed its input {', '.join(names)}"
+        kinds = {
+            "number" if isinstance(part, (int, float, list, tuple)) else array.dtype.name
+            for part, array in zip(result, arrays, strict=True)
         }
-        return {"status": "done", "notes": notes}, parts
+        foreign = sorted(kinds - {*request.dtypes, "number"}) if request.dtypes else []
+        if foreign:
+            breaches["dtype_kept"] = f"returned {', '.join(foreign)} for {request.dtypes[0]} input"
+        inputs = [*given.values(), *map(self._back, converted.values())]
+        if any(part.size and np.shares_memory(part, x) for part in arrays for x in inputs):
+            breaches["owns_its_results"] = "its result shares memory with its input"
+        elif len(arrays) == 2 and np.shares_memory(arrays[0], arrays[1]):
+            breaches["owns_its_results"] = "the two parts of its result share memory"
+        self._remember(request.function, list(given.values()), result, breaches)
+        return parts
 
-    def _left_alone(self, function: str, given: Arrays, result: list[Any], arrays: Arrays) -> dict[str, bool]:
+    _again = _call
+
+    def _bytes(self, given: dict[int, Any], converted: dict[int, Any]) -> dict[int, tuple[bytes, bytes]]:
+        """What is in arrays, and in what ``asarray`` has made of them."""
+        return {key: (array.tobytes(), self._back(converted[key]).tobytes()) for key, array in given.items()}
+
+    def _remember(self, function: str, inputs: Arrays, result: list[Any], breaches: Breaches) -> None:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
-        past = self._past.setdefault((function, *(array.shape for array in given)), [])
-        found = {
-            "overwritten": any(_checksum(self._back(x)) != content for results, _ in past for x, content in results),
-            "changed_later": any(_checksum(x) != content for _, inputs in past for x, content in inputs),
-        }
-        results: Kept = [(x, _checksum(array)) for x, array in zip(result, arrays, strict=True)]
-        past.append((results, [(array, _checksum(array)) for array in given]))
-        few = sum(array.size for array in given) <= _MUCH
+        past = self._past.setdefault((function, *(array.shape for array in inputs)), [])
+        if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
+            breaches["keeps_its_results"] = "a call overwrites what an earlier call had returned"
+        if any(x.tobytes() != content for given, _ in past for x, content in given):
+            breaches.setdefault("inputs_unchanged", "a call changes what an earlier call had got")
+        past.append(([(x, x.tobytes()) for x in inputs], [(x, self._back(x).tobytes()) for x in result]))
+        few = sum(array.size for array in inputs) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
-        return found
 
-    def _together(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        """Calls with the arrays and with their halves at once, in two threads, several times."""
+    def _together(self, request: Request, breaches: Breaches) -> Arrays:
+        """Ten calls with the arrays and ten with their halves, in two threads that begin at once."""
         start = threading.Barrier(2)
 
         def calls(factor: float) -> Arrays:
-            parts: Arrays = []
             start.wait()
-            for _ in range(request["times"]):
-                result = self._apply(request, self._convert([factor * array for array in arrays]))
-                found = [self._back(part) for part in members(result, len(request["shapes"]))]
-                parts += _checked(found, request["shapes"])
-            return parts
+            found: Arrays = []
+            for _ in range(10):
+                converted = {id(array): self._converted(factor * array) for array in request.arrays}
+                result = members(self._apply(request, converted), len(request.shapes))
+                found += [_real(self._back(x), shape) for x, shape in zip(result, request.shapes, strict=True)]
+            return found
 
         interval = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
             with ThreadPoolExecutor(2) as threads:
-                both = list(threads.map(calls, (1.0, 0.5)))
+                return [part for parts in threads.map(calls, (1.0, 0.5)) for part in parts]
         finally:
             sys.setswitchinterval(interval)
-        return {"status": "done", "notes": {}}, [part for parts in both for part in parts]
 
-    def _search(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-        """A whole sharpness routine on a diagonal network."""
-        given = [np.array(array) for array in arrays]
+    def _search(self, request: Request, breaches: Breaches) -> Arrays:
+        """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
+        given = [np.array(array) for array in request.arrays]
         G, H, X, y = given
-        problem, (rho, order) = Problem(X, y, self._convert, self._back, G.dtype), request["extra"]
-        function = getattr(self.implementation, request["function"])
-        found = function(request["metric"], problem, *self._convert([G, H]), rho, order)
+        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype), request.extra
+        function, converted = getattr(self.implementation, request.function), map(self._converted, (G, H))
+        found = function(request.metric, problem, *converted, rho, order)
         try:
             value, steps = members(found, 2)
-            step_G, step_H = members(steps, 2)
+            steps = members(steps, 2)
         except Unusable:
             raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
-        changed = [i for i, (old, new) in enumerate(zip(arrays, given, strict=True)) if not _same(old, new)]
-        steps = [_real(self._back(x), array.shape) for x, array in ((step_G, G), (step_H, H))]
-        notes = {"calls": problem.calls, "changed": changed}
-        return {"status": "done", "notes": notes}, [_real(np.asarray(value), ()), *steps]
+        if any(x.tobytes() != y.tobytes() for x, y in zip(given, request.arrays, strict=True)):
+            breaches["inputs_unchanged"] = "writes to the arrays it gets"
+        numbers = [_real(self._back(x), shape) for x, shape in zip(steps, request.shapes[1:], strict=True)]
+        return [_real(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
 
-    def _apply(self, request: dict[str, Any], arrays: list[Any]) -> Any:
-        chosen = [arrays[i] for i in request["order"]]
-        return getattr(self.implementation, request["function"])(request["metric"], *chosen, *request["extra"])
+    def _apply(self, request: Request, converted: dict[int, Any]) -> Any:
+        arrays = [converted[id(array)] for array in request.arrays]
+        return getattr(self.implementation, request.function)(request.metric, *arrays, *request.extra)
 
-    def _convert(self, arrays: Arrays) -> list[Any]:
+    def _converted(self, array: npt.NDArray[Any]) -> Any:
         convert = getattr(self.implementation, "asarray", None)
-        return list(arrays) if convert is None else [convert(array) for array in arrays]
+        return array if convert is None else convert(array)
 
     def _back(self, array: Any) -> npt.NDArray[Any]:
         back = getattr(self.implementation, "to_numpy", None)
@@ -396,52 +487,16 @@ class Host:
         return np.asarray(found)
 
 
-def surroundings() -> dict[str, Any]:
-    """What a process has beside its modules, which a call of mathematics leaves as it is."""
-    found: dict[str, Any] = {
-        "the state of Python's random generator": random.getstate(),
-        "the state of NumPy's random generator": np.random.get_state(),  # noqa: NPY002  (it is what backends use)
-        "np.seterr": np.geterr(),
-        "np.set_printoptions": np.get_printoptions(),
-        "the warning filters": list(warnings.filters),
-        "the working directory": os.getcwd(),
-        "os.environ": dict(os.environ),
-        "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
-    }
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "get_rng_state"):
-        found["the state of PyTorch's random generator"] = torch.get_rng_state().numpy()
-    return found
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
-
-
-def _aliases(results: Arrays, inputs: Arrays) -> str:
-    """Whether a result shares memory with an input or with another result."""
-    if any(part.size and np.shares_memory(part, array) for part in results for array in inputs):
-        return "its result shares memory with its input"
-    if len(results) == 2 and np.shares_memory(results[0], results[1]):
-        return "the two parts of its result share memory"
-    return ""
-
-
 def members(result: Any, count: int) -> list[Any]:
     """The parts of a result, which is a pair or one number per block."""
     if count == 1:
         return [result]
-    parts = list(result) if _is_sequence(result) else None
+    is_sequence = isinstance(result, (tuple, list)) or type(result).__name__ == "Pair"
+    parts = list(result) if is_sequence else None
     if parts is None or len(parts) != count:
         got = type(result).__name__ if parts is None else f"{len(parts)} parts"
         raise Unusable(f"expected a tuple of {count} arrays (G part, H part), got {got}")
     return parts
-
-
-def _is_sequence(result: Any) -> bool:
-    return isinstance(result, (tuple, list)) or type(result).__name__ == "Pair"
 
 
 def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -450,21 +505,9 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raise Unusable(f"expected real numbers, got dtype {array.dtype}{hint}")
     if array.size == 0 == math.prod(shape):  # a list does not say how many columns there are of nothing
         array = array.reshape(shape)
-    if array.shape != shape:
-        raise Unusable(f"expected shape {shape}, got {array.shape}")
+    if array.shape != tuple(shape):
+        raise Unusable(f"expected shape {tuple(shape)}, got {array.shape}")
     return np.array(array, dtype=np.float64)
-
-
-def _checked(arrays: Arrays, shapes: list[list[int]]) -> Arrays:
-    return [_real(array, tuple(shape)) for array, shape in zip(arrays, shapes, strict=True)]
-
-
-def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    return bool(np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True))
-
-
-def _checksum(array: npt.NDArray[Any]) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).tobytes()) if array.dtype != object else 0
 
 
 def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
@@ -485,53 +528,20 @@ def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
     return plain
 
 
-def said(error: BaseException) -> str:
-    """What an exception says, and the last line of somebody's own code on the way to it."""
-    frames = _their_frames(error)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    return f"{_named(error)}{where}"
-
-
-def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Of code that is neither ours nor Python's own."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-
-
-def _handled(error: BaseException) -> str:
-    """The failure that a NotImplementedError was raised in the place of; a look-up of what there is, is none."""
-    cause = error.__cause__ or error.__context__
-    return "" if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)) else said(cause)
-
-
-def _named(error: BaseException) -> str:
-    """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
-    try:
-        message = str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]
-    except Exception:
-        message = "(no message)"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-# A process of its own ------------------------------------------------------------------------------------------------
-
-
-def serve(line: Connection, spec: str, functions: list[str], most_memory: int) -> None:
-    """Serve a backend until the line closes."""
+def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: int) -> None:
+    """Serve a backend, in a process of its own, until the line closes; a `BackendError` ends it."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv[:] = ["refgeo"]
-    capture, coverage = FileCapture(), Coverage(spec)
-    line.recv()
+    capture, coverage = Capture(owns_process=True), Coverage(spec)
+    coverage.of("import")
     try:
-        coverage.of("import")
-        host = Host(as_backend(load(spec), functions), capture, coverage)
-        line.send(host.describe(functions))
+        host = Host(load(spec), functions, capture, coverage)
     except BackendError as error:
-        line.send(error.with_traceback(None))
+        line.send((error.with_traceback(None), {}))
         return
     while True:
-        line.send(host.answer(*line.recv()))
+        line.send(host.answer(line.recv()))

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, Refused
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, anywhere
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
-from refgeo.conformance.host import LAYOUTS
+from refgeo.conformance.host import LAYOUTS, BackendFailure, Refused
 from refgeo.conformance.trial import Trial, beside, combination, comparable
 from refgeo.errors import RankDeficientError
 from refgeo.operations import OPERATIONS, VALUES, Operation, Parts, Value

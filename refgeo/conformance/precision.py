@@ -19,6 +19,17 @@ class Precision:
     largest: float
     carrier: str
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """What results may have; bfloat16, which NumPy does not have, is widened by somebody's ``to_numpy``.
+
+        Examples
+        --------
+        >>> PRECISIONS["bfloat16"].dtypes
+        ('bfloat16', 'float32', 'float64')
+        """
+        return (self.name, self.carrier, *(["float64"] if self.name == "bfloat16" else []))
+
     def rounded(self, array: Array) -> Array:
         """The nearest numbers of this type, as float64; the largest one where there is none.
 

@@ -17,17 +17,18 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from refgeo.conformance.host import Arrays, BackendError, Capture, Host
+from refgeo.conformance.host import Answer, BackendError, Capture, Host, Request
 
 MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
 )
 """Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
-_START = 300.0
+STARTING = 300.0
 """Seconds that importing a backend may take."""
 _SETTINGS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
@@ -41,8 +42,6 @@ from refgeo.conformance.process import main
 
 main(descriptor)
 """
-
-Answer = tuple[dict[str, Any], Arrays]
 
 
 class Lost(Exception):
@@ -125,63 +124,33 @@ def _end_with(parent: int) -> None:
 
 
 class Process:
-    """A backend's process, started again when it is lost; what it has may be known already."""
+    """A backend in a process of its own, which is started with a request and again when it is lost."""
 
-    def __init__(self, spec: str, functions: list[str], known: dict[str, Any]) -> None:
-        self._spec, self._functions, self._described = spec, functions, known
+    def __init__(self, spec: str, functions: Sequence[str]) -> None:
+        self._start = "refgeo.conformance.host:serve", spec, functions, MEMORY
         self._child: Child | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """What the backend has (`Host.describe`)."""
-        if not self._described:
-            self._start()
-        return self._described
-
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float) -> Answer:
+    def ask(self, request: Request, timeout: float) -> Answer:
         """The answer to a request."""
         if self._child is None:
-            try:
-                self._start()
-            except BackendError as error:  # it could be imported once, and cannot any more
-                raise Lost(str(error)) from None
+            self._child = Child(*self._start)
+            if request.do != "describe":  # which may take as long as importing it does
+                self.ask(Request("describe"), STARTING)
+        child = self._child
         try:
-            answer: Answer = self._answered((request, arrays), timeout)
-            return answer
-        except TimeoutError:
-            self.close()
-            raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
+            child.line.send(request)
+            if not child.line.poll(min(timeout, 1e6)):
+                raise Slow(f"did not return within {timeout:g} s (--timeout)")
+            result, breaches = child.line.recv()
+            if isinstance(result, BackendError):
+                raise result
         except (EOFError, OSError):
-            raise Lost(self._ended()) from None
-        except BaseException:  # interrupted: an answer that is under way would be taken for the next one
+            self._child = None
+            raise Lost(child.ended()) from None
+        except BaseException:  # interrupted, too: an answer that is under way would be taken for the next one
             self.close()
             raise
-
-    def _answered(self, message: Any, timeout: float) -> Any:
-        assert self._child is not None
-        self._child.line.send(message)
-        if not self._child.line.poll(min(timeout, 1e6)):
-            raise TimeoutError
-        return self._child.line.recv()
-
-    def _start(self) -> None:
-        self._child = Child("refgeo.conformance.host:serve", self._spec, self._functions, MEMORY)
-        try:
-            header = self._answered(None, _START)
-        except TimeoutError:
-            self.close()
-            raise BackendError(f"backend {self._spec}: importing it did not end within {_START:g} s") from None
-        except (EOFError, OSError):
-            raise BackendError(f"backend {self._spec}: importing it: {self._ended()}") from None
-        if isinstance(header, BackendError):
-            self.close()
-            raise header
-        self._described = header
-
-    def _ended(self) -> str:
-        assert self._child is not None
-        said = self._child.ended()
-        self._child = None
-        return said
+        return result, breaches
 
     def close(self) -> None:
         """End it; the next request starts another one."""
@@ -193,34 +162,28 @@ class Process:
 class Thread:
     """A backend in this process: calls in a thread, so that one that does not return can be left behind."""
 
-    def __init__(self, implementation: Any, functions: list[str]) -> None:
-        self._host, self._functions = Host(implementation, Capture()), functions
-        self._queue: queue.SimpleQueue[Any] | None = None
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+    def __init__(self, implementation: Any, functions: Sequence[str]) -> None:
+        self._host = Host(implementation, functions, Capture(owns_process=False))
+        self._requests: queue.SimpleQueue[Request | None] | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """What the backend has (`Host.describe`)."""
-        return self._host.describe(self._functions)
-
-    def ask(self, request: dict[str, Any], arrays: Arrays, timeout: float) -> Answer:
+    def ask(self, request: Request, timeout: float) -> Answer:
         """The answer to a request."""
-        if self._queue is None:
-            self._queue, self._answers = queue.SimpleQueue(), queue.SimpleQueue()
-            threading.Thread(target=_serve, args=(self._host, self._queue, self._answers), daemon=True).start()
-        self._queue.put((request, arrays))
+        if self._requests is None:
+            self._requests, self._answers = queue.SimpleQueue(), queue.SimpleQueue[Answer]()
+            threading.Thread(target=self._serve, args=(self._requests, self._answers), daemon=True).start()
+        self._requests.put(request)
         try:
             return self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
-            self._queue = None
+            self._requests = None
             raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
+
+    def _serve(self, requests: queue.SimpleQueue[Request | None], answers: queue.SimpleQueue[Answer]) -> None:
+        while (request := requests.get()) is not None:
+            answers.put(self._host.answer(request))
 
     def close(self) -> None:
         """Ask no more of it; the next request starts another one."""
-        if self._queue is not None:
-            self._queue.put(None)
-        self._queue = None
-
-
-def _serve(host: Host, requests: queue.SimpleQueue[Any], answers: queue.SimpleQueue[Answer]) -> None:
-    while (request := requests.get()) is not None:
-        answers.put(host.answer(*request))
+        if self._requests is not None:
+            self._requests.put(None)
+        self._requests = None

@@ -28,7 +28,8 @@ import numpy as np
 import scipy  # its modules load where they are used
 
 from refgeo.arguments import Array, listed, number, one_of
-from refgeo.conformance.backend import TIMEOUT, Backend, BackendFailure
+from refgeo.conformance.backend import TIMEOUT, Backend
+from refgeo.conformance.host import BackendFailure, Request
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.metrics.pair import PAIR_METRICS, PairTangentSpace, pair_metric
 from refgeo.operations import OPERATIONS, VALUES, Operation, Parts
@@ -249,7 +250,8 @@ class _Reader:
         for i in range(sample.space.point.block_shape[0]):
             arrays = [factor[i].astype(self.precision.carrier) for pair in pairs for factor in pair]
             shapes = self.operation.shapes(Pair(*arrays[:2]))
-            found.append(self.backend.call(self.operation.name, self.metric, arrays, extra, shapes)[0])
+            request = Request("call", self.operation.name, self.metric, arrays, extra=extra, shapes=shapes)
+            found.append(self.backend.call(request)[0])
         return tuple(np.array(part) for part in zip(*found, strict=True))
 
     def explains(self, predicted: Any, numbers: Array) -> bool:

@@ -26,7 +26,7 @@ class Problem:
         self,
         X: Array,
         y: Array,
-        convert: Callable[[list[Any]], list[Any]],
+        convert: Callable[[Any], Any],
         back: Callable[[Any], Any],
         dtype: npt.DTypeLike = np.float64,
     ) -> None:
@@ -39,7 +39,7 @@ class Problem:
         u, v = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
         r = self.X @ (u * v).ravel() - self.y
         slope = (2.0 * self.X.T @ r).reshape(u.shape)
-        first, second = self._convert([(slope * x).astype(self._dtype) for x in (v, u)])
+        first, second = (self._convert((slope * x).astype(self._dtype)) for x in (v, u))
         return float(r @ r), (first, second)
 
 

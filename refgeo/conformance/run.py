@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import integer, listed, one_of
-from refgeo.conformance.backend import TIMEOUT, Backend, Observed
+from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
-from refgeo.conformance.contract import CONTRACT, SEEN, seen
+from refgeo.conformance.contract import CONTRACT, SEEN
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
+from refgeo.conformance.host import Breaches
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.report import Report
@@ -266,9 +267,8 @@ class Run:
         self._large[large] += case.entries > LARGE
         return case
 
-    def _watch(self, operation: Operation, case: Case, observed: Observed) -> None:
+    def _watch(self, operation: Operation, case: Case, broken: Breaches) -> None:
         """Hold what a call did besides returning against the contract, where nothing is numerically wrong with it."""
-        broken = dict(seen(operation, case, observed))
         tallies = {rule: self.tallies.get((f"{operation.name}.{rule}", case.metric)) for rule in SEEN}
         news = [
             (tally, broken.get(rule))

@@ -25,8 +25,9 @@ import scipy  # its modules load where they are used: optimize takes longer than
 
 from refgeo import diagonal
 from refgeo.arguments import Array
-from refgeo.conformance.backend import Backend, BackendFailure, Observed
+from refgeo.conformance.backend import Backend
 from refgeo.conformance.drawing import rng_of
+from refgeo.conformance.host import BackendFailure, Breaches, Request
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.operations import ROUTINE
@@ -131,7 +132,7 @@ def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
     """The order of the geodesics at whose end the loss is closest to what a routine claims; 2 where nothing is."""
     network = next(networks("quick", seed, dtype))
     try:
-        value, u_step, v_step, _ = _called(backend, metric, 2, network, 0.1)
+        value, u_step, v_step, *_ = _called(backend, metric, 2, network, 0.1)
     except (BackendFailure, NotImplementedError):
         return 2
     a, c = u_step / network.u, v_step / network.v
@@ -141,8 +142,8 @@ def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
 def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) -> Row:
     shares: list[Measurement] = []
     wrong: list[tuple[Measurement, str]] = []
-    breaches: dict[str, None] = {}
-    calls = 0
+    breaches: Breaches = {}
+    calls = 0.0
     for network in problems:
         for rho in RADII:
             upper = _bound(metric, order, network, rho)
@@ -150,13 +151,13 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) 
                 continue
             place = f"{network.name}/rho{rho:g}"
             try:
-                value, u_step, v_step, seen = _called(backend, metric, order, network, rho)
+                value, u_step, v_step, evaluations, broken = _called(backend, metric, order, network, rho)
             except NotImplementedError as error:
                 return _row(metric, order, Verdict.NOT_PROVIDED, str(error))
             except BackendFailure as failure:
                 return _row(metric, order, Verdict.WRONG, f"{place}: {failure}", _at(place, rho, np.inf))
-            calls += seen.evaluations
-            breaches |= dict.fromkeys(_misconduct(seen))
+            calls += evaluations
+            breaches |= broken
             reached, complaint = _held_against(metric, order, network, rho, upper, value, u_step, v_step)
             share = _at(place, rho, 1.0 - reached / upper if upper > 0.0 else 0.0)
             shares.append(share)
@@ -166,7 +167,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) 
         reason = "on no problem do the bounds meet and tell an increase of the loss from rounding"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
-        message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches])
+        message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])
         return _row(metric, order, Verdict.WRONG, message, wrong[0][0], shares)
     found = [1.0 - one.relative_error for one in shares]
     worst, median = max(shares, key=lambda one: one.relative_error), float(np.median(found))
@@ -175,16 +176,8 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) 
         f"{100.0 * min(found):.3g}% at worst ({worst.case}), with {calls / len(shares):.0f} evaluations a search"
     )
     if breaches:
-        return _row(metric, order, Verdict.CONTRACT, "; ".join([*breaches, message]), worst, shares)
+        return _row(metric, order, Verdict.CONTRACT, "; ".join([*breaches.values(), message]), worst, shares)
     return _row(metric, order, Verdict.PASS if median >= LITTLE else Verdict.INACCURATE, message, worst, shares)
-
-
-def _misconduct(seen: Observed) -> Iterator[str]:
-    """What a routine did besides returning."""
-    if seen.changed:
-        yield "writes to the arrays it gets"
-    if seen.printed:
-        yield f"prints {seen.printed[:60]!r}"
 
 
 def _row(
@@ -205,14 +198,16 @@ def _at(place: str, rho: float, missing: float) -> Measurement:
 
 def _called(
     backend: Backend, metric: str, order: Any, network: Network, rho: float
-) -> tuple[float, Array, Array, Observed]:
+) -> tuple[float, Array, Array, float, Breaches]:
+    """The claimed value, the steps, how often the loss was evaluated, and misconduct."""
     d = len(network.u)
-    G, H = network.u.reshape(d, 1, 1), network.v.reshape(d, 1, 1)
-    carrier, shapes = PRECISIONS[network.dtype].carrier, [(), G.shape, H.shape]
-    arrays = [G.astype(carrier), H.astype(carrier), network.X, network.y]
+    carrier = PRECISIONS[network.dtype].carrier
+    G, H = (x.reshape(d, 1, 1).astype(carrier) for x in (network.u, network.v))
     asked = 2 if order == "adaptive" else order
-    (value, step_G, step_H), seen = backend.call(ROUTINE, metric, arrays, (rho, asked), shapes, do="search")
-    return float(value), step_G.ravel(), step_H.ravel(), seen
+    request = Request("search", ROUTINE, metric, [G, H, network.X, network.y], extra=(rho, asked),
+                      shapes=[(), G.shape, H.shape])  # fmt: skip
+    (value, step_G, step_H, evaluations), breaches = backend.call(request)
+    return float(value), step_G.ravel(), step_H.ravel(), float(evaluations), breaches
 
 
 def _held_against(

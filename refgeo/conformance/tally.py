@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import BackendFailure, Exhausted, NotCalled, Swallowed
+from refgeo.conformance.backend import NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
 from refgeo.conformance.contract import Breach
+from refgeo.conformance.host import BackendFailure, Exhausted, Swallowed
 from refgeo.conformance.rows import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict, counted
 from refgeo.conformance.trial import Trial
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.conformance.backend import Backend, Observed
+from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.drawing import rng_of
+from refgeo.conformance.host import Breaches, Request
 from refgeo.conformance.precision import PRECISIONS, Precision, representable
 from refgeo.metrics.pair import PairTangentSpace
 from refgeo.operations import OPERATIONS, Operation, Parts, Value
 from refgeo.pair import Pair
 
-Watch = Callable[[Operation, Case, Observed], None]
+Watch = Callable[[Operation, Case, Breaches], None]
 
 
-def _unseen(operation: Operation, case: Case, observed: Observed) -> None:
+def _unseen(operation: Operation, case: Case, breaches: Breaches) -> None:
     pass
 
 
@@ -74,17 +76,22 @@ class Trial:
     def call(
         self, function: str, *vectors: Pair, point: Pair | None = None, extra: tuple[Any, ...] = (), **options: Any
     ) -> Parts:
-        """The parts of the backend's result as float64."""
-        operation = OPERATIONS[function]
-        point = self.case.point if point is None else point
-        watched = not options
-        parts, observed = self.backend.call(
-            function, options.pop("metric", self.case.metric), self.arrays(point, *vectors), extra,
-            operation.shapes(point), decisive=self.decisive, **options,
-        )  # fmt: skip
-        if watched:
-            self.watch(operation, self.case, observed)
+        """The parts of the backend's result as float64; `options` are those of `Request`."""
+        operation, point = OPERATIONS[function], self.case.point if point is None else point
+        parts, breaches = self.ask(operation, self.arrays(point, *vectors), point, extra, **options)
+        if not options:
+            self.watch(operation, self.case, breaches)
         return tuple(parts)
+
+    def ask(
+        self, operation: Operation, arrays: list[Array], point: Pair, extra: tuple[Any, ...] = (), **options: Any
+    ) -> tuple[list[Array], Breaches]:
+        """A call with any arrays."""
+        plain = Request(
+            "call", operation.name, self.case.metric, arrays, (), extra, operation.shapes(point),
+            self.precision.dtypes, decisive=self.decisive,
+        )  # fmt: skip
+        return self.backend.call(replace(plain, **options))
 
     def value(self, value: Value, **options: Any) -> Parts:
         """The backend's result for a value of this case."""

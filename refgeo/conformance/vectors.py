@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import listed, one_of
-from refgeo.conformance.backend import Backend, BackendFailure
+from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
-from refgeo.conformance.host import NotInFile, Unusable
+from refgeo.conformance.host import BackendFailure, NotInFile, Request, Unusable
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress
@@ -196,7 +196,8 @@ def assert_case(directory: str | Path, results: str | Path, case: str, check: st
     arrays = [factor.astype(chosen.dtype) for factor in vectors]
     extra = value.extra(chosen.t)
     try:
-        actual, _ = backend.call(operation.name, chosen.metric, arrays, extra, operation.shapes(chosen.point))
+        request = Request("call", operation.name, chosen.metric, arrays, (), extra, operation.shapes(chosen.point))
+        actual, _ = backend.call(request)
     except (BackendFailure, NotImplementedError) as failure:
         raise AssertionError(f"{case} {check}: {failure}") from None
     assert_matches(
