@@ -298,7 +298,7 @@ def _as_case(
     arrays = {
         name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()
     }
-    case = given_case("given", metric, arrays, dtype, relaxation=relaxation)
+    case = given_case("given", arrays, metric, dtype, relaxation=relaxation)
     one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
     if not one.applies(case):
         raise ValueError(

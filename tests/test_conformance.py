@@ -1082,7 +1082,7 @@ def test_eighty_cases_hold_every_level_of_every_feature_and_names_are_recipes(se
     found = recipes.recipes("quick", seed)
     assert len(found) <= 80
     assert len(set(found)) == len(found)
-    for name, levels in recipes._LEVELS.items():
+    for name, levels in recipes.LEVELS.items():
         assert {getattr(recipe, name) for recipe in found} >= set(levels), name
     assert {recipe.single for recipe in found} == {True, False}
     for recipe in found:

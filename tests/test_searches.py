@@ -145,7 +145,7 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     assert not report.passed_strictly
     report.print()
     shown = capsys.readouterr().out
-    assert re.search(r"contract   .*sharpness_1\[inv\].*: writes to the arrays it gets; prints 'found it'", shown)
+    assert re.search(r"contract   .*sharpness_1\[inv\].*: writes to the arrays it gets; printed 'found it'", shown)
     assert "4 of 4 provided searches pass" in shown
     wrong = judged(lambda *asked: (2.0 * careless(*asked)[0], asked[2:4]))
     assert "printed 'found it'" in wrong.failures[0].message, "beside what is wrong"

@@ -416,7 +416,7 @@ def test_features_of_blocks_look_at_both_factors():
         ("the spread of κ between blocks", ill),
     ):
         plain, one, other = (
-            value[name](given_case("x", "inv", {"G": x, "H": y}, "float64"), OPERATIONS["christoffel"])
+            value[name](given_case("x", {"G": x, "H": y}, "inv", "float64"), OPERATIONS["christoffel"])
             for x, y in ((G, H), (G, changed), (changed, H))
         )
         assert plain < 100 < min(one, other), name

@@ -524,7 +524,7 @@ def values_of(feature, target, metric, arguments):
     arrays = dict(zip(names, arguments, strict=False))
     if operation.extra:
         arrays["t"] = arguments[len(names)]
-    return feature.value(given_case("call", metric, arrays, "float64"), operation)
+    return feature.value(given_case("call", arrays, metric, "float64"), operation)
 
 
 @functools.cache

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import integer, listed, number, one_of
+from refgeo.arguments import Array, integer, listed, number, one_of
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.drawing import TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
@@ -31,14 +33,14 @@ class Points:
 
     Attributes
     ----------
-    kind : "generated", "checkpoint", "given", "fuzz" or "files"
+    kind : "generated", "checkpoint", "given" or "files"
     profile, dtype : str
     seed : int
     relaxation : float
     options : dict
         What else the command line has to say: the checkpoint, its layout and heads; the examples of a search.
     source : object
-        The state dict, or the named arrays of given points.
+        The checkpoint or its state dict, the named arrays of given points, the cases of files.
     """
 
     kind: str = "generated"
@@ -85,22 +87,17 @@ class Points:
         if points is not None:
             _refuse_strange(points)
             return cls("given", *common, source=points)
-        if profile == "fuzz":
-            return cls("fuzz", *common, {"examples": integer("examples", examples)})
-        return cls("generated", *common)
+        return cls("generated", *common, {"examples": integer("examples", examples)} if profile == "fuzz" else {})
 
-    def cases(self, metric: str) -> Iterator[Lazy]:
-        """The names of the points, each with the function that makes it."""
+    def cases(self, metric: str) -> Sequence[Lazy]:
+        """The names of the points, each with the function that makes it; a search makes its own."""
+        options = metric, self.dtype, self.seed, self.relaxation
         if self.kind == "generated":
-            yield from generated(self.profile, metric, self.dtype, self.seed, self.relaxation)
-        elif self.kind == "given":
-            for name, arrays in self.source.items():
-                yield name, _later(given_case, name, metric, arrays, self.dtype, self.seed, self.relaxation)
-        elif self.kind == "files":
-            yield from ((case.name, lambda case=case: case) for case in self.source if case.metric == metric)
-        elif self.kind == "checkpoint":
-            for name, point in self._network().items():
-                yield name, _later(_network_case, name, metric, point, self)
+            return () if self.profile == "fuzz" else generated(self.profile, *options)
+        if self.kind == "files":
+            return [(case.name, partial(replace, case)) for case in self.source if case.metric == metric]
+        arrays = self._network if self.kind == "checkpoint" else self.source
+        return [(name, partial(given_case, name, one, *options)) for name, one in arrays.items()]
 
     def selected(self, metric: str, names: Iterable[str] | None) -> list[Lazy]:
         """The cases with these names, or whose names begin with one; None: all. A generated case that the profile does
@@ -122,61 +119,52 @@ class Points:
             chosen |= {one[0]: one for one in several}
         return list(chosen.values())
 
-    def _network(self) -> dict[str, Pair]:
+    @cached_property
+    def _network(self) -> dict[str, dict[str, Array]]:
         from refgeo import networks
 
         layout = self.options.get("layout")
         if layout is None:
             raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
         blocks = networks.read(self.source, layout, self.options.get("heads")).blocks
-        return {name: block for name, block in blocks.items() if isinstance(block, Pair)}
+        return {name: {"G": block.G, "H": block.H} for name, block in blocks.items() if isinstance(block, Pair)}
 
     def __str__(self) -> str:
         text = {
             "generated": "generated points",
             "given": "given points",
             "checkpoint": f"{self.options.get('layout')} checkpoint",
-            "fuzz": f"search with Hypothesis, {self.options.get('examples')} examples",
             "files": f"vectors in {self.options.get('directory')}",
         }[self.kind]
+        if self.profile == "fuzz":
+            text = f"search with Hypothesis, {self.options['examples']} examples"
         return text + (f", ε = {self.relaxation:g}" if self.relaxation else "")
 
     def command(self) -> list[str] | None:
-        """The options of a command line that makes the same points; None if there is none."""
-        if self.kind not in ("generated", "checkpoint") or (self.kind == "checkpoint" and not self._named):
-            return None
-        import shlex
+        """The options of a command line that makes one of the points again; None if there is none."""
+        words = (f"--{key} {shlex.quote(str(x))}" for key, x in self._unusual(one_point=True).items())
+        return list(words) if self.can_be_sent else None
 
-        words = [f"--dtype {self.dtype}"] if self.dtype != "float64" else []
-        words += [f"--profile {self.profile}"] if self.profile != "quick" else []
-        words += [f"--relaxation {self.relaxation:g}"] if self.relaxation else []
-        return words + [f"--{key} {shlex.quote(str(x))}" for key, x in self.options.items() if x is not None]
-
-    def python(self, case: str | None, arrays: Mapping[str, Any] | None = None) -> list[str]:
-        """The arguments of `refgeo.check` that make one point again; `arrays`: those of a point that a search found."""
-        words = [f"dtype={self.dtype!r}"] if self.dtype != "float64" else []
-        words += [f"relaxation={self.relaxation!r}"] if self.relaxation else []
-        if self.kind == "fuzz" and (case is None or arrays is None):
-            return [*words, "profile='fuzz'", f"examples={self.options['examples']}"]  # one among many that passed
-        if arrays is not None:
-            literal = {name: np.asarray(array).tolist() for name, array in arrays.items()}
-            return [*words, f"points={{{case!r}: {literal!r}}}"]
+    def python(self, case: str | None) -> list[str]:
+        """The arguments of `refgeo.check` that make one point again, or all."""
+        words = [f"{key}={x!r}" for key, x in self._unusual(case is not None).items()]
         if self.kind == "given":
             return [*words, f"points={{{case!r}: points[{case!r}]}}"]
-        words += [f"profile={self.profile!r}"] if self.profile != "quick" else []
-        if self.kind == "checkpoint":
-            words += [f"{key}={x!r}" for key, x in self.options.items() if x is not None]
-            words += [] if self._named else ["checkpoint=state_dict"]
+        words += ["checkpoint=state_dict"] if self.kind == "checkpoint" and not self.can_be_sent else []
         return [*words, f"cases={[case]!r}"] if case is not None else words
+
+    def _unusual(self, one_point: bool) -> dict[str, Any]:
+        """The options that are not those by default; the name of one generated point says what its profile was."""
+        usual = {"dtype": "float64", "profile": "quick", "relaxation": 0.0}
+        found = {key: getattr(self, key) for key, x in usual.items() if getattr(self, key) != x} | self.options
+        if one_point and self.kind == "generated":
+            found = {key: x for key, x in found.items() if key not in ("profile", "examples")}
+        return {key: x for key, x in found.items() if x is not None}
 
     @property
     def can_be_sent(self) -> bool:
         """Whether another process can make the same points."""
-        return self.kind == "generated" or (self.kind == "checkpoint" and self._named)
-
-    @property
-    def _named(self) -> bool:
-        return self.options.get("checkpoint") is not None
+        return self.kind == "generated" or self.options.get("checkpoint") is not None
 
 
 def _refuse_strange(points: Any) -> None:
@@ -187,18 +175,8 @@ def _refuse_strange(points: Any) -> None:
             raise ValueError(f"points: expected names with dicts of arrays, got {name!r}: {type(arrays).__name__}")
 
 
-def _later(make: Callable[..., Case], *arguments: Any) -> Callable[[], Case]:
-    return lambda: make(*arguments)
-
-
-def _network_case(name: str, metric: str, point: Pair, points: Points) -> Case:
-    """A block of a network, with random vectors."""
-    with about(name):
-        return make_case(name, metric, point, rng_of(points.seed, name), points.dtype, points.seed, points.relaxation)
-
-
 def given_case(
-    name: str, metric: str, arrays: Mapping[str, npt.ArrayLike], dtype: str, seed: int = 0, relaxation: float = 0.0
+    name: str, arrays: Mapping[str, npt.ArrayLike], metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0
 ) -> Case:
     """A case from named arrays: ``G``, ``H`` and any of `GIVEN`; the vectors that are missing are drawn.
 
@@ -210,7 +188,7 @@ def given_case(
     Examples
     --------
     >>> one = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
-    >>> given_case("mine", "inv", one, "float64").vectors["a"].G.item()
+    >>> given_case("mine", one, "inv", "float64").vectors["a"].G.item()
     1.0
     """
     unknown = sorted(set(arrays) - {"G", "H", *GIVEN})
@@ -230,13 +208,9 @@ def given_case(
         hessian = [vector for vector in given if vector.startswith("hessian")]
         if len(hessian) not in (0, 3):
             raise ValueError(f"hessian_e, hessian_w and hessian_v go together, got {' and '.join(hessian)}")
-        t = _time(arrays["t"], dtype) if "t" in arrays else TIMES[0]
+        t = float(PRECISIONS[dtype].rounded(np.array(number("t", arrays.get("t", TIMES[0])))))
         case = make_case(name, metric, point, rng_of(seed, name), dtype, seed, relaxation, given, t)
         slack = 200 * PRECISIONS[dtype].roundoff * np.max(case.condition, initial=1.0)
         if hessian and not np.all(case.space.is_horizontal(case.vectors["hessian_v"], float(slack))):
             raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; use horizontal_projection")
     return case
-
-
-def _time(value: npt.ArrayLike, dtype: str) -> float:
-    return float(PRECISIONS[dtype].rounded(np.array(number("t", value))))

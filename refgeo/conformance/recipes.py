@@ -175,7 +175,7 @@ def _parsed(word: str) -> dict[str, Any] | None:
         return None
 
 
-_LEVELS: dict[str, tuple[Any, ...]] = {
+LEVELS: dict[str, tuple[Any, ...]] = {
     "batch": BATCHES, "sizes": SIZES, "conditions": CONDITIONS, "point": POINTS, "scale": tuple(SCALES),
     "vectors": tuple(KINDS), "t": TIMES,
 }  # fmt: skip
@@ -185,18 +185,18 @@ Level = tuple[str, Any]
 
 
 def _levels(recipe: Recipe) -> list[Level]:
-    return [(name, getattr(recipe, name)) for name in _LEVELS]
+    return [(name, getattr(recipe, name)) for name in LEVELS]
 
 
 @cache
 def recipes(profile: str, seed: int = 0) -> tuple[Recipe, ...]:
     """What a profile generates, simplest first: every level, and as many pairs of levels as there is room for."""
     rng = np.random.default_rng([seed, COUNTS[profile]])
-    alone = [replace(Recipe(), **{name: level}) for name, levels in _LEVELS.items() for level in levels]
-    missing: set[Level] = {one for recipe in map(_repaired, alone) for one in _levels(recipe)}
+    alone = [replace(Recipe(), **{name: level}) for name, levels in LEVELS.items() for level in levels]
+    missing: set[Level] = {one for recipe in map(repaired, alone) for one in _levels(recipe)}
     chosen = [Recipe(batch, sizes) for batch, sizes in _PLAIN]
     covered: set[tuple[Level, Level]] = set()
-    single = [_repaired(Recipe(b, s, single=True)) for b, s in (((), (5, 4, 3)), ((3,), (7, 4, 1)), ((2,), (9, 8, 7)))]
+    single = [repaired(Recipe(b, s, single=True)) for b, s in (((), (5, 4, 3)), ((3,), (7, 4, 1)), ((2,), (9, 8, 7)))]
     while len(chosen) < COUNTS[profile]:
         drawn = [_drawn_recipe(rng, sorted(missing, key=str)) for _ in range(24)]
         drawn = [recipe for recipe in drawn if recipe.possible and recipe not in chosen and _is_affordable(recipe)]
@@ -222,12 +222,12 @@ def _drawn_recipe(rng: np.random.Generator, missing: list[Level]) -> Recipe:
     if missing:
         name, level = missing[rng.integers(len(missing))]
         changes[name] = level
-    for name in rng.choice(list(_LEVELS), rng.integers(1, _ODD + 1), replace=False, p=_OFTEN):
-        changes.setdefault(str(name), _LEVELS[name][rng.integers(len(_LEVELS[name]))])
-    return _repaired(replace(Recipe(), **changes))
+    for name in rng.choice(list(LEVELS), rng.integers(1, _ODD + 1), replace=False, p=_OFTEN):
+        changes.setdefault(str(name), LEVELS[name][rng.integers(len(LEVELS[name]))])
+    return repaired(replace(Recipe(), **changes))
 
 
-def _repaired(recipe: Recipe) -> Recipe:
+def repaired(recipe: Recipe) -> Recipe:
     """With the shape that its other features need."""
     n, m, h = recipe.sizes
     if h >= 8 and recipe.conditions == CONDITIONS[0]:  # where rounding hides least of what is lost inside

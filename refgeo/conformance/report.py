@@ -32,8 +32,6 @@ class Report:
         Seconds that a call could take.
     notes : tuple of str
         What else there is to say of the backend.
-    failing_points : dict
-        The arrays of points that a search has found, by name.
     files : (folder, file), optional
         The folder of vectors and the results that were graded.
     not_run : dict
@@ -54,7 +52,6 @@ class Report:
     where: str = ""
     timeout: float = TIMEOUT
     notes: tuple[str, ...] = ()
-    failing_points: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -148,7 +145,7 @@ class Report:
         words += [f"metrics={[row.metric]!r}"] if row.of_one_metric else []
         words += [f"checks={[row.check]!r}"]
         words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
-        words += self.points.python(case, self.failing_points.get(case or ""))
+        words += self.points.python(case)
         return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
 
     def _backend_words(self) -> list[str]:

@@ -155,8 +155,8 @@ def check(
             "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
         )
     jobs = None if jobs is None else integer("jobs", jobs)
-    searching = cases is None and not laws_only and where.kind == "generated" and searches
-    sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent
+    searching = cases is None and not laws_only and where.kind == "generated" and searches and profile != "fuzz"
+    sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
     here, *elsewhere = shares(wanted, jobs if chosen and cases is None and sendable else 1)
     progress = progress or no_progress
     with ExitStack() as stack:
@@ -172,10 +172,10 @@ def check(
             total = sum(len(list(where.cases(metric))) for metric in share)
             other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in chosen], share, where)
         run = Run(loaded, chosen, here, where, together(progress, others), laws_only)
-        if where.kind == "fuzz":
+        if profile == "fuzz":
             from refgeo.conformance.fuzz import search
 
-            run.cases = search(run, examples)
+            search(run, examples)
         elif chosen:
             run.over(cases)
         try:
@@ -290,7 +290,6 @@ class Run:
             where=self.backend.where,
             timeout=self.backend.timeout,
             notes=tuple(self._notes()),
-            failing_points=self._failing_points(rows) if self.points.kind == "fuzz" else {},
             **options,
         )
 
@@ -346,11 +345,6 @@ class Run:
                 if case.metric == metric and not self.laws_only:
                     self.tally(one, case, tally)
         return self.tallies[one.name, metric].is_wrong
-
-    def _failing_points(self, rows: list[Row]) -> dict[str, dict[str, Any]]:
-        """The example of every failing row, by name, for points that a seed cannot give again."""
-        names = {row.example.case for row in rows if row.verdict is Verdict.WRONG and row.example}
-        return {case.name: dict(case.arrays()) for case in self.cases if case.name in names}
 
 
 def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[Check]:

@@ -327,7 +327,7 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
         cases[name] = given_case(
-            label, entry["metric"], arrays, manifest["dtype"], manifest["seed"], manifest["relaxation"]
+            label, arrays, entry["metric"], manifest["dtype"], manifest["seed"], manifest["relaxation"]
         )
     return manifest, cases
 
