@@ -140,7 +140,8 @@ class Report:
         """
         case = None if row.example is None or row.kind == "search" else row.example.case
         if self.files is not None and case is not None:
-            return f"rg.conformance.vectors.assert_case{(*self.files, case.split(' ')[0], row.check)!r}"
+            files, name = ", ".join(map(repr, self.files)), case.split(" ")[0]
+            return f"rg.conformance.vectors.grade({files}, cases={[name]!r}, checks={[row.check]!r}).print()"
         words = ["backend" if self.spec is None else repr(self.spec)]
         words += [f"metrics={[row.metric]!r}"] if row.of_one_metric else []
         words += [f"checks={[row.check]!r}"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
 import json
 import re
 import shutil
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,20 +21,18 @@ from refgeo.arguments import listed, one_of
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
-from refgeo.conformance.host import BackendFailure, NotInFile, Request, Unusable
+from refgeo.conformance.host import NotInFile, Unusable
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress
 from refgeo.files import write_text, write_whole
 from refgeo.metrics.pair import PAIR_METRICS
-from refgeo.operations import OPERATIONS, VALUES, Operation, Value
+from refgeo.operations import VALUES, Operation, Value
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "mat", "json")
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
-MOST_BYTES = 1 << 30
-"""A file that unpacks to more than this is refused before it is unpacked."""
 
 Named = dict[str, Any]
 
@@ -106,26 +102,22 @@ def write(
         (folder / old).unlink(missing_ok=True)
     write_whole(file, functools.partial(_WRITERS[format], _inputs(blocks)))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
-    manifest: Named = {
-        "schema": SCHEMA,
-        "complete": True,
-        "file": file.name,
-        "sha256": _digest(file),
-        "dtype": dtype,
-        "profile": profile,
-        "seed": seed,
-        "relaxation": relaxation,
-        "cases": [_listed(*one) for one in blocks],
-    }
     if with_results:
         expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or no_progress)}
-        write_whole(folder / EXPECTED, functools.partial(_write_plain, expected))
-        manifest["expected_sha256"] = _digest(folder / EXPECTED)
-    _write_manifest(folder, manifest)
+        write_text(folder / EXPECTED, json.dumps(expected, indent=0) + "\n")
+    options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
+    _write_manifest(folder, {"file": file.name, **options, "cases": [_listed(*one) for one in blocks]})
     return len(blocks)
 
 
-def grade(directory: str | Path, results: str | Path, *, progress: Progress | None = None) -> Report:
+def grade(
+    directory: str | Path,
+    results: str | Path,
+    *,
+    cases: Iterable[str] | None = None,
+    checks: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Judge results that were computed elsewhere.
 
     Parameters
@@ -134,6 +126,10 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
         What `write` has written.
     results : str or Path
         A ``.npz``, ``.mat`` or ``.json`` file.
+    cases : iterable of str, optional
+        Only these cases, by their identifiers.
+    checks : iterable of str, optional
+        Only these values.
     progress : callable, optional
         Called as ``progress(done, total, what)``.
 
@@ -146,93 +142,47 @@ def grade(directory: str | Path, results: str | Path, *, progress: Progress | No
     VectorFileError
         A file is missing, damaged or foreign; it holds no results, or results of unknown names.
     """
-    manifest, cases = _read_cases(Path(directory))
+    manifest, known = _read_cases(Path(directory))
     recorded = _read(Path(results))
-    _check_names(recorded, cases, Path(results))
-    backend = Backend(_replay(cases, recorded), name=str(results))
-    options = {"directory": str(directory)}
-    points = Points(
-        "files",
-        manifest["profile"],
-        manifest["dtype"],
-        manifest["seed"],
-        manifest["relaxation"],
-        options,
-        list(cases.values()),
-    )
-    used = list(dict.fromkeys(case.metric for case in cases.values()))
-    run = Run(backend, list(VALUE_CHECKS.values()), used, points, progress or no_progress)
+    _check_names(recorded, known, Path(results))
+    wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
+    values = [one_of("checks", name, VALUE_CHECKS) for name in (VALUE_CHECKS if checks is None else listed(checks))]
+    chosen = [known[name] for name in wanted]
+    options = {key: manifest[key] for key in ("profile", "dtype", "seed", "relaxation")}
+    points = Points("files", **options, options={"directory": str(directory)}, source=chosen)
+    backend = Backend(_replay(known, recorded), name=str(results))
+    metrics = list(dict.fromkeys(case.metric for case in chosen))
+    run = Run(backend, [VALUE_CHECKS[name] for name in values], metrics, points, progress or no_progress)
     run.over()
     return run.report(files=(str(directory), str(results)))
 
 
-def assert_case(directory: str | Path, results: str | Path, case: str, check: str) -> None:
-    """Show what is wrong with one value of one case, as `refgeo.testing.assert_matches` does.
-
-    Parameters
-    ----------
-    directory, results : str or Path
-        As for `grade`.
-    case : str
-        Its identifier, with what the report calls it behind it, or alone.
-    check : str
-        The name of a value, such as ``"christoffel"`` or ``"geodesic_2"``.
-
-    Raises
-    ------
-    AssertionError
-        The value is wrong.
-    """
-    from refgeo.testing import assert_matches
-
-    one_of("check", check, VALUES)
-    _, cases = _read_cases(Path(directory))
-    named = {case.name.split(" ")[0]: case for case in cases.values()}
-    chosen = named[one_of("case", case.split(" ")[0], named)]
-    value = VALUES[check]
-    operation = value.operation
-    vectors = [factor for pair in (chosen.point, *chosen.inputs(operation)) for factor in pair]
-    backend = Backend(_replay(cases, _read(Path(results))), name=str(results))
-    arrays = [factor.astype(chosen.dtype) for factor in vectors]
-    extra = value.extra(chosen.t)
-    try:
-        request = Request("call", operation.name, chosen.metric, arrays, (), extra, operation.shapes(chosen.point))
-        actual, _ = backend.call(request)
-    except (BackendFailure, NotImplementedError) as failure:
-        raise AssertionError(f"{case} {check}: {failure}") from None
-    assert_matches(
-        actual[0] if operation.scalar else actual, operation.name, chosen.metric, *vectors, *extra,
-        dtype=chosen.dtype, relaxation=chosen.relaxation,
-    )  # fmt: skip
-
-
 def _claim(folder: Path) -> None:
     """Make the folder ours: not if it holds somebody else's files under our names; from now on it is incomplete."""
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise VectorFileError(f"{folder}: expected a folder to write to, got a file")
     folder.mkdir(parents=True, exist_ok=True)
     names = ("manifest.json", "FORMAT.md", *(f"inputs.{format}" for format in FORMATS))
-    present = [name for name in names if (folder / name).exists()]
-    if present:
-        try:
-            ours = str(_read_json(folder / "manifest.json").get("schema", "")).startswith("refgeo-vectors/")
-        except (OSError, VectorFileError):
-            ours = False
-        if not ours:
+    schema = ""
+    with contextlib.suppress(OSError, VectorFileError):
+        schema = str(_read(folder / "manifest.json").get("schema"))
+    for name in names:
+        if (folder / name).exists() and not schema.startswith("refgeo-vectors/"):
             raise VectorFileError(
-                f"{folder}: holds {present[0]}, which refgeo has not written; expected an empty folder, or a new one"
+                f"{folder}: holds {name}, which refgeo has not written; expected an empty folder, or a new one"
             )
-    _write_manifest(folder, {"schema": SCHEMA, "complete": False})
+    write_text(folder / "manifest.json", json.dumps({"schema": SCHEMA, "file": None}))
 
 
-def _write_manifest(folder: Path, manifest: Named) -> None:
-    text = json.dumps(manifest | {"self": _own_digest(manifest)}, indent=1)
-    write_text(folder / "manifest.json", text + "\n")
+def _write_manifest(folder: Path, content: Named) -> None:
+    manifest = {"schema": SCHEMA, **content, "sha256": _digest(folder, content)}
+    write_text(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
 
 
-def _own_digest(manifest: Named) -> str:
-    plain = {key: value for key, value in manifest.items() if key != "self"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+def _digest(folder: Path, content: Named) -> str:
+    """Of the inputs and of what the manifest says of them."""
+    said = json.dumps(content, sort_keys=True).encode()
+    return hashlib.sha256((folder / content["file"]).read_bytes() + said).hexdigest()
 
 
 # Inputs --------------------------------------------------------------------------------------------------------
@@ -307,18 +257,16 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
     place = folder / "manifest.json"
     if not place.is_file():
         raise VectorFileError(f"{folder}: has no manifest.json; expected a folder made by 'refgeo vectors write'")
-    manifest = _read_json(place)
+    manifest = _read(place)
     if manifest.get("schema") != SCHEMA:
         raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
-    if manifest.get("self") != _own_digest(manifest):
-        raise VectorFileError(f"{place}: damaged or edited; write the vectors again")
-    if not manifest["complete"]:
+    if not manifest.get("file"):
         raise VectorFileError(f"{folder}: writing it was interrupted; write the vectors again")
     file = folder / manifest["file"]
-    if not file.is_file():
-        raise VectorFileError(f"{file}: missing; write the vectors again")
-    if _digest(file) != manifest["sha256"]:
-        raise VectorFileError(f"{file}: is not what was written (its SHA-256 differs); write the vectors again")
+    content = {key: value for key, value in manifest.items() if key not in ("schema", "sha256")}
+    if not file.is_file() or _digest(folder, content) != manifest["sha256"]:
+        what = "is not what was written (its SHA-256 differs)" if file.is_file() else "missing"
+        raise VectorFileError(f"{file}: {what}; write the vectors again")
     named = _read(file)
     cases = {}
     for entry in manifest["cases"]:
@@ -364,23 +312,25 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
 
 
 def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
-    """A backend that knows the results of the cases, and nothing else."""
-    found = {}
-    for name, case in cases.items():
-        for operation in OPERATIONS.values():
-            pairs = (case.point, *case.inputs(operation))
-            arrays = [factor.astype(case.dtype) for pair in pairs for factor in pair]
-            found[_key(operation.name, case.metric, arrays)] = name
-    provided = {(name.split("_")[0], value) for name, _, value in (key.partition("__") for key in recorded)}
+    """The results as a backend, which knows a case by the arrays that it gets."""
+    provided = {(name.split("_")[0], part) for name, _, part in (key.partition("__") for key in recorded)}
 
     def function_of(operation: Operation) -> Callable[..., Any]:
+        def key_of(metric: str, arrays: Iterable[npt.NDArray[Any]]) -> bytes:
+            return b"".join([metric.encode(), *(array.tobytes() for array in arrays)])
+
+        known = {}
+        for name, case in cases.items():
+            factors = (factor.astype(case.dtype) for pair in (case.point, *case.inputs(operation)) for factor in pair)
+            known[key_of(case.metric, factors)] = name
+
         def call(metric: str, *arguments: Any) -> Any:
-            arrays = list(arguments[: len(operation.arguments) - len(operation.extra)])
+            arrays = arguments[: len(arguments) - len(operation.extra)]
             value = f"{operation.name}_{arguments[-1]}" if operation.extra else operation.name
             parts = [value] if operation.scalar else [f"{value}_G", f"{value}_H"]
             if not any((metric, part) in provided for part in parts):
                 raise NotInFile(f"no {value} of {metric} in the file")
-            name = found.get(_key(operation.name, metric, arrays))
+            name = known.get(key_of(metric, arrays))
             if name is None:
                 raise Unusable("only the results of the cases are known")
             missing = [part for part in parts if f"{name}__{part}" not in recorded]
@@ -392,18 +342,9 @@ def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
 
         return call
 
-    names = {
-        value.operation.name
-        for value in VALUES.values()
-        for part in ("", "_G", "_H")
-        for _, found_name in provided
-        if found_name == value.name + part
-    }
-    return SimpleNamespace(**{name: function_of(OPERATIONS[name]) for name in names})
-
-
-def _key(function: str, metric: str, arrays: list[npt.NDArray[Any]]) -> tuple[str, str, bytes]:
-    return function, metric, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    operations = {value.operation.name: value.operation for value in VALUES.values() for _, part in provided
+                  if part.removesuffix("_G").removesuffix("_H") == value.name}  # fmt: skip
+    return SimpleNamespace(**{name: function_of(operation) for name, operation in operations.items()})
 
 
 def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -417,10 +358,6 @@ def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 # Files ---------------------------------------------------------------------------------------------------------
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _write_npz(named: Named, place: Path) -> None:
@@ -438,10 +375,6 @@ def _write_mat(named: Named, place: Path) -> None:
         scipy.io.savemat(stream, named | {"cases": cells}, do_compression=True)
 
 
-def _write_plain(named: Named, place: Path) -> None:
-    place.write_text(json.dumps(named, indent=0) + "\n", encoding="utf-8")
-
-
 def _write_json(named: Named, place: Path) -> None:
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
@@ -451,63 +384,15 @@ def _write_json(named: Named, place: Path) -> None:
 _WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "mat": _write_mat, "json": _write_json}
 
 
-def _read(file: Path) -> Named:
-    """The named values of a file, whatever its format; VectorFileError if it is none of them."""
-    readers: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".mat": _read_mat, ".json": _read_json}
-    if file.suffix not in readers:
-        raise VectorFileError(f"{file}: expected a file that ends in {', '.join(readers)}")
-    if not file.is_file():
-        raise VectorFileError(f"{file}: no such file")
-    try:
-        _refuse_bombs(file)
-        return readers[file.suffix](file)
-    except VectorFileError:
-        raise
-    # The three readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
-    except Exception as error:
-        hint = "; save it with -v7, not -v7.3 or as text" if file.suffix == ".mat" else ""
-        raise VectorFileError(
-            f"{file}: damaged, truncated or not a {file.suffix} file ({type(error).__name__}: {error}){hint}"
-        ) from error
-
-
-def _refuse_bombs(file: Path) -> None:
-    """Count what a file unpacks to, without keeping it."""
-    if file.suffix == ".npz":
-        with zipfile.ZipFile(file) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    elif file.suffix == ".mat":
-        size = _unpacked_mat(file)
-    else:
-        size = file.stat().st_size
-    if size > MOST_BYTES:
-        raise VectorFileError(f"{file}: unpacks to more than {MOST_BYTES >> 20} MiB, which no results do; not read")
-
-
-def _unpacked_mat(file: Path) -> int:
-    """The size of a MATLAB 5 file's elements, each a type, a length and so many bytes: packed ones have type 15."""
-    data, size, place = file.read_bytes(), file.stat().st_size, 128
-    order = "<" if data[126:128] == b"IM" else ">"
-    while place + 8 <= len(data):
-        kind, length = struct.unpack(f"{order}II", data[place : place + 8])
-        if kind == 15:
-            unpacker, rest = zlib.decompressobj(), data[place + 8 : place + 8 + length]
-            while rest and not unpacker.eof and size <= MOST_BYTES:
-                size += len(unpacker.decompress(rest, 1 << 24))
-                rest = unpacker.unconsumed_tail
-        place += 8 + length
-    return size
-
-
 def _read_npz(file: Path) -> Named:
     with file.open("rb") as stream:
         archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise VectorFileError(f"{file}: expected an archive of named arrays (numpy.savez), got a single one")
+            raise ValueError("expected an archive of named arrays (numpy.savez), got a single one")
         named = {name: archive[name] for name in archive.files}
     strange = [name for name, value in named.items() if not isinstance(value, np.ndarray)]
     if strange:
-        raise VectorFileError(f"{file}: damaged, or not from numpy.savez: {strange[0]} is not an array")
+        raise ValueError(f"{strange[0]} is not an array of numpy.savez")
     return named
 
 
@@ -515,27 +400,39 @@ def _read_mat(file: Path) -> Named:
     import scipy.io
 
     with file.open("rb") as stream:
-        named = scipy.io.loadmat(stream)
-    return {
-        name: value.toarray() if hasattr(value, "toarray") else value
-        for name, value in named.items()
-        if not name.startswith("__")
-    }
+        named = {name: value for name, value in scipy.io.loadmat(stream).items() if not name.startswith("__")}
+    return {name: value.toarray() if hasattr(value, "toarray") else value for name, value in named.items()}
 
 
 def _read_json(file: Path) -> Named:
-    try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise VectorFileError(f"{file}: damaged, truncated or not JSON ({error})") from error
+    plain = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(plain, dict):
-        raise VectorFileError(f"{file}: expected one object with named values, got {type(plain).__name__}")
+        raise ValueError(f"expected one object with named values, got {type(plain).__name__}")
     return {name: _array(value) if "__" in name else value for name, value in plain.items()}
 
 
 def _array(value: Any) -> Any:
-    """A matrix from a list of rows; what is not one stays as it is, and fails where it is used."""
     try:
         return np.asarray(value) if isinstance(value, (list, int, float)) else value
-    except ValueError:
+    except ValueError:  # rows of different lengths, which the case that they belong to will tell
         return value
+
+
+_READERS: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".mat": _read_mat, ".json": _read_json}
+
+
+def _read(file: Path) -> Named:
+    """What a file holds, by name."""
+    if file.suffix not in _READERS:
+        raise VectorFileError(f"{file}: expected a file that ends in {', '.join(_READERS)}")
+    if not file.is_file():
+        raise VectorFileError(f"{file}: no such file")
+    try:
+        return _READERS[file.suffix](file)
+    # The three readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
+    except Exception as error:
+        hint = "; save it with -v7, not -v7.3 or as text" if file.suffix == ".mat" else ""
+        kind = "JSON" if file.suffix == ".json" else f"a {file.suffix} file"
+        raise VectorFileError(
+            f"{file}: damaged, truncated or not {kind} ({type(error).__name__}: {error}){hint}"
+        ) from error
