@@ -4,7 +4,7 @@
 
 The *catalogue* is the literal formulas with one realistic mistake each: the function that is wrong, for which metrics, the
 verdict where it is not WRONG, and a piece of what the report says of it. The *matrix* is generated: every operation, wrong
-wherever one feature of the call is beyond a bound (`refgeo.conformance.places.FEATURES`), or where its arrays lie in memory
+wherever one feature of the call is beyond a bound (`refgeo.conformance.places.features`), or where its arrays lie in memory
 in one way, or because it keeps something from one call to the next.
 """
 
@@ -22,7 +22,7 @@ import scipy.linalg
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.conformance.places import FEATURES
+from refgeo.conformance.places import features
 from refgeo.conformance.points import given_case
 from refgeo.conformance.recipes import generated
 from refgeo.conformance.rows import Verdict
@@ -517,36 +517,41 @@ def perturbed(result, size=0.0):
     return tuple(map(off, result)) if isinstance(result, tuple) else off(result)
 
 
-def values_of(feature, target, metric, arguments):
-    """The value of a feature at a call."""
+def features_at(target, metric, arguments):
+    """The features of a call."""
     operation = operation_of(target)
     names = ("G", "H", *(f"{source}_{part}" for source in operation.sources for part in "GH"))
     arrays = dict(zip(names, arguments, strict=False))
     if operation.extra:
         arrays["t"] = arguments[len(names)]
-    return feature.value(given_case("call", arrays, metric, "float64"), operation)
+    return features(given_case("call", arrays, metric, "float64"), operation)
 
 
 @functools.cache
-def bounds(target, name):
-    """Values of a feature between which its values in the profile lie: low, high."""
-    feature, operation = next(one for one in FEATURES if one.name == name), operation_of(target)
-    cases = [make() for _, make in generated("quick", "inv", "float64", 0, 0.0)]
-    values = [feature.value(case, operation) for case in cases if case.dtype == "float64"]
-    return sorted(x for x in values if np.isfinite(x))
+def values_of(target):
+    """By feature, its values in the profile, sorted."""
+    found = {}
+    for _, make in generated("quick", "inv", "float64", 0, 0.0):
+        case = make()
+        if case.dtype == "float64":
+            for name, value in features(case, operation_of(target)).items():
+                found.setdefault(name, []).append(value)
+    return {name: sorted(x for x in values if np.isfinite(x)) for name, values in found.items()}
 
 
 def wrong_where(target, name, share):
     """Wrong wherever a feature of the call is above, or for a negative share below, so many of its values."""
-    function, feature = right_function(target), next(one for one in FEATURES if one.name == name)
-    values = bounds(target, name)
+    function, values = right_function(target), values_of(target)[name]
     bound = values[int(abs(share) * (len(values) - 1))]
 
     def broken(metric, *arguments):
         result = function(metric, *arguments)
         try:
-            value = values_of(feature, target, metric, arguments)
-        except ValueError:  # NaN, shapes that do not fit, a Hessian's vectors alone: not this mistake's business
+            value = features_at(target, metric, arguments)[name]
+        except (
+            ValueError,
+            KeyError,
+        ):  # NaN, shapes that do not fit, a Hessian's vectors alone: not this mistake's business
             return result
         hit = value > bound if share > 0 else value < bound
         if hit and target == "inner_product":  # beside the lengths of the vectors, to which it may be orthogonal
@@ -691,12 +696,11 @@ def features_of(target):
     """
     if target in (EXACT, "retraction", "riemannian_hessian"):
         return
-    for feature in FEATURES:
-        values = bounds(target, feature.name)
+    for name, values in values_of(target).items():
         for share in (0.6, -0.4):
-            bound = values[int(abs(share) * (len(values) - 1))] if values else 0.0
-            if feature.name != "the unit roundoff" and len(values) > 20 and values[0] < bound < values[-1]:
-                yield feature.name, share
+            bound = values[int(abs(share) * (len(values) - 1))]
+            if name != "the unit roundoff" and len(values) > 20 and values[0] < bound < values[-1]:
+                yield name, share
 
 
 def matrix():

@@ -25,7 +25,7 @@ from refgeo.conformance.reading import read_one, right_formula
 from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.trial import Trial, combination
 from refgeo.metrics.pair import PAIR_METRICS
-from refgeo.operations import OPERATIONS, Parts, Value
+from refgeo.operations import Parts, Value
 from refgeo.pair import Pair
 
 NO_DIAGNOSIS = "no formula gives these numbers"
@@ -86,7 +86,7 @@ def _diagnosed(check: Check, backend: Backend, failing: list[Case], passing: lis
         return Diagnosis(kept)
     others = _scenes(value, backend, _telling([case for case in passing if case.plain]))
     simple = _simple(scenes)
-    if simple is not None and all(scene.agrees(simple[1](scene)) for scene in others):
+    if simple is not None and _explains(simple, others):
         return Diagnosis(simple[0])
     judge = partial(_passes, check, backend, failing[0])
     # what passes at generic points has the right formula there: it is a matter of place
@@ -141,18 +141,12 @@ class _Scene:
     """One case: what the backend gave, what is right, and how closely numbers must agree."""
 
     def __init__(self, value: Value, backend: Backend, case: Case) -> None:
-        self.value, self.case = value, case
-        self.result = Trial(backend, case).value(value)
-        reference = case.reference(value)
-        if reference is None:
+        self.case, self.result = case, Trial(backend, case).value(value)
+        right = case.reference(value)
+        if right is None:
             raise ValueError("no reference")
-        self.right = reference
-        deviation = _distance(self.result, self.right)
-        self.rounding = float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
-        self.tolerance = max(min(self.rounding, 0.01 * deviation), 1e-12)
-
-    def agrees(self, candidate: Parts) -> bool:
-        return _distance(self.result, candidate) <= self.tolerance
+        self.right, self.rounding = right, float(np.max(4 * DOUBTFUL * VALUE_CHECKS[value.name].unit(case)))
+        self.tolerance = max(min(self.rounding, 0.01 * _distance(self.result, right)), 1e-12)
 
 
 def _scenes(value: Value, backend: Backend, cases: list[Case]) -> list[_Scene]:
@@ -199,42 +193,36 @@ def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
     return "right when it is the first call: it keeps something of the calls before (a cache?)"
 
 
-Explanation = tuple[str, Callable[[_Scene], Parts]]
-"""What it is called, and what it gives at any case."""
+Explanation = tuple[str, Callable[[Parts], Parts]]
+"""What it is called, and what it makes of a right result."""
+
+
+def _explains(explanation: Explanation, scenes: list[_Scene]) -> bool:
+    """Whether it gives what the backend gives."""
+    return all(_distance(scene.result, explanation[1](scene.right)) <= scene.tolerance for scene in scenes)
 
 
 def _simple(scenes: list[_Scene]) -> Explanation | None:
     """The right result, but exchanged, transposed, or times a factor: what holds at all scenes."""
-    for text, made in _candidates(scenes):
-        with suppress(ValueError):
-            if all(scene.agrees(made(scene)) for scene in scenes):
-                return text, made
-    return None
+    return next((one for one in _explanations(scenes) if _explains(one, scenes)), None)
 
 
-def _candidates(scenes: list[_Scene]) -> Iterator[Explanation]:
-    if len(scenes[0].right) == 2:
-        yield "the G and H parts of your result are exchanged", lambda scene: scene.right[::-1]
-        yield (
-            "your result is transposed",
-            lambda scene: tuple(part if 1 in part.shape[-2:] else part.mT for part in scene.right),
-        )
+def _explanations(scenes: list[_Scene]) -> Iterator[Explanation]:
+    count = len(scenes[0].right)
+    if count == 2:
+        yield "the G and H parts of your result are exchanged", lambda right: right[::-1]
+        yield "your result is transposed", lambda right: tuple(x if 1 in x.shape[-2:] else x.mT for x in right)
     if len(scenes) < 2:  # a number that is fitted to one point proves nothing
         return
-    parts = range(len(scenes[0].right))
     fits = [
-        [float(np.vdot(x, y)) / max(float(np.vdot(x, x)), 1e-300) for x, y in zip(s.right, s.result, strict=True)]
-        for s in scenes
+        [float(np.vdot(x, y) / max(float(np.vdot(x, x)), 1e-300)) for x, y in zip(one.right, one.result, strict=True)]
+        for one in scenes
     ]
-    factors = [float(np.median([fit[i] for fit in fits])) for i in parts]
+    factors = list(map(float, np.median(fits, axis=0)))
     words = [f"{factor:.6g} times the right one" if factor else "zero" for factor in factors]
-    if len(set(words)) == 1:
-        text = f"your result is {words[0]}"
-    else:
-        text = "; ".join(
-            f"the {'GH'[i]} part of your result is {words[i]}" for i in parts if abs(factors[i] - 1.0) > 1e-6
-        )
-    yield text, lambda scene: tuple(factors[i] * scene.right[i] for i in parts)
+    named = (f"the {'GH'[i]} part of your result is {words[i]}" for i in range(count) if abs(factors[i] - 1.0) > 1e-6)
+    text = f"your result is {words[0]}" if len(set(words)) == 1 else "; ".join(named)
+    yield text, lambda right: tuple(factor * part for factor, part in zip(factors, right, strict=True))
 
 
 def _read(value: Value, backend: Backend, case: Case) -> Diagnosis | None:
@@ -275,19 +263,30 @@ def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, 
 
 
 def inherits(value: Value, backend: Backend, failing: Sequence[Case], guilty: Sequence[str]) -> bool:
-    """Whether the right formula with the backend's own `guilty` functions in it gives exactly these wrong numbers."""
+    """Whether a value at the failing cases is what the backend's own wrong functions give, and the right others.
+
+    Parameters
+    ----------
+    value : Value
+        The value that is wrong.
+    backend : Backend
+    failing : list of Case
+    guilty : list of str
+        The values that it uses and that are wrong.
+    """
     cases = [case for case in failing if case.entries <= _SMALL]
     if not cases or len(cases) < len(failing) or (value.order is None and cases[0].metric not in PAIR_METRICS):
         return False
-    for made in (_geodesic,) if value.order == 2 else _HESSIANS:
+    for raises_all in (True, False):  # for a Hessian there are two ways to raise an index: with its own gradient or not
         with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
-            if all(_is_made(value, backend, case, guilty, made) for case in cases):
+            made = ((_Scene(value, backend, case), _made(value, backend, case, guilty, raises_all)) for case in cases)
+            if all(_distance(scene.result, parts) <= scene.rounding for scene, parts in made):
                 return True
     return False
 
 
-def _is_made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], made: Callable[..., Parts]) -> bool:
-    trial = Trial(backend, case)
+def _made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], raises_all: bool) -> Parts:
+    """A geodesic of order 2, or a Hessian, made of other values: the backend's own where these are wrong."""
 
     def right(name: str, *vectors: Any) -> Parts:
         flat = [factor for pair in (case.point, *vectors) for factor in pair]
@@ -295,36 +294,21 @@ def _is_made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], 
         return result
 
     def own(name: str, *vectors: Any) -> Parts:
+        trial = Trial(backend, case)
         return (
             trial.call(name, *(trial.rounded(Pair(*v)) for v in vectors)) if name in guilty else right(name, *vectors)
         )
 
-    scene = _Scene(value, backend, case)
-    return _distance(scene.result, made(case, own, right)) <= scene.rounding
-
-
-def _geodesic(case: Case, own: Callable[..., Parts], right: Callable[..., Parts]) -> Parts:
-    t, v = case.t, case.vectors["v"]
-    return combination((1.0, tuple(case.point)), (t, tuple(v)), (-0.5 * t * t, own("christoffel", v, v)))
-
-
-def _hessian(
-    case: Case, own: Callable[..., Parts], right: Callable[..., Parts], raises_all: bool, raises_e: bool
-) -> Parts:
-    """With the backend's own gradient wherever a covector is raised; or of e alone; or of e in Γ alone."""
-    (G, H), (e, w, v) = case.point, case.inputs(OPERATIONS["riemannian_hessian"])
+    (G, H), t = case.point, case.t
+    if value.order == 2:
+        v = case.vectors["v"]
+        return combination((1.0, (G, H)), (t, tuple(v)), (-0.5 * t * t, own("christoffel", v, v)))
+    e, w, v = case.inputs(value.operation)
     gradient = own("riemannian_gradient", e)
-    raise_index = partial(own if raises_all else right, "riemannian_gradient")
+    raised = partial(own if raises_all else right, "riemannian_gradient")
     S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
-    if case.metric == "inv":
-        moving: Parts = (e.G @ S_dot, e.H @ T_dot)
-    else:
-        raised = gradient if raises_e else raise_index(e)
-        moving = raise_index((-raised[0] @ T_dot, -raised[1] @ S_dot))
-    terms = raise_index(w), moving, own("christoffel", gradient, v)
+    moving: Parts = (e.G @ S_dot, e.H @ T_dot)
+    if case.metric == "mix":
+        moving = raised((-gradient[0] @ T_dot, -gradient[1] @ S_dot))
+    terms = raised(w), moving, own("christoffel", gradient, v)
     return own("horizontal_projection", combination(*((1.0, term) for term in terms)))
-
-
-_HESSIANS = tuple(
-    partial(_hessian, raises_all=every, raises_e=one) for every, one in ((True, True), (False, True), (False, False))
-)

@@ -7,163 +7,110 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.case import Case
+from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Recipe
 from refgeo.operations import Operation
-from refgeo.pair import Pair
 
 _FRESH = 50
 """Draws of fresh cases begin here."""
 _BISECTIONS = 12
+_NOTHING = 1e-14
+"""What is smaller is as good as zero."""
 
 Judge = Callable[[Recipe], bool | None]
 """Whether a fresh case passes; None where it decides nothing."""
+Interval = tuple[float, float]
+"""Values of a feature at which cases pass and fail."""
 
 
-@dataclass(frozen=True)
-class Feature:
-    """A number that a call has.
+@np.errstate(all="ignore")
+def features(case: Case, operation: Operation) -> dict[str, float]:
+    """The numbers that a call has, in the order in which they are asked whether they separate.
 
-    Attributes
-    ----------
-    name : str
-    value : callable
-        Of a case and an operation.
-    change : callable, optional
-        ``(recipe, value) -> recipe``: another recipe with the feature at a value, if there is one.
-    whole : bool
-        Whether it is an integer.
-    least : float
-        Smaller values, and zero, are all the same.
+    Examples
+    --------
+    >>> from refgeo.conformance.recipes import build
+    >>> from refgeo.operations import OPERATIONS
+    >>> features(build(Recipe(batch=(2,)), "inv", "float64", 0), OPERATIONS["christoffel"])["the number of blocks"]
+    2.0
     """
-
-    name: str
-    value: Callable[[Case, Operation], float]
-    change: Callable[[Recipe, float], Recipe] | None = None
-    whole: bool = False
-    least: float = 0.0
-
-
-def _first(case: Case, operation: Operation) -> Pair:
-    return case.vectors[operation.sources[-1 if operation.name == "riemannian_hessian" else 0]]
-
-
-def _size(pair: Pair) -> float:
-    return float(np.hypot(np.linalg.norm(pair.G), np.linalg.norm(pair.H)))
-
-
-def _ratio(x: float, y: float) -> float:
-    return x / y if y else math.inf if x else 1.0
-
-
-def _spread(values: Array) -> float:
-    return float(np.max(values) / np.min(values)) if np.min(values, initial=1.0) > 0 else math.inf
-
-
-def _vertical(case: Case, operation: Operation) -> float:
-    v = _first(case, operation)
-    length = case.space.norm(v)
-    if operation.inputs[0].type == "covector" or not np.all(length > 0.0):
-        return math.nan
-    return float(np.max(case.space.norm(case.space.vertical_projection(v)) / length))
-
-
-def _of_two(measure: Callable[[Case, Pair, Pair], float]) -> Callable[[Case, Operation], float]:
-    def value(case: Case, operation: Operation) -> float:
-        vectors = case.inputs(operation)
-        return measure(case, *vectors) if len(vectors) == 2 and all(map(_size, vectors)) else math.nan
-
-    return value
-
-
-def _cosine(case: Case, a: Pair, b: Pair) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.max(np.abs(case.space.inner_product(a, b) / (case.space.norm(a) * case.space.norm(b)))))
+    (n, m, h), (G, H), blocks, space = case.point.sizes, case.point, case.point.block_shape, case.space
+    S, T = (factor.mT @ factor for factor in (G, H))
+    singular = [np.linalg.svd(factor, compute_uv=False) for factor in (G, H)]
+    vectors: list[Any] = case.inputs(operation)
+    first = vectors[-1 if operation.name == "riemannian_hessian" else 0]
+    size, length = np.linalg.norm, space.norm(first)
+    found: dict[str, Any] = {
+        "h": h, "n": n, "m": m, "the number of blocks": math.prod(blocks),
+        "the number of leading dimensions": len(blocks), "max(n, m)": max(n, m), "n − m": n - m, "|n − m|": abs(n - m),
+        "n − h": n - h, "m − h": m - h, "the power of two in h": (h & -h).bit_length() - 1,
+        "the power of two in n": (n & -n).bit_length() - 1,
+    }  # fmt: skip
+    if operation.extra:
+        found |= {"t": case.t, "|t|": abs(case.t)}
+    found |= {
+        "κ": np.max(case.condition),
+        "the spread of κ between blocks": max(_spread(s[..., 0] / s[..., -1]) for s in singular),
+        "the size of G": size(G),
+        "the size of H": size(H),
+        "the spread of sizes between blocks": max(_spread(size(factor, axis=(-2, -1))) for factor in (G, H)),
+        "the length of the first vector beside the point": _size(first) / _size(case.point),
+        "the size of a vector's G part beside its H part": _ratio(size(first.G), size(first.H)),
+        "the share of zeros in a vector": np.mean([np.mean(x == 0.0) for x in first]),
+        "|S − T| beside |S|": size(S - T) / size(S),
+        "the off-diagonal part of S": size(S - np.eye(h) * S) / size(S),
+        "the distance between singular values": min(np.min(-np.diff(s), initial=s.max()) / s.max() for s in singular),
+        "the rows of zeros": sum(np.sum(~np.any(x, axis=-1)) for x in (G, H)),
+        "the unit roundoff": PRECISIONS[case.dtype].roundoff,
+    }
+    if operation.inputs[0].type == "vector" and np.all(length > 0.0):
+        found["the vertical share of the vector"] = np.max(space.norm(space.vertical_projection(first)) / length)
+    if len(vectors) == 2 and all(map(_size, vectors)):
+        a, b = vectors
+        cosines = space.inner_product(a, b) / (space.norm(a) * space.norm(b))
+        found |= {
+            "the cosine of the vectors' angle": np.max(np.abs(cosines)),
+            "the length of the first vector beside the second": _size(a) / _size(b),
+            "the distance of the vectors beside their length": _size(a - b) / _size(a),
+        }
+    return {name: 0.0 if abs(x) < _NOTHING else float(x) for name, x in found.items() if not np.isnan(x)}
 
 
-def _gaps(case: Case, operation: Operation) -> float:
-    """The smallest relative distance between singular values of a factor."""
-    found = [s for s in _singular_values(case) if s.shape[-1] > 1]
-    return min((float(np.min((s[..., :-1] - s[..., 1:]) / s[..., :1])) for s in found), default=1.0)
+def _size(pair: Any) -> float:
+    return math.hypot(*(float(np.linalg.norm(factor)) for factor in pair))
 
 
-def _kappas(case: Case) -> list[Array]:
-    return [s[..., 0] / s[..., -1] for s in _singular_values(case)]
+def _ratio(x: Any, y: Any) -> float:
+    return float(x / y) if y else math.inf if x else 1.0
 
 
-def _singular_values(case: Case) -> list[Array]:
-    return [np.linalg.svd(factor, compute_uv=False) for factor in case.point]
+def _spread(values: Any) -> float:
+    return _ratio(np.max(values), np.min(values))
 
 
-def _beside(S: Array, T: Array) -> float:
-    return float(np.linalg.norm(S - T) / np.linalg.norm(S))
+CHANGES: dict[str, Callable[[Recipe, float], Recipe]] = {
+    "h": lambda recipe, x: _with_columns(recipe, int(x)),
+    "n": lambda recipe, x: replace(recipe, sizes=(int(x), *recipe.sizes[1:])),
+    "m": lambda recipe, x: replace(recipe, sizes=(recipe.sizes[0], int(x), recipe.sizes[2])),
+    "the number of blocks": lambda recipe, x: replace(recipe, batch=(int(x),)),
+    "the number of leading dimensions": lambda recipe, x: replace(recipe, batch=(2, 3, 2, 1, 2)[: int(x)]),
+    "t": lambda recipe, x: replace(recipe, t=x),
+    "|t|": lambda recipe, x: replace(recipe, t=x),
+    "κ": lambda recipe, x: replace(recipe, conditions=(x, x)),
+}
+"""Another recipe, with a feature at some value."""
 
 
-def _grams(case: Case) -> list[Array]:
-    return [factor.mT @ factor for factor in case.point]
-
-
-def _of_size(index: int) -> Callable[[Recipe, float], Recipe]:
-    def change(recipe: Recipe, value: float) -> Recipe:
-        sizes = list(recipe.sizes)
-        sizes[index] = int(value)
-        if index == 2:  # rows enough for the columns, and as many more as before
-            sizes = [max(sizes[i], int(value) + max(recipe.sizes[i] - recipe.sizes[2], 0)) for i in (0, 1)] + sizes[2:]
-        return replace(recipe, sizes=(sizes[0], sizes[1], sizes[2]))
-
-    return change
-
-
-def _multiple(number: int) -> float:
-    """The power of two in a number."""
-    return float((number & -number).bit_length() - 1)
-
-
-FEATURES = (
-    Feature("h", lambda c, o: c.point.sizes[2], _of_size(2), whole=True),
-    Feature("n", lambda c, o: c.point.sizes[0], _of_size(0), whole=True),
-    Feature("m", lambda c, o: c.point.sizes[1], _of_size(1), whole=True),
-    Feature("the number of blocks", lambda c, o: math.prod(c.point.block_shape),
-            lambda r, x: replace(r, batch=(int(x),)), whole=True),
-    Feature("the number of leading dimensions", lambda c, o: len(c.point.block_shape),
-            lambda r, x: replace(r, batch=(2, 3, 2, 1, 2)[: int(x)]), whole=True),
-    Feature("max(n, m)", lambda c, o: max(c.point.sizes[:2]), None, whole=True),
-    Feature("n − m", lambda c, o: c.point.sizes[0] - c.point.sizes[1], None, whole=True),
-    Feature("|n − m|", lambda c, o: abs(c.point.sizes[0] - c.point.sizes[1]), None, whole=True),
-    Feature("n − h", lambda c, o: c.point.sizes[0] - c.point.sizes[2], None, whole=True),
-    Feature("m − h", lambda c, o: c.point.sizes[1] - c.point.sizes[2], None, whole=True),
-    Feature("the power of two in h", lambda c, o: _multiple(c.point.sizes[2]), None, whole=True),
-    Feature("the power of two in n", lambda c, o: _multiple(c.point.sizes[0]), None, whole=True),
-    Feature("t", lambda c, o: c.t if "t" in o.extra else math.nan, lambda r, x: replace(r, t=float(x))),
-    Feature("|t|", lambda c, o: abs(c.t) if "t" in o.extra else math.nan, lambda r, x: replace(r, t=float(x))),
-    Feature("κ", lambda c, o: float(np.max(c.condition)), lambda r, x: replace(r, conditions=(x, x)), least=1.5),
-    Feature("the spread of κ between blocks", lambda c, o: max(map(_spread, _kappas(c)))),
-    Feature("the size of G", lambda c, o: _size(Pair(c.point.G, 0 * c.point.H))),
-    Feature("the size of H", lambda c, o: _size(Pair(0 * c.point.G, c.point.H))),
-    Feature("the spread of sizes between blocks",
-            lambda c, o: max(_spread(np.linalg.norm(x, axis=(-2, -1))) for x in c.point)),
-    Feature("the length of the first vector beside the point", lambda c, o: _ratio(_size(_first(c, o)), _size(c.point)),
-            least=1e-30),
-    Feature("the length of the first vector beside the second", _of_two(lambda c, a, b: _ratio(_size(a), _size(b)))),
-    Feature("the size of a vector's G part beside its H part",
-            lambda c, o: _ratio(*(float(np.linalg.norm(x)) for x in _first(c, o))), least=1e-30),
-    Feature("the vertical share of the vector", _vertical, least=1e-14),
-    Feature("the cosine of the vectors' angle", _of_two(_cosine), least=1e-14),
-    Feature("the distance of the vectors beside their length", _of_two(lambda c, a, b: _ratio(_size(a - b), _size(a))),
-            least=1e-16),
-    Feature("the share of zeros in a vector", lambda c, o: float(np.mean([np.mean(x == 0.0) for x in _first(c, o)]))),
-    Feature("|S − T| beside |S|", lambda c, o: _beside(*_grams(c)), least=1e-14),
-    Feature("the off-diagonal part of S", lambda c, o: _beside(_grams(c)[0], np.eye(c.point.sizes[2]) * _grams(c)[0]),
-            least=1e-14),
-    Feature("the distance between singular values", _gaps, least=1e-14),
-    Feature("the rows of zeros", lambda c, o: float(sum(np.sum(~np.any(x, axis=-1)) for x in c.point)), whole=True),
-    Feature("the unit roundoff", lambda c, o: 2.0 ** {"float64": -53, "float32": -24, "float16": -11}.get(c.dtype, -8)),
-)  # fmt: skip
+def _with_columns(recipe: Recipe, h: int) -> Recipe:
+    """With as many more rows than columns as before."""
+    n, m, before = recipe.sizes
+    return replace(recipe, sizes=(h + n - before, h + m - before, h))
 
 
 def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case], judge: Judge) -> str:
@@ -171,86 +118,72 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
     if len(passing) < 3 or not failing:
         return ""
     with np.errstate(all="ignore"):
-        for feature in _separating(operation, failing, passing):
-            said = _confirmed(feature, failing, passing, operation, judge)
-            if said:
-                return said
+        wrong, right = ([(features(one, operation), one) for one in cases] for cases in (failing, passing))
+        for name in wrong[0][0]:
+            if all(name in numbers for numbers, _ in wrong):
+                known = [(numbers[name], case) for numbers, case in right if name in numbers]
+                said = _interval(name, [(numbers[name], case) for numbers, case in wrong], known, judge)
+                if said:
+                    return said
     return ""
 
 
-Interval = tuple[float, float]
+Valued = list[tuple[float, Case]]
 
 
-def _separating(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]) -> Iterator[Feature]:
-    """The features of which one interval holds all failing cases and no passing one."""
-    for feature in FEATURES:
-        wrong, right = (
-            [max(feature.value(case, operation), feature.least) for case in cases] for cases in (failing, passing)
-        )
-        if any(map(math.isnan, wrong)):
-            continue
-        low, high = min(wrong), max(wrong)
-        if not any(low <= x <= high for x in right):
-            yield feature
-
-
-def _confirmed(
-    feature: Feature, failing: Sequence[Case], passing: Sequence[Case], operation: Operation, judge: Judge
-) -> str:
-    """The interval in words, after fresh cases on either side of each of its ends; empty where these refute it."""
+def _interval(name: str, wrong: Valued, right: Valued, judge: Judge) -> str:
+    """The interval that holds all failing cases and no passing one, after fresh cases on either side of its ends."""
+    ends = [end(x for x, _ in wrong) for end in (min, max)]
+    if any(ends[0] <= x <= ends[1] for x, _ in right):
+        return ""
+    whole = all(x.is_integer() for x, _ in (*wrong, *right)) and name not in ("t", "|t|", "κ")
     bounds: list[Interval | None] = []
-    known = [(max(feature.value(case, operation), feature.least), case) for case in passing]
-    cases = [(max(feature.value(case, operation), feature.least), case) for case in failing]
-    for sign in (1.0, -1.0):  # the lower end, the upper one
-        end, inside = min(cases, key=lambda one: (sign * one[0], one[1].oddity))
-        beyond = [one for one in known if sign * one[0] < sign * end]
+    for sign, end in zip((1.0, -1.0), ends, strict=True):
+        beyond = [one for one in right if sign * one[0] < sign * end]
         if not beyond:
             bounds.append(None)
             continue
-        last = max(sign * one[0] for one in beyond)
-        outside = min((one for one in beyond if sign * one[0] == last), key=lambda one: one[1].oddity)
-        if judge(_again(inside.recipe)) is not False or judge(_again(outside[1].recipe)) is not True:
+        last = max(sign * x for x, _ in beyond)
+        inside, outside = (
+            min((case for x, case in cases if sign * x == place), key=lambda case: case.oddity)
+            for cases, place in ((wrong, sign * end), (beyond, last))
+        )
+        if judge(_again(inside.recipe)) is not False or judge(_again(outside.recipe)) is not True:
             return ""
-        bounds.append(_bisected(feature, outside[0], end, inside.recipe, judge))
-    return _said(feature, bounds[0], bounds[1])
+        bounds.append(_bisected(name, sign * last, end, inside.recipe, whole, judge))
+    return " and ".join(_said(name, whole, bounds[0], bounds[1]))
 
 
 def _again(recipe: Recipe) -> Recipe:
     return replace(recipe, draw=recipe.draw + _FRESH)
 
 
-def _bisected(feature: Feature, good: float, bad: float, recipe: Recipe, judge: Judge) -> Interval:
+def _bisected(name: str, good: float, bad: float, recipe: Recipe, whole: bool, judge: Judge) -> Interval:
     """Values of the feature that pass and that fail, as close as bisection of a failing recipe brings them."""
-    if feature.change is None:
-        return good, bad
-    for _ in range(_BISECTIONS):
+    for _ in range(_BISECTIONS if name in CHANGES else 0):
         middle = 0.5 * (good + bad)
-        middle = float(round(middle)) if feature.whole else middle
+        middle = float(round(middle)) if whole else middle
         if middle in (good, bad) or abs(good - bad) <= 0.002 * abs(bad):
             break
-        changed = _again(feature.change(recipe, middle))
-        outcome = judge(changed) if changed.possible and min(changed.sizes[:2]) >= changed.sizes[2] else None
+        changed = _again(CHANGES[name](recipe, middle))
+        outcome = judge(changed) if changed.possible else None
         if outcome is None:
             break
         good, bad = (middle, bad) if outcome else (good, middle)
     return good, bad
 
 
-def _said(feature: Feature, lower: Interval | None, upper: Interval | None) -> str:
-    def number(bound: Interval) -> str:
-        if feature.whole:
-            return f"{bound[1]:g}"
-        close = abs(bound[0] - bound[1]) <= 0.01 * abs(bound[1])
-        return f"{bound[1]:.1g}" if close and f"{bound[1]:.1g}" == f"{bound[0]:.1g}" else f"{bound[1 - close]:.3g}"
-
-    if lower and upper and lower[1] == upper[1]:
-        return f"{feature.name} = {number(lower)}"
-    strict = not feature.whole
-    if lower and upper:
-        return f"{number(lower)} ≤ {feature.name} ≤ {number(upper)}"
-    if lower:
-        return f"{feature.name} {'>' if strict else '≥'} {number(lower)}"
-    return f"{feature.name} {'<' if strict else '≤'} {number(upper)}" if upper else ""
+def _said(name: str, whole: bool, lower: Interval | None, upper: Interval | None) -> Iterator[str]:
+    if whole and lower and upper and lower[1] == upper[1]:
+        yield f"{name} = {lower[1]:g}"
+        return
+    for bound, sign in ((lower, "≥" if whole else ">"), (upper, "≤" if whole else "<")):
+        if bound is not None:
+            good, bad = bound
+            short = f"{bad:.1g}"  # a bound that has been bisected is one that somebody has written
+            close = abs(good - bad) <= 0.01 * abs(bad)
+            text = f"{bad:g}" if whole else short if close and short == f"{good:.1g}" else f"{bound[1 - close]:.3g}"
+            yield f"{name} {sign} {text}"
 
 
 def usual() -> Iterator[Recipe]:

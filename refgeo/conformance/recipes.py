@@ -118,7 +118,7 @@ class Recipe:
             if change is None:
                 return None
             recipe = replace(recipe, **change)
-        return recipe if 0 < h <= min(n, m) and min(recipe.batch, default=1) > 0 and recipe.possible else None
+        return recipe if recipe.possible else None
 
     @property
     def unusual(self) -> list[str]:
@@ -134,12 +134,16 @@ class Recipe:
     def possible(self) -> bool:
         """Whether such a case exists."""
         (n, m, h), blocks = self.sizes, int(np.prod(self.batch))
-        return not (
-            (self.point == "twins" and n != m)
-            or (self.point in ("repeated", "clustered", "near-identity") and h < 2)
-            or (self.point == "padded" and min(n, m) == h)
-            or (self.needs_blocks and blocks < 2)
-            or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
+        return (
+            0 < h <= min(n, m)
+            and min(self.batch, default=1) > 0
+            and not (
+                (self.point == "twins" and n != m)
+                or (self.point in ("repeated", "clustered", "near-identity") and h < 2)
+                or (self.point == "padded" and min(n, m) == h)
+                or (self.needs_blocks and blocks < 2)
+                or (h == 1 and self.conditions not in ((3.0, 3.0), (1.0, 1.0)))
+            )
         )
 
     def fits(self, dtype: str) -> bool:
