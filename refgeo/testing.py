@@ -23,7 +23,7 @@ A file of tests that holds an implementation to every check::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ from refgeo.arguments import listed, one_of, order_of
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose, worst_entries
 from refgeo.conformance.host import BackendFailure
 from refgeo.conformance.points import given_case
 from refgeo.conformance.precision import PRECISIONS
@@ -79,12 +79,13 @@ class BackendCheck:
             _backend(backend), CHECKS[self.name].operation.name, self.metric, self.dtype, self.profile, self.seed
         )
         row = next((row for row in report.rows if row.check == self.name), None)
-        if row is None:
-            _skip(f"{self.name}: no test point of the profile {self.profile} is one for it")
-        elif row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
-            _skip(f"{row.verdict.value}: {row.message}")
-        elif row.fails or row.verdict is Verdict.CONTRACT:
+        if row is not None and (row.fails or row.verdict is Verdict.CONTRACT) and row.verdict is not Verdict.INHERITS:
             raise AssertionError("\n".join(report.details(row)))
+        if row is None or row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
+            import pytest
+
+            none = f"{self.name}: no test point of the profile {self.profile} is one for it"
+            pytest.skip(none if row is None else f"{row.verdict.value}: {row.message}")
 
     def __str__(self) -> str:
         return f"{self.metric}-{self.name}" + ("" if self.dtype == "float64" else f"-{self.dtype}")
@@ -254,7 +255,7 @@ def assert_matches(
         f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
         f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
         f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n"
-        + "\n".join(_side_by_side(case, one, block, parts))
+        + worst_entries(VALUES[one.name], backend, case, block)
     )
 
 
@@ -268,17 +269,6 @@ def _backend_of_one(result: Any, case: Case, one: Check) -> Backend:
         raise NotImplementedError("only one result is known")
 
     return Backend(SimpleNamespace(**{one.operation.name: known}), name="actual")
-
-
-def _side_by_side(case: Case, one: Check, block: tuple[int, ...], parts: tuple[Any, ...]) -> Iterator[str]:
-    """What was expected and what came, of a block that has been judged."""
-    assert one.value is not None
-    exact = case.exact_block(block).enclosures(one.value)
-    assert exact is not None
-    for index, (enclosure, part) in enumerate(zip(exact, parts, strict=True)):
-        which = f" {'GH'[index]} part" if len(parts) == 2 else ""
-        for label, values in (("expected", enclosure.mid), ("actual", np.asarray(part, dtype=np.float64)[block])):
-            yield f"{label}{which}: {np.array2string(np.asarray(values), precision=8, threshold=40)}"
 
 
 def _as_case(
@@ -309,9 +299,3 @@ def _as_case(
 
 def _short(backend: Backend) -> str:
     return Path(backend.name).stem if backend.name.endswith(".py") else backend.name
-
-
-def _skip(reason: str) -> None:
-    import pytest
-
-    pytest.skip(reason)

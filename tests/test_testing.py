@@ -1,5 +1,7 @@
 """Helpers for somebody's own tests: items, selection, expected failures, and one assertion for one result."""
 
+import re
+
 import numpy as np
 import pytest
 from helpers import FUNCTIONS, METRICS, backend
@@ -195,8 +197,7 @@ def test_assert_matches_names_the_mistake_and_shows_both():
     with pytest.raises(AssertionError, match="does not match: relative error") as caught:
         rg.testing.assert_matches(double, "christoffel", "mix", *arguments)
     text = str(caught.value)
-    assert "expected G part: [[" in text
-    assert "actual H part: [[" in text
+    assert re.search(r"in given G\[\d, \d\] is \S+ and not \S+, H\[\d, \d\] is ", text)
 
 
 def test_assert_matches_knows_the_exact_geodesic_of_inv():

@@ -96,6 +96,12 @@ class Unusable(Exception):
     """A result that is no array of real numbers of the expected shape."""
 
 
+FAILURES = {
+    kind.__name__: kind for kind in (BackendError, BackendFailure, Exhausted, Swallowed, Refused, NotImplementedError)
+}
+"""What the judge may be told in the place of a result, by name."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What the judge asks of the judged.
@@ -541,7 +547,8 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
     try:
         host = Host(load(spec), functions, capture, coverage)
     except BackendError as error:
-        line.send((error.with_traceback(None), {}))
+        line.send((BackendError.__name__, str(error)))
         return
-    while True:
-        line.send(host.answer(line.recv()))
+    while True:  # plain data alone, which any copy of this module understands
+        result, breaches = host.answer(Request(**line.recv()))
+        line.send((type(result).__name__, str(result)) if isinstance(result, Exception) else (result, breaches))

@@ -22,7 +22,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from refgeo.conformance.host import Answer, BackendError, Capture, Host, Request
+from refgeo.conformance.host import FAILURES, Answer, BackendError, Capture, Host, Request
 
 MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
@@ -138,19 +138,19 @@ class Process:
                 self.ask(Request("describe"), STARTING)
         child = self._child
         try:
-            child.line.send(request)
+            child.line.send(vars(request))
             if not child.line.poll(min(timeout, 1e6)):
                 raise Slow(f"did not return within {timeout:g} s (--timeout)")
-            result, breaches = child.line.recv()
-            if isinstance(result, BackendError):
-                raise result
+            result, said = child.line.recv()
+            if result == BackendError.__name__:
+                raise BackendError(said)
         except (EOFError, OSError):
             self._child = None
             raise Lost(child.ended()) from None
         except BaseException:  # interrupted, too: an answer that is under way would be taken for the next one
             self.close()
             raise
-        return result, breaches
+        return (FAILURES[result](said), {}) if isinstance(result, str) else (result, said)
 
     def close(self) -> None:
         """End it; the next request starts another one."""
