@@ -154,10 +154,10 @@ class Points:
         return [*words, f"cases={[case]!r}"] if case is not None else words
 
     def _unusual(self, one_point: bool) -> dict[str, Any]:
-        """The options that are not those by default; the name of one generated point says what its profile was."""
+        """The options that are not those by default; one point that a search has found has a name."""
         usual = {"dtype": "float64", "profile": "quick", "relaxation": 0.0}
         found = {key: getattr(self, key) for key, x in usual.items() if getattr(self, key) != x} | self.options
-        if one_point and self.kind == "generated":
+        if one_point and self.profile == "fuzz":
             found = {key: x for key, x in found.items() if key not in ("profile", "examples")}
         return {key: x for key, x in found.items() if x is not None}
 

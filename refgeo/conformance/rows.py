@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,17 +17,17 @@ NOTHING_LEFT = 0.3
 
 
 class Verdict(Enum):
-    """What is said of one check of one metric."""
+    """What is said of one check of one metric; the gravest first."""
 
-    PASS = "pass"
-    INACCURATE = "inaccurate"
-    PARTIAL = "partly provided"
-    CONTRACT = "contract"
     WRONG = "WRONG"
     INHERITS = "inherits"
     UNDECIDED = "undecided"
-    NOT_PROVIDED = "not provided"
+    CONTRACT = "contract"
+    INACCURATE = "inaccurate"
+    PARTIAL = "partly provided"
     NOT_JUDGED = "not judged"
+    PASS = "pass"
+    NOT_PROVIDED = "not provided"
 
 
 NOT_RIGHT = (Verdict.WRONG, Verdict.INHERITS)
@@ -193,6 +194,31 @@ class Row:
         if self.lossy_case.relative_error > NOTHING_LEFT:
             return f"nothing left at {where}"
         return f"loses {counted(self.digits_lost, 'digit')} at {where}"
+
+    @property
+    def remarks(self) -> Iterator[tuple[str, str]]:
+        """What is neither wrong nor simply right: a label and a sentence each."""
+        if self.kind == "contract":
+            if self.verdict is Verdict.CONTRACT:
+                rule, message = self.check.split(".")[1], self.message.rsplit(" (", 1)[0]
+                yield "FAILS" if self.fails else "contract", f"{rule}: {message}"
+            return
+        if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
+            yield self.verdict.value, self.message
+        if self.verdict is Verdict.PASS and self.no_result:
+            yield "no result", f"right elsewhere, but none at {self.no_result}"
+        elif self.verdict is Verdict.PASS and self.message:
+            yield "note", self.message
+        if self.lossy_case is not None and not self.no_result:
+            yield "digits", f"{self._lost} ({self.lossy_case})"
+
+    @property
+    def _lost(self) -> str:
+        assert self.lossy_case is not None
+        place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
+        if self.lossy_case.relative_error > NOTHING_LEFT:
+            return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {lost}"
+        return f"right, but keeps {lost} fewer than a factorised route at {place}"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"

@@ -67,28 +67,18 @@ def to_html(report: Report) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
-    wrong = report.failures
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
+    kinds = {"values": ("value", "search"), "laws": ("law",), "contract": ("contract",)}
     return environment.from_string(source).render(
-        report=report,
-        version=__version__,
-        doubtful=DOUBTFUL,
-        beyond_doubt=BEYOND_DOUBT,
-        many_times=MANY_TIMES,
+        report=report, version=__version__, doubtful=DOUBTFUL, beyond_doubt=BEYOND_DOUBT, many_times=MANY_TIMES,
         several=SEVERAL,
         plots=[(check, _plot(report, [row for row in report.rows if row.check == check])) for check in checks],
-        wrong=wrong,
-        findings=[row for row in report.rows if row.verdict in (*FINDINGS, Verdict.INHERITS)],
-        values=[row for row in provided if row.kind in ("value", "search")],
-        laws=[row for row in provided if row.kind == "law"],
-        contract=[row for row in provided if row.kind == "contract"],
+        **{name: [row for row in provided if row.kind in those] for name, those in kinds.items()},
         sources=[(Path(file).name, _marked(file, ranges)) for file, ranges in report.not_run.items()],
-        losses=[row for row in report.rows if row.lossy_case is not None or row.no_result],
-        open_rows=[row for row in report.rows if row.verdict in (Verdict.UNDECIDED, Verdict.NOT_JUDGED)],
         css_class=_css_class,
         anchor=lambda row: re.sub(r"[^a-z0-9_]+", "-", str(row).lower()),
         number=lambda x: "–" if x is None else f"{x:.2g}",
-    )
+    )  # fmt: skip
 
 
 def _marked(file: str, ranges: list[tuple[int, int]]) -> list[tuple[int, str, bool]]:
@@ -104,7 +94,7 @@ def _css_class(row: Row) -> str:
         return "wrong"
     return (
         "loss"
-        if row.lossy_case is not None or row.no_result or row.verdict in FINDINGS
+        if row.outcome != row.verdict.value or row.verdict in FINDINGS
         else row.verdict.value.lower().replace(" ", "-")
     )
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from refgeo.conformance.rows import FINDINGS, Row, Verdict
+from refgeo.conformance.rows import Row, Verdict
 
 if TYPE_CHECKING:
     from refgeo.conformance.report import Report
@@ -59,12 +59,10 @@ def to_junit(report: Report) -> str:
             failure.text = _text("\n".join(report.details(row)))
         elif row.verdict in _SKIPPED:
             ElementTree.SubElement(case, "skipped", {"message": _text(f"{row.verdict.value}: {row.message}")})
-        elif row.verdict in FINDINGS:
-            ElementTree.SubElement(case, "system-out").text = _text(f"{row.verdict.value}: {row.message}")
-        elif row.no_result:
-            ElementTree.SubElement(case, "system-out").text = _text(f"no result at {row.no_result}")
-        elif row.lossy_case is not None:
-            ElementTree.SubElement(case, "system-out").text = _text(f"{row.outcome} ({row.lossy_case})")
+        else:
+            said = "\n".join(f"{label}: {text}" for label, text in row.remarks)
+            if said:
+                ElementTree.SubElement(case, "system-out").text = _text(said)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

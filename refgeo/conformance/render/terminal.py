@@ -7,26 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from refgeo.conformance.rows import NOTHING_LEFT, Row, Verdict, counted
+from refgeo.conformance.rows import Row, Verdict
 
 if TYPE_CHECKING:
     from refgeo.conformance.report import Report
 
 _WIDEST = 400
-_STYLES = {
-    Verdict.PASS: "green",
-    Verdict.WRONG: "bold red",
-    Verdict.INHERITS: "red",
-    Verdict.UNDECIDED: "yellow",
-    Verdict.NOT_JUDGED: "yellow",
-    Verdict.INACCURATE: "yellow",
-    Verdict.PARTIAL: "yellow",
-    Verdict.CONTRACT: "yellow",
-}
-_BY_GRAVITY = (
-    Verdict.WRONG, Verdict.INHERITS, Verdict.UNDECIDED, Verdict.CONTRACT, Verdict.INACCURATE, Verdict.PARTIAL,
-    Verdict.NOT_JUDGED, Verdict.PASS, Verdict.NOT_PROVIDED,
-)  # fmt: skip
+_STYLES = {Verdict.PASS: "green", Verdict.WRONG: "bold red", Verdict.INHERITS: "red", Verdict.NOT_PROVIDED: "dim"}
 _GROUPS = {"law": "laws", "contract": "contract"}
 _FEW_LAWS = 1
 
@@ -77,7 +64,9 @@ def _table(report: Report) -> Any:
             f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
             f"{row.threshold:g}" if counted else "-",
             "-" if row.digits_kept is None or row.kind != "value" else f"{row.digits_kept:.1f}",
-            Text(row.outcome, style="yellow" if row.outcome != row.verdict.value else _STYLES.get(row.verdict, "dim")),
+            Text(
+                row.outcome, style=_STYLES.get(row.verdict, "yellow") if row.outcome == row.verdict.value else "yellow"
+            ),
             Text("-" if row.worst_case is None or not counted else str(row.worst_case)),
         )
     return table
@@ -98,7 +87,7 @@ def _table_rows(report: Report) -> list[Row]:
 def _together(laws: list[Row]) -> Row:
     """One row for many: the gravest verdict, the worst ratio."""
     provided = [law for law in laws if law.verdict not in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)]
-    verdict = min((law.verdict for law in provided or laws), key=_BY_GRAVITY.index)
+    verdict = min((law.verdict for law in provided or laws), key=list(Verdict).index)
     passing = sum(law.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for law in provided)
     worst = max(provided, key=lambda law: law.worst_ratio or 0.0, default=laws[0])
     return replace(
@@ -116,11 +105,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield f"WRONG      {headline}", "red"
         for line in details:
             yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
-    yield from _conduct(report)
     yield from _remarks(report)
-    for row in report.rows:
-        if row.lossy_case is not None and not row.no_result:
-            yield f"digits     {row}: {_lost(row)}", ""
     if report.reproduce_any() and any(row.worst_case for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
@@ -135,55 +120,26 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
             yield line, "bold"
 
 
-def _conduct(report: Report) -> Iterator[tuple[str, str]]:
-    """What breaks the contract: once where several functions do the same."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in report.rows:
-        if row.verdict is Verdict.CONTRACT and row.kind == "contract":
-            found.setdefault((row.check.split(".")[1], row.message.rsplit(" (", 1)[0]), []).append(row)
-    for (rule, message), rows in found.items():
-        functions = ", ".join(dict.fromkeys(row.function for row in rows))
-        yield f"{'FAILS' if rows[0].fails else 'contract':10s} {rule}: {message} ({functions})", _style(rows[0])
-
-
-def _style(row: Row) -> str:
-    return "bold red" if row.fails else "yellow"
-
-
 def _remarks(report: Report) -> Iterator[tuple[str, str]]:
-    """What is neither wrong nor simply right: once where it is the same of several rows, but for the line of code."""
+    """Once where several rows have the same, but for the line of code; misconduct first, lost digits last."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in report.rows:
-        for label, text in _remarks_on(row):
+        for label, text in row.remarks:
             found.setdefault((label, re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)), []).append(row)
-    for (label, text), rows in found.items():
-        yield f"{label:10s} {_names(rows)}: {text}", "yellow"
+    for (label, text), rows in sorted(
+        found.items(), key=lambda one: (one[1][0].kind != "contract", one[0][0] == "digits")
+    ):
+        if rows[0].kind == "contract":
+            functions = ", ".join(dict.fromkeys(row.function for row in rows))
+            yield f"{label:10s} {text} ({functions})", "bold red" if rows[0].fails else "yellow"
+        else:
+            yield f"{label:10s} {_names(rows)}: {text}", "" if label == "digits" else "yellow"
 
 
 def _names(rows: list[Row]) -> str:
     """Of many laws only whose they are."""
     laws = [row for row in rows if row.kind == "law"]
-    few = rows if len(laws) <= _FEW_LAWS else [row for row in rows if row.kind != "law"]
-    names = list(map(str, few))
-    if len(few) < len(rows):
-        names.append(f"{len(laws)} laws of {', '.join(dict.fromkeys(law.function for law in laws))}")
-    return ", ".join(names)
-
-
-def _remarks_on(row: Row) -> Iterator[tuple[str, str]]:
-    told = (Verdict.INHERITS, Verdict.UNDECIDED, Verdict.INACCURATE, Verdict.PARTIAL)
-    if row.verdict in told or (row.verdict in (Verdict.NOT_JUDGED, Verdict.CONTRACT) and row.kind != "contract"):
-        yield row.verdict.value, row.message
-    elif row.verdict is Verdict.PASS and row.no_result:
-        yield "no result", f"right elsewhere, but none at {row.no_result}"
-    elif row.verdict is Verdict.PASS and row.message:
-        yield "note", row.message
-
-
-def _lost(row: Row) -> str:
-    assert row.lossy_case is not None
-    place = f"κ = {row.lossy_case.condition:.1g} ({row.lossy_case})"
-    if row.lossy_case.relative_error > NOTHING_LEFT:
-        kept = counted(row.digits_lost, "digit")
-        return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {kept}"
-    return f"right, but keeps {counted(row.digits_lost, 'digit')} fewer than a factorised route at {place}"
+    if len(laws) <= _FEW_LAWS:
+        return ", ".join(map(str, rows))
+    others = [str(row) for row in rows if row.kind != "law"]
+    return ", ".join([*others, f"{len(laws)} laws of {', '.join(dict.fromkeys(law.function for law in laws))}"])
