@@ -14,8 +14,8 @@ from refgeo.arguments import Array
 from refgeo.conformance.backend import NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check, anywhere
-from refgeo.conformance.host import LAYOUTS, BackendFailure, Refused
-from refgeo.conformance.trial import Trial, comparable
+from refgeo.conformance.host import BackendFailure
+from refgeo.conformance.trial import Trial, comparable, short
 from refgeo.operations import OPERATIONS, Operation
 from refgeo.pair import Pair
 
@@ -66,7 +66,7 @@ def _takes_an_empty_batch(operation: Operation, trial: Trial) -> Array:
             operation.name, *none.inputs(operation), point=none.point, extra=_extra(operation, trial), layout="plain"
         )
     except BackendFailure as failure:
-        raise Breach(f"does not take a batch without blocks: {_short(failure)}") from None
+        raise Breach(f"does not take a batch without blocks: {short(failure)}") from None
     return np.zeros(trial.case.point.block_shape)
 
 
@@ -93,24 +93,6 @@ def _alike(found: Array, right: Array, tolerance: float, rtol: float = 0.0) -> b
     """Up to `tolerance` times the largest number; what is NaN or infinite in one is so in the other."""
     largest = np.abs(right[np.isfinite(right)]).max(initial=0.0)
     return bool(np.allclose(found, right, rtol=rtol, atol=tolerance * largest, equal_nan=True))
-
-
-def _takes_any_layout(operation: Operation, trial: Trial) -> Array:
-    for layout in LAYOUTS:
-        try:
-            trial.call(operation.name, *trial.case.inputs(operation), extra=_extra(operation, trial), layout=layout)
-        except Refused:  # by its asarray, as torch.from_numpy refuses reversed views: a limit, and no misconduct
-            continue
-        except BackendFailure as failure:
-            if layout == LAYOUTS[0]:
-                raise
-            raise Breach(f"does not take {layout}: {_short(failure)}") from None
-    return np.zeros(trial.case.point.block_shape)
-
-
-def _short(error: Exception) -> str:
-    text = str(error).split("\n")[0]
-    return text if len(text) <= 90 else f"{text[:87]}..."
 
 
 def _thread_safe(operation: Operation, trial: Trial) -> Array:
@@ -142,10 +124,6 @@ _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case
     "takes_an_empty_batch": ("a batch without blocks gives results without blocks", _takes_an_empty_batch,
                              _several_blocks),
     "nan_stays_in_its_block": ("NaN in one block leaves the others alone", _nan_stays_in_its_block, _several_blocks),
-    "takes_any_layout": (
-        "transposed, strided, reversed, expanded and read-only arrays are taken (where asarray takes them)",
-        _takes_any_layout, anywhere,
-    ),
     "thread_safe": ("two calls at once give what each gives alone", _thread_safe, anywhere),
 }  # fmt: skip
 

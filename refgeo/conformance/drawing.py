@@ -138,8 +138,7 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
     point = space.point
     a, b = (_curvature_sized(space, _like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
-    loss = InvariantLoss(point, rng)
-    loss.target = point.product + kind.critical * (loss.target - point.product)
+    loss = InvariantLoss(point, rng, 0.0 if kind.first == "zero" else kind.critical)
     h_v = horizontal_like(space, b, rng)  # of b, not of a: the projection of a is a value that is asked for
     h = point.sizes[2]
     vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
@@ -150,8 +149,7 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
     if kind.first != "any" and kind.off:
         a = a + beside * (kind.off * space.norm(a) / space.norm(beside))
     if kind.first in ("zero", "horizontal"):  # a covector of the same kind
-        e = 0.0 * e if kind.first == "zero" else loss.gradient(point)
-        loss.target = point.product if kind.first == "zero" else loss.target
+        e = loss.gradient()
     if kind.second == "orthogonal":
         b = b - a * (space.inner_product(a, b) / space.inner_product(a, a))
         b = b + a * (kind.off * space.norm(b) / space.norm(a))
@@ -180,8 +178,8 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
     once = {id(x): length * x for x in (a, b)}  # vectors that are one object stay one
     h_v = length * h_v
     return {
-        "a": once[id(a)], "b": once[id(b)], "e": length * e, "v": length * v, "hessian_e": loss.gradient(point),
-        "hessian_w": loss.hessian(point, h_v), "hessian_v": h_v,
+        "a": once[id(a)], "b": once[id(b)], "e": length * e, "v": length * v, "hessian_e": loss.gradient(),
+        "hessian_w": loss.hessian(h_v), "hessian_v": h_v,
     }  # fmt: skip
 
 
@@ -217,34 +215,40 @@ def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:
 
 
 class InvariantLoss:
-    """f(θ) = ½‖GHᵀ − Y‖²/s² per block, s the typical size of GHᵀ at `point`, and Y as far away as GHᵀ is large.
+    """f(θ) = ½‖PGHᵀQᵀ/s − Z‖² per block, with derivatives at `point`: P and Q are a few random combinations of rows.
+
+    s is the typical size of PGHᵀQᵀ, and the residual R = PGHᵀQᵀ/s − Z is as large as `residual`.
 
     Examples
     --------
     >>> point = Pair([[2.0]], [[3.0]])
-    >>> loss = InvariantLoss(point, np.random.default_rng(0))
-    >>> bool(np.abs(loss.gradient(point).G * 2 - loss.gradient(point).H * 3).max() < 1e-12)
+    >>> e = InvariantLoss(point, np.random.default_rng(0)).gradient()
+    >>> bool(np.abs(e.G * 2 - e.H * 3).max() < 1e-12)
     True
     """
 
-    def __init__(self, point: Pair, rng: np.random.Generator) -> None:
-        self.size = typical_size(point.product)  # divided by twice rather than squared, which could overflow
-        self.target: Array = point.product - self.size * rng.standard_normal(point.product.shape)
+    def __init__(self, point: Pair, rng: np.random.Generator, residual: float = 1.0) -> None:
+        count = point.sizes[2] + 2
+        self.P, self.Q = (
+            rng.standard_normal((*point.block_shape, count, factor.shape[-2])) / np.sqrt(factor.shape[-2])
+            for factor in point
+        )
+        self.PG, self.QH = self.P @ point.G, self.Q @ point.H
+        self.size = typical_size(self.PG @ self.QH.mT)
+        self.R = residual * rng.standard_normal((*point.block_shape, count, count))
 
-    def residual(self, place: Pair) -> Array:
-        """R = (GHᵀ − Y)/s²."""
-        return np.asarray((place.product - self.target) / self.size / self.size)
+    def gradient(self) -> Pair:
+        """The Euclidean gradient (PᵀRQH/s, QᵀRᵀPG/s)."""
+        return self._back(self.R @ self.QH, self.R.mT @ self.PG)
 
-    def gradient(self, place: Pair) -> Pair:
-        """The Euclidean gradient (RH, RᵀG)."""
-        R = self.residual(place)
-        return Pair.unchecked(R @ place.H, R.mT @ place.G)
-
-    def hessian(self, place: Pair, v: Pair) -> Pair:
+    def hessian(self, v: Pair) -> Pair:
         """The Euclidean Hessian applied to v."""
-        R = self.residual(place)
-        change = (v.G @ place.H.mT + place.G @ v.H.mT) / self.size / self.size
-        return Pair.unchecked(change @ place.H + R @ v.H, change.mT @ place.G + R.mT @ v.G)
+        Pv, Qv = self.P @ v.G, self.Q @ v.H
+        change = (Pv @ self.QH.mT + self.PG @ Qv.mT) / self.size
+        return self._back(change @ self.QH + self.R @ Qv, change.mT @ self.PG + self.R.mT @ Pv)
+
+    def _back(self, of_G: Array, of_H: Array) -> Pair:
+        return Pair.unchecked(self.P.mT @ (of_G / self.size), self.Q.mT @ (of_H / self.size))
 
 
 def typical_size(factor: Array) -> Array:

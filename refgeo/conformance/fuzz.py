@@ -75,7 +75,7 @@ def _hunt(
         run.tally(one, case, again)
         seen.remark = "" if again.is_wrong else "not reproducible: called again with the same input, it passed"
         run.tallies[one.name, metric] = seen
-        run.cases.append(case)
+        run.cases.append((metric, (case.name, lambda: case)))
 
 
 def _recipes(dtype: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, d
 from refgeo.conformance.host import Breaches
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
+from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report
 from refgeo.conformance.rows import Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
@@ -214,7 +215,7 @@ class Run:
     points: Points
     progress: Progress
     laws_only: bool = False
-    cases: list[Case] = field(default_factory=list)
+    cases: list[tuple[str, Lazy]] = field(default_factory=list)
     tallies: dict[tuple[str, str], Tally] = field(init=False)
     _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     _large: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -229,8 +230,8 @@ class Run:
         found = [(metric, lazy) for metric in self.metrics for lazy in self.points.selected(metric, names)]
         for done, (metric, (name, make)) in enumerate(found):
             self.progress(done, len(found), f"{metric} {name}")
+            self.cases.append((metric, (name, make)))
             case = make()
-            self.cases.append(case)
             for one in self.checks:
                 self.tally(one, case)
         self.progress(len(found), len(found), "done")
@@ -329,21 +330,24 @@ class Run:
         """The decisive cases that gave numbers: wrong ones, and right ones."""
         doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.failures}
         decisive = {one.case for one in tally.decisive} - without
-        cases = [case for case in self.cases if case.metric == tally.metric and case.name in decisive]
+        cases = self._made(tally.metric, decisive)
         return [case for case in cases if case.name in doubtful], [case for case in cases if case.name not in doubtful]
+
+    def _made(self, metric: str, names: Collection[str] | None = None) -> list[Case]:
+        """The cases of a metric, made again: those of a large network together need much memory."""
+        return [make() for other, (name, make) in self.cases if other == metric and (names is None or name in names)]
 
     def _seen(self, row: Row) -> str:
         assert row.example is not None
-        case = next(case for case in self.cases if (case.name, case.metric) == (row.example.case, row.metric))
+        (case,) = self._made(row.metric, [row.example.case])[:1]
         return worst_entries(VALUES[row.check], self.backend, case, row.example.block)
 
     def _is_wrong(self, one: Check, metric: str) -> bool:
         """Also of a function that was not asked for, at the cases so far."""
         if (one.name, metric) not in self.tallies:
             self.tallies[one.name, metric] = tally = Tally(one, metric, self.points.dtype)
-            for case in self.cases:
-                if case.metric == metric and not self.laws_only:
-                    self.tally(one, case, tally)
+            for case in [] if self.laws_only else self._made(metric):
+                self.tally(one, case, tally)
         return self.tallies[one.name, metric].is_wrong
 
 

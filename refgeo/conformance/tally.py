@@ -70,6 +70,8 @@ class Tally:
             with np.errstate(all="ignore"):  # infinities are judged below, not warned of
                 errors = self.check.errors(trial)
                 self.add(case, errors, "returned NaN or infinity", NO_REFERENCE, trial.enclosed)
+            if trial.breach:
+                self._note("breach", case, trial.breach, 1.0)
         except NotCalled as error:
             self._note("not called", case, error)
         except Swallowed as error:
@@ -288,6 +290,8 @@ class Tally:
                 return Verdict.WRONG, "; ".join([f"wrong {count}", *notes])
             found = f"up to {worst.ratio:.0f} times what rounding does as a rule, {count} ({worst}): "
             return Verdict.INACCURATE, "; ".join([f"{found}right, but less accurate than it could be", *notes])
+        if breaches:
+            return Verdict.CONTRACT, _told(breaches)
         missing = list(filter(None, (exhausted, self.events["refused"], self.events["not called"])))
         notes += [f"not at {_places(found)}: {found[0][1]}" for found in missing]
         return Verdict.PARTIAL if missing else Verdict.PASS, "; ".join(notes)

@@ -40,11 +40,13 @@ class Trial:
         Which blocks of the latest value were.
     decisive : bool
         Whether a verdict rests on the calls.
+    breach : str
+        How it was misconduct, if it was; of a law.
     """
 
     def __init__(self, backend: Backend, case: Case, watch: Watch = _unseen, least: int = 0) -> None:
         self.backend, self.case, self.watch, self.least = backend, case, watch, least
-        self.enclosed, self.decisive = np.zeros(case.point.block_shape, dtype=bool), False
+        self.enclosed, self.decisive, self.breach = np.zeros(case.point.block_shape, dtype=bool), False, ""
 
     @property
     def precision(self) -> Precision:
@@ -160,3 +162,15 @@ def blockwise(scalar: Any) -> Any:
     """
     scalar = np.asarray(scalar)
     return scalar[..., None, None] if scalar.ndim else scalar
+
+
+def short(error: Exception) -> str:
+    """The first line of what an exception says, or its beginning.
+
+    Examples
+    --------
+    >>> len(short(ValueError("no" * 100)))
+    90
+    """
+    text = str(error).split("\n")[0]
+    return text if len(text) <= 90 else f"{text[:87]}..."

@@ -7,9 +7,12 @@ in this process. Enclosures are made for a twentieth of the large blocks.
 """
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 import refgeo as rg
 from refgeo.conformance.host import load
@@ -67,9 +70,12 @@ def main():
     implementation = load(options.backend)
     for count, n, h in (*SIZES, *(LARGE if options.large else ())):
         state, each = heads(count // 2, n, h)  # a layer has as many of query and key as of value and output
-        judged = seconds(
-            lambda state=state, each=each: rg.check(options.backend, checkpoint=state, layout="bert", heads=each)
-        )
+        with tempfile.TemporaryDirectory() as folder:  # a file is one that two processes can read
+            file = Path(folder, "heads.safetensors")
+            save_file(state, file)
+            judged = seconds(
+                lambda file=file, each=each: rg.check(options.backend, checkpoint=file, layout="bert", heads=each)
+            )
         alone = own(implementation, count, n, h)
         target = TARGETS.get((count, n, h))
         print(f"{count:6d} {n:6d} {h:4d} {judged:10.1f} {alone:8.2f} {judged / alone:7.1f}  {target or ''}", flush=True)
