@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,7 @@ class Case:
     plain: bool = True
     recipe: Any = None
     _exact: dict[tuple[int, ...], ExactBlock] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _first: dict[int, Case] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _first: dict[Any, Case] = field(default_factory=dict, init=False, repr=False, compare=False)
     _references: dict[str, tuple[Array, ...] | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -145,10 +146,10 @@ class Case:
 
     @cached_property
     def sampled(self) -> Array:
-        """Which blocks are enclosed in any case: every small one, some of many, a twentieth of the large ones."""
+        """Which blocks are enclosed in any case: every small one, some of many, the fewer the larger they are."""
         n, m, h = self.point.sizes
         shape = self.point.block_shape
-        share = min(1.0, max(_SMALL / ((n + m) * h * h), 0.05)) * min(1.0, _MANY / max(int(np.prod(shape)), 1))
+        share = min(1.0, _SMALL / ((n + m) * h * h)) * min(1.0, _MANY / max(int(np.prod(shape)), 1))
         chance = np.random.default_rng([self.seed, zlib.crc32(self.name.encode())]).random(shape)
         return np.asarray(chance < share)
 
@@ -193,13 +194,13 @@ class Case:
         """How many numbers the point has."""
         return int(self.point.G.size + self.point.H.size)
 
-    def blocks(self, count: int) -> Case:
-        """The first `count` blocks of a larger batch, as a case of its own."""
-        if int(np.prod(self.point.block_shape)) <= count:
+    def blocks(self, count: int, rows: int | None = None) -> Case:
+        """The first `count` blocks of a larger batch, and of these the first rows, as a case of its own."""
+        if math.prod(self.point.block_shape) <= count and (rows is None or rows >= max(self.point.sizes[:2])):
             return self
-        if count not in self._first:
-            self._first[count] = self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count])
-        return self._first[count]
+        if (count, rows) not in self._first:
+            self._first[count, rows] = self._changed(lambda x: x.reshape(-1, *x.shape[-2:])[:count, :rows])
+        return self._first[count, rows]
 
     def repeated(self, count: int) -> Case:
         """A batch of so many blocks: those of the case, again and again."""

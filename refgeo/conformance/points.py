@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from refgeo.pair import Pair
 PROFILES = ("quick", "full", "fuzz")
 EXAMPLES = 300
 """How many points the profile fuzz tries by default."""
+_MOST_NUMBERS = 2_000_000
+"""Of a network's point."""
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
@@ -127,7 +130,8 @@ class Points:
         if layout is None:
             raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
         blocks = networks.read(self.source, layout, self.options.get("heads")).blocks
-        return {name: {"G": block.G, "H": block.H} for name, block in blocks.items() if isinstance(block, Pair)}
+        pairs = ((name, block) for name, block in blocks.items() if isinstance(block, Pair))
+        return {name: {"G": part.G, "H": part.H} for pair in pairs for name, part in _portions(*pair)}
 
     def __str__(self) -> str:
         text = {
@@ -165,6 +169,19 @@ class Points:
     def can_be_sent(self) -> bool:
         """Whether another process can make the same points."""
         return self.kind == "generated" or self.options.get("checkpoint") is not None
+
+
+def _portions(name: str, block: Pair) -> Iterator[tuple[str, Pair]]:
+    """Heads of a network, so many at once that their vectors need little memory."""
+    (n, m, h), heads = block.sizes, math.prod(block.block_shape)
+    count = max(1, _MOST_NUMBERS // ((n + m) * h))
+    if count >= heads:
+        yield name, block
+        return
+    G, H = (factor.reshape(heads, *factor.shape[-2:]) for factor in block)
+    for first in range(0, heads, count):
+        last = min(first + count, heads)
+        yield f"{name}/{first}-{last - 1}", Pair(G[first:last], H[first:last])
 
 
 def _refuse_strange(points: Any) -> None:

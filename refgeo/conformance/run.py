@@ -39,7 +39,7 @@ SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 
 LARGE = 20_000
-"""Of points with more numbers, laws see the first two blocks, and at most two points that are still larger then."""
+"""Of points with more numbers, laws see the first rows of two blocks, and at most two points that are still larger."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -258,8 +258,8 @@ class Run:
         large, tried = (one.name, case.metric), (one.name, case.metric, bool(case.point.block_shape))
         if limited and one.most is not None and self._tried[tried] >= one.most:
             return None
-        if case.entries > LARGE:  # conduct and laws do not depend on how many blocks there are
-            case = case.blocks(2)
+        if case.entries > LARGE:  # conduct and laws do not depend on how many blocks and rows there are
+            case = case.blocks(2, 2 * case.point.sizes[2] + 1)
         if limited and case.entries > LARGE and self._large[large] > 1:
             return None
         if not (one.applies(case) and np.all(one.decisive(case))):

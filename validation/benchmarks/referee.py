@@ -3,7 +3,7 @@
 python -m validation.benchmarks.referee [--backend FILE] [--large]
 
 The second table grows in n, h and the number of heads; the backend's own time is that of its values alone, called once
-in this process. Enclosures are made for a twentieth of the large blocks.
+in this process. Of large blocks few are enclosed, one of every value at least.
 """
 
 import argparse
