@@ -17,7 +17,7 @@ words are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -253,6 +253,10 @@ class _Reader:
             request = Request("call", self.operation.name, self.metric, arrays, extra=extra, shapes=shapes)
             found.append(self.backend.call(request)[0])
         return tuple(np.array(part) for part in zip(*found, strict=True))
+
+    def results(self, part: int) -> list[Array]:
+        """One part of the results at each sample."""
+        return [sample.results[part] for sample in self.samples]
 
     def explains(self, predicted: Any, numbers: Array) -> bool:
         """Whether two arrays are the same, up to rounding."""
@@ -493,35 +497,27 @@ def _damping(sample: Sample, part: Array, words: list[Word]) -> float:
 
 def _formula(reader: _Reader, fits: Sequence[Fit | None], **more: Any) -> Formula | None:
     """Of both parts, if both were read."""
-    (G, H) = fits
-    if G is None or H is None:
+    if None in fits:
         return None
-    return Formula(G[0], H[0], epsilon=max(G[1], H[1]), digits=reader.digits, **more)
+    (G, of_G), (H, of_H) = (fit for fit in fits if fit is not None)
+    return Formula(G, H, epsilon=max(of_G, of_H), digits=reader.digits, **more)
 
 
 def _parts(reader: _Reader, damping: bool = True) -> Formula | None:
-    """A result that is a vector, part by part."""
-    fits = []
-    for i, (part, degrees) in enumerate(zip("GH", reader.degrees(), strict=True)):
+    """A result that is a vector, part by part; of a number the terms with G and with H parts together."""
+    scalar, fits = reader.operation.scalar, []
+    for i, degrees in enumerate(reader.degrees()):
         words = [
-            word for vectors in _several(reader.operation.vectors) for word in _words(part, vectors, reader.letters)
+            word
+            for vectors in _several(reader.operation.vectors)
+            for part in ("GH" if scalar else "GH"[i])
+            for word in _words(part, vectors, reader.letters, "trace" if scalar else "tall")
         ]
-        fits.append(_read_part(reader, [sample.results[i] for sample in reader.samples], words, degrees, damping))
+        fits.append(_read_part(reader, reader.results(i), words, degrees, damping))
+    if scalar and fits[0] is not None:
+        terms, epsilon = fits[0]
+        fits = [({word: c for word, c in terms.items() if word.endswith(f"{part})")}, epsilon) for part in "GH"]
     return _formula(reader, fits)
-
-
-def _number(reader: _Reader) -> Formula | None:
-    words = [
-        word
-        for vectors in _several(reader.operation.vectors)
-        for part in "GH"
-        for word in _words(part, vectors, reader.letters, "trace")
-    ]
-    fit = _read_part(reader, [sample.results[0] for sample in reader.samples], words, reader.degrees()[0])
-    if fit is None:
-        return None
-    G = {word: c for word, c in fit[0].items() if word.endswith("G)")}
-    return _formula(reader, [(G, fit[1]), ({word: c for word, c in fit[0].items() if word not in G}, fit[1])])
 
 
 def _projection(reader: _Reader) -> Formula | None:
@@ -537,7 +533,7 @@ def _implicit(reader: _Reader) -> Formula | None:
     fits = []
     for i, part in enumerate("GH"):
         words = [Word((f"{v}_{part}",), part), Word((part, "Λ"), part), Word((part, "Λᵀ"), part)]
-        fits.append(_attempt(reader, [sample.results[i] for sample in reader.samples], words, 0.0))
+        fits.append(_attempt(reader, reader.results(i), words, 0.0))
     for products in (_equation(v, reader.letters), _any_equation(v)):
         relation = _null_vector(reader, [Word(names, "G") for names in products])
         if relation is not None and any("Λ" in word for word in relation):
@@ -598,10 +594,7 @@ def _hessian(reader: _Reader) -> Formula | None:
             if (one.names[0] != part or f"{e}_" in str(one)) and (degrees[part] is not None or len(one.matrices) < 3)
         ]
 
-    plain = [
-        _read_part(reader, [sample.results[i] for sample in reader.samples], words(part, "tall"), degrees, False)
-        for i, part in enumerate("GH")
-    ]
+    plain = [_read_part(reader, reader.results(i), words(part, "tall"), degrees, False) for i, part in enumerate("GH")]
     if None not in plain:
         return _formula(reader, plain)
     both = [word for part in "GH" for word in words(part, "projected") if degrees[part] in (None, word.degrees)]
@@ -637,28 +630,20 @@ def _curve(reader: _Reader, order: Any) -> Formula | None:
     return _formula(reader, found)
 
 
-_READERS = {
-    "inner_product": _number,
-    "horizontal_projection": _projection,
-    "riemannian_gradient": _parts,
-    "riemannian_hessian": _hessian,
-    "christoffel": _parts,
-}
-
-
 def read_one(
     backend: Backend, name: str, metric: str, dtype: str = "float64", relaxation: float = 0.0
 ) -> Formula | None:
     """The formula of one value (``"geodesic_2"``) or function; None if no words explain its numbers."""
     reader = _Reader(backend, OPERATIONS[_function(name)], metric, dtype, relaxation)
     with np.errstate(all="ignore"):
-        if reader.operation.name not in _READERS:
+        if reader.operation.extra:
             return _curve(reader, VALUES[name].order if name in VALUES else None)
         for sample in reader.samples:
             sample.results = reader.numbers(sample)
             if not all(np.isfinite(part).all() for part in sample.results):
                 return None
-        return _READERS[reader.operation.name](reader)
+        special = {"horizontal_projection": _projection, "riemannian_hessian": _hessian}
+        return special.get(reader.operation.name, _parts)(reader)
 
 
 @cache
@@ -678,28 +663,25 @@ def _function(name: str) -> str:
     return VALUES[name].operation.name if name in VALUES else name
 
 
-class Readings(Mapping[tuple[str, str], Formula | None]):
-    """The formulas of a backend by (name of the value, metric); printed, a few lines each."""
+class Readings(dict[tuple[str, str], Formula | None]):
+    """The formulas that a backend computes, by function (of geodesics by value, "geodesic_2") and metric.
 
-    def __init__(self, found: dict[tuple[str, str], Formula | None], silent: dict[tuple[str, str], str]) -> None:
-        self._found, self._silent = found, silent
+    Attributes
+    ----------
+    silent : dict
+        Why there is nothing to read.
+    """
 
-    def __getitem__(self, key: tuple[str, str]) -> Formula | None:
-        """The formula, None where nothing explains the numbers."""
-        return self._found[key]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent: dict[tuple[str, str], str] = {}
 
     def __str__(self) -> str:
         lines = []
-        for (name, metric), formula in self._found.items():
+        for (name, metric), formula in self.items():
             note = formula.note if formula is not None else ""
             lines.append(f"{name}[{metric}]" + (f"   ({note})" if note else ""))
-            said = self._silent.get((name, metric), "no words explain these numbers")
+            said = self.silent.get((name, metric), "no words explain these numbers")
             lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
         return "\n".join(lines)
 
@@ -752,16 +734,15 @@ def read(
     wanted = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
     asked = [one_of("functions", name, [*OPERATIONS, *VALUES]) for name in listed(functions or READABLE)]
     loaded = Backend.of(backend, timeout)
-    found: dict[tuple[str, str], Formula | None] = {}
-    silent: dict[tuple[str, str], str] = {}
+    found = Readings()
     try:
         for name, metric in itertools.product(READABLE, wanted):
             if loaded.provides(_function(name)) and (name in asked or _function(name) in asked):
                 try:
                     found[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
                 except (NotImplementedError, BackendFailure) as error:
-                    found[name, metric], silent[name, metric] = None, str(error)
+                    found[name, metric], found.silent[name, metric] = None, str(error)
     finally:
         if loaded is not backend:
             loaded.close()
-    return Readings(found, silent)
+    return found
