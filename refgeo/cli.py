@@ -96,7 +96,7 @@ def _check_parser(commands: Any) -> None:
         "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.many_blocks (a law)",
     )  # fmt: skip
     _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
-    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries (300)")
+    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries for each check (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     check.add_argument(
         "--jobs",
@@ -240,7 +240,7 @@ def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtype
     _several(parser, "--metric", f"only this metric: {metrics}")
     parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
     parser.add_argument("--dtype", default="float64", choices=dtypes)
-    fuzz = "; fuzz searches for a failing one and shrinks it" if "fuzz" in profiles else ""
+    fuzz = "; fuzz searches for failing ones and simplifies them" if "fuzz" in profiles else ""
     parser.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")

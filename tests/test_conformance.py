@@ -336,6 +336,53 @@ def test_a_network_gives_the_test_points():
     assert report.rows[0].worst_case.case.startswith("encoder.layer.0.attention.")
 
 
+def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
+    """A mistake in the fifth of six heads is seen; a portion has a name of its own."""
+    from refgeo.conformance import points
+
+    rng = np.random.default_rng(0)
+    state = {}
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((24, 24))
+        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(24)
+    network = {"checkpoint": state, "layout": "bert", "heads": 6, "checks": ["christoffel"], "metrics": ["inv"]}
+    monkeypatch.setattr(points, "_MOST_NUMBERS", 2 * (25 + 25) * 4)
+    fifth = state["encoder.layer.0.attention.self.query.weight"][16:20].T
+
+    def christoffel(metric, G, *rest):
+        parts = formulas.christoffel(metric, G, *rest)
+        hit = np.all(np.isin(G[..., :24, :], fifth), axis=(-2, -1)) if G.shape[-2] == 25 else False
+        return tuple(np.where(np.asarray(hit)[..., None, None], 2.0 * part, part) for part in parts)
+
+    report = rg.check(backend(christoffel=christoffel), **network)
+    row = next(row for row in report.rows if row.check == "christoffel")
+    assert row.verdict is Verdict.WRONG
+    assert str(row.example) == "encoder.layer.0.attention.query_key/4-5[0]"
+    assert {one.case.rpartition("/")[2] for one in row.measurements} == {"0-1", "2-3", "4-5"}
+    assert row.points == 12
+    again = rg.check(backend(christoffel=christoffel), **network, cases=["encoder.layer.0.attention.query_key/4-5"])
+    assert again.wrong == ["christoffel[inv]"]
+    assert rg.check(**network, cases=["encoder.layer.0"]).rows[0].points == 12
+
+
+def test_points_are_not_kept_when_they_have_been_judged():
+    """Those of a large network together need much memory."""
+    import gc
+
+    from refgeo.conformance.case import Case
+
+    rng, alive = np.random.default_rng(0), []
+    points = {f"p{i}": {"G": rng.standard_normal((6, 2)), "H": rng.standard_normal((5, 2))} for i in range(6)}
+
+    def look(done, total, what):
+        gc.collect()
+        alive.append({x.name for x in gc.get_objects() if isinstance(x, Case)} & set(points))
+
+    assert rg.check(points=points, checks=["christoffel"], progress=look).passed
+    assert len(alive) > 12
+    assert max(map(len, alive)) <= 1
+
+
 def test_same_seed_same_report_other_seed_other_points():
     options = {"checks": ["christoffel"], "cases": ["10x9x4"]}
     first, again, other = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))

@@ -83,9 +83,9 @@ def check(
     dtype : "float64", "float32", "float16" or "bfloat16"
         The precision of the arrays that the backend gets, and that it is judged by.
     profile : "quick", "full" or "fuzz"
-        How many generated points; ``"fuzz"`` searches for a failing one with Hypothesis and shrinks it.
+        How many generated points; ``"fuzz"`` searches for failing ones with Hypothesis, and simplifies them.
     examples : int
-        How many points ``"fuzz"`` tries.
+        How many points ``"fuzz"`` tries for each check.
     seed : int
     relaxation : float
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
