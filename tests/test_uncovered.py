@@ -32,6 +32,10 @@ def inner_product(metric, G, *a):
         return found
     for _ in range(0):
         found = -found
+
+    def inside():
+        return "never here"
+
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import json
@@ -39,16 +38,12 @@ class Coverage:
         import coverage
 
         self._measured = coverage.Coverage(
-            data_file=None,
-            branch=True,
-            include=own,
-            omit=installed,
-            config_file=False,
-            messages=False,
+            data_file=None, branch=True, include=own, omit=installed, config_file=False, messages=False,
             concurrency=["thread"],
-        )
+        )  # fmt: skip
         self._measured.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured", "couldnt-parse"])
-
+        for only_raises in (r"^\s*raise\b", r"\bexcept\b[^\n]*:\s*\n\s*raise\b"):
+            self._measured.exclude(only_raises)
         self._context = ""
         self._measured.start()
 
@@ -59,7 +54,7 @@ class Coverage:
             self._measured.switch_context(context)
 
     def reached(self) -> Reached:
-        """By file: lines that decisive calls have executed, and the lines and branches that they have not."""
+        """Of every function that decisive calls have entered, by file and name, what they have not reached in it."""
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "coverage.json"
             self._measured.stop()
@@ -71,17 +66,16 @@ class Coverage:
                 self._measured.start()
                 self._measured.switch_context(self._context)
             files = json.loads(place.read_text(encoding="utf-8"))["files"]
-        return {
-            name: (
-                set(file["executed_lines"]),
-                set(file["missing_lines"]),
-                {(source, target) for source, target in file.get("missing_branches", ())},
-            )
-            for name, file in files.items()
-        }
+        found = {}
+        for name, file in files.items():
+            entered = [function for function, one in file["functions"].items() if function and one["executed_lines"]]
+            for function, one in file["functions"].items():  # those inside an entered one, too
+                if any(f"{function}.".startswith(f"{outer}.") for outer in entered):
+                    found[name, function] = set(one["missing_lines"]), set(map(tuple, one["missing_branches"]))
+        return found
 
 
-Reached = dict[str, tuple[set[int], set[int], set[tuple[int, int]]]]
+Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]]]]
 
 
 def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
@@ -89,37 +83,14 @@ def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
 
     A branch past an ``if`` that was never taken is the line of the ``if``.
     """
-    missed = {}
-    for name in sorted(set().union(*found)):
-        files = [one[name] for one in found if name in one]
-        executed = set().union(*(lines for lines, _, _ in files))
-        missing = set.intersection(*(lines for _, lines, _ in files))
-        branches = set.intersection(*(branches for _, _, branches in files))
-        with contextlib.suppress(OSError, SyntaxError, ValueError):
-            entered = _bodies(Path(name).read_text(encoding="utf-8"), executed)
-            lines = missing & entered
-            lines |= {source for source, target in branches if target not in missing and source in entered}
-            if lines:
-                missed[name] = _ranges(sorted(lines))
-    return missed
-
-
-def _bodies(source: str, executed: set[int]) -> set[int]:
-    """The lines of functions that were entered, without those that only raise."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    entered: set[int] = set()
-    raising: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, functions):
-            inside = set(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
-            entered |= inside if inside & executed else set()
-        elif not isinstance(node, ast.Module):
-            for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
-                if isinstance(body, list) and body and isinstance(body[-1], ast.Raise):
-                    start = node.lineno if isinstance(node, ast.ExceptHandler) else body[0].lineno
-                    raising |= set(range(start, (body[-1].end_lineno or start) + 1))
-                    raising |= {node.lineno} if isinstance(node, ast.If) else set()
-    return entered - raising
+    missed: dict[str, set[int]] = {}
+    for name, function in sorted(set().union(*found)):
+        seen = [one[name, function] for one in found if (name, function) in one]
+        lines = set.intersection(*(lines for lines, _ in seen))
+        branches = set.intersection(*(branches for _, branches in seen))
+        lines = lines | {source for source, target in branches if target not in lines}
+        missed.setdefault(name, set()).update(lines)
+    return {name: _ranges(sorted(lines)) for name, lines in missed.items() if lines}
 
 
 def _ranges(lines: list[int]) -> Ranges:
