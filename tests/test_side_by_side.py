@@ -1,5 +1,6 @@
 """Metrics judged by processes of their own: the same rows, and no process that is lost unnoticed or left behind."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -116,7 +117,14 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
 
 
 def test_a_process_that_is_lost_is_an_error(monkeypatch):
-    monkeypatch.setattr(side_by_side, "Child", lambda *_: process.Child("os:_exit"))
+    begin = side_by_side.Elsewhere.__init__
+
+    def exits(self):
+        with monkeypatch.context() as lost:
+            lost.setattr(process, "_BOOT", "import sys; sys.exit(1)")
+            begin(self)
+
+    monkeypatch.setattr(side_by_side.Elsewhere, "__init__", exits)
     with pytest.raises(
         ChildProcessError, match=r"its process ended with status 1; with jobs=1 \(--jobs 1\) there is no"
     ):
@@ -128,7 +136,7 @@ def test_what_goes_wrong_there_is_said_here():
     backend = "refgeo.formulas", "formulas", 1.0, {}
     other = Elsewhere()
     other.begin(0, "refgeo.conformance.run:judged", backend, ["nonsense"], ["inv"], points)
-    with other, pytest.raises(KeyError, match="nonsense"):
+    with contextlib.closing(other), pytest.raises(KeyError, match="nonsense"):
         other.result()
 
 

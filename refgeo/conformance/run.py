@@ -162,7 +162,9 @@ def check(
     progress = progress or no_progress
     with ExitStack() as stack:
         stack.enter_context(one_thread())  # a process of a backend and one of ours are at work already
-        others = [stack.enter_context(Elsewhere()) for _ in elsewhere]
+        others = [Elsewhere() for _ in elsewhere]
+        for other in others:
+            stack.callback(other.terminate)
         loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
         if loaded is not backend:
             stack.callback(loaded.close)

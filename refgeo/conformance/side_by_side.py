@@ -28,7 +28,7 @@ def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
     return [list(metrics[i::count]) for i in range(count)]
 
 
-class Elsewhere:
+class Elsewhere(Child):
     """A function that runs in another process, and tells how far it is.
 
     The process starts at once, and imports what it needs while others are at work.
@@ -40,25 +40,19 @@ class Elsewhere:
     """
 
     def __init__(self) -> None:
+        super().__init__("refgeo.conformance.side_by_side:run")
         self.done = self.total = 0
         self._result: tuple[Any] | None = None
-        self._child = Child("refgeo.conformance.side_by_side:run")
 
     def begin(self, total: int, function: str, *arguments: Any) -> None:
         """Run ``module:function``, with a function ``progress(done, total, what)`` and the arguments."""
         self.total = total
         with contextlib.suppress(OSError):  # it has ended, as whoever asks for its result will hear
-            self._child.line.send((function, arguments))
-
-    def __enter__(self) -> Elsewhere:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._child.terminate()
+            self.line.send((function, arguments))
 
     def look(self) -> None:
         """Hear what it has said so far."""
-        while self._result is None and self._child.line.poll():
+        while self._result is None and self.line.poll():
             self._hear()
 
     def result(self) -> Any:
@@ -77,11 +71,10 @@ class Elsewhere:
 
     def _hear(self) -> None:
         try:
-            said = self._child.line.recv()
+            said = self.line.recv()
         except (EOFError, OSError):
-            raise ChildProcessError(
-                f"judging other metrics: {self._child.ended()}; with jobs=1 (--jobs 1) there is none"
-            ) from None
+            how = self.ended()
+            raise ChildProcessError(f"judging other metrics: {how}; with jobs=1 (--jobs 1) there is none") from None
         if isinstance(said, int):
             self.done = said
         else:
