@@ -96,7 +96,7 @@ def _check_parser(commands: Any) -> None:
         "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.many_blocks (a law)",
     )  # fmt: skip
     _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
-    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries for each check (300)")
+    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries for each value (300)")
     check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
     check.add_argument(
         "--jobs",

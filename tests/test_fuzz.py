@@ -37,7 +37,7 @@ def test_the_point_that_was_found_is_found_again_by_its_name(tmp_path, capsys):
         "from refgeo import formulas\n\n\ndef inner_product(metric, G, *a):\n"
         "    return formulas.inner_product(metric, G, *a) * (1 + (G.shape[-1] == 10))\n"
     )
-    report = rg.check(str(file), metrics=["inv"], profile="fuzz", examples=200)
+    report = rg.check(str(file), metrics=["inv"], profile="fuzz", examples=100)
     command = report.reproduce(report.failures[0])
     assert "--case 10x10x10/k1 " in command
     assert "fuzz" not in command
@@ -47,7 +47,7 @@ def test_the_point_that_was_found_is_found_again_by_its_name(tmp_path, capsys):
 
 @pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
 def test_right_backends_are_not_accused_at_degenerate_points_and_laws_and_conduct_run(dtype):
-    report = rg.check(profile="fuzz", examples=30, dtype=dtype)
+    report = rg.check(profile="fuzz", examples=12, dtype=dtype)
     assert report.passed
     assert report.wrong == []
     kinds = {row.kind for row in report.judged}
@@ -60,7 +60,7 @@ def test_each_broken_check_is_found_not_only_the_first():
         inner_product=lambda *a: 2 * formulas.inner_product(*a),
         christoffel=lambda *a: tuple(-x for x in formulas.christoffel(*a)),
     )
-    report = rg.check(broken, checks=["inner_product", "christoffel"], metrics=["inv"], profile="fuzz", examples=200)
+    report = rg.check(broken, checks=["inner_product", "christoffel"], metrics=["inv"], profile="fuzz", examples=40)
     assert set(report.wrong) == {"inner_product[inv]", "christoffel[inv]"}
     values = {row.check: row for row in report.failures if row.kind == "value"}
     assert "the sign of" in values["christoffel"].differs or "-1 times" in values["christoffel"].diagnosis
@@ -110,7 +110,9 @@ def test_the_same_seed_tries_the_same_points_and_no_more_than_asked():
     def counting(done, total, what):
         tried.append((done, total))
 
-    first, again = (rg.check(profile="fuzz", examples=8, seed=4, progress=counting) for _ in range(2))
+    first, again = (
+        rg.check(profile="fuzz", checks=["christoffel"], examples=8, seed=4, progress=counting) for _ in range(2)
+    )
     assert first.to_dict() == again.to_dict()
     assert max(done for done, _ in tried) <= max(total for _, total in tried)
 

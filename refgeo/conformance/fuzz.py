@@ -22,9 +22,9 @@ _LARGEST, _MOST_ROWS, _MOST_BLOCKS = 2000, 40, 40
 
 
 def search(run: Run, examples: int) -> None:
-    """Put so many points to every check, the same to all, and keep the plainest failing one of each.
+    """Put so many points to every value, the same to all, and keep the plainest failing one of each.
 
-    Interrupted, the search ends early. The same seed tries the same points.
+    Where no value is judged, laws are searched. Interrupted, it ends early. The same seed tries the same points.
 
     Parameters
     ----------
@@ -32,16 +32,17 @@ def search(run: Run, examples: int) -> None:
     examples : int
     """
     require("profile fuzz", "fuzz", "hypothesis")
-    conduct, searched = ([one for one in run.checks if (one.kind == "contract") is such] for such in (True, False))
+    kind = "value" if any(one.kind == "value" for one in run.checks) else "law"
+    searched, others = ([one for one in run.checks if (one.kind == kind) is such] for such in (True, False))
     everything = list(itertools.product(run.metrics, searched))
     with contextlib.suppress(KeyboardInterrupt):
         for done, (metric, one) in enumerate(everything):
             what = f"{metric} {one.name}, {len(run.cases)} failing checks"
-            _hunt(run, one, metric, examples, (done * examples, len(everything) * examples, what), conduct)
+            _hunt(run, one, metric, examples, (done * examples, len(everything) * examples, what), others)
 
 
 def _hunt(
-    run: Run, one: Check, metric: str, examples: int, progress: tuple[int, int, str], conduct: list[Check]
+    run: Run, one: Check, metric: str, examples: int, progress: tuple[int, int, str], others: list[Check]
 ) -> None:
     """Search for a failing point of one check; what it saw of others is replaced by what it sees of the plainest."""
     from hypothesis import HealthCheck, Phase, find, settings
@@ -59,8 +60,8 @@ def _hunt(
             failing.append((case, tally))
         elif not failing:
             run.tallies[one.name, metric].absorb(tally)
-            for rule in conduct:
-                run.tally(rule, case)
+            for other in others:
+                run.tally(other, case)
         return tally.is_wrong
 
     options = settings(

@@ -85,7 +85,7 @@ def check(
     profile : "quick", "full" or "fuzz"
         How many generated points; ``"fuzz"`` searches for failing ones with Hypothesis, and simplifies them.
     examples : int
-        How many points ``"fuzz"`` tries for each check.
+        How many points ``"fuzz"`` tries for each value.
     seed : int
     relaxation : float
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
