@@ -402,24 +402,10 @@ class Host:
         result = members(self._apply(request, converted), len(request.shapes))
         arrays = [self._back(part) for part in result]
         parts = [_real(array, shape) for array, shape in zip(arrays, request.shapes, strict=True)]
-        after = self._bytes(given, converted)
-        if after != before:
-            changed = [before[id(x)] != after[id(x)] for x in request.arrays]
-            names = itertools.compress(request.names[1:], changed)
-            breaches["inputs_unchanged"] = f"changed its input {', '.join(names)}"
-        kinds = {
-            "number" if isinstance(part, (int, float, list, tuple)) else array.dtype.name
-            for part, array in zip(result, arrays, strict=True)
-        }
-        foreign = sorted(kinds - {*request.dtypes, "number"}) if request.dtypes else []
-        if foreign:
-            breaches["dtype_kept"] = f"returned {', '.join(foreign)} for {request.dtypes[0]} input"
         inputs = [*given.values(), *map(self._back, converted.values())]
-        if any(part.size and np.shares_memory(part, x) for part in arrays for x in inputs):
-            breaches["owns_its_results"] = "its result shares memory with its input"
-        elif len(arrays) == 2 and np.shares_memory(arrays[0], arrays[1]):
-            breaches["owns_its_results"] = "the two parts of its result share memory"
-        self._remember(request.function, list(given.values()), result, breaches)
+        breaches |= self._left_behind(request.function, list(given.values()), result)
+        breaches |= _written(request, before, self._bytes(given, converted))
+        breaches |= _foreign(request, result, arrays) | _shared(arrays, inputs)
         return parts
 
     _again = _call
@@ -428,16 +414,17 @@ class Host:
         """What is in arrays, and in what ``asarray`` has made of them."""
         return {key: (array.tobytes(), self._back(converted[key]).tobytes()) for key, array in given.items()}
 
-    def _remember(self, function: str, inputs: Arrays, result: list[Any], breaches: Breaches) -> None:
+    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
-        past = self._past.setdefault((function, *(array.shape for array in inputs)), [])
+        past, found = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
         if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
-            breaches["keeps_its_results"] = "a call overwrites what an earlier call had returned"
+            found["keeps_its_results"] = "a call overwrites what an earlier call had returned"
         if any(x.tobytes() != content for given, _ in past for x, content in given):
-            breaches.setdefault("inputs_unchanged", "a call changes what an earlier call had got")
+            found["inputs_unchanged"] = "a call changes what an earlier call had got"
         past.append(([(x, x.tobytes()) for x in inputs], [(x, self._back(x).tobytes()) for x in result]))
         few = sum(array.size for array in inputs) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
+        return found
 
     def _together(self, request: Request, breaches: Breaches) -> Arrays:
         """Ten calls with the arrays and ten with their halves, in two threads that begin at once."""
@@ -491,6 +478,28 @@ class Host:
         if isinstance(found, np.ma.MaskedArray):
             raise Unusable("expected an array, got a masked one, whose data may be anything where it is masked")
         return np.asarray(found)
+
+
+def _written(request: Request, before: dict[int, Any], after: dict[int, Any]) -> Breaches:
+    changed = [before[id(x)] != after[id(x)] for x in request.arrays]
+    names = ", ".join(itertools.compress(request.names[1:], changed))
+    return {"inputs_unchanged": f"changed its input {names}"} if any(changed) else {}
+
+
+def _foreign(request: Request, result: list[Any], arrays: Arrays) -> Breaches:
+    """Numbers of Python are of any dtype."""
+    pairs = zip(result, arrays, strict=True)
+    kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
+    foreign = ", ".join(sorted(kinds - set(request.dtypes)))
+    return {"dtype_kept": f"returned {foreign} for {request.dtypes[0]} input"} if request.dtypes and foreign else {}
+
+
+def _shared(results: Arrays, inputs: Arrays) -> Breaches:
+    if any(part.size and np.shares_memory(part, x) for part in results for x in inputs):
+        return {"owns_its_results": "its result shares memory with its input"}
+    if len(results) == 2 and np.shares_memory(results[0], results[1]):
+        return {"owns_its_results": "the two parts of its result share memory"}
+    return {}
 
 
 def members(result: Any, count: int) -> list[Any]:
