@@ -151,7 +151,7 @@ def _interval(name: str, wrong: Valued, right: Valued, judge: Judge) -> str:
         if judge(_again(inside.recipe)) is not False or judge(_again(outside.recipe)) is not True:
             return ""
         bounds.append(_bisected(name, sign * last, end, inside.recipe, whole, judge))
-    return " and ".join(_said(name, whole, bounds[0], bounds[1]))
+    return _said(name, whole, bounds[0], bounds[1])
 
 
 def _again(recipe: Recipe) -> Recipe:
@@ -173,17 +173,21 @@ def _bisected(name: str, good: float, bad: float, recipe: Recipe, whole: bool, j
     return good, bad
 
 
-def _said(name: str, whole: bool, lower: Interval | None, upper: Interval | None) -> Iterator[str]:
+def _said(name: str, whole: bool, lower: Interval | None, upper: Interval | None) -> str:
     if whole and lower and upper and lower[1] == upper[1]:
-        yield f"{name} = {lower[1]:g}"
-        return
-    for bound, sign in ((lower, "≥" if whole else ">"), (upper, "≤" if whole else "<")):
-        if bound is not None:
-            good, bad = bound
-            short = f"{bad:.1g}"  # a bound that has been bisected is one that somebody has written
-            close = abs(good - bad) <= 0.01 * abs(bad)
-            text = f"{bad:g}" if whole else short if close and short == f"{good:.1g}" else f"{bound[1 - close]:.3g}"
-            yield f"{name} {sign} {text}"
+        return f"{name} = {lower[1]:g}"
+
+    def number(bound: Interval) -> str:
+        good, bad = bound
+        short = f"{bad:.1g}"  # what somebody has written, where both ends of what is left are that
+        return f"{bad:g}" if whole else short if short == f"{good:.1g}" else f"{good:.3g}"
+
+    below, above = ("≤", "≥") if whole else ("<", ">")
+    if lower and upper:
+        return f"{number(lower)} {below} {name} {below} {number(upper)}"
+    if lower:
+        return f"{name} {above} {number(lower)}"
+    return f"{name} {below} {number(upper)}" if upper else ""
 
 
 def usual() -> Iterator[Recipe]:

@@ -188,16 +188,26 @@ _OFTEN = (0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.1)
 Level = tuple[str, Any]
 
 
+_HIDING = {"point", "scale", "vectors"}
+"""Of these one hides another: at zero vectors no point shows what it has, and scaled factors are not balanced."""
+
+
 def _levels(recipe: Recipe) -> list[Level]:
     return [(name, getattr(recipe, name)) for name in LEVELS]
 
 
+def shown(recipe: Recipe) -> set[Level]:
+    """The levels that no other one hides."""
+    hidden = _HIDING if len(_HIDING & set(recipe.unusual)) > 1 else set()
+    return {one for one in _levels(recipe) if one[0] not in hidden}
+
+
 @cache
 def recipes(profile: str, seed: int = 0) -> tuple[Recipe, ...]:
-    """What a profile generates, simplest first: every level, and as many pairs of levels as there is room for."""
+    """What a profile generates, simplest first: every level where it shows, and as many pairs as there is room for."""
     rng = np.random.default_rng([seed, COUNTS[profile]])
     alone = [replace(Recipe(), **{name: level}) for name, levels in LEVELS.items() for level in levels]
-    missing: set[Level] = {one for recipe in map(repaired, alone) for one in _levels(recipe)}
+    missing: set[Level] = {one for recipe in map(repaired, alone) for one in shown(recipe)}
     chosen = [Recipe(batch, sizes) for batch, sizes in _PLAIN]
     covered: set[tuple[Level, Level]] = set()
     single = [repaired(Recipe(b, s, single=True)) for b, s in (((), (5, 4, 3)), ((3,), (7, 4, 1)), ((2,), (9, 8, 7)))]
@@ -208,16 +218,15 @@ def recipes(profile: str, seed: int = 0) -> tuple[Recipe, ...]:
             continue
         best = max(drawn, key=lambda recipe: _news(recipe, missing, covered))
         chosen.append(best)
-        missing -= set(_levels(best))
+        missing -= shown(best)
         covered |= set(itertools.combinations(_levels(best), 2))
     found = sorted(chosen[len(_PLAIN) :], key=lambda recipe: (len(recipe.unusual), recipe.cost))
     return (*chosen[: len(_PLAIN)], *found, *single, Recipe(vectors="zero-first", single=True))
 
 
 def _news(recipe: Recipe, missing: set[Level], covered: set[tuple[Level, Level]]) -> float:
-    levels = _levels(recipe)
-    pairs = set(itertools.combinations([one for one in levels if one[0] in recipe.unusual], 2))
-    return 10.0 * len(missing & set(levels)) + len(pairs - covered)
+    pairs = set(itertools.combinations([one for one in _levels(recipe) if one[0] in recipe.unusual], 2))
+    return 10.0 * len(missing & shown(recipe)) + len(pairs - covered)
 
 
 def _drawn_recipe(rng: np.random.Generator, missing: list[Level]) -> Recipe:
