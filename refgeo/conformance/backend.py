@@ -146,6 +146,7 @@ class Backend:
 
         Examples
         --------
+        >>> import numpy as np
         >>> one = np.ones((1, 1))
         >>> request = Request("call", "riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
         >>> Backend("refgeo.formulas").call(request)[0]
