@@ -40,6 +40,15 @@ def backend(**changes):
     return SimpleNamespace(**{name: function for name, function in functions.items() if function is not None})
 
 
+def bert_layer(width):
+    """The attention of a layer in BERT's layout."""
+    rng, state = np.random.default_rng(0), {}
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((width, width))
+        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(width)
+    return state
+
+
 def random_pair(rng, batch, n, m, h):
     return rg.Pair(rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h)))
 

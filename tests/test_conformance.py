@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import FUNCTIONS, backend, sampled
+from helpers import FUNCTIONS, backend, bert_layer, sampled
 
 import refgeo as rg
 from refgeo import exact, formulas
@@ -322,11 +322,7 @@ def test_unknown_options_are_named():
 
 
 def test_a_network_gives_the_test_points():
-    rng = np.random.default_rng(0)
-    state = {}
-    for name in ("self.query", "self.key", "self.value", "output.dense"):
-        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((8, 8))
-        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(8)
+    state = bert_layer(8)
     report = rg.check(checkpoint=state, layout="bert", heads=2)
     assert report.passed
     values = [row for row in report.rows if row.kind == "value" and row.verdict is Verdict.PASS]
@@ -340,11 +336,7 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     """A mistake in the fifth of six heads is seen; a portion has a name of its own."""
     from refgeo.conformance import points
 
-    rng = np.random.default_rng(0)
-    state = {}
-    for name in ("self.query", "self.key", "self.value", "output.dense"):
-        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((24, 24))
-        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(24)
+    state = bert_layer(24)
     network = {"checkpoint": state, "layout": "bert", "heads": 6, "checks": ["christoffel"], "metrics": ["inv"]}
     monkeypatch.setattr(points, "_MOST_NUMBERS", 2 * (25 + 25) * 4)
     fifth = state["encoder.layer.0.attention.self.query.weight"][16:20].T

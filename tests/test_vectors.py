@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import scipy.io
-from helpers import sampled
+from helpers import bert_layer, sampled
 
 import refgeo as rg
 from refgeo import formulas
@@ -406,11 +406,7 @@ def test_the_command_line(tmp_path, capsys):
 
 
 def test_heads_of_a_network_go_into_files_too(tmp_path):
-    rng = np.random.default_rng(0)
-    state = {}
-    for name in ("self.query", "self.key", "self.value", "output.dense"):
-        state[f"encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((8, 8))
-        state[f"encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(8)
+    state = bert_layer(8)
     assert vectors.write(tmp_path, "mat", checkpoint=state, layout="bert", heads=2) == 8
     report = vectors.grade(tmp_path, save(tmp_path / "results.mat", solve(*load(tmp_path, "mat"))))
     assert report.passed

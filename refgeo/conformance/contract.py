@@ -1,6 +1,6 @@
 """The contract: how every function must behave, whatever it computes. Kept apart from correctness.
 
-Most of it is seen on every call (`seen`); the rest takes calls of its own, on a few cases.
+Most of it is seen on every call (`SEEN`); the rest takes calls of its own, on a few cases.
 """
 
 from __future__ import annotations

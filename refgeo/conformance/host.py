@@ -112,7 +112,7 @@ class Request:
         "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
         "search"; "describe" the implementation; what no decisive call has reached ("coverage").
     function, metric : str
-    arrays : list of ndarray
+    arrays : sequence of ndarray
         Arrays that are one and the same object here are so for the backend, too.
     names : tuple of str
         Of its arguments.
@@ -131,7 +131,7 @@ class Request:
     do: str = "call"
     function: str = ""
     metric: str = ""
-    arrays: Arrays = ()  # type: ignore[assignment]
+    arrays: Sequence[npt.NDArray[Any]] = ()
     names: tuple[str, ...] = ()
     extra: tuple[Any, ...] = ()
     shapes: Sequence[tuple[int, ...]] = ()
@@ -286,7 +286,7 @@ class Capture:
 def surroundings() -> dict[str, Any]:
     """What a process has beside its modules, which a call of mathematics leaves as it is."""
     torch: Any = sys.modules.get("torch")
-    found: dict[str, Any] = {
+    return {
         "the state of Python's random generator": random.getstate(),
         "the state of NumPy's random generator": pickle.dumps(np.random.get_state()),  # noqa: NPY002
         "the state of PyTorch's random generator": bytes(torch.get_rng_state()) if hasattr(torch, "Tensor") else b"",
@@ -297,7 +297,6 @@ def surroundings() -> dict[str, Any]:
         "os.environ": dict(os.environ),
         "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
     }
-    return found
 
 
 Kept = list[tuple[Any, bytes]]

@@ -179,7 +179,7 @@ def _one_column(case: Case) -> bool:
 
 
 CIRCUMSTANCES: dict[str, tuple[Callable[[Trial, Value], Array], str]] = {
-    "any_memory_layout": (_any_memory_layout, "transposed, strided, reversed, expanded and read-only arrays do"),
+    "any_memory_layout": (_any_memory_layout, "arrays in any memory layout give what plain ones give"),
     "remembers_nothing": (_remembers_nothing, "the result follows the contents of all arrays, not their address"),
     "loop_over_blocks": (_loop_over_blocks, "a batch gives what its blocks give one by one"),
     "many_blocks": (_many_blocks, f"a batch of {_MANY_BLOCKS:,} blocks gives each what it gives a few"),

@@ -332,16 +332,16 @@ class Run:
         """The decisive cases that gave numbers: wrong ones, and right ones."""
         doubtful, without = {one.case for one in tally.doubtful}, {one.case for one, _ in tally.failures}
         decisive = {one.case for one in tally.decisive} - without
-        cases = self._made(tally.metric, decisive)
+        cases = list(self._made(tally.metric, decisive))
         return [case for case in cases if case.name in doubtful], [case for case in cases if case.name not in doubtful]
 
-    def _made(self, metric: str, names: Collection[str] | None = None) -> list[Case]:
-        """The cases of a metric, made again: those of a large network together need much memory."""
-        return [make() for other, (name, make) in self.cases if other == metric and (names is None or name in names)]
+    def _made(self, metric: str, names: Collection[str] | None = None) -> Iterator[Case]:
+        """The cases of a metric, made again one by one: those of a large network together need much memory."""
+        return (make() for other, (name, make) in self.cases if other == metric and (names is None or name in names))
 
     def _seen(self, row: Row) -> str:
         assert row.example is not None
-        (case,) = self._made(row.metric, [row.example.case])[:1]
+        case = next(self._made(row.metric, [row.example.case]))
         return worst_entries(VALUES[row.check], self.backend, case, row.example.block)
 
     def _is_wrong(self, one: Check, metric: str) -> bool:
