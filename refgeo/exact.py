@@ -58,7 +58,7 @@ from typing import Any
 
 import flint
 import numpy as np
-import scipy.linalg
+import scipy  # whose modules load where they are used
 from flint import acb_mat, arb, arb_mat
 
 from refgeo.arguments import Array, number, one_of, order_of
