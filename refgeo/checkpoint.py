@@ -27,7 +27,7 @@ from refgeo.networks.geometry import moving
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.sharpness import SharpnessResult, adaptive_sharpness, proposed_radius, worst_case_sharpness
-from refgeo.sharpness.objective import on_batch
+from refgeo.sharpness.parameters import on_batch
 
 ADAPTIVE = "adaptive"
 

@@ -21,7 +21,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from refgeo.arguments import Array, integer, number, one_of
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, checked_evaluation
+from refgeo.sharpness.objective import Geometry, Objective
+from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation
 from refgeo.threads import one_thread
 
 __all__ = ["Eigenvalues", "RiemannianHessian", "Trace", "eigenvalues", "trace"]

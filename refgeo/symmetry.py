@@ -38,7 +38,7 @@ from refgeo.metrics.tangent_space import Metric, five_point
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
 from refgeo.networks.reading import Network
 from refgeo.pair import Pair, as_pair
-from refgeo.sharpness.objective import ONLY, Parameters, as_factors, checked_loss
+from refgeo.sharpness.parameters import ONLY, Parameters, as_factors, checked_loss
 
 __all__ = [
     "Finding",

@@ -15,9 +15,9 @@ import numpy as np
 from refgeo.arguments import Array, listed, radii_listed, real_array
 from refgeo.pair import Pair
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
-from refgeo.sharpness.objective import (
+from refgeo.sharpness.objective import Increase
+from refgeo.sharpness.parameters import (
     ONLY,
-    Increase,
     LossAndGradient,
     Parameters,
     as_factors,

@@ -10,7 +10,8 @@ import numpy as np
 
 from refgeo.arguments import Array, Order, integer, order_of, radius_of, seed_of
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry, checked_loss, on_batch
+from refgeo.sharpness.objective import Geometry
+from refgeo.sharpness.parameters import checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, Watcher, checked_batches, in_order
 

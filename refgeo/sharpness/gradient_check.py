@@ -11,7 +11,8 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.pair import Pair
-from refgeo.sharpness.objective import Increase, LossAndGradient, Parameters, checked_evaluation, checked_gradient
+from refgeo.sharpness.objective import Increase
+from refgeo.sharpness.parameters import LossAndGradient, Parameters, checked_evaluation, checked_gradient
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""

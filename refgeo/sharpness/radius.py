@@ -9,7 +9,8 @@ import numpy as np
 
 from refgeo.arguments import number
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective
+from refgeo.sharpness.objective import Geometry, Objective
+from refgeo.sharpness.parameters import LossAndGradient
 from refgeo.sharpness.vectors import is_zero
 
 

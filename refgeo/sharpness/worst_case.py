@@ -11,7 +11,8 @@ import numpy as np
 from refgeo.arguments import Order, one_of, order_of, radii_listed
 from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
-from refgeo.sharpness.objective import Geometry, LossAndGradient, Objective, as_factors, on_batch
+from refgeo.sharpness.objective import Geometry, Objective
+from refgeo.sharpness.parameters import LossAndGradient, as_factors, on_batch
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, Effort, search
 
