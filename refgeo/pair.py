@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -303,6 +304,17 @@ class Pair:
         if factor.shape not in ((), self.block_shape):
             raise ValueError(f"scalar: expected a number or an array of shape {self.block_shape}, got {factor.shape}")
         return factor[..., None, None]
+
+
+def each(function: Callable[..., Array], *pairs: Iterable[Any]) -> Pair:
+    """The function of the G parts, and of the H parts.
+
+    Examples
+    --------
+    >>> each(np.add, Pair([[1.0]], [[2.0]]), ([[3.0]], [[4.0]])).H
+    array([[6.]])
+    """
+    return Pair.unchecked(*(function(*parts) for parts in zip(*pairs, strict=True)))
 
 
 def as_pair(name: str, value: object) -> Pair:

@@ -12,75 +12,49 @@ from refgeo.arguments import Array, Order, order_of
 from refgeo.metrics.pair import InterpolatedMetric, PairTangentSpace
 from refgeo.metrics.product import ProductMetric
 from refgeo.metrics.tangent_space import Metric, TangentSpace, as_metric
-from refgeo.pair import Pair, as_pair
+from refgeo.pair import Pair, each
 
 
-class _WrappedTangentSpace(TangentSpace[Any]):
-    """What another tangent space answers, until a subclass says otherwise."""
+class ConstantTangentSpace(TangentSpace[Any]):
+    """Tangent space of `ConstantMetric`: Γ = 0 and every geodesic is θ + tv, whatever the order."""
 
     def __init__(self, metric: Metric[Any], space: TangentSpace[Any]) -> None:
         self.metric, self._space = metric, space
         self.point, self.dim, self.block_shape = space.point, space.dim, space.block_shape
         self.n_coordinates = space.n_coordinates
 
-    def inner_product(self, a: Any, b: Any) -> Array:
-        return self._space.inner_product(a, b)
+    def _vector(self, name: str, value: Any) -> Any:
+        return self._space._vector(name, value)
+
+    def _to(self, v: Any) -> Array:
+        return self._space._to(v)
+
+    def _back(self, x: Array) -> Any:
+        return self._space._back(x)
+
+    def _gradient_to(self, e: Any) -> Array:
+        return self._space._gradient_to(e)
+
+    def _gradient_back(self, x: Array) -> Any:
+        return self._space._gradient_back(x)
+
+    def _vertical(self, x: Array) -> Array:
+        return self._space._vertical(x)
+
+    def _exact_gradient(self, v: Any, e: Any) -> Any:
+        return self.riemannian_gradient(e)
 
     def horizontal_projection(self, v: Any) -> Any:
+        """That of the other metric."""
         return self._space.horizontal_projection(v)
 
-    def vertical_projection(self, v: Any) -> Any:
-        return self._space.vertical_projection(v)
-
     def is_horizontal(self, v: Any, tolerance: float = 1e-8) -> Any:
+        """As the other metric says."""
         return self._space.is_horizontal(v, tolerance)
 
-    def riemannian_gradient(self, egrad: Any) -> Any:
-        return self._space.riemannian_gradient(egrad)
-
-    def christoffel(self, a: Any, b: Any | None = None) -> Any:
-        return self._space.christoffel(a, b)
-
-    def christoffel_adjoint(self, a: Any, e: Any) -> Any:
-        return self._space.christoffel_adjoint(a, e)
-
-    def geodesic(self, v: Any, t: float = 1.0, order: Order = 2) -> Any:
-        return self._space.geodesic(v, t, order)
-
-    def to_coordinates(self, v: Any) -> Array:
-        return self._space.to_coordinates(v)
-
-    def from_coordinates(self, x: Array) -> Any:
-        return self._space.from_coordinates(x)
-
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Those of the other metric."""
         return self._space.normal_coordinates(rng)
-
-
-class ConstantTangentSpace(_WrappedTangentSpace):
-    """Tangent space of `ConstantMetric`: Γ = 0 and every geodesic is θ + tv, whatever the order."""
-
-    def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
-        """The raised Euclidean Hessian, projected to the horizontal space."""
-        return self.horizontal_projection(self.riemannian_gradient(ehess_v))
-
-    def christoffel(self, a: Any, b: Any | None = None) -> Any:
-        """Γ = 0."""
-        return self._zero()
-
-    def christoffel_adjoint(self, a: Any, e: Any) -> Any:
-        """Γ(a, ·)* e = 0."""
-        return self._zero()
-
-    def geodesic(self, v: Any, t: float = 1.0, order: Order = 2) -> Any:
-        """The straight line θ + tv."""
-        order_of(order)
-        return self._space.geodesic(v, t, order=1)
-
-    def geodesic_gradient(self, v: Any, e: Any, order: Order = 2) -> Any:
-        """The raised gradient."""
-        order_of(order)
-        return self.riemannian_gradient(e)
 
     def point_at(self, x: Array, order: Order = 2) -> Any:
         """θ + ξ."""
@@ -91,9 +65,6 @@ class ConstantTangentSpace(_WrappedTangentSpace):
         """The raised and projected gradient, in coordinates."""
         order_of(order)
         return self._space.gradient_at(x, e, 1, out)
-
-    def _zero(self) -> Any:
-        return self.from_coordinates(np.zeros((*self.block_shape, self.n_coordinates)))
 
 
 class ConstantMetric(Metric[Any]):
@@ -130,7 +101,7 @@ class ConstantMetric(Metric[Any]):
 _REFINEMENTS, _AT_REST = 10, 1e-10
 
 
-class EuclideanNormTangentSpace(_WrappedTangentSpace):
+class EuclideanNormTangentSpace(TangentSpace[Pair]):
     r"""Tangent space of `EuclideanNormMetric`; coordinates are the entries themselves.
 
     With the other metric tensor, ⟨ξ, ζ⟩ = tr(M_G ξ_Gᵀζ_G) + tr(M_H ξ_Hᵀζ_H), horizontal vectors
@@ -138,36 +109,36 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
     N(Λ) away, and the normal equations are a Sylvester equation,
 
     .. math:: M_H^{-2} S Λ + Λ T M_G^{-2} = M_H^{-2} (G^\top ξ_G M_G - M_H ξ_H^\top H) M_G^{-2}.
+
+    What is taken away is a N(Λ) whatever the rounding of Λ, so that doing it again refines the result. A ValueError
+    says that the point is so ill-conditioned (beyond κ of some hundreds for inv, some thousands for mix) that this does
+    not come to rest.
     """
 
-    _space: PairTangentSpace
-
     def __init__(self, metric: Metric[Any], space: PairTangentSpace) -> None:
-        super().__init__(metric, space)
+        self.metric, self._space = metric, space
+        self.point, self.dim, self.block_shape = space.point, space.dim, space.block_shape
+        self.n_coordinates = space.n_coordinates
         self._tensor_G, self._tensor_H = space.metric_tensor()
 
-    def inner_product(self, a: Any, b: Any) -> Array:
-        """Σ a_i b_i, one number per block."""
-        return np.asarray(np.sum(self.to_coordinates(a) * self.to_coordinates(b), axis=-1))
+    def _vector(self, name: str, value: Any) -> Pair:
+        return self._space._vector(name, value)
 
-    def horizontal_projection(self, v: Any) -> Any:
-        """The nearest horizontal vector in the Euclidean norm.
+    def _to(self, v: Pair) -> Array:
+        return self._space._flat(v)
 
-        What is taken away is a N(Λ) whatever the rounding of Λ, so that doing it again refines the result.
+    def _back(self, x: Array) -> Pair:
+        return self._space._split(x)
 
-        Raises
-        ------
-        ValueError
-            The point is so ill-conditioned (beyond κ of some hundreds for inv, some thousands for mix) that this does
-            not come to rest.
-        """
-        v = as_pair("v", v)
-        size = self.norm(v)
+    _gradient_to, _gradient_back = _to, _back
+
+    def _vertical(self, x: Array) -> Array:
+        size, left = np.linalg.norm(x, axis=-1), x
         for _ in range(_REFINEMENTS):
-            normal = self._normal_part(v)
-            v = v - normal
-            if not np.any(self.norm(normal) > _AT_REST * size):
-                return v
+            normal = self._normal_part(left)
+            left = left - normal
+            if not np.any(np.linalg.norm(normal, axis=-1) > _AT_REST * size):
+                return x - left
         raise ValueError(
             "point: expected a condition number at which the projection in the Euclidean norm keeps digits, got "
             f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself has no such bound"
@@ -179,48 +150,28 @@ class EuclideanNormTangentSpace(_WrappedTangentSpace):
         (G, H), inverse_G, inverse_H = self.point, np.linalg.inv(self._tensor_G), np.linalg.inv(self._tensor_H)
         return inverse_G, inverse_H, inverse_H @ inverse_H @ (G.mT @ G), (H.mT @ H) @ inverse_G @ inverse_G
 
-    def _normal_part(self, v: Any) -> Pair:
-        (G, H), (M_G, M_H) = self.point, (self._tensor_G, self._tensor_H)
+    def _normal_part(self, x: Array) -> Array:
+        (G, H), (x_G, x_H), (M_G, M_H) = self.point, self._back(x), (self._tensor_G, self._tensor_H)
         inverse_G, inverse_H, left, right = self._equation
-        falling = G.mT @ v.G @ M_G - M_H @ v.H.mT @ H
+        falling = G.mT @ x_G @ M_G - M_H @ x_H.mT @ H
         K = _sylvester(left, right, inverse_H @ inverse_H @ falling @ inverse_G @ inverse_G)
-        return Pair.unchecked(G @ K @ M_G, -(H @ K.mT @ M_H))
+        return self._to(Pair.unchecked(G @ K @ M_G, -(H @ K.mT @ M_H)))
 
-    def vertical_projection(self, v: Any) -> Any:
-        """The vertical part: `v` minus its horizontal projection."""
-        v = as_pair("v", v)
-        return v - self.horizontal_projection(v)
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return self._to(self._space.christoffel(self._back(x), self._back(z)))
 
-    def is_horizontal(self, v: Any, tolerance: float = 1e-8) -> Any:
-        """Whether the vertical part is at most `tolerance` times the vector, one answer per block."""
-        return TangentSpace.is_horizontal(self, v, tolerance)
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._to(self._space.christoffel_adjoint(self._back(x), self._back(e)))
 
-    def riemannian_gradient(self, egrad: Any) -> Any:
-        """The Euclidean gradient itself."""
-        return egrad
+    def _exact(self, v: Pair, t: float) -> Pair:
+        return self._space._exact(v, t)
+
+    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
+        return each(np.matmul, self._space._exact_gradient(v, e), (self._tensor_G, self._tensor_H))
 
     def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
         """Not defined: the norm and the curvature are not of one metric."""
         raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use either of them")
-
-    def geodesic_gradient(self, v: Any, e: Any, order: Order = 2) -> Any:
-        """The Euclidean gradient of ξ ↦ ℓ(γ_ξ(1))."""
-        if order != "exact":
-            return super().geodesic_gradient(v, e, order)
-        G, H = self._space.geodesic_gradient(v, e, order)
-        return Pair(G @ self._tensor_G, H @ self._tensor_H)
-
-    def to_coordinates(self, v: Any) -> Array:
-        """The entries, factor G first; one flat vector per block."""
-        return self._space._flat(as_pair("v", v))
-
-    def from_coordinates(self, x: Array) -> Any:
-        """The inverse of `to_coordinates`."""
-        return Pair(*self._space._split(np.asarray(x)))
-
-    def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Standard normal entries."""
-        return rng.standard_normal((*self.block_shape, self.n_coordinates))
 
 
 class EuclideanNormMetric(Metric[Any]):

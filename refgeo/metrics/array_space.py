@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, number, order_of, real_array
+from refgeo.arguments import Array, real_array
 from refgeo.metrics.tangent_space import Metric, TangentSpace
 from refgeo.pair import Pair
 
 
 class ArrayTangentSpace(TangentSpace[Array]):
     """Tangent space of a metric on plain arrays; made by ``metric.at(point)``.
+
+    A vector is its coordinates times a scale.
 
     Attributes
     ----------
@@ -34,46 +36,31 @@ class ArrayTangentSpace(TangentSpace[Array]):
         self.metric, self.point = metric, array
         self.dim, self.n_coordinates = array.size if dim is None else dim, array.size
 
+    @property
+    def _scale(self) -> Any:
+        """A number, or one for each coordinate."""
+        return 1.0
+
+    def _flat(self, v: Array) -> Array:
+        return v.ravel()
+
+    def _shaped(self, x: Array) -> Array:
+        return x.reshape(self.point.shape)
+
+    def _to(self, v: Array) -> Array:
+        return np.asarray(self._flat(v) / self._scale)
+
+    def _back(self, x: Array) -> Array:
+        return self._shaped(x * self._scale)
+
+    def _gradient_to(self, e: Array) -> Array:
+        return np.asarray(self._flat(e) * self._scale)
+
+    def _gradient_back(self, x: Array) -> Array:
+        return self._shaped(x / self._scale)
+
     def _vector(self, name: str, value: npt.ArrayLike) -> Array:
         vector = real_array(name, value)
         if vector.shape != self.point.shape:
             raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {vector.shape}")
         return vector
-
-    def _shaped(self, name: str, value: Array) -> Array:
-        """A look at the shape alone, for what is called in every iteration."""
-        if np.shape(value) != self.point.shape:
-            raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {np.shape(value)}")
-        return value
-
-    def _coordinates(self, x: npt.ArrayLike) -> Array:
-        coordinates = real_array("x", x)
-        if coordinates.shape != (self.n_coordinates,):
-            raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {coordinates.shape}")
-        return coordinates
-
-    def vertical_projection(self, v: Array) -> Array:
-        """The vertical part: `v` minus its horizontal projection."""
-        return super().vertical_projection(self._vector("v", v))
-
-    def horizontal_projection(self, v: Array) -> Array:
-        """The vector itself: there is no vertical direction, unless a metric says so."""
-        return self._vector("v", v)
-
-    def geodesic(self, v: Array, t: float = 1.0, order: Order = 2) -> Array:
-        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without truncation.
-
-        Raises
-        ------
-        ValueError
-            `order` is not 1, 2 or "exact".
-        """
-        v, t, order = self._vector("v", v), number("t", t), order_of(order)
-        if order == "exact":
-            return self._exact_geodesic(t * v)
-        straight = self.point + t * v
-        return np.asarray(straight if order == 1 else straight - 0.5 * t * t * self.christoffel(v))
-
-    @abstractmethod
-    def _exact_geodesic(self, v: Array) -> Array:
-        """The geodesic without truncation, at time 1."""

@@ -40,18 +40,20 @@ With relaxation ε (App. H.2) S + εI and T + εI replace S and T in the metric:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, number, order_of, real_array
+from refgeo.arguments import Array, Order, number, order_of
 from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import InvariantCurve, exact_geodesic
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair, as_pair
+from refgeo.pair import Pair, as_pair, each
+
+Matrices = tuple[Array, Array]
+"""For G and for H, h×h."""
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -64,16 +66,6 @@ def symmetric_sum(matrix: Array) -> Array:
            [2., 6.]])
     """
     return matrix + matrix.mT
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Change of coordinates for one factor: ``x = ξ @ to`` and ``ξ = x @ back``; a Euclidean gradient e becomes
-    ``e @ backᵀ``.
-    """
-
-    to: Array
-    back: Array
 
 
 class InterpolatedMetric(Metric[Pair]):
@@ -219,6 +211,13 @@ def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric") ->
 class PairTangentSpace(TangentSpace[Pair]):
     r"""Tangent space of a pair metric; made by ``metric.at(point)``.
 
+    The Riemannian Hessian :math:`P^H(D\,\mathrm{grad} f[v] + Γ(\mathrm{grad} f, v))` of an invariant loss along a
+    horizontal v is self-adjoint in the metric. Exact geodesics have a closed form for inv, for mix with h = 1 and with
+    n = m = h; otherwise (mix in general, any relaxation > 0) they are integrated, and their conserved quantities are
+    checked, see `refgeo.geodesics`: `GeodesicIncompleteError` where rank is lost at or before t, which inv never does,
+    `GeodesicAccuracyError` where a conserved quantity has drifted. In coordinates a vector that moves with the group is
+    the same at every point of an orbit (up to rounding, and up to rotation where singular values of G Hᵀ coincide).
+
     Attributes
     ----------
     metric : InterpolatedMetric
@@ -231,6 +230,29 @@ class PairTangentSpace(TangentSpace[Pair]):
         Shape of the independent blocks.
     gauge : BalancedGauge
         The factorisation of the base point.
+
+    Examples
+    --------
+    The loss ½(GH)² of two numbers has Hessian 4(GH)² in the direction (G, H)/√2 of unit length:
+
+    >>> import refgeo as rg
+    >>> g, h = 2.0, 3.0
+    >>> space = rg.InvariantMetric().at(rg.Pair([[g]], [[h]]))
+    >>> v = rg.Pair([[g]], [[h]]) / 2**0.5
+    >>> egrad = rg.Pair([[g * h * h]], [[g * g * h]])
+    >>> ehess_v = rg.Pair([[h * h * g + 2 * g * h * h]], [[2 * g * h * g + g * g * h]]) / 2**0.5
+    >>> round(float(space.inner_product(v, space.riemannian_hessian(egrad, ehess_v, v))), 12)
+    144.0
+
+    The inv geodesic of two numbers is (G exp(bt), H exp(bt)) (App. D):
+
+    >>> space.geodesic(rg.Pair([[2.0]], [[3.0]]), t=np.log(2), order="exact").product.round(12)
+    array([[24.]])
+
+    The gradient of ℓ = G along G e^b is 2e^b, and twice that as ⟨·, ·⟩ is da²/G²:
+
+    >>> space.geodesic_gradient(rg.Pair([[2.0]], [[0.0]]), rg.Pair([[1.0]], [[0.0]]), "exact").G.round(6)
+    array([[10.873127]])
     """
 
     metric: InterpolatedMetric
@@ -241,14 +263,67 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.dim = (n + m - h) * h
         self.n_coordinates = (n + m) * h
         self.block_shape = point.block_shape
-        self._frame_G, self._frame_H = _frames(gauge, metric.s)
+        self._C, self._C_inverse = _frames(gauge, metric.s)
         self._powers = gauge.sigma[..., None, :] ** metric.s
         # Any multiple of P spans the vertical space; this one neither overflows nor underflows.
         self._vertical_weights = (gauge.sigma / gauge.sigma[..., :1])[..., None, :] ** (1.0 - metric.s)
 
+    def _vector(self, name: str, value: object) -> Pair:
+        return self.point.fitting(name, as_pair(name, value))
+
+    # Coordinates, as pairs: x = ξC; those of a Euclidean gradient are e C⁻ᵀ
+
+    def _in(self, v: Pair) -> Pair:
+        return each(np.matmul, v, self._C)
+
+    def _out(self, x: Pair) -> Pair:
+        return each(np.matmul, x, self._C_inverse)
+
+    def _falling(self, e: Pair) -> Pair:
+        return each(np.matmul, e, _transposed(self._C_inverse))
+
+    def _to(self, v: Pair) -> Array:
+        return self._flat(self._in(v))
+
+    def _back(self, x: Array) -> Pair:
+        return self._out(self._split(x))
+
+    def _gradient_to(self, e: Pair) -> Array:
+        return self._flat(self._falling(e))
+
+    def _gradient_back(self, x: Array) -> Pair:
+        return each(np.matmul, self._split(x), _transposed(self._C))
+
+    def _flat(self, x: Pair) -> Array:
+        parts = [factor.reshape(*self.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
+        return np.concatenate(parts, axis=-1)
+
+    def _parts(self, x: Array) -> tuple[Array, Array]:
+        """Both factors of flat coordinates, as views."""
+        rows, h = self.point.G.shape[-2], self.point.G.shape[-1]
+        G, H = self._coordinates(x)[..., : rows * h], x[..., rows * h :]
+        return G.reshape(self.point.G.shape), H.reshape(self.point.H.shape)
+
+    def _split(self, x: Array) -> Pair:
+        return Pair.unchecked(*self._parts(x))
+
+    # What h×h matrices do to them
+
     @property
     def _columns(self) -> tuple[Array, Array]:
         return self.gauge.columns
+
+    @cached_property
+    def _in_single(self) -> tuple[Pair, tuple[Array, Array]]:
+        Q_G, Q_H = self._columns
+        return each(lambda factor: factor.astype(np.float32), self.point), (
+            Q_G.astype(np.float32),
+            Q_H.astype(np.float32),
+        )
+
+    def _tall(self, dtype: Any) -> tuple[Pair, tuple[Array, Array]]:
+        """The point and Q in a precision."""
+        return self._in_single if dtype == np.float32 else (self.point, self._columns)
 
     @cached_property
     def _vertical_eigen(self) -> list[tuple[Array, Array | None]]:
@@ -259,66 +334,6 @@ class PairTangentSpace(TangentSpace[Pair]):
         decompositions = [np.linalg.svd(Q * weights, full_matrices=False) for Q in self._columns]
         return [(values**2, W_transposed.mT) for _, values, W_transposed in decompositions]
 
-    @cached_property
-    def _kernels(self) -> tuple[Array, Array]:
-        """α and β without their factor (σ_iσ_j)⁻ˢ."""
-        s, sigma = self.metric.s, self.gauge.sigma
-        return -_sinh_ratio(1.0 - s, sigma), _sinh_ratio(s, sigma)
-
-    def _combined(self, G: Array, H: Array) -> tuple[Array, Array]:
-        """α ∘ G + β ∘ H, and the same with the factors exchanged."""
-        alpha, beta = self._kernels
-        return alpha * G + beta * H, alpha * H + beta * G
-
-    def _derivative(self, along: Sequence[Array]) -> tuple[Array, Array]:
-        """D(x, p) from Qᵀx."""
-        G, H = (symmetric_sum(part / self._powers) for part in along)
-        return self._combined(G, H)
-
-    def _bending(self, products: Sequence[Array]) -> tuple[Array, Array]:
-        """Σˢ D(x, z), so that p D(x, z) is Q times it, from Σ⁻ˢ xᵀz."""
-        ratio = self._powers.mT / self._powers
-        G, H = (ratio * part + part.mT for part in products)
-        return self._combined(G, H)
-
-    def _along(self, x: Iterable[Array]) -> list[Array]:
-        parts = tuple(x)
-        return [Q.mT @ part for Q, part in zip(self._tall(parts[0].dtype)[1], parts, strict=True)]
-
-    def _products(self, x: Pair, z: Pair) -> list[Array]:
-        """Σ⁻ˢ xᵀz, divided before it is multiplied so that small factors cannot underflow."""
-        return [(one / self._powers).mT @ other for one, other in zip(x, z, strict=True)]
-
-    def _christoffel(self, x: Pair, z: Pair) -> Pair:
-        return self._half_sum(x, z, 1.0)
-
-    def _half_sum(self, x: Pair, z: Pair, sign: float) -> Pair:
-        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))]: Γ(x, z), or with the minus sign Γ(x, ·)* z."""
-        D_x = self._derivative(self._along(x))
-        D_z = D_x if z is x else self._derivative(self._along(z))
-        bends = self._bending(self._products(x, z))
-        return Pair.unchecked(
-            *(
-                0.5 * (b @ D_a + sign * (a @ D_b - Q @ bend))
-                for a, b, D_a, D_b, Q, bend in zip(x, z, D_x, D_z, self._columns, bends, strict=True)
-            )
-        )
-
-    def _vector(self, name: str, value: object) -> Pair:
-        return self.point.fitting(name, as_pair(name, value))
-
-    def _to(self, v: Pair) -> Pair:
-        return Pair.unchecked(v.G @ self._frame_G.to, v.H @ self._frame_H.to)
-
-    def _back(self, x: Pair) -> Pair:
-        return Pair.unchecked(x.G @ self._frame_G.back, x.H @ self._frame_H.back)
-
-    def _gradient_to(self, e: Pair) -> Pair:
-        return Pair.unchecked(e.G @ self._frame_G.back.mT, e.H @ self._frame_H.back.mT)
-
-    def _gradient_back(self, e: Pair) -> Pair:
-        return Pair.unchecked(e.G @ self._frame_G.to.mT, e.H @ self._frame_H.to.mT)
-
     def _solved(self, right_side: Array) -> Array:
         """Y of the diagonal Sylvester equation."""
         (values_G, vectors_G), (values_H, vectors_H) = self._vertical_eigen
@@ -327,13 +342,86 @@ class PairTangentSpace(TangentSpace[Pair]):
             return right_side / denominator
         return vectors_G @ (vectors_G.mT @ right_side @ vectors_H / denominator) @ vectors_H.mT
 
-    def _vertical_part(self, v: Pair) -> tuple[Array, Array]:
-        """Both parts of (−P_G Y, P_H Yᵀ), as arrays that the caller may write to; only h×h products but for four."""
+    def _vertical_part(self, v: Pair, to: Matrices, back: Matrices) -> Pair:
+        """(−P_G Y, P_H Yᵀ) of the vector with coordinates v·to, times `back`."""
         (Q_G, Q_H), weights = self._columns, self._vertical_weights
-        right_side = self._frame_H.to.mT @ ((v.H.mT @ Q_H) * weights)
-        right_side -= (weights.mT * (Q_G.mT @ v.G)) @ self._frame_G.to
+        right_side = to[1].mT @ ((v.H.mT @ Q_H) * weights)
+        right_side -= (weights.mT * (Q_G.mT @ v.G)) @ to[0]
         Y = self._solved(right_side)
-        return Q_G @ (-weights.mT * (Y @ self._frame_G.back)), Q_H @ (weights.mT * (Y.mT @ self._frame_H.back))
+        return Pair.unchecked(Q_G @ (-weights.mT * (Y @ back[0])), Q_H @ (weights.mT * (Y.mT @ back[1])))
+
+    @cached_property
+    def _kernels(self) -> tuple[Array, Array]:
+        """α and β without their factor (σ_iσ_j)⁻ˢ."""
+        s, sigma = self.metric.s, self.gauge.sigma
+        return -_sinh_ratio(1.0 - s, sigma), _sinh_ratio(s, sigma)
+
+    def _combined(self, G: Array, H: Array) -> Matrices:
+        """α ∘ G + β ∘ H, and the same with the factors exchanged."""
+        alpha, beta = self._kernels
+        return alpha * G + beta * H, alpha * H + beta * G
+
+    def _along(self, x: Iterable[Array]) -> list[Array]:
+        parts = tuple(x)
+        return [Q.mT @ part for Q, part in zip(self._tall(parts[0].dtype)[1], parts, strict=True)]
+
+    def _derivative(self, along: Sequence[Array]) -> Matrices:
+        """D(x, p) from Qᵀx."""
+        return self._combined(*(symmetric_sum(part / self._powers) for part in along))
+
+    def _bending(self, products: Sequence[Array]) -> Matrices:
+        """Σˢ D(x, z), so that p D(x, z) is Q times it, from Σ⁻ˢ xᵀz."""
+        ratio = self._powers.mT / self._powers
+        return self._combined(*(ratio * part + part.mT for part in products))
+
+    def _half_sum(self, x: Pair, z: Pair, sign: float, back: Matrices) -> Pair:
+        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z."""
+        D_x = self._derivative(self._along(x))
+        D_z = D_x if z is x else self._derivative(self._along(z))
+        # divided before it is multiplied, so that small factors cannot underflow
+        bends = self._bending([(one / self._powers).mT @ other for one, other in zip(x, z, strict=True)])
+
+        def part(x: Array, z: Array, Q: Array, D_x: Array, D_z: Array, bend: Array, back: Array) -> Array:
+            if z is x:
+                result = x @ (0.5 * (D_x + sign * D_z) @ back)
+            else:
+                result = z @ (0.5 * D_x @ back)
+                result += x @ (0.5 * sign * D_z @ back)
+            result -= Q @ (0.5 * sign * bend @ back)
+            return result
+
+        return each(part, x, z, self._columns, D_x, D_z, bends, back)
+
+    @property
+    def _identity(self) -> Matrices:
+        return (np.eye(self.point.sizes[2]),) * 2
+
+    def _vertical(self, x: Array) -> Array:
+        return self._flat(self._vertical_part(self._split(x), self._identity, self._identity))
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        first = self._split(x)
+        return self._flat(self._half_sum(first, first if z is x else self._split(z), 1.0, self._identity))
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._flat(self._half_sum(self._split(x), self._split(e), -1.0, self._identity))
+
+    def _exact(self, v: Pair, t: float) -> Pair:
+        if not self._is_invariant:
+            return exact_geodesic(self, v, t)
+        return self._out(Pair.unchecked(*(curve.end for curve in self._curves(t * v))))
+
+    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
+        if not self._is_invariant:
+            return super()._exact_gradient(v, e)
+        return self._out(each(lambda curve, y: curve.gradient(y), self._curves(v), self._falling(e)))
+
+    @property
+    def _is_invariant(self) -> bool:
+        return self.metric.s == 0.0 and not self.gauge.relaxed
+
+    def _curves(self, v: Pair) -> list[InvariantCurve]:
+        return [InvariantCurve(Q, x) for Q, x in zip(self._columns, self._in(v), strict=True)]
 
     # The geometry ------------------------------------------------------------------------------------------------
 
@@ -356,7 +444,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> float(space.inner_product(rg.Pair([[2.0]], [[3.0]]), rg.Pair([[4.0]], [[3.0]])))
         3.0
         """
-        x, z = self._to(self._vector("a", a)), self._to(self._vector("b", b))
+        x, z = self._in(self._vector("a", a)), self._in(self._vector("b", b))
         return np.asarray(np.sum(x.G * z.G, axis=(-2, -1)) + np.sum(x.H * z.H, axis=(-2, -1)))
 
     def norm(self, a: Pair) -> Array:
@@ -368,8 +456,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> float(rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]])).norm(rg.Pair([[1.0]], [[2.0]])))
         5.0
         """
-        x = self._to(self._vector("a", a))
-        return _frobenius(x)
+        return _frobenius(self._in(self._vector("a", a)))
 
     def metric_tensor(self) -> tuple[Array, Array]:
         r"""The matrices :math:`M_G, M_H` with ⟨a, b⟩ = tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H): S⁻¹ and T⁻¹, or T and S.
@@ -381,8 +468,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(M_G.item(), 12), round(M_H.item(), 12)
         (9.0, 4.0)
         """
-        to_G, to_H = self._frame_G.to, self._frame_H.to
-        return to_G @ to_G.mT, to_H @ to_H.mT
+        C_G, C_H = self._C
+        return C_G @ C_G.mT, C_H @ C_H.mT
 
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
         r"""The velocity :math:`(G K, -H K^\top)` of the group orbit in direction −K of the Lie algebra (Sec. 5.2).
@@ -434,11 +521,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         (1.0, 1.5)
         """
         v = self._vector("v", v)
-        vertical_G, vertical_H = self._vertical_part(v)
-        # In place: for many heads a fresh array costs more than the subtraction.
-        return Pair.unchecked(
-            np.subtract(v.G, vertical_G, out=vertical_G), np.subtract(v.H, vertical_H, out=vertical_H)
-        )
+        return v - self._vertical_part(v, self._C, self._C_inverse)
 
     def vertical_projection(self, v: Pair) -> Pair:
         """The vertical part: `v` minus its horizontal projection.
@@ -451,19 +534,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(G.item(), 12), round(H.item(), 12)
         (1.0, -1.5)
         """
-        return Pair.unchecked(*self._vertical_part(self._vector("v", v)))
-
-    def is_horizontal(self, v: Pair, tolerance: float = 1e-8) -> Any:
-        """Whether the vertical part of `v` is at most `tolerance` times `v`, in the metric, one answer per block.
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> space = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]]))
-        >>> bool(space.is_horizontal(rg.Pair([[2.0]], [[3.0]]))), bool(space.is_horizontal(rg.Pair([[2.0]], [[0.0]])))
-        (True, False)
-        """
-        return super().is_horizontal(self._vector("v", v), tolerance)
+        return self._vertical_part(self._vector("v", v), self._C, self._C_inverse)
 
     def riemannian_gradient(self, egrad: Pair) -> Pair:
         r"""The Riemannian gradient: inv :math:`(E_G S, E_H T)`, mix :math:`(E_G T^{-1}, E_H S^{-1})`.
@@ -486,43 +557,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(G.item(), 12), round(H.item(), 12)
         (4.0, 9.0)
         """
-        return self._back(self._gradient_to(self._vector("egrad", egrad)))
-
-    def riemannian_hessian(self, egrad: Pair, ehess_v: Pair, v: Pair) -> Pair:
-        r"""The Riemannian Hessian :math:`P^H(D\,\mathrm{grad} f[v] + Γ(\mathrm{grad} f, v))` of the quotient.
-
-        Parameters
-        ----------
-        egrad : Pair
-            Euclidean gradient of an invariant loss.
-        ehess_v : Pair
-            Euclidean Hessian of the loss applied to `v`.
-        v : Pair
-            A horizontal vector.
-
-        Returns
-        -------
-        Pair, horizontal; self-adjoint in the metric as a map of horizontal vectors.
-
-        Examples
-        --------
-        The loss ½(GH)² of two numbers has Hessian 4(GH)² in the direction (G, H)/√2 of unit length:
-
-        >>> import refgeo as rg
-        >>> g, h = 2.0, 3.0
-        >>> space = rg.InvariantMetric().at(rg.Pair([[g]], [[h]]))
-        >>> v = rg.Pair([[g]], [[h]]) / 2**0.5
-        >>> egrad = rg.Pair([[g * h * h]], [[g * g * h]])
-        >>> ehess_v = rg.Pair([[h * h * g + 2 * g * h * h]], [[2 * g * h * g + g * g * h]]) / 2**0.5
-        >>> round(float(space.inner_product(v, space.riemannian_hessian(egrad, ehess_v, v))), 12)
-        144.0
-        """
-        e = self._gradient_to(self._vector("egrad", egrad))
-        e_dot = self._gradient_to(self._vector("ehess_v", ehess_v))
-        x = self._to(self._vector("v", v))
-        D_G, D_H = self._derivative(self._along(x))
-        derivative = e_dot - Pair.unchecked(e.G @ D_G, e.H @ D_H)
-        return self.horizontal_projection(self._back(derivative + self._christoffel(e, x)))
+        return self._out(self._falling(self._vector("egrad", egrad)))
 
     def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
         r"""The Christoffel term Γ(a, b) of the Levi-Civita connection (Eq. 11, 12), symmetric and bilinear.
@@ -550,9 +585,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(space.christoffel(rg.Pair([[1.0]], [[0.0]])).G.item(), 12)
         -0.5
         """
-        x = self._to(self._vector("a", a))
-        z = x if b is None else self._to(self._vector("b", b))
-        return self._back(self._christoffel(x, z))
+        x = self._in(self._vector("a", a))
+        return self._half_sum(x, x if b is None else self._in(self._vector("b", b)), 1.0, self._C_inverse)
 
     def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
         r"""The adjoint Γ(a, ·)* in the Euclidean pairing: :math:`⟨Γ(a,·)^* e, b⟩_F = ⟨e, Γ(a, b)⟩_F` for every b.
@@ -578,150 +612,28 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(space.christoffel_adjoint(rg.Pair([[1.0]], [[0.0]]), rg.Pair([[4.0]], [[0.0]])).G.item(), 12)
         -2.0
         """
-        x = self._to(self._vector("a", a))
-        return self._gradient_back(self._half_sum(x, self._gradient_to(self._vector("e", e)), -1.0))
-
-    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        r"""The geodesic :math:`γ(t)` with γ(0) the base point and γ'(0) = v (Sec. 4).
-
-        Parameters
-        ----------
-        v : Pair
-            Initial velocity.
-        t : float
-            Time; may be negative.
-        order : 1, 2 or "exact"
-            1 is :math:`θ + tv`; 2 is :math:`θ + tv - ½t²Γ(v,v)` (4/5), whose error is O(t³); "exact" has no truncation:
-            a closed form for inv, for mix with h = 1 and with n = m = h, and otherwise (mix in general, any
-            relaxation > 0) numerical integration whose conserved quantities are checked, see `refgeo.geodesics`.
-
-        Returns
-        -------
-        Pair, a point.
-
-        Raises
-        ------
-        GeodesicIncompleteError
-            Only "exact", mix: rank is lost at or before `t`. inv is geodesically complete.
-        GeodesicAccuracyError
-            Only "exact" by integration: a conserved quantity drifted by more than the stated bound.
-
-        Examples
-        --------
-        On 1×1 factors the inv geodesic is (G exp(bt), H exp(bt)) (App. D):
-
-        >>> import refgeo as rg
-        >>> space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[3.0]]))
-        >>> space.geodesic(rg.Pair([[2.0]], [[3.0]]), t=np.log(2), order="exact").product.round(12)
-        array([[24.]])
-        """
-        v, t, order = self._vector("v", v), number("t", t), order_of(order)
-        if order == "exact":
-            if not self._is_invariant:
-                return exact_geodesic(self, v, t)
-            return self._back(Pair.unchecked(*(curve.end for curve in self._curves(t * v))))
-        straight = self.point + t * v
-        return straight if order == 1 else straight - 0.5 * self.christoffel(t * v)
-
-    def geodesic_gradient(self, v: Pair, e: Pair, order: Order = 2) -> Pair:
-        r"""The Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
-
-        Analytic for orders 1 and 2, and exact inv geodesics; other exact ones as in `TangentSpace.geodesic_gradient`.
-
-        Parameters
-        ----------
-        v : Pair
-        e : Pair
-            Euclidean gradient of ℓ at γ_v(1).
-        order : 1, 2 or "exact"
-
-        Returns
-        -------
-        Pair
-
-        Examples
-        --------
-        Of ℓ = G along G e^b: 2e^b, and twice that as ⟨·, ·⟩ is da²/G².
-
-        >>> import refgeo as rg
-        >>> space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[3.0]]))
-        >>> space.geodesic_gradient(rg.Pair([[2.0]], [[0.0]]), rg.Pair([[1.0]], [[0.0]]), "exact").G.round(6)
-        array([[10.873127]])
-        """
-        if order_of(order) != "exact" or not self._is_invariant:
-            return super().geodesic_gradient(v, e, order)
-        falling = self._gradient_to(self._vector("e", e))
-        curves = self._curves(self._vector("v", v))
-        return self._back(Pair.unchecked(*(curve.gradient(y) for curve, y in zip(curves, falling, strict=True))))
-
-    @property
-    def _is_invariant(self) -> bool:
-        return self.metric.s == 0.0 and not self.gauge.relaxed
-
-    def _curves(self, v: Pair) -> list[InvariantCurve]:
-        return [InvariantCurve(Q, x) for Q, x in zip(self._columns, self._to(v), strict=True)]
-
-    def to_coordinates(self, v: Pair) -> Array:
-        """Orthonormal coordinates: dot products of coordinate vectors are metric inner products.
-
-        Parameters
-        ----------
-        v : Pair
-
-        Returns
-        -------
-        ndarray, shape ``(..., (n + m) h)``. At every point of an orbit a vector that moves with the group has the same
-        coordinates (up to rounding, and up to rotation where singular values of G Hᵀ coincide).
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> rg.InvariantMetric().at(rg.Pair([[2.0]], [[4.0]])).to_coordinates(rg.Pair([[1.0]], [[1.0]]))
-        array([0.5 , 0.25])
-        """
-        return self._flat(self._to(self._vector("v", v)))
-
-    def from_coordinates(self, x: npt.ArrayLike) -> Pair:
-        """The tangent vector with orthonormal coordinates `x`; inverse of `to_coordinates`.
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> G, H = rg.InvariantMetric().at(rg.Pair([[2.0]], [[4.0]])).from_coordinates([0.5, 0.25])
-        >>> G.item(), H.item()
-        (1.0, 1.0)
-        """
-        return self._back(Pair.unchecked(*self._split(real_array("x", x))))
+        x, falling = self._in(self._vector("a", a)), self._falling(self._vector("e", e))
+        return self._half_sum(x, falling, -1.0, _transposed(self._C))
 
     # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
     # swallow every change of coordinates. Tall products are in the precision of x, small ones in double.
-
-    @cached_property
-    def _in_single(self) -> tuple[Pair, tuple[Array, Array]]:
-        Q_G, Q_H = self._columns
-        point = Pair.unchecked(*(factor.astype(np.float32) for factor in self.point))
-        return point, (Q_G.astype(np.float32), Q_H.astype(np.float32))
-
-    def _tall(self, dtype: Any) -> tuple[Pair, tuple[Array, Array]]:
-        """The point and Q in a precision."""
-        return self._in_single if dtype == np.float32 else (self.point, self._columns)
 
     def point_at(self, x: Array, order: Order = 2) -> Pair:
         """``geodesic(from_coordinates(x), 1, order)`` with four tall products a factor."""
         order = order_of(order)
         if order == "exact":
             return super().point_at(x, order)
-        step, frames = self._split(x), (self._frame_G, self._frame_H)
+        step = self._parts(x)
         point, columns = self._tall(x.dtype)
         if order == 1:
-            moved = [part @ f.back.astype(x.dtype) for part, f in zip(step, frames, strict=True)]
+            moved = [part @ back.astype(x.dtype) for part, back in zip(step, self._C_inverse, strict=True)]
         else:
             derivatives = self._derivative(self._along(step))
             bends = self._bending([part.mT @ part / self._powers.mT for part in step])
             moved = []
-            for part, Q, frame, D, bend in zip(step, columns, frames, derivatives, bends, strict=True):
-                factor = part @ (frame.back - 0.5 * D @ frame.back).astype(x.dtype)
-                factor += Q @ (0.25 * bend @ frame.back).astype(x.dtype)
+            for part, Q, back, D, bend in zip(step, columns, self._C_inverse, derivatives, bends, strict=True):
+                factor = part @ (back - 0.5 * D @ back).astype(x.dtype)
+                factor += Q @ (0.25 * bend @ back).astype(x.dtype)
                 moved.append(factor)
         for factor, base in zip(moved, point, strict=True):
             factor += base
@@ -735,8 +647,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         order = order_of(order)
         if order == "exact":
             return super().gradient_at(x, e, order, out)
-        step, gradients = self._split(x), tuple(self.point.fitting("e", e if isinstance(e, Pair) else as_pair("e", e)))
-        changes = [frame.back.mT for frame in (self._frame_G, self._frame_H)]
+        step, gradients = self._parts(x), tuple(self.point.fitting("e", e if isinstance(e, Pair) else as_pair("e", e)))
+        changes = _transposed(self._C_inverse)
         falling = [part @ C for part, C in zip(self._along(gradients), changes, strict=True)]
         identity: Array = np.eye(self.point.sizes[2])
         As, Cs = [identity, identity], None
@@ -756,7 +668,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         Bs = [Bs[0] + weights.mT * Y, Bs[1] - weights.mT * Y.mT]
         flat = np.empty((*self.block_shape, self.n_coordinates), x.dtype) if out is None else out
         columns = self._tall(x.dtype)[1]
-        for i, result in enumerate(self._split(flat)):
+        for i, result in enumerate(self._parts(flat)):
             np.matmul(gradients[i], (changes[i] @ As[i]).astype(x.dtype), out=result)
             result += columns[i] @ Bs[i].astype(x.dtype)
             if Cs is not None:
@@ -781,18 +693,6 @@ class PairTangentSpace(TangentSpace[Pair]):
             return super().normal_coordinates(rng)
         return self._flat(Pair.unchecked(first @ Q_H, second.mT @ Q_G))
 
-    def _flat(self, x: Pair) -> Array:
-        parts = [factor.reshape(*self.point.block_shape, factor.shape[-2] * factor.shape[-1]) for factor in x]
-        return np.concatenate(parts, axis=-1)
-
-    def _split(self, x: Array) -> tuple[Array, Array]:
-        """Both factors of flat coordinates, as views."""
-        n, m, h = self.point.sizes
-        expected = (*self.point.block_shape, (n + m) * h)
-        if x.shape != expected:
-            raise ValueError(f"x: expected shape {expected}, got {x.shape}")
-        return x[..., : n * h].reshape(self.point.G.shape), x[..., n * h :].reshape(self.point.H.shape)
-
     def momenta(self, v: Pair) -> dict[str, Array]:
         r"""What a geodesic with velocity `v` at this point conserves, by the symmetries of the metric (Noether).
 
@@ -812,10 +712,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         True
         """
         v = self._vector("v", v)
-        x = self._to(v)
-        p = Pair.unchecked(*(Q * self._powers for Q in self._columns))
-        vertical = self.point.G.mT @ x.G @ self._frame_G.to.mT
-        vertical = vertical - self._frame_H.to @ x.H.mT @ self.point.H
+        x, p = self._in(v), each(lambda Q: Q * self._powers, self._columns)
+        vertical = self.point.G.mT @ x.G @ self._C[0].mT - self._C[1] @ x.H.mT @ self.point.H
         if self.gauge.relaxed:
             vertical = vertical - vertical.mT
         return {
@@ -826,17 +724,17 @@ class PairTangentSpace(TangentSpace[Pair]):
         }
 
 
-def _frames(gauge: BalancedGauge, s: float) -> tuple[Frame, Frame]:
-    """C of both factors with its inverse, from the nearer end of the family."""
-    columns = gauge.sigma[..., None, :]
+def _frames(gauge: BalancedGauge, s: float) -> tuple[Matrices, Matrices]:
+    """C of both factors and its inverse, from the nearer end of the family."""
+    power = gauge.sigma[..., None, :] ** min(s, 1.0 - s)
+    roots, whites = (gauge.root_G, gauge.root_H), (gauge.white_G, gauge.white_H)
     if s <= 0.5:
-        power = columns**s
-        parts = [(gauge.white_G * power, gauge.root_G / power), (gauge.white_H * power, gauge.root_H / power)]
-    else:
-        power = columns ** (1.0 - s)
-        parts = [(gauge.root_H / power, gauge.white_H * power), (gauge.root_G / power, gauge.white_G * power)]
-    frame_G, frame_H = (Frame(to, back.mT) for to, back in parts)
-    return frame_G, frame_H
+        return (whites[0] * power, whites[1] * power), ((roots[0] / power).mT, (roots[1] / power).mT)
+    return (roots[1] / power, roots[0] / power), ((whites[1] * power).mT, (whites[0] * power).mT)
+
+
+def _transposed(matrices: Matrices) -> Matrices:
+    return matrices[0].mT, matrices[1].mT
 
 
 def _sinh_ratio(a: float, sigma: Array) -> Array:

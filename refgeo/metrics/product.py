@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, real_array
+from refgeo.arguments import Array, Order
 from refgeo.errors import about
 from refgeo.metrics.tangent_space import Metric, TangentSpace, as_metric
 
@@ -48,7 +47,7 @@ class Blocks(dict[str, Any]):
         return Blocks({name: operation(block, other[name]) for name, block in self.items()})
 
 
-class ProductTangentSpace(TangentSpace[dict[str, Any]]):
+class ProductTangentSpace(TangentSpace[Named]):
     """Tangent space of a `ProductMetric`: vectors are dicts with the names of the metric's blocks (what it
     returns are `Blocks`, which can be added).
 
@@ -67,13 +66,17 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
     metric: ProductMetric
 
     def __init__(self, metric: ProductMetric, point: dict[str, Any], spaces: dict[str, TangentSpace[Any]]) -> None:
-        self.metric, self.point, self.spaces = metric, point, spaces
+        self.metric, self.point, self.spaces = metric, Blocks(point), spaces
         heads = {name: int(np.prod(space.block_shape)) for name, space in spaces.items()}
         self.dim = sum(space.dim * heads[name] for name, space in spaces.items())
         self._lengths = {name: space.n_coordinates * heads[name] for name, space in spaces.items()}
         self.n_coordinates = sum(self._lengths.values())
 
-    def _blocks(self, name: str, value: Named) -> Named:
+    def _vector(self, name: str, value: Named) -> Blocks:
+        given = self._named(name, value)
+        return self._each(lambda space, block: space._vector(f"{name}, block {block!r}", given[block]))
+
+    def _named(self, name: str, value: Named) -> Named:
         if not isinstance(value, Mapping):
             raise TypeError(
                 f"{name}: expected a dict with the blocks {_names(self.spaces)}, got {type(value).__name__}"
@@ -86,8 +89,40 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
     def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> Blocks:
         return Blocks({name: method(space, name) for name, space in self.spaces.items()})
 
+    def _joined(self, method: str, *vectors: Any) -> Array:
+        """Coordinates, from those of the blocks."""
+        parts = zip(self.spaces.values(), self.parts(*vectors), strict=True)
+        return np.concatenate([getattr(space, method)(*given).ravel() for space, given in parts])
+
+    def _to(self, v: Named) -> Array:
+        return np.concatenate([space._to(v[name]).ravel() for name, space in self.spaces.items()])
+
+    def _back(self, x: Array) -> Blocks:
+        return self._scattered(lambda space, part: space._back(part), x)
+
+    def _gradient_to(self, e: Named) -> Array:
+        return np.concatenate([space._gradient_to(e[name]).ravel() for name, space in self.spaces.items()])
+
+    def _gradient_back(self, x: Array) -> Blocks:
+        return self._scattered(lambda space, part: space._gradient_back(part), x)
+
+    def _vertical(self, x: Array) -> Array:
+        return self._joined("_vertical", x)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return self._joined("_gamma", x, z)
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._joined("_gamma_adjoint", x, e)
+
+    def _exact(self, v: Named, t: float) -> Blocks:
+        return self._each(lambda space, name: space._exact(v[name], t))
+
+    def _exact_gradient(self, v: Named, e: Named) -> Blocks:
+        return self._each(lambda space, name: space._exact_gradient(v[name], e[name]))
+
     def inner_product(self, a: Named, b: Named) -> Array:
-        """The sum over blocks and heads, one number.
+        """The sum over blocks and heads, one number; one block after another, for want of memory.
 
         Examples
         --------
@@ -97,63 +132,13 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         >>> float(space.inner_product({"w": [2.0], "v": [3.0]}, {"w": [2.0], "v": [3.0]}))
         10.0
         """
-        a, b = self._blocks("a", a), self._blocks("b", b)
+        a, b = self._named("a", a), self._named("b", b)
         return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
-
-    def horizontal_projection(self, v: Named) -> Blocks:
-        """Block by block."""
-        v = self._blocks("v", v)
-        return self._each(lambda space, name: space.horizontal_projection(v[name]))
-
-    def vertical_projection(self, v: Named) -> Blocks:
-        """Block by block."""
-        v = self._blocks("v", v)
-        return self._each(lambda space, name: space.vertical_projection(v[name]))
 
     def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
         """Whether every block is."""
-        v = self._blocks("v", v)
+        v = self._named("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
-
-    def riemannian_gradient(self, egrad: Named) -> Blocks:
-        """Block by block."""
-        e = self._blocks("egrad", egrad)
-        return self._each(lambda space, name: space.riemannian_gradient(e[name]))
-
-    def riemannian_hessian(self, egrad: Named, ehess_v: Named, v: Named) -> Blocks:
-        """Block by block; `ehess_v` is the Hessian of the whole loss applied to the whole `v`."""
-        e, w, v = self._blocks("egrad", egrad), self._blocks("ehess_v", ehess_v), self._blocks("v", v)
-        return self._each(lambda space, name: space.riemannian_hessian(e[name], w[name], v[name]))
-
-    def christoffel(self, a: Named, b: Named | None = None) -> Blocks:
-        """Block by block."""
-        a = self._blocks("a", a)
-        b = a if b is None else self._blocks("b", b)
-        return self._each(lambda space, name: space.christoffel(a[name], b[name]))
-
-    def christoffel_adjoint(self, a: Named, e: Named) -> Blocks:
-        """Block by block."""
-        a, e = self._blocks("a", a), self._blocks("e", e)
-        return self._each(lambda space, name: space.christoffel_adjoint(a[name], e[name]))
-
-    def geodesic(self, v: Named, t: float = 1.0, order: Order = 2) -> Blocks:
-        """Block by block: a geodesic of the product is one in every block."""
-        v = self._blocks("v", v)
-        return self._each(lambda space, name: space.geodesic(v[name], t, order))
-
-    def geodesic_gradient(self, v: Named, e: Named, order: Order = 2) -> Blocks:
-        """Block by block."""
-        v, e = self._blocks("v", v), self._blocks("e", e)
-        return self._each(lambda space, name: space.geodesic_gradient(v[name], e[name], order))
-
-    def to_coordinates(self, v: Named) -> Array:
-        """Orthonormal coordinates of all blocks and heads, one flat vector."""
-        v = self._blocks("v", v)
-        return np.concatenate([space.to_coordinates(v[name]).ravel() for name, space in self.spaces.items()])
-
-    def from_coordinates(self, x: npt.ArrayLike) -> Blocks:
-        """The inverse of `to_coordinates`."""
-        return self._scattered(lambda space, part: space.from_coordinates(part), real_array("x", x))
 
     def point_at(self, x: Any, order: Order = 2) -> Blocks:
         """Block by block."""
@@ -161,7 +146,6 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
 
     def gradient_at(self, x: Any, e: Named, order: Order = 2, out: Array | None = None) -> Array:
         """Block by block."""
-        e = self._blocks("e", e)
         gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
         for (name, space), (part, place) in zip(self.spaces.items(), self.parts(x, gradient), strict=True):
             if gradient.dtype == x.dtype:
@@ -198,7 +182,7 @@ class ProductTangentSpace(TangentSpace[dict[str, Any]]):
         return Blocks({name: function(space, *next(parts)) for name, space in self.spaces.items()})
 
 
-class ProductMetric(Metric[dict[str, Any]]):
+class ProductMetric(Metric[Named]):
     """Named blocks, each with its own metric; what it does not name stays fixed.
 
     Parameters

@@ -17,11 +17,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, real_array
+from refgeo.arguments import Array, Order
 from refgeo.balanced import generic_vector
 from refgeo.metrics.pair import InterpolatedMetric, pair_metric
 from refgeo.metrics.tangent_space import Metric, TangentSpace
-from refgeo.pair import Pair, as_pair
+from refgeo.pair import Pair, as_pair, each
 
 
 class RotaryTangentSpace(TangentSpace[Pair]):
@@ -41,10 +41,6 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         z = p[..., :n] @ generic_vector(n)
         self._phase = np.exp(1j * np.angle(z))[..., None]
 
-    def inner_product(self, a: Pair, b: Pair) -> Array:
-        """That of the pairs, summed over the planes."""
-        return np.asarray(self._pairs.inner_product(self._vector("a", a), self._vector("b", b)).sum(-1))
-
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
         """(G K, −H Kᵀ) for a K that commutes with the rotations, shape ``(h, h)`` or ``(..., h, h)``.
 
@@ -61,61 +57,39 @@ class RotaryTangentSpace(TangentSpace[Pair]):
             raise ValueError(f"K: expected a matrix a + bJ in every plane (i, i + {h // 2}), got another one")
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 
-    def horizontal_projection(self, v: Pair) -> Pair:
-        """That of the pairs, and orthogonal to (iz, iw) in every plane.
+    def _vector(self, name: str, value: object) -> Pair:
+        return self.point.fitting(name, as_pair(name, value))
 
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> space = rg.RotaryMetric().at(rg.Pair(np.eye(2), np.eye(2)))
-        >>> space.horizontal_projection(rg.Pair([[1.0, -1.0], [1.0, 1.0]], np.zeros((2, 2)))).G.round(12)
-        array([[ 0.5, -0.5],
-               [ 0.5,  0.5]])
-        """
-        return self._horizontal(self._vector("v", v))
+    def _to(self, v: Pair) -> Array:
+        return self._turned(self._pairs._to(_planes(v)))
 
-    def _horizontal(self, planes: Pair) -> Pair:
-        v = self._pairs.horizontal_projection(planes)
-        x = self._complex(self._pairs.to_coordinates(v))
-        return _columns(v - self._pairs.from_coordinates(_real(x - self._without_turn(x), self.point)))
+    def _back(self, x: Array) -> Pair:
+        return _columns(self._pairs._back(self._of_the_pairs(x)))
 
-    def vertical_projection(self, v: Pair) -> Pair:
-        """The vertical part: `v` minus its horizontal projection."""
-        return super().vertical_projection(as_pair("v", v))
+    def _gradient_to(self, e: Pair) -> Array:
+        return self._turned(self._pairs._gradient_to(_planes(e)))
 
-    def riemannian_gradient(self, egrad: Pair) -> Pair:
-        """That of the pairs."""
-        return _columns(self._pairs.riemannian_gradient(self._vector("egrad", egrad)))
+    def _gradient_back(self, x: Array) -> Pair:
+        return _columns(self._pairs._gradient_back(self._of_the_pairs(x)))
 
-    def riemannian_hessian(self, egrad: Pair, ehess_v: Pair, v: Pair) -> Pair:
-        """That of the pairs, projected."""
-        given = (self._vector(name, x) for name, x in (("egrad", egrad), ("ehess_v", ehess_v), ("v", v)))
-        return self._horizontal(self._pairs.riemannian_hessian(*given))
+    def _vertical(self, x: Array) -> Array:
+        """That of the pairs, and what lies along (iz, iw) in every plane."""
+        of_the_pairs = self._of_the_pairs(x)
+        vertical = self._pairs._vertical(of_the_pairs)
+        rest = self._complex(of_the_pairs - vertical)
+        return self._turned(vertical + _real(rest - self._without_turn(rest), self.point))
 
-    def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
-        """That of the pairs."""
-        return _columns(self._pairs.christoffel(self._vector("a", a), None if b is None else self._vector("b", b)))
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return self._turned(self._pairs._gamma(self._of_the_pairs(x), self._of_the_pairs(z)))
 
-    def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
-        """That of the pairs."""
-        return _columns(self._pairs.christoffel_adjoint(self._vector("a", a), self._vector("e", e)))
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._turned(self._pairs._gamma_adjoint(self._of_the_pairs(x), self._of_the_pairs(e)))
 
-    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        """That of the pairs, "exact" in closed form but with relaxation."""
-        return _columns(self._pairs.geodesic(self._vector("v", v), t, order))
+    def _exact(self, v: Pair, t: float) -> Pair:
+        return _columns(self._pairs._exact(_planes(v), t))
 
-    def geodesic_gradient(self, v: Pair, e: Pair, order: Order = 2) -> Pair:
-        """That of the pairs."""
-        return _columns(self._pairs.geodesic_gradient(self._vector("v", v), self._vector("e", e), order))
-
-    def to_coordinates(self, v: Pair) -> Array:
-        """Orthonormal coordinates, the same along an orbit."""
-        x = self._complex(self._pairs.to_coordinates(self._vector("v", v))) / self._phase
-        return _real(x, self.point).reshape(*self.block_shape, self.n_coordinates)
-
-    def from_coordinates(self, x: npt.ArrayLike) -> Pair:
-        """The inverse of `to_coordinates`."""
-        return _columns(self._pairs.from_coordinates(self._of_the_pairs(real_array("x", x))))
+    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
+        return _columns(self._pairs._exact_gradient(_planes(v), _planes(e)))
 
     def point_at(self, x: Array, order: Order = 2) -> Pair:
         """``geodesic(from_coordinates(x), 1, order)``."""
@@ -124,19 +98,20 @@ class RotaryTangentSpace(TangentSpace[Pair]):
     def gradient_at(self, x: Array, e: Pair, order: Order = 2, out: Array | None = None) -> Array:
         """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space."""
         gradient = self._pairs.gradient_at(self._of_the_pairs(x), _planes(as_pair("e", e)), order)
-        flat = _real(self._without_turn(self._complex(gradient)) / self._phase, self.point)
-        result = np.empty((*self.block_shape, self.n_coordinates), x.dtype) if out is None else out
-        result[...] = flat.reshape(result.shape)
+        flat = self._turned(_real(self._without_turn(self._complex(gradient)), self.point))
+        result = np.empty(flat.shape, x.dtype) if out is None else out
+        result[...] = flat
         return result
 
-    def _vector(self, name: str, value: object) -> Pair:
-        return _planes(self.point.fitting(name, as_pair(name, value)))
+    def _turned(self, x: Array) -> Array:
+        """Coordinates of the pairs as those of all, the same along an orbit."""
+        turned = _real(self._complex(x) / self._phase, self.point)
+        return turned.reshape(*self.block_shape, self.n_coordinates)
 
     def _of_the_pairs(self, x: Array) -> Array:
-        if x.shape != (*self.block_shape, self.n_coordinates):
-            raise ValueError(f"x: expected shape {(*self.block_shape, self.n_coordinates)}, got {x.shape}")
+        """The inverse of `_turned`."""
         planes = self.point.sizes[2] // 2
-        x = x.reshape(*self.block_shape, planes, self.n_coordinates // planes)
+        x = self._coordinates(x).reshape(*self.block_shape, planes, self.n_coordinates // planes)
         return _real(self._complex(x) * self._phase, self.point).astype(x.dtype, copy=False)
 
     def _complex(self, x: Array) -> npt.NDArray[np.complex128]:
@@ -228,25 +203,21 @@ def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray
 
 def _planes(pair: Pair) -> Pair:
     """Columns i and i + h/2 below each other: shape (..., h/2, 2n, 1) and (..., h/2, 2m, 1)."""
-    return Pair.unchecked(
-        *(
-            np.swapaxes(F.reshape(*F.shape[:-1], 2, F.shape[-1] // 2), -1, -3).reshape(
-                *F.shape[:-2], F.shape[-1] // 2, 2 * F.shape[-2], 1
-            )
-            for F in pair
-        )
+    return each(
+        lambda F: np.swapaxes(F.reshape(*F.shape[:-1], 2, F.shape[-1] // 2), -1, -3).reshape(
+            *F.shape[:-2], F.shape[-1] // 2, 2 * F.shape[-2], 1
+        ),
+        pair,
     )
 
 
 def _columns(planes: Pair) -> Pair:
     """The inverse of `_planes`."""
-    return Pair.unchecked(
-        *(
-            np.swapaxes(F.reshape(*F.shape[:-2], 2, F.shape[-2] // 2), -1, -3).reshape(
-                *F.shape[:-3], F.shape[-2] // 2, 2 * F.shape[-3]
-            )
-            for F in planes
-        )
+    return each(
+        lambda F: np.swapaxes(F.reshape(*F.shape[:-2], 2, F.shape[-2] // 2), -1, -3).reshape(
+            *F.shape[:-3], F.shape[-2] // 2, 2 * F.shape[-3]
+        ),
+        planes,
     )
 
 

@@ -70,8 +70,7 @@ class Geometry:
         found: Array = np.empty(x.shape, dtype)
         with one_thread(len(found)):
             for space, (part, place) in zip(self.space.spaces.values(), self.space.parts(x, found), strict=True):
-                v = space.horizontal_projection(space.from_coordinates(part))
-                place[...] = space.to_coordinates(v)
+                place[...] = space.horizontal_coordinates(part)
         return found
 
     def point(self, x: Vector | Precise, order: Order) -> Any | None:
