@@ -18,7 +18,7 @@ stacked factors gives the same quantities, again without forming a Gram matrix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -72,6 +72,31 @@ class BalancedGauge:
         if self.relaxed:
             return G, H
         return (G if self.accurate[0] else _orthonormalised(G)), (H if self.accurate[1] else _orthonormalised(H))
+
+    def blocks(self, part: slice) -> BalancedGauge:
+        """That of some blocks, counted through all leading dimensions.
+
+        Examples
+        --------
+        >>> balance(np.ones((2, 3, 4, 1)), np.ones((2, 3, 5, 1))).blocks(slice(0, 4)).sigma.shape
+        (4, 1)
+        """
+
+        def of(array: Array, trailing: int = 2) -> Array:
+            return array.reshape(-1, *array.shape[array.ndim - trailing :])[part]
+
+        gauge = replace(
+            self,
+            sigma=of(self.sigma, 1),
+            root_G=of(self.root_G),
+            root_H=of(self.root_H),
+            white_G=of(self.white_G),
+            white_H=of(self.white_H),
+            triangular=(of(self.triangular[0]), of(self.triangular[1])),
+            factors=(of(self.factors[0]), of(self.factors[1])),
+        )
+        gauge.__dict__["columns"] = tuple(map(of, self.columns))
+        return gauge
 
     @cached_property
     def condition(self) -> Array:

@@ -39,7 +39,8 @@ With relaxation ε (App. H.2) S + εI and T + εI replace S and T in the metric:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +55,8 @@ from refgeo.pair import Pair, as_pair, each
 
 Matrices = tuple[Array, Array]
 """For G and for H, h×h."""
+_LARGE, _CACHED = 1 << 21, 1 << 17
+"""More numbers leave all caches; so few, and what is made of them, stay in that of a core."""
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -307,6 +310,32 @@ class PairTangentSpace(TangentSpace[Pair]):
     def _split(self, x: Array) -> Pair:
         return Pair.unchecked(*self._parts(x))
 
+    # A few blocks at a time: what is made of them in between stays in the processor's cache
+
+    @cached_property
+    def _groups(self) -> list[tuple[slice, PairTangentSpace]]:
+        """Of a large batch, with their tangent spaces."""
+        size, blocks = self.n_coordinates, math.prod(self.block_shape)
+        count = max(1, _CACHED // size) if blocks * size > _LARGE else blocks
+        parts = [slice(start, start + count) for start in range(0, blocks, count)] if count < blocks else []
+        point = each(_as_one_batch, self.point)
+        return [
+            (part, PairTangentSpace(self.metric, each(lambda F: F[part], point), self.gauge.blocks(part)))  # noqa: B023
+            for part in parts
+        ]
+
+    def _by_groups(self, function: Callable[..., Pair], *vectors: Pair) -> Pair:
+        """``function(space, *vectors)`` of all blocks."""
+        if not self._groups:
+            return function(self, *vectors)
+        flat = [each(_as_one_batch, v) for v in vectors]
+        whole = [np.empty(F.shape) for F in self.point]
+        for part, space in self._groups:
+            found = function(space, *(each(lambda F: F[part], v) for v in flat))  # noqa: B023
+            for target, F in zip(whole, found, strict=True):
+                _as_one_batch(target)[part] = F
+        return Pair.unchecked(*whole)
+
     # What h×h matrices do to them
 
     @property
@@ -374,23 +403,30 @@ class PairTangentSpace(TangentSpace[Pair]):
         ratio = self._powers.mT / self._powers
         return self._combined(*(ratio * part + part.mT for part in products))
 
-    def _half_sum(self, x: Pair, z: Pair, sign: float, back: Matrices) -> Pair:
-        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z."""
+    def _half_sum(self, x: Pair, z: Pair, sign: float, back: Matrices, *added: Pair) -> Pair:
+        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z; and what is
+        to be `added`.
+        """
         D_x = self._derivative(self._along(x))
         D_z = D_x if z is x else self._derivative(self._along(z))
         # divided before it is multiplied, so that small factors cannot underflow
-        bends = self._bending([(one / self._powers).mT @ other for one, other in zip(x, z, strict=True)])
+        weighted = x if self.metric.s == 0.0 else each(np.divide, x, (self._powers, self._powers))
+        bends = self._bending([one.mT @ other for one, other in zip(weighted, z, strict=True)])
 
-        def part(x: Array, z: Array, Q: Array, D_x: Array, D_z: Array, bend: Array, back: Array) -> Array:
+        def part(
+            x: Array, z: Array, Q: Array, D_x: Array, D_z: Array, bend: Array, back: Array, *added: Array
+        ) -> Array:
             if z is x:
                 result = x @ (0.5 * (D_x + sign * D_z) @ back)
             else:
                 result = z @ (0.5 * D_x @ back)
                 result += x @ (0.5 * sign * D_z @ back)
             result -= Q @ (0.5 * sign * bend @ back)
+            for term in added:
+                result += term
             return result
 
-        return each(part, x, z, self._columns, D_x, D_z, bends, back)
+        return each(part, x, z, self._columns, D_x, D_z, bends, back, *added)
 
     @property
     def _identity(self) -> Matrices:
@@ -407,14 +443,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._flat(self._half_sum(self._split(x), self._split(e), -1.0, self._identity))
 
     def _exact(self, v: Pair, t: float) -> Pair:
-        if not self._is_invariant:
-            return exact_geodesic(self, v, t)
-        return self._out(Pair.unchecked(*(curve.end for curve in self._curves(t * v))))
-
-    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
-        if not self._is_invariant:
-            return super()._exact_gradient(v, e)
-        return self._out(each(lambda curve, y: curve.gradient(y), self._curves(v), self._falling(e)))
+        return self._invariant_geodesic(t * v) if self._is_invariant else exact_geodesic(self, v, t)
 
     @property
     def _is_invariant(self) -> bool:
@@ -585,8 +614,12 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(space.christoffel(rg.Pair([[1.0]], [[0.0]])).G.item(), 12)
         -0.5
         """
-        x = self._in(self._vector("a", a))
-        return self._half_sum(x, x if b is None else self._in(self._vector("b", b)), 1.0, self._C_inverse)
+        given = [self._vector("a", a)] if b is None else [self._vector("a", a), self._vector("b", b)]
+        return self._by_groups(PairTangentSpace._christoffel, *given)
+
+    def _christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
+        x = self._in(a)
+        return self._half_sum(x, x if b is None else self._in(b), 1.0, self._C_inverse)
 
     def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
         r"""The adjoint Γ(a, ·)* in the Euclidean pairing: :math:`⟨Γ(a,·)^* e, b⟩_F = ⟨e, Γ(a, b)⟩_F` for every b.
@@ -612,8 +645,43 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(space.christoffel_adjoint(rg.Pair([[1.0]], [[0.0]]), rg.Pair([[4.0]], [[0.0]])).G.item(), 12)
         -2.0
         """
-        x, falling = self._in(self._vector("a", a)), self._falling(self._vector("e", e))
-        return self._half_sum(x, falling, -1.0, _transposed(self._C))
+        return self._by_groups(PairTangentSpace._adjoint, self._vector("a", a), self._vector("e", e))
+
+    def _adjoint(self, a: Pair, e: Pair) -> Pair:
+        return self._half_sum(self._in(a), self._falling(e), -1.0, _transposed(self._C))
+
+    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
+        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v) (4/5), or without truncation.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> space = rg.MixedMetric().at(rg.Pair([[2.0]], [[3.0]]))
+        >>> space.geodesic(rg.Pair([[1.0]], [[1.5]]), order="exact").product.round(12)  # GH moves at constant speed
+        array([[12.]])
+        """
+        v, t, order = self._vector("v", v), number("t", t), order_of(order)
+        if order == 2:
+            return self._by_groups(lambda space, v: space._bent(v * t), v)
+        if order == "exact" and self._is_invariant:
+            return self._by_groups(lambda space, v: space._invariant_geodesic(v * t), v)
+        return super().geodesic(v, t, order)
+
+    def _bent(self, step: Pair) -> Pair:
+        """θ + ξ − ½Γ(ξ, ξ)."""
+        x = self._in(step)
+        return self._half_sum(x, x, 1.0, (-0.5 * self._C_inverse[0], -0.5 * self._C_inverse[1]), self.point, step)
+
+    def _invariant_geodesic(self, v: Pair) -> Pair:
+        return self._out(Pair.unchecked(*(curve.end for curve in self._curves(v))))
+
+    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
+        if not self._is_invariant:
+            return super()._exact_gradient(v, e)
+        return self._by_groups(PairTangentSpace._invariant_gradient, v, e)
+
+    def _invariant_gradient(self, v: Pair, e: Pair) -> Pair:
+        return self._out(each(lambda curve, y: curve.gradient(y), self._curves(v), self._falling(e)))
 
     # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
     # swallow every change of coordinates. Tall products are in the precision of x, small ones in double.
@@ -731,6 +799,10 @@ def _frames(gauge: BalancedGauge, s: float) -> tuple[Matrices, Matrices]:
     if s <= 0.5:
         return (whites[0] * power, whites[1] * power), ((roots[0] / power).mT, (roots[1] / power).mT)
     return (roots[1] / power, roots[0] / power), ((whites[1] * power).mT, (whites[0] * power).mT)
+
+
+def _as_one_batch(F: Array) -> Array:
+    return F.reshape(-1, *F.shape[-2:])
 
 
 def _transposed(matrices: Matrices) -> Matrices:
