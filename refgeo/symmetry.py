@@ -320,12 +320,7 @@ def scaling(block: str) -> Symmetry:
     >>> scaling("weight").act({"weight": np.array([1.0, -1.0])}, 1.0, np.log(2.0))["weight"]
     array([ 2., -2.])
     """
-    return Symmetry(
-        "scaling",
-        (block,),
-        lambda params, rng: rng.choice((-1.0, 1.0)),
-        lambda p, K, t: {block: p[block] * np.exp(t * K)},
-    )
+    return _multiplied("scaling", {block: (1.0, None)})
 
 
 def rescaling(first: str, second: str) -> Symmetry:
@@ -344,11 +339,7 @@ def rescaling(first: str, second: str) -> Symmetry:
     >>> rescaling("up", "down").act({"up": np.array([1.0]), "down": np.array([4.0])}, 1.0, np.log(2.0))
     {'up': array([2.]), 'down': array([2.])}
     """
-
-    def act(params: Named, K: float, t: float) -> dict[str, Any]:
-        return {first: params[first] * np.exp(t * K), second: params[second] / np.exp(t * K)}
-
-    return Symmetry("re-scaling", (first, second), lambda params, rng: rng.choice((-1.0, 1.0)), act)
+    return _multiplied("re-scaling", {first: (1.0, None), second: (-1.0, None)})
 
 
 def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str = "neuron re-scaling") -> Symmetry:
@@ -373,21 +364,26 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     >>> moved["up"].ravel(), moved["down"].ravel()
     (array([2. , 0.5]), array([0.5, 2. ]))
     """
-    (first, axis), *_ = incoming.items()
+    powers = {block: (1.0, axis) for block, axis in incoming.items()}
+    return _multiplied(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
+
+
+def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
+    """Blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if any."""
+    first, (_, axis) = next(iter(powers.items()))
 
     def generator(params: Named, rng: np.random.Generator) -> Array:
-        return np.asarray(rng.choice((-1.0, 1.0), np.shape(params[first])[axis]))
+        return np.asarray(rng.choice((-1.0, 1.0), () if axis is None else np.shape(params[first])[axis]))
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+    def act(params: Named, K: Any, t: float) -> dict[str, Any]:
         moved = {}
-        for blocks, sign in ((incoming, 1.0), (outgoing, -1.0)):
-            for block, along in blocks.items():
-                array = np.asarray(params[block])
-                shape = [-1 if k == along % array.ndim else 1 for k in range(array.ndim)]
-                moved[block] = array * np.exp(sign * t * K).reshape(shape)
+        for block, (sign, along) in powers.items():
+            array = np.asarray(params[block])
+            shape = [-1 if along is not None and k == along % array.ndim else 1 for k in range(array.ndim)]
+            moved[block] = array * np.exp(sign * t * np.asarray(K)).reshape(shape)
         return moved
 
-    return Symmetry(name, (*incoming, *outgoing), generator, act)
+    return Symmetry(name, tuple(powers), generator, act)
 
 
 def of_metric(metric: Metric[Any]) -> list[Symmetry]:
