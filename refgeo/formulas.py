@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import scipy  # whose modules load where they are used
+import scipy.linalg
 
 from refgeo.arguments import Array
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import conditioned_factor
+from helpers import conditioned_factor, documented
 
 import refgeo as rg
 
 RNG = np.random.default_rng(0)
 POINT = np.array([[1.5, -0.7, 2.0], [-3.0, 0.4, 1.1]])
+OWN = documented("symmetries.md", "row_scaling.py")
 METRICS = {
     "elementwise": rg.ElementwiseMetric(),
     "euclidean": rg.EuclideanMetric(),
     "translation": rg.TranslationMetric(),
     "scaling": rg.ScalingMetric(),
     "constant": rg.ConstantMetric(rg.ElementwiseMetric()),
+    "rows": OWN["RowScalingMetric"](),
 }
-CURVED = ("elementwise", "euclidean", "translation", "scaling")
+CURVED = ("elementwise", "euclidean", "translation", "scaling", "rows")
 # losses with the metric's symmetry, and their gradients
 LOSSES = {
     "elementwise": lambda w: (np.sum(np.sin(w)), np.cos(w)),
@@ -25,6 +27,7 @@ LOSSES = {
     "constant": lambda w: (np.sum(np.sin(w)), np.cos(w)),
     "translation": lambda w: (np.sum(np.sin(w - w.mean())), np.cos(w - w.mean()) - np.cos(w - w.mean()).mean()),
     "scaling": lambda w: _scale_invariant(w),
+    "rows": lambda w: _of_rows(w),
 }
 everything = pytest.mark.parametrize("name", METRICS)
 curved = pytest.mark.parametrize("name", CURVED)
@@ -35,6 +38,11 @@ def _scale_invariant(w):
     u = w / radius
     e = np.cos(u) / radius
     return np.sum(np.sin(u)), e - np.sum(e * u) * u
+
+
+def _of_rows(w):
+    losses, gradients = zip(*map(_scale_invariant, w), strict=True)
+    return sum(losses), np.array(gradients)
 
 
 def vector(seed):
@@ -104,7 +112,7 @@ def test_exact_geodesics_solve_the_geodesic_equation_at_constant_speed(name):
         acceleration = (-path[0] + 16 * path[1] - 30 * path[2] + 16 * path[3] - path[4]) / 12e-6
         assert np.allclose(acceleration, -at.christoffel(velocity), atol=1e-7)
         assert np.isclose(at.norm(velocity), space.norm(v), rtol=1e-9)
-    assert np.array_equal(space.geodesic(v, 0.0, "exact"), POINT)
+    assert np.allclose(space.geodesic(v, 0.0, "exact"), POINT, rtol=1e-15)
 
 
 @everything
@@ -145,10 +153,10 @@ def test_projection_is_idempotent_self_adjoint_and_complementary(name):
     assert np.allclose(space.horizontal_projection(part), part, rtol=1e-14, atol=1e-15)
     assert np.allclose(part + space.vertical_projection(a), a, rtol=1e-14)
     assert np.isclose(space.inner_product(part, b), space.inner_product(a, space.horizontal_projection(b)), rtol=1e-12)
-    vertical = {"translation": np.ones_like(POINT), "scaling": POINT}.get(name)
+    vertical = {"translation": np.ones_like(POINT), "scaling": POINT, "rows": [[2.0], [-3.0]] * POINT}.get(name)
     if vertical is not None:
         assert np.allclose(space.horizontal_projection(vertical), 0.0, atol=1e-15)
-        assert space.dim == POINT.size - 1
+        assert space.dim == POINT.size - (len(POINT) if name == "rows" else 1)
     else:
         assert np.array_equal(part, a)
         assert space.dim == POINT.size
@@ -217,6 +225,21 @@ def network(seed=0):
         {"heads": rg.MixedMetric(), "mlp": rg.ElementwiseMetric(), "bias": rg.TranslationMetric()}
     )
     return metric, point, rng
+
+
+def test_a_geometry_of_the_documentation_is_a_product_of_others():
+    metric = rg.ProductMetric({"0": rg.ScalingMetric(), "1": rg.ScalingMetric()})
+    product, space = metric.at(dict(zip("01", POINT, strict=True))), METRICS["rows"].at(POINT)
+    a, e = vector(1), vector(2)
+    rows_a, rows_e = (dict(zip("01", x, strict=True)) for x in (a, e))
+    for method, mine, theirs in (
+        ("christoffel", (a,), (rows_a,)),
+        ("riemannian_hessian", (e, e, a), (rows_e, rows_e, rows_a)),
+        ("geodesic", (0.3 * a, 2.0, "exact"), ({name: 0.3 * x for name, x in rows_a.items()}, 2.0, "exact")),
+        ("geodesic_gradient", (a, e, "exact"), (rows_a, rows_e, "exact")),
+    ):
+        found, expected = getattr(space, method)(*mine), getattr(product, method)(*theirs)
+        assert np.allclose(found, [expected["0"], expected["1"]], rtol=1e-8), method
 
 
 def test_product_sums_blocks_and_heads():

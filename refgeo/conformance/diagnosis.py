@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from refgeo import formulas
 from refgeo.conformance import places
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import Case
@@ -287,6 +286,7 @@ def inherits(value: Value, backend: Backend, failing: Sequence[Case], guilty: Se
 
 def _made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], raises_all: bool) -> Parts:
     """A geodesic of order 2, or a Hessian, made of other values: the backend's own where these are wrong."""
+    from refgeo import formulas  # which is slow to import
 
     def right(name: str, *vectors: Any) -> Parts:
         flat = [factor for pair in (case.point, *vectors) for factor in pair]
