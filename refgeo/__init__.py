@@ -1,7 +1,6 @@
 """refgeo: the exact CPU reference for symmetry-aware ("geodesic") sharpness.
 
-Only NumPy and SciPy are imported here; the conformance kit, the readers of networks and the helpers for
-tests load on first use.
+Everything loads on first use. The geometry and its searches need NumPy and SciPy only.
 """
 
 from __future__ import annotations
@@ -9,33 +8,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from refgeo.deferred import deferred
-from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
-from refgeo.metrics.elementwise import ElementwiseMetric
-from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
-from refgeo.metrics.pair import InterpolatedMetric, InvariantMetric, MixedMetric
-from refgeo.metrics.product import ProductMetric
-from refgeo.metrics.rotary import RotaryMetric
-from refgeo.metrics.scaling import ScalingMetric
-from refgeo.metrics.tangent_space import TangentSpace
-from refgeo.pair import Pair
-from refgeo.sharpness import (
-    AverageSharpness,
-    Progress,
-    SharpnessCurve,
-    SharpnessResult,
-    adaptive_sharpness,
-    average_case_sharpness,
-    check_gradient,
-    proposed_radius,
-    worst_case_sharpness,
-)
 
 if TYPE_CHECKING:
     from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, symmetry, testing, toy
     from refgeo.conformance import Report, check, read
     from refgeo.distance import Distance, quotient_distance
+    from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
     from refgeo.gradients import value_and_grad
+    from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
+    from refgeo.metrics.elementwise import ElementwiseMetric
+    from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
+    from refgeo.metrics.pair import InterpolatedMetric, InvariantMetric, MixedMetric
+    from refgeo.metrics.product import ProductMetric
+    from refgeo.metrics.rotary import RotaryMetric
+    from refgeo.metrics.scaling import ScalingMetric
+    from refgeo.metrics.tangent_space import TangentSpace
+    from refgeo.pair import Pair
+    from refgeo.sharpness import (
+        AverageSharpness,
+        Progress,
+        SharpnessCurve,
+        SharpnessResult,
+        adaptive_sharpness,
+        average_case_sharpness,
+        check_gradient,
+        proposed_radius,
+        worst_case_sharpness,
+    )
 
 __version__ = "0.1.0"
 
@@ -90,11 +89,36 @@ __getattr__, __dir__ = deferred(
         "toy",
     ),
     names={
+        "AverageSharpness": "sharpness",
+        "ConstantMetric": "metrics.ablations",
         "Distance": "distance",
-        "Report": "conformance.report",
-        "check": "conformance.run",
+        "ElementwiseMetric": "metrics.elementwise",
+        "EuclideanMetric": "metrics.euclidean",
+        "EuclideanNormMetric": "metrics.ablations",
+        "GeodesicAccuracyError": "errors",
+        "GeodesicIncompleteError": "errors",
+        "InterpolatedMetric": "metrics.pair",
+        "InvariantMetric": "metrics.pair",
+        "MixedMetric": "metrics.pair",
+        "Pair": "pair",
+        "ProductMetric": "metrics.product",
+        "Progress": "sharpness",
+        "RankDeficientError": "errors",
+        "Report": "conformance",
+        "RotaryMetric": "metrics.rotary",
+        "ScalingMetric": "metrics.scaling",
+        "SharpnessCurve": "sharpness",
+        "SharpnessResult": "sharpness",
+        "TangentSpace": "metrics.tangent_space",
+        "TranslationMetric": "metrics.euclidean",
+        "adaptive_sharpness": "sharpness",
+        "average_case_sharpness": "sharpness",
+        "check": "conformance",
+        "check_gradient": "sharpness",
+        "proposed_radius": "sharpness",
         "quotient_distance": "distance",
-        "read": "conformance.reading",
+        "read": "conformance",
         "value_and_grad": "gradients",
+        "worst_case_sharpness": "sharpness",
     },
 )  # fmt: skip

@@ -7,6 +7,7 @@ PROBE = """
 import sys
 before = set(sys.modules)
 import refgeo
+refgeo.Pair, refgeo.InvariantMetric, refgeo.ProductMetric, refgeo.worst_case_sharpness, refgeo.RankDeficientError
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(" ".join(sorted(top for top in tops if top not in sys.stdlib_module_names and not top.startswith("_"))))
 print(int(any(name.startswith(("refgeo.conformance", "refgeo.exact", "refgeo.networks", "scipy.integrate",

@@ -550,13 +550,13 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         resource.setrlimit(resource.RLIMIT_DATA, (most_memory, most_memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.argv[:] = ["refgeo"]
-    capture, coverage = Capture(owns_process=True), Coverage(spec)
-    coverage.of("import")
+    capture = Capture(owns_process=True)
     try:
-        host = Host(load(spec), functions, capture, coverage)
+        implementation = load(spec)
     except BackendError as error:
         line.send((BackendError.__name__, str(error)))
         return
+    host = Host(implementation, functions, capture, Coverage(spec))  # of calls: importing is slow under a tracer
     while True:  # plain data alone, which any copy of this module understands
         result, breaches = host.answer(Request(**line.recv()))
         line.send((type(result).__name__, str(result)) if isinstance(result, Exception) else (result, breaches))
