@@ -357,6 +357,19 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     assert rg.check(**network, cases=["encoder.layer.0"]).rows[0].points == 12
 
 
+def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
+    from refgeo.conformance import points
+    from refgeo.conformance.case import Case
+
+    monkeypatch.setattr(points, "_SLOW_TO_ENCLOSE", 700)
+    monkeypatch.setattr(Case, "sampled", property(lambda case: np.zeros(case.point.block_shape, dtype=bool)))
+    report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
+    row = report.rows[0]
+    assert report.passed
+    assert {one.case.rpartition("/")[2] for one in row.measurements if one.enclosed} == {"rows0-8"}
+    assert sum(not one.enclosed for one in row.measurements) == 12
+
+
 def test_points_are_not_kept_when_they_have_been_judged():
     """Those of a large network together need much memory."""
     import gc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,13 +21,15 @@ from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Lazy, Recipe, generated, lazy
 from refgeo.errors import about
 from refgeo.operations import VECTORS
-from refgeo.pair import Pair
+from refgeo.pair import Pair, each
 
 PROFILES = ("quick", "full", "fuzz")
 EXAMPLES = 300
 """How many points the profile fuzz tries by default."""
 _MOST_NUMBERS = 2_000_000
 """Of a network's point."""
+_SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
+"""(n + m)h² of a head; κ of its first rows, where all values are decisive."""
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
@@ -130,8 +133,9 @@ class Points:
         if layout is None:
             raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
         blocks = networks.read(self.source, layout, self.options.get("heads")).blocks
-        pairs = ((name, block) for name, block in blocks.items() if isinstance(block, Pair))
-        return {name: {"G": part.G, "H": part.H} for pair in pairs for name, part in _portions(*pair)}
+        pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
+        portions = itertools.chain(_first_rows(pairs), *(_portions(*pair) for pair in pairs.items()))
+        return {name: {"G": part.G, "H": part.H} for name, part in portions}
 
     def __str__(self) -> str:
         text = {
@@ -173,6 +177,15 @@ class Points:
 
 def _itself(case: Case) -> Case:
     return case
+
+
+def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
+    """Of the first head, if an enclosure would take long: of every value one is made at the first point."""
+    for name, block in itertools.islice(pairs.items(), 1):
+        n, m, h = block.sizes
+        first = each(lambda F, rows=2 * h + 1: F.reshape(-1, *F.shape[-2:])[0, :rows], block)
+        if (n + m) * h * h > _SLOW_TO_ENCLOSE and all(np.linalg.cond(F) < _WELL_CONDITIONED for F in first):
+            yield f"{name}/rows0-{2 * h}", first
 
 
 def _portions(name: str, block: Pair) -> Iterator[tuple[str, Pair]]:
