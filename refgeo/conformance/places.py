@@ -14,12 +14,14 @@ import numpy as np
 
 from refgeo.conformance.case import Case
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.recipes import Recipe
+from refgeo.conformance.recipes import Recipe, build
 from refgeo.operations import Operation
 
 _FRESH = 50
 """Draws of fresh cases begin here."""
 _BISECTIONS = 12
+_PLAINEST = 2
+"""Of so many failing cases what is nearby is tried."""
 _NOTHING = 1e-14
 """What is smaller is as good as zero."""
 
@@ -118,7 +120,11 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
     if len(passing) < 3 or not failing:
         return ""
     with np.errstate(all="ignore"):
-        wrong, right = ([(features(one, operation), one) for one in cases] for cases in (failing, passing))
+        more = _nearby(operation, failing, judge)
+        wrong, right = (
+            [(features(one, operation), one) for one in (*cases, *more[passes])]
+            for cases, passes in ((failing, False), (passing, True))
+        )
         for name in wrong[0][0]:
             if all(name in numbers for numbers, _ in wrong):
                 known = [(numbers[name], case) for numbers, case in right if name in numbers]
@@ -126,6 +132,22 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
                 if said:
                     return said
     return ""
+
+
+def _nearby(operation: Operation, failing: Sequence[Case], judge: Judge) -> dict[bool, list[Case]]:
+    """Fresh cases by their outcome, between the plainest failing ones and nothing special: with one of their oddities
+    less, or with one of their features alone. What separates these, too, is less likely to be there by accident.
+    """
+    found: dict[bool, list[Case]] = {False: [], True: []}
+    for case in sorted(failing, key=lambda one: one.oddity)[:_PLAINEST]:
+        usual, numbers = Recipe(), features(case, operation)
+        without = [replace(case.recipe, **{name: getattr(usual, name)}) for name in case.recipe.unusual]
+        alone = [change(usual, numbers[name]) for name, change in CHANGES.items() if name in numbers]
+        for recipe in map(_again, filter(lambda one: one.possible, [*without, *alone])):
+            passes = judge(recipe)
+            if passes is not None:
+                found[passes].append(build(recipe, case.metric, case.dtype, case.seed, case.relaxation))
+    return found
 
 
 Valued = list[tuple[float, Case]]
@@ -151,7 +173,18 @@ def _interval(name: str, wrong: Valued, right: Valued, judge: Judge) -> str:
         if judge(_again(inside.recipe)) is not False or judge(_again(outside.recipe)) is not True:
             return ""
         bounds.append(_bisected(name, sign * last, end, inside.recipe, whole, judge))
+    if name in CHANGES and not whole and not _is_filled(name, ends, wrong[0][1].recipe, judge):
+        return ""
     return _said(name, whole, bounds[0], bounds[1])
+
+
+def _is_filled(name: str, ends: Sequence[float], recipe: Recipe, judge: Judge) -> bool:
+    """Whether a number inside with few digits fails, too: times that are no dyadic numbers are no interval."""
+    middle = 0.5 * sum(ends)
+    if not middle:
+        return True
+    plain = math.copysign(2.0 ** round(math.log2(abs(middle))), middle)
+    return judge(_again(CHANGES[name](recipe, plain))) is not True
 
 
 def _again(recipe: Recipe) -> Recipe:
@@ -183,6 +216,8 @@ def _said(name: str, whole: bool, lower: Interval | None, upper: Interval | None
         return f"{bad:g}" if whole else short if short == f"{good:.1g}" else f"{good:.3g}"
 
     below, above = ("≤", "≥") if whole else ("<", ">")
+    if lower and upper and number(lower) == number(upper):
+        return ""
     if lower and upper:
         return f"{number(lower)} {below} {name} {below} {number(upper)}"
     if lower:
