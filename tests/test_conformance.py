@@ -617,6 +617,40 @@ def test_a_place_is_found_by_bisection():
     ]
 
 
+def _clipped(*a):
+    return tuple(np.clip(x, -1e8, 1e8) for x in formulas.christoffel(*a))
+
+
+def _nothing_of_little(metric, G, H, v_G, v_H):
+    parts = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    return tuple(0.0 * x for x in parts) if np.linalg.norm(v_G) + np.linalg.norm(v_H) < 1e-10 else parts
+
+
+def _square_of_one_object(metric, G, H, a_G, a_H, b_G, b_H):
+    parts = formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+    return tuple(0.5 * x for x in parts) if a_G is b_G else parts
+
+
+def _time_in_single(metric, G, H, v_G, v_H, t, order):
+    return formulas.geodesic(metric, G, H, v_G, v_H, float(np.float32(t)), order)
+
+
+@pytest.mark.parametrize(
+    ("check", "broken", "said"),
+    [
+        ("christoffel", _clipped, "wrong where the length of the first vector beside the point > "),
+        ("horizontal_projection", _nothing_of_little, "wrong where the length of the first vector beside the point < "),
+        ("christoffel", _square_of_one_object, ""),
+        ("geodesic_2", _time_in_single, ""),
+    ],
+)
+def test_a_place_is_named_only_where_nothing_nearby_refutes_it(check, broken, said):
+    """Few failing points are separated by much, by accident; one object, and times of many digits, by nothing."""
+    report = rg.check(backend(**{VALUES[check].operation.name: broken}), checks=[check], metrics=["inv"])
+    (row,) = report.failures
+    assert row.diagnosis.startswith(said or "no formula gives these numbers"), row.diagnosis
+
+
 def test_a_second_mistake_is_not_inherited():
     def christoffel(*a):
         return tuple(2 * x for x in formulas.christoffel(*a))
