@@ -641,7 +641,7 @@ def _time_in_single(metric, G, H, v_G, v_H, t, order):
         ("christoffel", _clipped, "wrong where the length of the first vector beside the point > "),
         ("horizontal_projection", _nothing_of_little, "wrong where the length of the first vector beside the point < "),
         ("christoffel", _square_of_one_object, ""),
-        ("geodesic_2", _time_in_single, ""),
+        ("geodesic_1", _time_in_single, ""),
     ],
 )
 def test_a_place_is_named_only_where_nothing_nearby_refutes_it(check, broken, said):
