@@ -97,8 +97,9 @@ class InvariantCurve:
 
     Examples
     --------
-    >>> curve = InvariantCurve(np.array([[1.0]]), np.array([[0.5]]))
-    >>> curve.end, curve.gradient(np.array([[1.0]]))
+    >>> one = np.array([[1.0]])
+    >>> curve = InvariantCurve(one, 0.5 * one)
+    >>> curve.end(one), curve.gradient(one, one)
     (array([[1.64872127]]), array([[1.64872127]]))
     """
 
@@ -106,15 +107,15 @@ class InvariantCurve:
         self.p, self.x = p, x
         self.B = B = p.mT @ x
         self.skew = B - B.mT
-        square = x.mT @ x
-        # bounds ‖x‖₂; Y comes as Y·speed, so that all blocks of the matrix have this size
-        speed = np.sqrt(np.max(np.sum(np.abs(square), axis=-1), axis=-1, initial=0.0))[..., None, None]
+        square, along = x.mT @ x, B.mT @ B
+        # ‖x‖₂ ≤ speed; Y comes as Y·speed, so that all blocks of the matrix have this size
+        speed, growth = _spectral_bound(square)[..., None, None], float(np.max(_spectral_bound(along), initial=0.0))
         self.speed = np.where(speed > 0.0, speed, 1.0)
-        self.W = (square - B.mT @ B) / self.speed
+        self.W = (square - along) / self.speed
         identity: Array = np.broadcast_to(np.eye(B.shape[-1]), B.shape)
-        longest = float(np.max(speed, initial=0.0))
-        self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), 3.0 * longest)
-        self.growth = _Exponential(lambda F: (F @ B.mT,), lambda F: (F @ B,), (identity,), longest)
+        size = 2.0 * growth + float(np.max(speed, initial=0.0))
+        self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), size)
+        self.growth = _Exponential(lambda F: (F @ B.mT,), lambda F: (F @ B,), (identity,), growth)
         U, Y = self.turn.end
         (self.F,), self.Y = self.growth.end, Y / self.speed
         self.V = U - B @ self.Y
@@ -125,15 +126,14 @@ class InvariantCurve:
     def _turned_back(self, U: Array, Y: Array) -> tuple[Array, Array]:
         return self.speed * Y - self.skew @ U, -(self.W @ U)
 
-    @property
-    def end(self) -> Array:
-        """Shape ``(..., n, h)``."""
-        moved: Array = self.p @ (self.V @ self.F)
-        moved += self.x @ (self.Y @ self.F)
+    def end(self, back: Array) -> Array:
+        """Times `back`, an h×h matrix."""
+        moved: Array = self.p @ (self.V @ self.F @ back)
+        moved += self.x @ (self.Y @ self.F @ back)
         return moved
 
-    def gradient(self, e: Array) -> Array:
-        """Of ⟨e, end⟩ with respect to x: the chain rule, backwards through `end` and `__init__`."""
+    def gradient(self, e: Array, back: Array) -> Array:
+        """Of ⟨e, end⟩ with respect to x, times `back`: the chain rule, backwards through `end` and `__init__`."""
         along_p, along_x = self.p.mT @ e, self.x.mT @ e
         to_V, to_Y = along_p @ self.F.mT, along_x @ self.F.mT
         to_B = -to_V @ self.Y.mT
@@ -147,10 +147,15 @@ class InvariantCurve:
             to_W -= U_back @ Y.mT
         to_W = (to_W + to_W.mT) / self.speed
         to_B += to_skew - to_skew.mT - self.B @ to_W
-        result: Array = e @ (self.Y @ self.F).mT
-        result += self.x @ to_W
-        result += self.p @ to_B
+        result: Array = e @ ((self.Y @ self.F).mT @ back)
+        result += self.x @ (to_W @ back)
+        result += self.p @ (to_B @ back)
         return result
+
+
+def _spectral_bound(gram: Array) -> Array:
+    """A bound for ‖M‖₂ from MᵀM."""
+    return np.asarray(np.sqrt(np.max(np.sum(np.abs(gram), axis=-1), axis=-1, initial=0.0)))
 
 
 class _Exponential:
@@ -173,14 +178,14 @@ class _Exponential:
         while last > 2.0**-56:
             self.degree += 1
             last *= step / self.degree
-        self.starts: list[tuple[Array, ...]] = []
+        self.terms: list[list[tuple[Array, ...]]] = []
         self.end = start
         for _ in range(self.substeps):
-            self.starts.append(self.end)
-            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self._terms(self.end), strict=True))
+            self.terms.append(self._terms(self.end))
+            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self.terms[-1], strict=True))
 
     def _terms(self, start: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-        """The terms of one substep; recomputed rather than kept."""
+        """The terms of one substep."""
         terms = [start]
         for j in range(1, self.degree + 1):
             terms.append(tuple(part / (j * self.substeps) for part in self.apply(*terms[-1])))
@@ -189,8 +194,8 @@ class _Exponential:
     def pairs(self, *falling: Array) -> Iterator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
         """K̄_j/(jk) and K_{j−1}, for the gradient `falling` with respect to the end."""
         passed = falling
-        for start in reversed(self.starts):
-            back, terms = passed, self._terms(start)
+        for terms in reversed(self.terms):
+            back = passed
             for j in range(self.degree, 0, -1):
                 scaled = tuple(part / (j * self.substeps) for part in back)
                 yield scaled, terms[j - 1]

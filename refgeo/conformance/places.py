@@ -22,6 +22,8 @@ _FRESH = 50
 _BISECTIONS = 12
 _PLAINEST = 2
 """Of so many failing cases what is nearby is tried."""
+_CHANCE = 1e-3
+"""A feature that cannot be changed alone is believed where cases are so unlikely to be separated by accident."""
 _NOTHING = 1e-14
 """What is smaller is as good as zero."""
 
@@ -125,8 +127,10 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
             [(features(one, operation), one) for one in (*cases, *more[passes])]
             for cases, passes in ((failing, False), (passing, True))
         )
+        # of all orders of the cases along a feature that means nothing, the share in which no passing one is in between
+        chance = (len(right) + 1) / math.comb(len(right) + len(wrong), len(wrong))
         for name in wrong[0][0]:
-            if all(name in numbers for numbers, _ in wrong):
+            if all(name in numbers for numbers, _ in wrong) and (name in CHANGES or chance < _CHANCE):
                 known = [(numbers[name], case) for numbers, case in right if name in numbers]
                 said = _interval(name, [(numbers[name], case) for numbers, case in wrong], known, judge)
                 if said:
@@ -136,14 +140,15 @@ def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case]
 
 def _nearby(operation: Operation, failing: Sequence[Case], judge: Judge) -> dict[bool, list[Case]]:
     """Fresh cases by their outcome, between the plainest failing ones and nothing special: with one of their oddities
-    less, or with one of their features alone. What separates these, too, is less likely to be there by accident.
+    less, with one oddity alone, with one feature alone. What separates these, too, is less likely to do so by accident.
     """
     found: dict[bool, list[Case]] = {False: [], True: []}
     for case in sorted(failing, key=lambda one: one.oddity)[:_PLAINEST]:
-        usual, numbers = Recipe(), features(case, operation)
-        without = [replace(case.recipe, **{name: getattr(usual, name)}) for name in case.recipe.unusual]
-        alone = [change(usual, numbers[name]) for name, change in CHANGES.items() if name in numbers]
-        for recipe in map(_again, filter(lambda one: one.possible, [*without, *alone])):
+        odd, numbers = {name: getattr(case.recipe, name) for name in case.recipe.unusual}, features(case, operation)
+        without = [replace(case.recipe, **{name: getattr(Recipe(), name)}) for name in odd]
+        with_one = [replace(plain, **{name: x}) for plain in usual() for name, x in odd.items()]
+        alone = [change(Recipe(), numbers[name]) for name, change in CHANGES.items() if name in numbers]
+        for recipe in map(_again, filter(lambda one: one.possible, dict.fromkeys([*without, *with_one, *alone]))):
             passes = judge(recipe)
             if passes is not None:
                 found[passes].append(build(recipe, case.metric, case.dtype, case.seed, case.relaxation))

@@ -673,7 +673,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._half_sum(x, x, 1.0, (-0.5 * self._C_inverse[0], -0.5 * self._C_inverse[1]), self.point, step)
 
     def _invariant_geodesic(self, v: Pair) -> Pair:
-        return self._out(Pair.unchecked(*(curve.end for curve in self._curves(v))))
+        return each(InvariantCurve.end, self._curves(v), self._C_inverse)
 
     def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
         if not self._is_invariant:
@@ -681,7 +681,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._by_groups(PairTangentSpace._invariant_gradient, v, e)
 
     def _invariant_gradient(self, v: Pair, e: Pair) -> Pair:
-        return self._out(each(lambda curve, y: curve.gradient(y), self._curves(v), self._falling(e)))
+        return each(InvariantCurve.gradient, self._curves(v), self._falling(e), self._C_inverse)
 
     # The fast way for optimisers: a second-order step is xA + QB and its gradient eA + QB + xC, with h×h matrices that
     # swallow every change of coordinates. Tall products are in the precision of x, small ones in double.
