@@ -173,9 +173,10 @@ def _loop(backend):
             extra = [a for a in arguments if not isinstance(a, np.ndarray)]
             leading = arrays[0].shape[:-2]
             results = [function(metric, *(a[block] for a in arrays), *extra) for block in np.ndindex(leading)]
-            if isinstance(results[0], tuple):
-                return tuple(np.array(x).reshape(*leading, *x[0].shape) for x in zip(*results, strict=True))
-            return np.array(results).reshape(leading)
+            if function.__name__ == "inner_product":
+                return np.array(results).reshape(leading)
+            parts = zip(*results, strict=True) if results else ((), ())
+            return tuple(np.array(x).reshape(a.shape) for x, a in zip(parts, arrays[:2], strict=True))
 
         return call
 
@@ -334,9 +335,10 @@ def _in_threads(backend):
             leading = arrays[0].shape[:-2]
             blocks = list(np.ndindex(leading))
             results = list(pool.map(lambda block: function(metric, *(a[block] for a in arrays), *extra), blocks))
-            if isinstance(results[0], tuple):
-                return tuple(np.array(x).reshape(*leading, *x[0].shape) for x in zip(*results, strict=True))
-            return np.array(results).reshape(leading)
+            if function.__name__ == "inner_product":
+                return np.array(results).reshape(leading)
+            parts = zip(*results, strict=True) if results else ((), ())
+            return tuple(np.array(x).reshape(a.shape) for x, a in zip(parts, arrays[:2], strict=True))
 
         return call
 
