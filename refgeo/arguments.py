@@ -14,6 +14,8 @@ from refgeo.errors import NotFiniteError
 Array = npt.NDArray[np.floating[Any]]
 """Real arrays; float64 wherever refgeo makes them."""
 Order = Literal[1, 2, "exact"]
+ENDS = {"inv": 0.0, "mix": 1.0}
+"""The paper's two metrics, as the ends of the family S⁻¹ #ₛ T."""
 _FEW = 20
 """Up to this many choices are listed."""
 

@@ -61,13 +61,12 @@ import numpy as np
 import scipy  # whose modules load where they are used
 from flint import acb_mat, arb, arb_mat
 
-from refgeo.arguments import Array, number, one_of, order_of
+from refgeo.arguments import ENDS, Array, number, one_of, order_of
 from refgeo.exact_flow import NARROW as FLOW_NARROW
 from refgeo.exact_flow import FlowError, flow, identity
 from refgeo.pair import Pair
 
 INITIAL_BITS = 128
-_ENDS = {"inv": 0.0, "mix": 1.0}
 MAXIMUM_BITS = 3072
 NARROW = 2.0**-80
 """A ball is narrow enough when its radius is at most this fraction of the largest entry it is judged beside."""
@@ -144,7 +143,7 @@ class ExactTangentSpace:
         self, metric: str | float, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS
     ) -> None:
         if isinstance(metric, str):
-            metric = _ENDS[one_of("metric", metric, _ENDS)]
+            metric = ENDS[one_of("metric", metric, ENDS)]
         point = Pair(G, H)
         if point.block_shape:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 
-from refgeo.arguments import Array
+from refgeo.arguments import ENDS, Array
 
 
 def inner_product(
@@ -176,7 +176,7 @@ def geodesic(
 
 
 def _is_inv(metric: str) -> bool:
-    if metric not in ("inv", "mix"):
+    if metric not in ENDS:
         raise NotImplementedError(f'metric: expected "inv" or "mix", got {metric!r}')
     return metric == "inv"
 

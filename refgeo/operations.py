@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from refgeo.arguments import Array
+from refgeo.arguments import ENDS, Array
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.metrics.pair import PairTangentSpace
 from refgeo.pair import Pair
@@ -217,7 +217,7 @@ class Value:
         >>> VALUES["riemannian_gradient"].statement_of("s=0.5")
         '(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ, M_H = T⁻¹(TS)ˢ'
         """
-        return self.between if self.between and metric not in ("inv", "mix") else self.statement
+        return self.between if self.between and metric not in ENDS else self.statement
 
     def extra(self, t: float) -> tuple[Any, ...]:
         """The arguments after the vectors.

@@ -47,7 +47,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, Order, number, order_of
+from refgeo.arguments import ENDS, Array, Order, number, order_of
 from refgeo.balanced import BalancedGauge, balance
 from refgeo.geodesics import InvariantCurve, exact_geodesic
 from refgeo.metrics.tangent_space import Metric, TangentSpace
@@ -103,7 +103,7 @@ class InterpolatedMetric(Metric[Pair]):
     def __init__(self, s: float, relaxation: float = 0.0) -> None:
         self.s = number("s", s, "0 is inv, 1 is mix", least=0.0, most=1.0)
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
-        self.name = {0.0: "inv", 1.0: "mix"}.get(self.s, f"s={self.s:g}")
+        self.name = next((name for name, end in ENDS.items() if end == self.s), f"s={self.s:g}")
 
     def __repr__(self) -> str:
         s = f"{self.s:g}, " if type(self) is InterpolatedMetric else ""
@@ -159,7 +159,7 @@ class InvariantMetric(InterpolatedMetric):
     """
 
     def __init__(self, relaxation: float = 0.0) -> None:
-        super().__init__(0.0, relaxation)
+        super().__init__(ENDS["inv"], relaxation)
 
 
 class MixedMetric(InterpolatedMetric):
@@ -184,7 +184,7 @@ class MixedMetric(InterpolatedMetric):
     """
 
     def __init__(self, relaxation: float = 0.0) -> None:
-        super().__init__(1.0, relaxation)
+        super().__init__(ENDS["mix"], relaxation)
 
 
 PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": InvariantMetric, "mix": MixedMetric}
