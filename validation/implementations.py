@@ -164,6 +164,14 @@ def _dense_projection(metric, G, H, v_G, v_H):
     return v_G + G @ L, v_H - H @ T(L)
 
 
+def _joined(function, results, arrays):
+    """What a function gives for every block, of which there can be none."""
+    if function.__name__ == "inner_product":
+        return np.array(results, arrays[0].dtype).reshape(arrays[0].shape[:-2])
+    parts = zip(*results, strict=True) if results else ((), ())
+    return tuple(np.array(x, a.dtype).reshape(a.shape) for x, a in zip(parts, arrays[:2], strict=True))
+
+
 def _loop(backend):
     """One block at a time."""
 
@@ -171,12 +179,9 @@ def _loop(backend):
         def call(metric, *arguments):
             arrays = [a for a in arguments if isinstance(a, np.ndarray)]
             extra = [a for a in arguments if not isinstance(a, np.ndarray)]
-            leading = arrays[0].shape[:-2]
-            results = [function(metric, *(a[block] for a in arrays), *extra) for block in np.ndindex(leading)]
-            if function.__name__ == "inner_product":
-                return np.array(results).reshape(leading)
-            parts = zip(*results, strict=True) if results else ((), ())
-            return tuple(np.array(x).reshape(a.shape) for x, a in zip(parts, arrays[:2], strict=True))
+            blocks = np.ndindex(arrays[0].shape[:-2])
+            results = [function(metric, *(a[block] for a in arrays), *extra) for block in blocks]
+            return _joined(function, results, arrays)
 
         return call
 
@@ -332,13 +337,9 @@ def _in_threads(backend):
         def call(metric, *arguments):
             arrays = [a for a in arguments if isinstance(a, np.ndarray)]
             extra = [a for a in arguments if not isinstance(a, np.ndarray)]
-            leading = arrays[0].shape[:-2]
-            blocks = list(np.ndindex(leading))
+            blocks = list(np.ndindex(arrays[0].shape[:-2]))
             results = list(pool.map(lambda block: function(metric, *(a[block] for a in arrays), *extra), blocks))
-            if function.__name__ == "inner_product":
-                return np.array(results).reshape(leading)
-            parts = zip(*results, strict=True) if results else ((), ())
-            return tuple(np.array(x).reshape(a.shape) for x, a in zip(parts, arrays[:2], strict=True))
+            return _joined(function, results, arrays)
 
         return call
 
@@ -359,16 +360,9 @@ def _in_python_lists():
 
     def blockwise(function):
         def call(metric, *arrays):
-            blocks = [
-                function(metric, *(x[block].tolist() for x in arrays)) for block in np.ndindex(arrays[0].shape[:-2])
-            ]
-            leading = arrays[0].shape[:-2]
-            if isinstance(blocks[0], tuple):
-                return tuple(
-                    np.array(x, dtype=arrays[0].dtype).reshape(*leading, *np.shape(x[0]))
-                    for x in zip(*blocks, strict=True)
-                )
-            return np.array(blocks, dtype=arrays[0].dtype).reshape(leading)
+            blocks = np.ndindex(arrays[0].shape[:-2])
+            results = [function(metric, *(x[block].tolist() for x in arrays)) for block in blocks]
+            return _joined(function, results, arrays)
 
         return call
 
