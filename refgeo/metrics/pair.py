@@ -344,11 +344,8 @@ class PairTangentSpace(TangentSpace[Pair]):
 
     @cached_property
     def _in_single(self) -> tuple[Pair, tuple[Array, Array]]:
-        Q_G, Q_H = self._columns
-        return each(lambda factor: factor.astype(np.float32), self.point), (
-            Q_G.astype(np.float32),
-            Q_H.astype(np.float32),
-        )
+        point, columns = (each(lambda F: F.astype(np.float32), pair) for pair in (self.point, self._columns))
+        return point, (columns.G, columns.H)
 
     def _tall(self, dtype: Any) -> tuple[Pair, tuple[Array, Array]]:
         """The point and Q in a precision."""
