@@ -21,7 +21,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from refgeo.arguments import Array, integer, number, one_of
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry, Objective
+from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation
 from refgeo.threads import one_thread
 
@@ -84,24 +84,23 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         step: float | None = None,
     ) -> None:
         one_of("precision", precision, ("float64", "float32"))
-        self._geometry = Geometry(params, metric)
-        self._objective = Objective(value_and_grad, self._geometry, 2, 2)
+        self._space = ParameterSpace(params, metric)
+        self._objective = Objective(value_and_grad, self._space, 2, 2)
         self._product = hessian_vector_product
         self.gradient: Array = self._objective.gradient_at_origin
-        space = self._geometry.space
-        n = space.n_coordinates
+        n = self._space.tangent.n_coordinates
         super().__init__(np.dtype(np.float64), (n, n))
         if step is None:
-            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._geometry.size or 1.0)
+            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._space.size or 1.0)
         self.step = number("step", step, "a length in the metric", above=0.0)
         if self._product is not None:
             _, grads = checked_evaluation(value_and_grad(params))
-            self._egrad = self._geometry.gradients(grads, np.float64)
+            self._egrad = self._space.gradients(grads, np.float64)
 
     @property
     def has_vertical(self) -> bool:
         """Whether there are vertical directions, in which it is zero."""
-        return bool(self._geometry.space.dim < self.shape[0])
+        return bool(self._space.tangent.dim < self.shape[0])
 
     @property
     def resolution(self) -> float:
@@ -110,11 +109,11 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
 
     def horizontal(self, x: npt.ArrayLike) -> Array:
         """The horizontal part of coordinates."""
-        return self._geometry.horizontal(np.asarray(x, dtype=np.float64))
+        return self._space.horizontal(np.asarray(x, dtype=np.float64))
 
     def tangent_vector(self, x: npt.ArrayLike) -> Any:
         """Coordinates, of an eigenvector for example, as a tangent vector of the type of the parameters."""
-        return self._geometry.tangent_vector(np.asarray(x, dtype=np.float64))
+        return self._space.tangent_vector(np.asarray(x, dtype=np.float64))
 
     def error(self, rng: np.random.Generator | int | None = 0) -> float:
         """How far products with a random unit vector are apart for the steps h and 2h, relative: of the order of the
@@ -130,12 +129,12 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         x = self.horizontal(np.ravel(x))
         if self._product is None:
             return self._difference(x, self.step)
-        geometry = self._geometry
-        v = geometry.tangent_vector(x)
-        w = geometry.gradients(self._product(geometry.parameters.given, v), np.float64)
+        space = self._space
+        v = space.tangent_vector(x)
+        w = space.gradients(self._product(space.parameters.given, v), np.float64)
         with one_thread(len(x)):
-            blocks = geometry.space.from_coordinates(x)
-            return geometry.space.to_coordinates(geometry.space.riemannian_hessian(self._egrad, w, blocks))
+            blocks = space.tangent.from_coordinates(x)
+            return space.tangent.to_coordinates(space.tangent.riemannian_hessian(self._egrad, w, blocks))
 
     def _adjoint(self) -> RiemannianHessian:
         return self
@@ -221,8 +220,8 @@ def eigenvalues(
     if not isinstance(hessian, RiemannianHessian):
         raise TypeError(f"hessian: expected a RiemannianHessian, got {type(hessian).__name__}")
     n = hessian.shape[0]
-    if integer("k", k) > hessian._geometry.space.dim:
-        raise ValueError(f"k: expected at most the dimension of the quotient, {hessian._geometry.space.dim}, got {k}")
+    if integer("k", k) > hessian._space.tangent.dim:
+        raise ValueError(f"k: expected at most the dimension of the quotient, {hessian._space.tangent.dim}, got {k}")
     sign = 1.0 if which == "largest" else -1.0
     if n <= max(_SMALL, 3 * k):
         values, vectors = _whole(hessian, sign)

@@ -8,6 +8,7 @@ import json
 import math
 import threading
 import time
+import traceback
 import tracemalloc
 
 import numpy as np
@@ -1465,3 +1466,43 @@ def test_a_result_is_printed_with_its_advice():
     assert "ρ = 1: ρ is too large: in one block the second-order term" in str(curve)
     assert "proposed_radius" in str(curve[1])
     assert "ρ = 0.0001" not in str(curve)
+
+
+def test_adaptive_sharpness_is_that_of_relative_steps():
+    """Without any metric: a search in u, with L(θ + θ ⊙ u) written out."""
+    rng = np.random.default_rng(3)
+    G, H, w = rng.standard_normal((4, 2)), rng.standard_normal((3, 2)), rng.standard_normal(5)
+    w[2] = 0.0
+
+    def loss(p):
+        R, tanh = p["qk"].product - 1.0, np.tanh(p["w"])
+        grads = {"qk": rg.Pair(R @ p["qk"].H, R.T @ p["qk"].G), "w": 3 * tanh**2 * (1 - tanh**2)}
+        return float(0.5 * np.sum(R**2) + np.sum(tanh**3)), grads
+
+    theta = np.concatenate([G.ravel(), H.ravel(), w])
+
+    def of_steps(u):
+        moved = theta * (1.0 + u)
+        value, grads = loss({"qk": rg.Pair(moved[:8].reshape(4, 2), moved[8:14].reshape(3, 2)), "w": moved[14:]})
+        return value, theta * np.concatenate([x.ravel() for x in (*grads["qk"], grads["w"])])
+
+    for method in ("model_steps", "auto_pgd"):
+        found = rg.adaptive_sharpness(loss, {"qk": rg.Pair(G, H), "w": w}, [0.1, 1.0], method=method)
+        expected = rg.worst_case_sharpness(of_steps, np.zeros(19), rg.EuclideanMetric(), [0.1, 1.0], method=method)
+        assert np.allclose(found.values, expected.values, rtol=1e-12, atol=0.0)
+        for one, other in zip(found, expected, strict=True):
+            delta = np.concatenate([x.ravel() for x in (*one.maximizer["qk"], one.maximizer["w"])])
+            assert np.allclose(delta, theta * other.maximizer, rtol=0.0, atol=1e-6)  # residuals are 1e-8
+
+
+def test_few_calls_lie_between_a_search_and_the_loss():
+    depths = []
+
+    def loss(w):
+        frames = [frame.name for frame in traceback.extract_stack()]
+        if "run" in frames:  # of the search, not of the check before it
+            depths.append(len(frames) - 1 - frames.index("worst_case_sharpness") - 1)
+        return float(w @ w), 2 * w
+
+    rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert max(depths) <= 12

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.sharpness.vectors import Combination, Vector, is_zero, norm
+from refgeo.sharpness.objective import Objective
+from refgeo.sharpness.vectors import Combination, Span, Vector, is_zero, norm
 
-Evaluation = tuple[float, Any]
-"""The value, and the gradient as a `Vector`."""
 Watch = Callable[[int, float, float, float], bool]
+"""Is told of every evaluation: iteration, value, best value, step size; says whether to stop."""
 
 MOMENTUM = 0.75
 IMPROVING = 0.75
@@ -27,6 +27,8 @@ NEGLIGIBLE = 1e-6
 """Share of the first step's value below which the gradient is rounding, and its direction means nothing."""
 STATIONARY = 0.01
 """Residual at which a run counts as converged."""
+_TRIES = 20
+"""Of a random start, each half as far as the one before, until there is a value."""
 
 
 def _with_momentum(z: Any, x: Any, previous: Any) -> Any:
@@ -77,7 +79,7 @@ class Box:
 
     radius: float
 
-    def step(self, x: Array, previous: Array | None, gradient: Array, size: float) -> Array:
+    def step(self, x: Any, previous: Any, gradient: Any, size: float) -> Any:
         """P(x + ¾(z − x) + ¼(x − x⁻)) with z = P(x + size · sign g)."""
         z = self._clipped(x + size * np.sign(gradient))
         return z if previous is None else self._clipped(_with_momentum(z, x, previous))
@@ -85,12 +87,12 @@ class Box:
     def _clipped(self, x: Array) -> Array:
         return np.clip(x, -self.radius, self.radius)
 
-    def residual(self, x: Array, gradient: Array) -> float:
+    def residual(self, x: Any, gradient: Any) -> float:
         """How much of the linear gain over the box is left: gᵀ(ρ sign g − x) / (ρ‖g‖₁), square root."""
         total = float(np.abs(gradient).sum()) * self.radius
         return math.sqrt(max(1.0 - float(gradient @ x) / total, 0.0)) if total > 0.0 else 0.0
 
-    def linear_gain(self, gradient: Array) -> float:
+    def linear_gain(self, gradient: Any) -> float:
         """ρ‖g‖₁."""
         return self.radius * float(np.abs(gradient).sum())
 
@@ -111,7 +113,7 @@ direction.
 
 @dataclass(frozen=True)
 class Run:
-    """What one start of `maximise` found.
+    """What one start found.
 
     Attributes
     ----------
@@ -123,6 +125,8 @@ class Run:
         The step size η that led there.
     residual : float
         See `Ball.residual`, at x.
+    n_evaluations, n_rejected : int
+        With those of starts that were given up.
     """
 
     value: float
@@ -130,6 +134,8 @@ class Run:
     values: Array
     steps: Array
     residual: float
+    n_evaluations: int
+    n_rejected: int
 
 
 def checkpoints(n_iter: int) -> list[int]:
@@ -147,27 +153,92 @@ def checkpoints(n_iter: int) -> list[int]:
 
 
 class AutoPGD:
-    """The state of one run of Alg. 1: the current iterate, the one before, and the best.
+    """Alg. 1 from one start: the current iterate, the one before, and the best.
+
+    Where the ball is round, vectors are combinations of a few that are kept, else arrays. A step to where there is no
+    value is undone, and the next one is half as long.
 
     Parameters
     ----------
-    evaluate : callable
-        Value and gradient; −inf where there is no value. Such a step is undone and the next one is half as long.
+    objective : Objective
     ball : Ball
-    start : array or Combination
-    at_start : tuple
-        Value and gradient at the start.
+    most : int
+        So many vectors are kept at most.
+    watch : callable
     """
 
-    def __init__(self, evaluate: Callable[[Any], Evaluation], ball: Any, start: Vector, at_start: Evaluation) -> None:
-        self.evaluate, self.ball = evaluate, ball
-        self.size = self.tried = 2.0 * ball.radius
-        self.value, self.gradient = at_start
-        self.x = self.best = start
+    def __init__(self, objective: Objective, ball: Ball, most: int, watch: Watch) -> None:
+        self.objective, self.ball, self.most, self.watch = objective, ball, most, watch
+        self.n_evaluations = self.n_rejected = 0
+        self.start_at_centre()
+
+    def start_at_centre(self) -> None:
+        """With nothing that was found before."""
+        objective, gradient = self.objective, self.objective.gradient_at_origin
+        is_round = isinstance(self.ball, RoundBall)
+        self.span = Span(len(objective.origin), objective.kept, objective.dtype, self.most) if is_round else None
+        self.centre: Vector = objective.origin if self.span is None else self.span.zero()
+        self.slope: Vector = gradient if self.span is None else self.span.add(gradient, own=False)
+        self._start(self.centre, 0.0, self.slope)
+
+    def _start(self, x: Any, value: float, gradient: Any) -> None:
+        self.size = self.tried = 2.0 * self.ball.radius
+        self.x = self.best = x
+        self.value = self.best_value = value
+        self.gradient = self.best_gradient = gradient
         self.previous: Vector | None = None
-        self.best_value, self.best_gradient = at_start
         self.improved = self.since = 0
-        self.last = (self.size, self.best_value)
+        self.last = (self.size, value)
+
+    def start_at(self, x: Array, tries: int = _TRIES) -> None:
+        """From x, or from half as far and so on until there is a value; else from the centre."""
+        self.start_at_centre()
+        moved = self.put(x)
+        for _ in range(0 if is_zero(moved) else tries):
+            value, gradient = self.evaluate(moved)
+            self.watch(0, value, value, 0.0)
+            if value > -math.inf:
+                self._start(moved, value, gradient)
+                return
+            moved = 0.5 * moved
+
+    def put(self, x: Array) -> Any:
+        """An array as a vector of this search."""
+        return x if self.span is None else self.span.add(x)
+
+    def evaluate(self, x: Any) -> tuple[float, Any]:
+        """Value, −inf where there is none, and gradient."""
+        value, gradient = self.objective(x)
+        self.n_evaluations += 1
+        self.n_rejected += value == -math.inf
+        return value, gradient if value == -math.inf else self.put(gradient)
+
+    def run(self, n_iter: int, give_up: bool = False) -> Run | None:
+        """To the end. With `give_up`, None if the gradient at the start turns out to be negligible beside the
+        curvature: it is rounding then, and another start is better.
+        """
+        halvings = set(checkpoints(n_iter))
+        slope, values, steps = self.gradient, [self.value], [0.0]
+        for iteration in range(1, n_iter + 1):
+            if is_zero(self.gradient):
+                break  # nothing to follow: a stationary point, or a function that is constant
+            values.append(self.move(iteration, n_iter))
+            steps.append(self.tried)
+            if iteration in halvings:
+                self.check()
+            if self.watch(iteration, values[-1], self.best_value, self.tried):
+                break
+            is_first = give_up and iteration == 1 and math.isfinite(values[1])
+            if is_first and self.ball.linear_gain(slope) <= NEGLIGIBLE * abs(values[1]):
+                return None
+        return self.found(np.array(values), np.array(steps))
+
+    def found(self, values: Array, steps: Array) -> Run:
+        """The best point; without any value its residual is not known."""
+        known = len(values) == 1 or np.isfinite(values[1:]).any()
+        residual = float(self.ball.residual(self.best, self.best_gradient)) if known else math.inf
+        best = np.asarray(self.best)
+        return Run(self.best_value, best, values, steps, residual, self.n_evaluations, self.n_rejected)
 
     def move(self, iteration: int, n_iter: int) -> float:
         """One evaluation; its value."""
@@ -176,7 +247,7 @@ class AutoPGD:
     def advance(self) -> float:
         """A gradient step with momentum."""
         before = self.value
-        value = self.evaluated(self.ball.step(self.x, self.previous, self.gradient, self.size))
+        value = self.go_to(self.ball.step(self.x, self.previous, self.gradient, self.size))
         self.since += 1
         if value > -math.inf:
             self.improved += value > before
@@ -192,10 +263,10 @@ class AutoPGD:
 
     def make_room(self, candidate: Vector) -> None:
         """Forget the vectors that are not needed any more, where there is no room for another one."""
-        if isinstance(candidate, Combination) and candidate.span.is_full:
-            candidate.span.keep(one for one in (candidate, *self.state) if isinstance(one, Combination))
+        if self.span is not None and self.span.is_full:
+            self.span.keep(one for one in (candidate, *self.state) if isinstance(one, Combination))
 
-    def evaluated(self, candidate: Vector) -> float:
+    def go_to(self, candidate: Vector) -> float:
         """The value at a candidate, which becomes the current iterate."""
         self.tried = self.size
         self.make_room(candidate)
@@ -216,33 +287,3 @@ class AutoPGD:
             self.x, self.previous = self.best, None
             self.value, self.gradient = self.best_value, self.best_gradient
         self.improved = self.since = 0
-
-    def residual(self) -> float:
-        """Of the best point."""
-        return float(self.ball.residual(self.best, self.best_gradient))
-
-
-def maximise(search: AutoPGD, n_iter: int, watch: Watch, from_gradient: bool = False) -> Run | None:
-    """Run a search to its end. `watch` is told of every evaluation (iteration, value, best value, step size), and says
-    whether to stop there.
-
-    With `from_gradient`, the result is None if the gradient at the start turns out to be negligible beside the
-    curvature: it is rounding then, and another start is better.
-    """
-    halvings = set(checkpoints(n_iter))
-    gradient, values, steps = search.gradient, [search.value], [0.0]
-    for iteration in range(1, n_iter + 1):
-        if is_zero(search.gradient):
-            break  # nothing to follow: a stationary point, or a function that is constant
-        values.append(search.move(iteration, n_iter))
-        steps.append(search.tried)
-        if iteration in halvings:
-            search.check()
-        if watch(iteration, values[-1], search.best_value, search.tried):
-            break
-        is_first = iteration == 1 and from_gradient and math.isfinite(values[1])
-        if is_first and search.ball.linear_gain(gradient) <= NEGLIGIBLE * abs(values[1]):
-            return None
-    known = len(values) == 1 or np.isfinite(values[1:]).any()
-    residual = search.residual() if known else math.inf
-    return Run(search.best_value, np.asarray(search.best), np.array(values), np.array(steps), residual)

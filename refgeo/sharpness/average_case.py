@@ -10,7 +10,7 @@ import numpy as np
 
 from refgeo.arguments import Array, Order, integer, order_of, radius_of, seed_of
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry
+from refgeo.sharpness.objective import ParameterSpace
 from refgeo.sharpness.parameters import checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, Watcher, checked_batches, in_order
@@ -79,17 +79,17 @@ def average_case_sharpness(
     n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
     if n_samples < 4 or n_samples % 2:
         raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
-    geometry = Geometry(params, metric)
+    space = ParameterSpace(params, metric)
     losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
     if not losses:
         raise ValueError("batches: expected at least one batch, got none")
-    at_origin = [checked_loss("value", loss(geometry.parameters.assembled(geometry.space.point))) for loss in losses]
+    at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a finite loss at the parameters themselves")
     watcher = Watcher(callback, len(losses) * n_samples // 2)
 
     def loss_at(batch: int, x: Array) -> float:
-        point = geometry.point(x, order)
+        point = space.point(x, order)
         loss = math.nan if point is None else checked_loss("value", losses[batch](point))
         return loss if math.isfinite(loss) else math.nan
 
@@ -98,9 +98,9 @@ def average_case_sharpness(
         if watcher.stopped:
             return None
         rng = np.random.default_rng([seed, batch, sample])
-        x = rho * geometry.horizontal(geometry.space.normal_coordinates(rng))
+        x = rho * space.horizontal(space.tangent.normal_coordinates(rng))
         increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
-        watcher.tell(batch, sample, 0, increase, increase, rho, rho)
+        watcher.tell(batch, sample, rho, 0, increase, increase, rho)
         return increase
 
     indices = [(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.pair import Pair
-from refgeo.sharpness.objective import Increase
-from refgeo.sharpness.parameters import LossAndGradient, Parameters, checked_evaluation, checked_gradient
+from refgeo.sharpness.objective import Objective
+from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation
 
 _AGREE = 0.1
 """A difference quotient this close to the slope confirms it: a wrong gradient is off by more, rounding by less."""
@@ -79,19 +77,26 @@ def check_gradient(
     _refuse_chance(loss, again)
     found: dict[str, float] = {}
     complaints: list[str] = []
-    for name, factor, gradient, moved in _blocks(params, grads):
-        size = float(np.sqrt(np.mean(factor**2))) or 1.0
-        seen: list[tuple[float, str]] = []
-        for direction in (gradient, generator.standard_normal(factor.shape)):
-            length = float(np.linalg.norm(direction))
-            if length > 0.0:
-                step = direction * (size * math.sqrt(factor.size) / length)
-                change = partial(_change, value_and_grad, moved, factor, step, loss)
-                scale = float(np.linalg.norm(gradient)) * size
-                seen += _disagreements(change, float(np.sum(gradient * step)), scale, loss)
-        found[name], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
-        if found[name] > tolerance:
-            complaints.append(f"{name}: {said}")
+    parameters = Parameters(params)
+    given_gradients = parameters.gradients(grads)
+    arrays = Arrays(params, [block for block in parameters.blocks if block in given_gradients])  # others are frozen
+    of_arrays, gradients = arrays.value_and_grad(value_and_grad), arrays.gradients(grads)
+    for name, gradient in gradients.items():
+        given = arrays.given[name]
+
+        def change(step: Array, name: Name = name, given: Array = given) -> float:
+            return of_arrays({name: given + step})[0] - loss
+
+        size = (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
+        seen = [
+            one
+            for direction in (gradient, generator.standard_normal(given.shape))
+            if (one := _disagreement(change, gradient, direction, loss, 1e-2 * size, _AGREE)) is not None
+        ]
+        label = arrays.label(name)
+        found[label], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
+        if found[label] > tolerance:
+            complaints.append(f"{label}: {said}")
     if not found:
         raise ValueError(f"value_and_grad: expected gradients of some of {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
@@ -99,80 +104,63 @@ def check_gradient(
     return found
 
 
-def _disagreements(
-    change: Callable[[float], float], slope: float, scale: float, loss: float
-) -> Iterator[tuple[float, str]]:
-    """How far a gradient of this slope, and of this typical slope, is from what the loss does, and that in words."""
-    beside = max(abs(slope), scale)
-    quotient = _slope_by_differences(change, slope, beside, loss, 1e-2)
-    if quotient is not None:
-        off = abs(quotient - slope) / beside if beside > 0.0 else 0.0
-        yield off, f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
-    if scale == 0.0 and _is_sloped(change, loss, 1e-2):
-        yield 1.0, "the loss changes, and the gradient is zero"
+def _disagreement(
+    change: Callable[[Array], float], gradient: Array, direction: Array, loss: float, step: float, agree: float
+) -> tuple[float, str] | None:
+    """How far the gradient is from what the loss does along a direction, relative, and that in words; None where
+    nothing can be told.
+    """
+    length, size = float(np.linalg.norm(direction)), float(np.linalg.norm(gradient))
+    if not 0.0 < length < math.inf or not math.isfinite(size):
+        return None
+    unit = direction / length
+    slope = float(np.sum(gradient * unit))
+    beside = max(abs(slope), size / math.sqrt(gradient.size))
+
+    def along(s: float) -> float:
+        return change(s * unit)
+
+    if beside == 0.0:
+        return (1.0, "the loss changes, and the gradient is zero") if _is_sloped(along, loss, step) else None
+    quotient = _slope_by_differences(along, slope, beside, loss, step, agree)
+    if quotient is None:
+        return None
+    said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
+    return abs(quotient - slope) / beside, said
 
 
-def _change(
-    value_and_grad: LossAndGradient,
-    moved: Callable[[Array], Any],
-    factor: Array,
-    unit: Array,
-    loss: float,
-    s: float,
-) -> float:
-    """What the loss gains by a step of one array."""
-    return checked_evaluation(value_and_grad(moved(factor + s * unit)))[0] - loss
-
-
-def verify(objective: Increase, radius: float) -> None:
-    """One evaluation again at the parameters, a difference along the gradient and one along a random direction, and one
-    evaluation on the orbit: an error if any of it tells of a mistake.
+def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any) -> None:
+    """One evaluation again at the parameters, a difference along the gradient, which a wrong factor shows in, and one
+    along a random direction, for what it leaves out, and one evaluation on the orbit: an error if any of it tells of a
+    mistake.
     """
     again, _ = objective(objective.origin)
     _refuse_chance(objective.loss, objective.loss + again)
-    _refuse_wrong_gradient(objective, radius)
-    objective.check_symmetry()
-
-
-def _refuse_wrong_gradient(objective: Increase, radius: float) -> None:
-    """Along the gradient, which a wrong factor shows in; and along a random direction, for what it leaves out."""
-    gradient, step = objective.gradient_at_origin, 0.1 * radius
-    length = float(np.linalg.norm(gradient))
+    gradient = objective.gradient_at_origin
     random = objective.random_direction(np.random.default_rng(0))
-
-    def start(agree: float, scale: float) -> float:
-        """In a small ball noise hides the slope: a longer step then, but short beside the parameters."""
-        telling = 100.0 * _NOISE * abs(objective.loss) / (_CONVERGED * agree * scale)
-        return max(step, min(telling, 1e-2 * objective.size))
-
     for name, direction, agree in (
         ("its gradient", gradient, _AGREE),
         ("a random direction", random, _AGREE_AT_RANDOM),
     ):
-        size = float(np.linalg.norm(direction))
-        if not 0.0 < size < math.inf or not math.isfinite(length):
-            continue
-        unit = direction / size
-        slope = float(np.dot(gradient, unit))
-
-        def change(s: float, unit: Array = unit) -> float:
-            return objective(s * unit)[0]
-
-        beside = max(abs(slope), length / len(gradient) ** 0.5)
-        if beside > 0.0:
-            quotient = _slope_by_differences(change, slope, beside, objective.loss, start(agree, beside), agree)
-            if quotient is None or abs(quotient - slope) <= agree * beside:
-                continue
-            said = f"by {quotient:.3g} a unit of length, where the gradient says {slope:.3g}"
-        elif _is_sloped(change, objective.loss, step):
-            said = "and the gradient is zero"
-        else:
-            continue
-        check_gradient(*objective.source)  # which names the block
-        raise ValueError(f"value_and_grad: along {name} the loss changes, {said}; verify=False searches all the same")
+        step = _telling_step(objective, gradient, direction, 0.1 * radius, agree)
+        found = _disagreement(lambda x: objective(x)[0], gradient, direction, objective.loss, step, agree)
+        if found is not None and found[0] > agree:
+            check_gradient(value_and_grad, params)  # which names the block
+            raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False searches all the same")
+    objective.check_symmetry()
 
 
-def verify_unchanged(objective: Increase, workers: int) -> None:
+def _telling_step(objective: Objective, gradient: Array, direction: Array, step: float, agree: float) -> float:
+    """In a small ball noise hides the slope: a longer step then, but short beside the parameters."""
+    lengths = [float(np.linalg.norm(x)) for x in (gradient, direction)]
+    if not all(0.0 < length < math.inf for length in lengths):
+        return step
+    beside = max(abs(float(np.dot(gradient, direction))) / lengths[1], lengths[0] / math.sqrt(len(gradient)))
+    telling = 100.0 * _NOISE * abs(objective.loss) / (_CONVERGED * agree * beside)
+    return max(step, min(telling, 1e-2 * objective.space.size))
+
+
+def verify_unchanged(objective: Objective, workers: int) -> None:
     """One evaluation again at the parameters, after the search: an error if it has changed them."""
     again, _ = objective(objective.origin)
     threads = "it is not thread-safe, or it changes the model" if workers > 1 else "it changes the model"
@@ -217,25 +205,3 @@ def _is_sloped(change: Callable[[float], float], loss: float, step: float) -> bo
         if not abs(quotients[-1]) > 30.0 * _NOISE * (abs(loss) + abs(ahead) + abs(behind)) / s:
             return False
     return abs(quotients[0] - quotients[1]) <= 0.1 * abs(quotients[1])
-
-
-def _blocks(params: Any, grads: Any) -> Iterator[tuple[str, Array, Array, Callable[[Array], Any]]]:
-    """Every array of the parameters with its name, its gradient, and the parameters with it replaced."""
-    parameters = Parameters(params)
-    found = parameters.gradients(grads)
-    for name, block in parameters.blocks.items():
-        if name not in found:
-            continue  # a frozen block
-        block = block if isinstance(block, Pair) else np.asarray(block, dtype=np.float64)
-        gradient = checked_gradient(name, found, block)
-
-        def whole(x: Any, name: str = name) -> Any:
-            return parameters.assembled({name: x})
-
-        if isinstance(block, Pair):
-            G, H = block
-            prefix = "" if parameters.single else f"{name}."
-            yield f"{prefix}G", G, gradient.G, lambda x, H=H, whole=whole: whole(Pair(x, H))  # type: ignore[misc]
-            yield f"{prefix}H", H, gradient.H, lambda x, G=G, whole=whole: whole(Pair(G, x))  # type: ignore[misc]
-        else:
-            yield name, block, gradient, whole

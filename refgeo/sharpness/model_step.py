@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
-from refgeo.sharpness.auto_pgd import AutoPGD, Evaluation, RoundBall
+from refgeo.sharpness.auto_pgd import AutoPGD, RoundBall
 from refgeo.sharpness.vectors import Combination, Vector
 from refgeo.trust_region import maximise_quadratic
 
@@ -41,41 +41,24 @@ _INDEPENDENT = 1e-7
 
 
 class ModelSteps(AutoPGD):
-    """Auto-PGD with model steps.
+    """Auto-PGD with model steps; the ball is round."""
 
-    Parameters
-    ----------
-    evaluate, ball, start, at_start
-        As for `AutoPGD`; the ball is round, and all vectors are combinations.
-    origin : tuple of Combination
-        The ball's centre and the gradient there; with it the best point is in the span of the differences.
-    settled : callable
-        A combination without its vertical part, kept as a vector of its own: all points are horizontal but for
-        rounding, which short differences magnify.
-    """
+    ball: RoundBall
 
-    def __init__(
-        self,
-        evaluate: Callable[[Combination], Evaluation],
-        ball: RoundBall,
-        start: Combination,
-        at_start: Evaluation,
-        origin: tuple[Combination, Combination],
-        settled: Callable[[Combination], Combination],
-    ) -> None:
-        super().__init__(evaluate, ball, start, at_start)
-        self._origin, self._settled = origin, settled
+    def start_at_centre(self) -> None:
+        """With nothing that was found before."""
+        super().start_at_centre()
         self._points: deque[tuple[Combination, Combination]] = deque(maxlen=POINTS)
         self._failures = 0
 
     @property
     def state(self) -> Iterable[Vector | None]:
-        """With the centre, and the gradient there."""
-        return *super().state, *self._origin
+        """With the centre, and the gradient there, so that the best point is in the span of the differences."""
+        return *super().state, self.centre, self.slope
 
     def make_room(self, candidate: Vector) -> None:
         """Where there is none, the points that models are made of go."""
-        if isinstance(candidate, Combination) and candidate.span.is_full:
+        if self.span is not None and self.span.is_full:
             self._points.clear()
         super().make_room(candidate)
 
@@ -88,9 +71,9 @@ class ModelSteps(AutoPGD):
             proposal = self._model_maximizer()
         return self.advance() if proposal is None else self._try(proposal)
 
-    def evaluated(self, candidate: Vector) -> float:
+    def go_to(self, candidate: Vector) -> float:
         """The value at a candidate, which is remembered."""
-        value = super().evaluated(candidate)
+        value = super().go_to(candidate)
         if value > -math.inf:
             assert isinstance(candidate, Combination)
             self._points.append((candidate, self.gradient))
@@ -100,7 +83,7 @@ class ModelSteps(AutoPGD):
         """Evaluate a proposal; if it is not the best point, the search goes on from where it was."""
         here = (self.x, self.previous, self.value, self.gradient)
         best_before = self.best_value
-        value = self.evaluated(candidate)
+        value = self.go_to(candidate)
         if value <= best_before:
             self._failures += 1
             self.x, self.previous, self.value, self.gradient = here
@@ -112,15 +95,12 @@ class ModelSteps(AutoPGD):
         """The point opposite the best, if a quadratic function with the slope at 0 would have half as much there."""
         if self.best_value <= 0.0:
             return None
-        x, gradient = self._origin
-        assert isinstance(self.best, Combination)
-        return -self.best if 4.0 * (gradient @ (self.best - x)) <= self.best_value else None
+        return -self.best if 4.0 * (self.slope @ (self.best - self.centre)) <= self.best_value else None
 
     def _model_maximizer(self) -> Combination | None:
         """The model's maximizer over the ball, expanded about the best point; None without points or belief."""
         best, best_gradient, radius = self.best, self.best_gradient, self.ball.radius
-        assert isinstance(best, Combination)
-        others = [point for point in (self._origin, *self._points) if point[0] is not best]
+        others = [point for point in ((self.centre, self.slope), *self._points) if point[0] is not best]
         if len(others) < 3:
             return None
         span, W = best.span, best.span.products
@@ -143,5 +123,6 @@ class ModelSteps(AutoPGD):
             return None
         proposal = Combination(span, found.x @ Q)
         self.make_room(proposal)
-        settled: Combination = self.ball.within(self._settled(proposal))
+        # all points are horizontal but for rounding, which short differences magnify
+        settled: Combination = self.ball.within(self.put(self.objective.horizontal(proposal)))
         return settled

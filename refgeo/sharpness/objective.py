@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ _CHANGED = 1e-4
 """A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
 
 
-class Geometry:
+class ParameterSpace:
     """The tangent space of all parameters that a metric names; the others are frozen."""
 
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
@@ -43,44 +42,56 @@ class Geometry:
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
         with one_thread():
-            space = (ProductMetric({ONLY: metric}) if single else metric).at(self.parameters.blocks)
-        assert isinstance(space, ProductTangentSpace)
-        self.space = space
+            tangent = (ProductMetric({ONLY: metric}) if single else metric).at(self.parameters.blocks)
+        assert isinstance(tangent, ProductTangentSpace)
+        self.tangent = tangent
 
     @property
     def size(self) -> float:
         """How long θ itself is in the metric: the mean of its blocks."""
-        blocks = sum(int(np.prod(part.block_shape)) for part in self.space.spaces.values())
-        return float(self.space.norm(self.space.point)) / math.sqrt(blocks)
+        blocks = sum(int(np.prod(part.block_shape)) for part in self.tangent.spaces.values())
+        return float(self.tangent.norm(self.tangent.point)) / math.sqrt(blocks)
 
     def gradients(self, grads: Any, dtype: Any) -> Mapping[str, Any]:
         """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
-        points = {name: space.point for name, space in self.space.spaces.items()}
+        points = {name: space.point for name, space in self.tangent.spaces.items()}
         return CheckedGradients(self.parameters.gradients(grads), points, dtype)
 
     def tangent_vector(self, x: Array) -> Any:
         """The tangent vector with coordinates x."""
         with one_thread(len(x)):
-            parts = self.space.parts(Precise(x, np.float64))
-            vector = Blocks({name: space.from_coordinates(*next(parts)) for name, space in self.space.spaces.items()})
+            parts = self.tangent.parts(Precise(x, np.float64))
+            vector = Blocks({name: space.from_coordinates(*next(parts)) for name, space in self.tangent.spaces.items()})
         return vector[ONLY] if self.parameters.single else vector
 
     def horizontal(self, x: Vector | Precise, dtype: Any = np.float64) -> Array:
         """The horizontal part of coordinates, block by block."""
         found: Array = np.empty(x.shape, dtype)
         with one_thread(len(found)):
-            for space, (part, place) in zip(self.space.spaces.values(), self.space.parts(x, found), strict=True):
+            for space, (part, place) in zip(self.tangent.spaces.values(), self.tangent.parts(x, found), strict=True):
                 place[...] = space.horizontal_coordinates(part)
         return found
+
+    def bend(self, x: Array, power: int) -> float:
+        """‖½Γ(ξ, ξ)‖/‖ξ‖ᵖ, the largest of all blocks and heads."""
+        largest = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for space, (part,) in zip(
+                self.tangent.spaces.values(), self.tangent.parts(Precise(x, np.float64)), strict=True
+            ):
+                v = space.from_coordinates(part)
+                length, half = space.norm(v) ** power, 0.5 * space.norm(space.christoffel(v))
+                largest = max(largest, float(np.max(half / np.where(length > 0.0, length, 1.0), initial=0.0)))
+        return largest
 
     def point(self, x: Vector | Precise, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, in the precision of x."""
         if is_zero(x):
-            here = self.space.point if x.dtype == np.float64 else self.space.point_at(x, 1)
+            here = self.tangent.point if x.dtype == np.float64 else self.tangent.point_at(x, 1)
             return self.parameters.assembled(here)
         try:
             with one_thread(x.shape[0]), np.errstate(over="ignore", invalid="ignore"):
-                return self.parameters.assembled(self.space.point_at(x, order))
+                return self.parameters.assembled(self.tangent.point_at(x, order))
         except NO_GEODESIC:
             return None
 
@@ -92,19 +103,20 @@ def _in(dtype: Any, block: Any) -> Any:
     return block.astype(dtype, copy=False)
 
 
-class Increase(ABC):
-    """x ↦ L(at x) − L(at the origin), with its gradient in x.
+class Objective:
+    """x ↦ L(γ_ξ(1)) − L(θ) with its gradient, in coordinates.
 
     Parameters
     ----------
     value_and_grad : callable
-    params
-    length : int
-        Of x.
+    space : ParameterSpace
+    order : 1, 2 or "exact"
+    gradient_order : 1, 2 or "exact"
+        The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
     dtype : "float64" or "float32"
         The precision of the points that the loss gets.
-    kept : "float64" or "float32"
-        That of vectors that are kept: gradients, directions.
+    kept : "float64" or "float32", optional
+        That of vectors that are kept: gradients, directions. Default: `dtype`.
 
     Attributes
     ----------
@@ -112,113 +124,58 @@ class Increase(ABC):
         x of the parameters themselves.
     loss, gradient_at_origin
         Value and gradient there.
-    source
-        The user's function, and the parameters.
-    """
-
-    def __init__(
-        self, value_and_grad: LossAndGradient, params: Any, length: int, dtype: str = "float64", kept: str = "float64"
-    ) -> None:
-        self.source, self.dtype, self.kept = (value_and_grad, params), np.dtype(dtype), np.dtype(kept)
-        self.origin: Array = np.zeros(length, self.kept)
-        self.loss, self.gradient_at_origin = self._evaluate(Precise(self.origin, self.dtype))
-        if not math.isfinite(self.loss):
-            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
-
-    def __call__(self, x: Vector) -> tuple[float, Array]:
-        """Value and gradient; −inf where there is none."""
-        if not isinstance(x, Combination) or len(x) <= _SHORT:  # its many blocks are made faster all at once
-            loss, gradient = self._evaluate(Precise(x[:], self.dtype))
-        else:
-            loss, gradient = self._evaluate(x)
-        return loss - self.loss, gradient
-
-    @abstractmethod
-    def _evaluate(self, x: Combination | Precise) -> tuple[float, Array]:
-        """The loss itself, and its gradient, in the precision of vectors that are kept."""
-
-    @property
-    @abstractmethod
-    def size(self) -> float:
-        """How long the parameters themselves are."""
-
-    @abstractmethod
-    def random_direction(self, rng: np.random.Generator) -> Array:
-        """A direction for a random start."""
-
-    @abstractmethod
-    def horizontal(self, x: Vector) -> Array:
-        """The part of x that is to be searched."""
-
-    @abstractmethod
-    def tangent_vector(self, x: Array) -> Any:
-        """What x stands for."""
-
-    def bend(self, x: Array) -> float:
-        """How long ½Γ(ξ, ξ) is beside ξ; 0 where no Γ takes part."""
-        return 0.0
-
-    def check_symmetry(self) -> None:  # noqa: B027  (most have nothing to check)
-        """An error where the loss has not the symmetries that are divided by; here there are none."""
-
-
-class Objective(Increase):
-    """x ↦ L(γ_ξ(1)) − L(θ) with its gradient in coordinates.
-
-    Parameters
-    ----------
-    value_and_grad : callable
-    geometry : Geometry
-    order : 1, 2 or "exact"
-    gradient_order : 1, 2 or "exact"
-        The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
-    dtype, kept
-        As for `Increase`.
     """
 
     def __init__(
         self,
         value_and_grad: LossAndGradient,
-        geometry: Geometry,
+        space: ParameterSpace,
         order: Order,
         gradient_order: Order,
         dtype: str = "float64",
         kept: str | None = None,
     ) -> None:
-        self.geometry, self._order, self._gradient_order = geometry, order, gradient_order
-        super().__init__(value_and_grad, geometry.parameters.given, geometry.space.n_coordinates, dtype, kept or dtype)
+        self.value_and_grad, self.space = value_and_grad, space
+        self._order, self._gradient_order = order, gradient_order
+        self.dtype, self.kept = np.dtype(dtype), np.dtype(kept or dtype)
+        self.origin: Array = np.zeros(space.tangent.n_coordinates, self.kept)
+        self.loss = 0.0
+        self.loss, self.gradient_at_origin = self(self.origin)
+        if not math.isfinite(self.loss):
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
 
-    def _evaluate(self, x: Combination | Precise) -> tuple[float, Array]:
-        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
-            # it is, but for rounding, and closed forms are of horizontal geodesics
-            x = Precise(self.geometry.horizontal(x, self.dtype), self.dtype)
-        try:
-            loss, grads = self._loss_at(x)
+    def __call__(self, x: Vector) -> tuple[float, Array]:
+        """Value and gradient; −inf where there is none."""
+        at = self._in_precision(x)
+        try:  # the point is not kept
+            point = self.space.point(at, self._order)
+            loss, grads = (-math.inf, None) if point is None else checked_evaluation(self.value_and_grad(point))
+            del point
         except NotFiniteError:  # by a Pair, for example, that is made of its gradient
-            if is_zero(x):
+            if is_zero(at):
                 raise
             return -math.inf, self.origin
-        if not math.isfinite(loss):
-            return -math.inf, self.origin
+        gradient = self._gradient(at, grads) if math.isfinite(loss) else None
+        return (-math.inf, self.origin) if gradient is None else (loss - self.loss, gradient)
+
+    def _in_precision(self, x: Vector) -> Combination | Precise:
+        """As the geometry takes it."""
+        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
+            # it is, but for rounding, and closed forms are of horizontal geodesics
+            return Precise(self.space.horizontal(Precise(x[:], self.dtype), self.dtype), self.dtype)
+        # of a short one its many blocks are made faster all at once
+        return x if isinstance(x, Combination) and len(x) > _SHORT else Precise(x[:], self.dtype)
+
+    def _gradient(self, x: Combination | Precise, grads: Any) -> Array | None:
+        """In coordinates, in the precision of vectors that are kept; None where it is not finite."""
         gradient = np.empty(x.shape, self.kept)
-        blocks = self.geometry.gradients(grads, self.dtype)
+        blocks = self.space.gradients(grads, self.dtype)
         with one_thread(len(gradient)), np.errstate(over="ignore", invalid="ignore"):
             try:
-                self.geometry.space.gradient_at(x, blocks, self._gradient_order, gradient)
+                self.space.tangent.gradient_at(x, blocks, self._gradient_order, gradient)
             except NotFiniteError:
-                return -math.inf, self.origin
-            kept = is_finite(gradient)
-        return (loss, gradient) if kept else (-math.inf, self.origin)
-
-    def _loss_at(self, x: Combination | Precise) -> tuple[float, Any]:
-        """The user's loss and gradients; the point is not kept."""
-        point = self.geometry.point(x, self._order)
-        return (-math.inf, None) if point is None else checked_evaluation(self.source[0](point))
-
-    @property
-    def size(self) -> float:
-        """How long θ is."""
-        return self.geometry.size
+                return None
+            return gradient if is_finite(gradient) else None
 
     def check_symmetry(self) -> None:
         """An error where the loss changes along the symmetries that the metric divides by: one evaluation with all
@@ -226,17 +183,16 @@ class Objective(Increase):
         """
         from refgeo import symmetry  # deferred: it loads networks
 
-        groups = symmetry.of_metric(self.geometry.space.metric)
-        if not groups or self.geometry.space.dim == 0:
+        groups = symmetry.of_metric(self.space.tangent.metric)
+        if not groups or self.space.tangent.dim == 0:
             return
-        value_and_grad, _ = self.source
         dtype = self.dtype
 
         def loss(blocks: Mapping[str, Any]) -> float:
             moved = {name: _in(dtype, block) for name, block in blocks.items()}
-            return checked_evaluation(value_and_grad(self.geometry.parameters.assembled(moved)))[0]
+            return checked_evaluation(self.value_and_grad(self.space.parameters.assembled(moved)))[0]
 
-        here = {name: space.point for name, space in self.geometry.space.spaces.items()}
+        here = {name: space.point for name, space in self.space.tangent.spaces.items()}
         rng, moved = np.random.default_rng(0), dict(here)
         for one in groups:
             moved |= one.act(moved, one.generator(moved, rng), 0.5)
@@ -256,24 +212,16 @@ class Objective(Increase):
         """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
         if self._order != 2:
             return 0.0
-        found = 0.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            parts = self.geometry.space.parts(Precise(x, np.float64))
-            for space in self.geometry.space.spaces.values():
-                v = space.from_coordinates(*next(parts))
-                length = space.norm(v)
-                half = 0.5 * space.norm(space.christoffel(v))
-                found = max(found, float(np.max(half / np.where(length > 0.0, length, 1.0), initial=0.0)))
-        return found
+        return self.space.bend(x, 1)
 
     def random_direction(self, rng: np.random.Generator) -> Array:
         """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.horizontal(self.geometry.space.normal_coordinates(rng).astype(self.kept, copy=False))
+        return self.horizontal(self.space.tangent.normal_coordinates(rng).astype(self.kept, copy=False))
 
     def horizontal(self, x: Vector) -> Array:
         """The horizontal part of coordinates."""
-        return self.geometry.horizontal(x if isinstance(x, Combination) else Precise(x, np.float64), self.kept)
+        return self.space.horizontal(x if isinstance(x, Combination) else Precise(x, np.float64), self.kept)
 
     def tangent_vector(self, x: Array) -> Any:
         """ξ of coordinates x, of the type of the parameters."""
-        return self.geometry.tangent_vector(x)
+        return self.space.tangent_vector(x)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
+from refgeo.arguments import Array, real_array
 from refgeo.errors import NotFiniteError
 from refgeo.pair import Pair
 
@@ -40,6 +40,73 @@ class Parameters:
         if not self.single and not isinstance(grads, Mapping):
             raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
         return {ONLY: grads} if self.single else grads
+
+
+Name = tuple[str, str]
+"""Of an array: that of its block, and G or H in a pair."""
+
+
+class Arrays:
+    """Somebody's parameters as named arrays, a pair as two.
+
+    Attributes
+    ----------
+    parameters : Parameters
+    given : dict of Name to ndarray
+    """
+
+    def __init__(self, params: Any, names: Iterable[str] | None = None) -> None:
+        self.parameters = Parameters(params)
+        blocks = self.parameters.blocks
+        chosen = {name: blocks[name] for name in (blocks if names is None else names)}
+        self._blocks = {n: x if isinstance(x, Pair) else real_array("params", x) for n, x in chosen.items()}
+        self.given = _split(self._blocks)
+
+    def label(self, name: Name) -> str:
+        """The name as it is said to somebody.
+
+        Examples
+        --------
+        >>> arrays = Arrays({"qk": Pair([[1.0]], [[2.0]]), "w": [3.0]})
+        >>> [arrays.label(name) for name in arrays.given]
+        ['qk.G', 'qk.H', 'w']
+        """
+        return ".".join(part for part in (name[0] * (name[1] == "" or not self.parameters.single), name[1]) if part)
+
+    def joined(self, arrays: Mapping[Name, Array]) -> Any:
+        """Blocks of the type of the parameters; those that are not moved are left out."""
+        blocks = {
+            n: Pair.unchecked(arrays[n, "G"], arrays[n, "H"]) if isinstance(block, Pair) else arrays[n, ""]
+            for n, block in self._blocks.items()
+        }
+        return blocks[ONLY] if self.parameters.single else blocks
+
+    def gradients(self, grads: Any) -> dict[Name, Array]:
+        """Somebody's gradients."""
+        found = self.parameters.gradients(grads)
+        return _split({n: checked_gradient(n, found, block) for n, block in self._blocks.items()})
+
+    def value_and_grad(self, function: LossAndGradient) -> LossAndGradient:
+        """Somebody's function, of named arrays; those that are missing stay as they are."""
+
+        def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
+            blocks = self.joined({**self.given, **arrays})
+            loss, grads = checked_evaluation(
+                function(blocks if self.parameters.single else self.parameters.assembled(blocks))
+            )
+            return loss, self.gradients(grads) if math.isfinite(loss) else {}
+
+        return of_arrays
+
+
+def _split(blocks: Mapping[str, Any]) -> dict[Name, Array]:
+    arrays: dict[Name, Array] = {}
+    for name, block in blocks.items():
+        if isinstance(block, Pair):
+            arrays |= {(name, "G"): block.G, (name, "H"): block.H}
+        else:
+            arrays[name, ""] = block
+    return arrays
 
 
 class CheckedGradients(Mapping[str, Any]):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from refgeo.arguments import number
 from refgeo.metrics.tangent_space import Metric
-from refgeo.sharpness.objective import Geometry, Objective
+from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import LossAndGradient
-from refgeo.sharpness.vectors import is_zero
 
 
 def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric[Any], bend: float = 0.05) -> float:
@@ -37,20 +34,13 @@ def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric
 
     Examples
     --------
-    >>> import refgeo as rg
+    >>> import numpy as np, refgeo as rg
     >>> proposed_radius(lambda w: (float(w.sum()), np.ones(2)), np.array([3.0, 4.0]), rg.ElementwiseMetric())
     0.13
     """
     share = number("bend", bend, above=0.0)
-    objective = Objective(value_and_grad, Geometry(params, metric), 2, 2)
-    gradient, most = objective.gradient_at_origin, 0.0
-    if not is_zero(gradient):
-        spaces = objective.geometry.space
-        for space, (part,) in zip(spaces.spaces.values(), spaces.parts(gradient), strict=True):
-            v = space.from_coordinates(part)
-            squares = space.norm(v) ** 2
-            bends = 0.5 * space.norm(space.christoffel(v)) / np.where(squares > 0.0, squares, 1.0)
-            most = max(most, float(np.max(bends, initial=0.0)))
-    radius = share / most if most > 0.0 else share * objective.size
+    objective = Objective(value_and_grad, ParameterSpace(params, metric), 2, 2)
+    most = objective.space.bend(objective.gradient_at_origin, 2)
+    radius = share / most if most > 0.0 else share * objective.space.size
     unit = 10.0 ** (math.floor(math.log10(radius)) - 1)
     return float(f"{math.floor(radius / unit * (1.0 + 1e-12)) * unit:.2g}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from refgeo.extras import require
 from refgeo.files import write_whole
 from refgeo.pair import Pair
 
-FORMAT = "refgeo-sharpness/1"
-CURVE_FORMAT = "refgeo-sharpness-curve/1"
-AVERAGE_FORMAT = "refgeo-average-sharpness/1"
+FORMAT = "refgeo-sharpness/2"
 _BENT = 0.5
 """Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
 
@@ -50,8 +48,102 @@ class Progress(NamedTuple):
     rho: float
 
 
-@dataclass(frozen=True)
-class SharpnessResult:
+class Saved:
+    """A result that one .npz file holds: a JSON document, and the arrays in it by their numbers."""
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, whole or not at all; `load` reads it back.
+
+        Examples
+        --------
+        >>> import tempfile, refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), rho=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/result.npz")
+        ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
+        True
+        """
+        arrays: list[Array] = []
+        document = json.dumps({"format": FORMAT, "result": _flattened(self, arrays)})
+        members = {f"array{i}": array for i, array in enumerate(arrays)}
+
+        def write(beside: Path) -> None:
+            with open(beside, "wb") as file:
+                np.savez(file, document=np.array(document), **members)  # type: ignore[arg-type]
+
+        write_whole(path, write)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is not one that `save` wrote, or not whole.
+        """
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
+                document = json.loads(str(contents["document"]))
+                if document["format"] != FORMAT:
+                    raise ValueError(f"its format is {document['format']!r}")
+                result = _unflattened(document["result"], [contents[f"array{i}"] for i in range(len(contents) - 1)])
+            if not isinstance(result, cls):
+                raise ValueError(f"it holds a {type(result).__name__}")
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{path}: expected a file written by {cls.__name__}.save, {error}") from error
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        mine: list[Array] = []
+        theirs: list[Array] = []
+        return (
+            type(self) is type(other)
+            and json.dumps(_flattened(self, mine)) == json.dumps(_flattened(other, theirs))
+            and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _flattened(value: Any, arrays: list[Array]) -> Any:
+    """A number or word, else a list of a kind and what it consists of; arrays go to the list."""
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return ["array", len(arrays) - 1]
+    if isinstance(value, Mapping):
+        strange = [block for block in value if not isinstance(block, str)]
+        if strange:
+            raise TypeError(f"blocks: expected names that are strings, to save them, got {strange[0]!r}")
+        return ["dict", {name: _flattened(part, arrays) for name, part in value.items()}]
+    if isinstance(value, Saved):
+        return [type(value).__name__, _flattened(vars(value), arrays)]
+    for kind in (Pair, tuple, list):
+        if isinstance(value, kind):
+            return [kind.__name__, [_flattened(part, arrays) for part in value]]
+    return value
+
+
+def _unflattened(value: Any, arrays: list[Array]) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, content = value
+    if kind == "array":
+        return arrays[content]
+    if kind == "dict":
+        return {name: _unflattened(part, arrays) for name, part in content.items()}
+    if kind in ("Pair", "tuple", "list"):
+        parts = [_unflattened(part, arrays) for part in content]
+        return Pair(*parts) if kind == "Pair" else tuple(parts) if kind == "tuple" else parts
+    (made,) = (one for one in Saved.__subclasses__() if one.__name__ == kind)
+    return made(**_unflattened(content, arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class SharpnessResult(Saved):
     """The largest increase of the loss that was found in a ball.
 
     Attributes
@@ -158,6 +250,21 @@ class SharpnessResult:
         short = f"; with more memory= it would keep more than {self.settings.get('vectors')} vectors" if rounded else ""
         return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
 
+    def with_maximizer(self, function: Callable[[Any], Any]) -> SharpnessResult:
+        """With ``function(maximizer)``, of every batch.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> result = rg.worst_case_sharpness(loss, np.ones(1), rg.EuclideanMetric(), rho=0.1)
+        >>> result.with_maximizer(len).maximizer
+        1
+        """
+        batches = tuple(batch.with_maximizer(function) for batch in self.batches)
+        own = [batch.maximizer for batch in batches] if batches else function(self.maximizer)
+        return replace(self, maximizer=own, batches=batches)
+
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.
 
@@ -168,36 +275,8 @@ class SharpnessResult:
         >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).to_dict()["rho"]
         0.1
         """
-        numbers = {name: getattr(self, name) for name in _NUMBERS if name != "settings"}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {**numbers, "batches": len(self.batches) or 1, **self.settings}
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to an .npz file, whole or not at all; `load` reads it back.
-
-        Examples
-        --------
-        >>> import tempfile, refgeo as rg
-        >>> loss = lambda w: (float(w @ w), 2 * w)
-        >>> result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), rho=0.1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/result.npz")
-        ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
-        True
-        """
-        arrays: list[Array] = []
-        _write(path, {"format": FORMAT, "result": self._document(arrays)}, arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> SharpnessResult:
-        """The result that `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            The file is not one that `save` wrote, or not whole.
-        """
-        document, arrays = _read(path, FORMAT, cls)
-        return cls._from_document(document["result"], arrays)
 
     def plot(self, ax: Any = None) -> Any:
         """The values along the search, with matplotlib; returns the axes.
@@ -224,39 +303,9 @@ class SharpnessResult:
         ax.legend(frameon=False)
         return ax
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SharpnessResult):
-            return NotImplemented
-        mine: list[Array] = []
-        theirs: list[Array] = []
-        documents = [json.dumps(self._document(mine)), json.dumps(other._document(theirs))]
-        return documents[0] == documents[1] and all(
-            np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True)
-        )
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def _document(self, arrays: list[Array]) -> dict[str, Any]:
-        """Everything as JSON; arrays go to the list, and only their numbers into the document."""
-        return {
-            **{name: getattr(self, name) for name in _NUMBERS},
-            **{name: _flattened(getattr(self, name), arrays) for name in _ARRAYS},
-            "maximizer": None if self.batches else _flattened(self.maximizer, arrays),
-            "batches": [batch._document(arrays) for batch in self.batches],
-        }
-
-    @classmethod
-    def _from_document(cls, document: dict[str, Any], arrays: list[Array]) -> SharpnessResult:
-        batches = tuple(cls._from_document(part, arrays) for part in document["batches"])
-        maximizers = [batch.maximizer for batch in batches]
-        fields: dict[str, Any] = {name: document[name] for name in _NUMBERS}
-        fields |= {name: _unflattened(document[name], arrays) for name in _ARRAYS}
-        fields["maximizer"] = maximizers if batches else _unflattened(document["maximizer"], arrays)
-        return cls(**fields, batches=batches)
-
-
-@dataclass(frozen=True)
-class SharpnessCurve:
+@dataclass(frozen=True, eq=False, repr=False)
+class SharpnessCurve(Saved):
     """Results for several radii, a sequence of `SharpnessResult`.
 
     Attributes
@@ -320,18 +369,6 @@ class SharpnessCurve:
         rows = [result.to_dict() for result in self.results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def save(self, path: str | Path) -> None:
-        """Write everything to an .npz file, whole or not at all; `load` reads it back."""
-        arrays: list[Array] = []
-        documents = [result._document(arrays) for result in self.results]
-        _write(path, {"format": CURVE_FORMAT, "results": documents}, arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> SharpnessCurve:
-        """The results that `save` wrote."""
-        document, arrays = _read(path, CURVE_FORMAT, cls)
-        return cls(tuple(SharpnessResult._from_document(one, arrays) for one in document["results"]))
-
     def plot(self, ax: Any = None) -> Any:
         """Sharpness over radius, both logarithmic, with matplotlib; returns the axes. Hollow where not converged.
 
@@ -361,57 +398,13 @@ def _axes(ax: Any) -> Any:
     return ax
 
 
-def _write(path: str | Path, document: dict[str, Any], arrays: list[Array]) -> None:
-    """A JSON document and arrays in one .npz file, whole or not at all."""
-    members = {f"array{i}": array for i, array in enumerate(arrays)}
-
-    def write(beside: Path) -> None:
-        with open(beside, "wb") as file:
-            np.savez(file, document=np.array(json.dumps(document)), **members)  # type: ignore[arg-type]
-
-    write_whole(path, write)
-
-
-def _read(path: str | Path, expected: str, kind: type) -> tuple[dict[str, Any], list[Array]]:
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
-            document = json.loads(str(contents["document"]))
-            if document["format"] != expected:
-                raise ValueError(f"its format is {document['format']!r}")
-            return document, [contents[f"array{i}"] for i in range(len(contents.files) - 1)]
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path}: expected a file written by {kind.__name__}.save, {error}") from error
-
-
-_ARRAYS = ("trace", "values", "steps")
 _NUMBERS = (
-    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "settings", "bend",
+    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend",
 )  # fmt: skip
 
 
-def _flattened(vector: Any, arrays: list[Array]) -> Any:
-    """The shape of a tangent vector, an array's number, a list of two for a pair, or a dict of these."""
-    if isinstance(vector, Mapping):
-        strange = [block for block in vector if not isinstance(block, str)]
-        if strange:
-            raise TypeError(f"blocks: expected names that are strings, to save them, got {strange[0]!r}")
-        return {block: _flattened(part, arrays) for block, part in vector.items()}
-    if isinstance(vector, Pair):
-        return [_flattened(factor, arrays) for factor in vector]
-    arrays.append(vector)
-    return len(arrays) - 1
-
-
-def _unflattened(shape: Any, arrays: list[Array]) -> Any:
-    if isinstance(shape, dict):
-        return {block: _unflattened(part, arrays) for block, part in shape.items()}
-    return Pair(*(arrays[i] for i in shape)) if isinstance(shape, list) else arrays[shape]
-
-
-@dataclass(frozen=True)
-class AverageSharpness:
+@dataclass(frozen=True, eq=False)
+class AverageSharpness(Saved):
     """The mean increase of the loss over random perturbations.
 
     Attributes
@@ -450,28 +443,4 @@ class AverageSharpness:
 
     def to_dict(self) -> dict[str, float]:
         """The numbers without the samples, for a table or JSON."""
-        return {name: getattr(self, name) for name in _AVERAGES}
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to an .npz file, whole or not at all; `load` reads it back.
-
-        Examples
-        --------
-        >>> import tempfile, refgeo as rg
-        >>> loss = lambda w: float(w @ w)
-        >>> result = rg.average_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_samples=4)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/result.npz")
-        ...     rg.AverageSharpness.load(f"{folder}/result.npz").value == result.value
-        True
-        """
-        _write(path, {"format": AVERAGE_FORMAT, "result": self.to_dict()}, [self.samples])
-
-    @classmethod
-    def load(cls, path: str | Path) -> AverageSharpness:
-        """The result that `save` wrote."""
-        document, (samples,) = _read(path, AVERAGE_FORMAT, cls)
-        return cls(**document["result"], samples=samples)
-
-
-_AVERAGES = ("value", "standard_error", "loss", "n_rejected", "rho")
+        return {name: value for name, value in vars(self).items() if name != "samples"}

@@ -8,27 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from refgeo.arguments import Array, integer, number, one_of, seed_of
-from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Evaluation, RoundBall, Run, maximise
+from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Run
 from refgeo.sharpness.gradient_check import verify, verify_unchanged
 from refgeo.sharpness.model_step import POINTS, ModelSteps
-from refgeo.sharpness.objective import Increase
+from refgeo.sharpness.objective import Objective
+from refgeo.sharpness.parameters import LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessResult
-from refgeo.sharpness.vectors import Combination, Span, Vector, is_zero
+from refgeo.sharpness.vectors import is_zero
 from refgeo.threads import one_thread
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_HALVINGS = 20
-"""Of a random start that has no value."""
-
-METHODS = ("model_steps", "auto_pgd")
+METHODS = {"model_steps": ModelSteps, "auto_pgd": AutoPGD}
 _LEAST = 6
 """Vectors that a search cannot do without, with one that is being made; for a while there can be two more."""
 _FULL = {"model_steps": POINTS + 5, "auto_pgd": 12}
@@ -126,7 +125,14 @@ class Watcher:
         """Every run ends after its next evaluation."""
         self.stopped = True
 
-    def tell(self, batch: int, start: int, iteration: int, value: float, best: float, step: float, rho: float) -> bool:
+    def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items; none is taken after the callback has asked to stop."""
+        for item in items:
+            yield item
+            if self.stopped:
+                return
+
+    def tell(self, batch: int, start: int, rho: float, iteration: int, value: float, best: float, step: float) -> bool:
         """One more evaluation; whether to stop."""
         with self._lock:
             self._done += 1
@@ -139,7 +145,9 @@ class Watcher:
 
 
 def search(
-    objective_of: Callable[[Any], Increase],
+    value_and_grad: LossAndGradient,
+    params: Any,
+    objective_of: Callable[[LossAndGradient], Objective],
     batches: Iterable[Any] | None,
     balls: Sequence[Ball],
     effort: Effort,
@@ -152,53 +160,32 @@ def search(
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
 
-    def one(item: tuple[int, Any]) -> OfBalls | None:
-        if watcher.stopped:
-            return None
-        index, batch = item
-        workers = effort.workers if batches is None else 1
-        objective = objective_of(batch)
+    def of_batch(index: int, loss: LossAndGradient, workers: int) -> OfBalls:
+        objective = objective_of(loss)
         if effort.verify and index == 0:
-            verify(objective, max(ball.radius for ball in balls))
-        found = _BatchSearch(objective, index, effort, workers, watcher, settings).over(balls)
+            verify(objective, max(ball.radius for ball in balls), loss, params)
+        found = _OfBatch(objective, index, effort, workers, watcher, settings).over(balls)
         if effort.verify:
             verify_unchanged(objective, effort.workers)
         return found
 
+    def numbered(item: tuple[int, Any]) -> OfBalls:
+        return {} if watcher.stopped else of_batch(item[0], on_batch(value_and_grad, item[1]), 1)
+
     # several searches at once are the threads, and none of them may set a limit for the others
     with one_thread() if effort.workers > 1 else nullcontext():
-        return _over_batches(one, batches, effort, watcher)
-
-
-OfBalls = dict[int, SharpnessResult]
-"""Results by the index of the ball; a search that was stopped has not all."""
-
-
-def _over_batches(
-    one: Callable[[tuple[int, Any]], OfBalls | None],
-    batches: Iterable[Any] | None,
-    effort: Effort,
-    watcher: Watcher,
-) -> list[SharpnessResult]:
-    if batches is None:
-        results = one((0, None))
-        assert results is not None
-        return list(results.values())
-    given = checked_batches(batches)
-
-    def until_stopped() -> Iterator[tuple[int, Any]]:
-        for item in enumerate(given):
-            yield item
-            if watcher.stopped:
-                return
-
-    found = [
-        results for results in in_order(one, until_stopped(), effort.workers, watcher.abort) if results is not None
-    ]
+        if batches is None:
+            return list(of_batch(0, value_and_grad, effort.workers).values())
+        given = watcher.until_stopped(enumerate(checked_batches(batches)))
+        found = [results for results in in_order(numbered, given, effort.workers, watcher.abort) if results]
     if not found:
         raise ValueError("batches: expected at least one batch, got none")
     # a batch in which the callback stopped may lack the larger balls
     return [_mean([results[i] for results in found]) for i in found[0] if all(i in results for results in found)]
+
+
+OfBalls = dict[int, SharpnessResult]
+"""Results by the index of the ball; a search that was stopped has not all."""
 
 
 def checked_batches(batches: Any) -> Iterable[Any]:
@@ -214,12 +201,12 @@ def checked_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
-class _BatchSearch:
+class _OfBatch:
     """The search for one batch: one ball after the other, each from several starts."""
 
     def __init__(
         self,
-        objective: Increase,
+        objective: Objective,
         batch: int,
         effort: Effort,
         workers: int,
@@ -228,135 +215,66 @@ class _BatchSearch:
     ) -> None:
         self.objective, self.batch, self.effort = objective, batch, effort
         self.workers, self.watcher, self.settings = workers, watcher, settings
-        self._lock = threading.Lock()
-        self.evaluations = self.rejected = 0
 
     def over(self, balls: Sequence[Ball]) -> OfBalls:
         """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
-        self.watcher.tell(self.batch, 0, 0, 0.0, 0.0, 0.0, balls[0].radius)
-        self.evaluations = 1
+        self.watcher.tell(self.batch, 0, balls[0].radius, 0, 0.0, 0.0, 0.0)
         found: OfBalls = {}
-        best: Array | None = None
+        best: Run | None = None
         for i in sorted(range(len(balls)), key=lambda i: balls[i].radius):
-            if found and self.watcher.stopped:
+            if best is not None and self.watcher.stopped:
                 break
-            result, best = self._over_one(balls[i], best)
-            found[i] = result
-            self.evaluations = self.rejected = 0
+            starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
+            runs = list(in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort))
+            if best is not None and not is_zero(best.x):
+                runs.append(self._from_smaller(balls[i], best.x, max(run.value for run in runs)))
+            before = 1 if best is None else 0  # at θ itself
+            best = max(runs, key=lambda run: run.value)
+            found[i] = self._result(balls[i], best, before + sum(run.n_evaluations for run in runs), runs)
         return dict(sorted(found.items()))
 
-    def _over_one(self, ball: Ball, smaller: Array | None) -> tuple[SharpnessResult, Array]:
-        starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
-        runs = in_order(lambda start: self._from_start(ball, start), starts, self.workers, self.watcher.abort)
-        best = max(runs, key=lambda run: run.value)
-        if smaller is not None and not is_zero(smaller):
-            further = self._from_smaller(ball, smaller, best.value)
-            best = best if further is None else max(best, further, key=lambda run: run.value)
-        return self._result(ball, best), best.x
+    def _climb(self, ball: Ball, start: int) -> AutoPGD:
+        watch = partial(self.watcher.tell, self.batch, start, ball.radius)
+        return METHODS[self.effort.method](self.objective, ball, self.effort.vectors, watch)
 
     def _from_start(self, ball: Ball, start: int) -> Run:
+        climb, run = self._climb(ball, start), None
         if start == 0 and not is_zero(self.objective.gradient_at_origin):
-            found = _Climb(self, ball, start).along_the_gradient()
-            if found is not None:
-                return found
-        rng = np.random.default_rng([self.effort.seed, self.batch, start])
-        climb = _Climb(self, ball, start)
-        x = climb.put(ball.random(self.objective.random_direction(rng)))
-        for _ in range(_HALVINGS if not is_zero(x) else 0):
-            evaluation = climb.evaluated(x)
-            if evaluation[0] > -math.inf:
-                break
-            x = 0.5 * x
-        else:
-            x, evaluation = climb.origin, climb.at_origin
-        found = climb.run(x, evaluation)
-        assert found is not None
-        return found
+            run = climb.run(self.effort.n_iter, give_up=True)
+        if run is None:
+            rng = np.random.default_rng([self.effort.seed, self.batch, start])
+            climb.start_at(ball.random(self.objective.random_direction(rng)))
+            run = climb.run(self.effort.n_iter)
+        assert run is not None
+        return run
 
-    def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run | None:
+    def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run:
         """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
-        climb = _Climb(self, ball, 0)
-        moved = climb.put(ball.outermost(x))
-        evaluation = climb.evaluated(moved)
-        return climb.run(moved, evaluation) if evaluation[0] > to_beat else None
+        climb = self._climb(ball, 0)
+        climb.start_at(ball.outermost(x), tries=1)
+        run = climb.run(self.effort.n_iter if climb.value > to_beat else 0)
+        assert run is not None
+        return run
 
-    def counted(self, x: Vector) -> tuple[float, Array]:
-        """One more evaluation."""
-        value, gradient = self.objective(x)
-        with self._lock:
-            self.evaluations += 1
-            self.rejected += value == -math.inf
-        return value, gradient
-
-    def _result(self, ball: Ball, best: Run) -> SharpnessResult:
+    def _result(self, ball: Ball, best: Run, n_evaluations: int, runs: Sequence[Run]) -> SharpnessResult:
         nothing = best.value <= 0.0
+        x = self.objective.origin if nothing else best.x
         return SharpnessResult(
             value=max(best.value, 0.0),
-            maximizer=self.objective.tangent_vector(self.objective.origin if nothing else best.x),
+            maximizer=self.objective.space.tangent_vector(x),
             loss=self.objective.loss,
             loss_max=self.objective.loss + max(best.value, 0.0),
             trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
             values=best.values,
             steps=best.steps,
-            n_evaluations=self.evaluations,
-            n_rejected=self.rejected,
+            n_evaluations=n_evaluations,
+            n_rejected=sum(run.n_rejected for run in runs),
             residual=best.residual,
             converged=best.residual <= STATIONARY,
             rho=ball.radius,
             settings=self.settings,
-            bend=0.0 if nothing else self.objective.bend(best.x),
+            bend=0.0 if nothing else self.objective.bend(x),
         )
-
-
-class _Climb:
-    """One start's search, with vectors of its own: combinations of a few where the ball is round, else arrays."""
-
-    def __init__(self, search: _BatchSearch, ball: Ball, start: int) -> None:
-        self._search, self._ball, self._start = search, ball, start
-        objective, effort = search.objective, search.effort
-        is_round = isinstance(ball, RoundBall)
-        self._span = Span(len(objective.origin), objective.kept, objective.dtype, effort.vectors) if is_round else None
-        self.origin: Vector = objective.origin if self._span is None else self._span.zero()
-        gradient = objective.gradient_at_origin
-        self.at_origin: Evaluation = (0.0, gradient if self._span is None else self._span.add(gradient, own=False))
-
-    def along_the_gradient(self) -> Run | None:
-        """From the origin; None if the gradient there is negligible."""
-        return self.run(self.origin, self.at_origin, from_gradient=True)
-
-    def put(self, x: Array) -> Vector:
-        """An array as a vector of this search."""
-        return x if self._span is None else self._span.add(x)
-
-    def evaluated(self, x: Vector) -> Evaluation:
-        """The first evaluation of a search, which is told of."""
-        value, gradient = self._evaluate(x)
-        self._search.watcher.tell(self._search.batch, self._start, 0, value, value, 0.0, self._ball.radius)
-        return value, gradient
-
-    def run(self, x: Vector, evaluation: Evaluation, from_gradient: bool = False) -> Run | None:
-        """From x to the end."""
-        search, ball = self._search, self._ball
-
-        def watch(iteration: int, value: float, best: float, step: float) -> bool:
-            return search.watcher.tell(search.batch, self._start, iteration, value, best, step, ball.radius)
-
-        if search.effort.method == "auto_pgd":
-            climb = AutoPGD(self._evaluate, ball, x, evaluation)
-        else:
-            assert isinstance(ball, RoundBall)
-            assert isinstance(x, Combination)
-            assert isinstance(self.origin, Combination)
-            origin = (self.origin, self.at_origin[1])
-            climb = ModelSteps(self._evaluate, ball, x, evaluation, origin, self._settled)
-        return maximise(climb, search.effort.n_iter, watch, from_gradient)
-
-    def _settled(self, x: Combination) -> Combination:
-        return x.span.add(self._search.objective.horizontal(x))
-
-    def _evaluate(self, x: Vector) -> Evaluation:
-        value, gradient = self._search.counted(x)
-        return (value, gradient) if value == -math.inf else (value, self.put(gradient))
 
 
 def _mean(found: list[SharpnessResult]) -> SharpnessResult:

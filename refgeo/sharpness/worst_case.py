@@ -11,8 +11,8 @@ import numpy as np
 from refgeo.arguments import Order, one_of, order_of, radii_listed
 from refgeo.metrics.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import RoundBall
-from refgeo.sharpness.objective import Geometry, Objective
-from refgeo.sharpness.parameters import LossAndGradient, as_factors, on_batch
+from refgeo.sharpness.objective import Objective, ParameterSpace
+from refgeo.sharpness.parameters import LossAndGradient, as_factors
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import Callback, Effort, search
 
@@ -135,10 +135,10 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')
     one_of("dtype", dtype, ("float64", "float32"))
-    geometry = Geometry(params, metric)
+    space = ParameterSpace(params, metric)
     if dtype == "float32":
-        _refuse_rounding(geometry, min(radii))
-    effort.plan(geometry.space.n_coordinates, dtype)
+        _refuse_rounding(space, min(radii))
+    effort.plan(space.tangent.n_coordinates, dtype)
     settings = {
         "sharpness": "worst case",
         "metric": repr(metric),
@@ -147,23 +147,23 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         "dtype": dtype,
     }
 
-    def objective(batch: Any) -> Objective:
-        loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
-        return Objective(loss, geometry, order, order if gradient == "exact" else 1, dtype, effort.kept)
+    def objective(loss: LossAndGradient) -> Objective:
+        return Objective(loss, space, order, order if gradient == "exact" else 1, dtype, effort.kept)
 
-    results = search(objective, batches, [RoundBall(radius) for radius in radii], effort, settings)
+    balls = [RoundBall(radius) for radius in radii]
+    results = search(value_and_grad, params, objective, batches, balls, effort, settings)
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
 
 
-def _refuse_rounding(geometry: Geometry, rho: float) -> None:
+def _refuse_rounding(space: ParameterSpace, rho: float) -> None:
     """Rounding every parameter to float32 must be short beside a perturbation, and possible."""
     with np.errstate(over="ignore", invalid="ignore"):
-        here = geometry.space.point_at(np.zeros(geometry.space.n_coordinates, np.float32), 1)
+        here = space.tangent.point_at(np.zeros(space.tangent.n_coordinates, np.float32), 1)
     if not all(np.isfinite(factor).all() for block in here.values() for factor in as_factors(block)):
         raise ValueError('dtype: expected parameters that float32 can hold; use "float64"')
-    least = 50.0 * 2.0**-24 * math.sqrt(geometry.space.n_coordinates)
+    least = 50.0 * 2.0**-24 * math.sqrt(space.tangent.n_coordinates)
     if rho < least:
         raise ValueError(
             f'rho: expected at least {least:.1g} with dtype="float32", whose rounding of '
-            f'{geometry.space.n_coordinates} parameters is as long as a fiftieth of that, got {rho:g}; use "float64"'
+            f'{space.tangent.n_coordinates} parameters is as long as a fiftieth of that, got {rho:g}; use "float64"'
         )
