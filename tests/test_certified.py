@@ -105,7 +105,7 @@ def test_dominating_diagonals_dominate():
 @pytest.mark.parametrize("beta", [0.2, 3.0])
 def test_the_price_of_a_step_and_how_far_its_third_derivative_is_negative(name, beta):
     geometry, beta = geometry_of(name), np.array([beta])
-    price = outer._price(geometry, beta)
+    price = geometry.price(beta)
 
     def at(t):
         e = geometry.shift(beta, t) / beta

@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from refgeo.arguments import Array, integer, radii_of, seed_of
 from refgeo.diagonal import ascent, outer, separable
-from refgeo.diagonal.geometry import SQRT2, Geometry, Mixed, geometry_of, on_sphere
+from refgeo.diagonal.geometry import SQRT2, Geometry, geometry_of, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 
@@ -189,7 +189,7 @@ def second_order(
     geometry = geometry_of(metric)
     problem = Problem.of(u, v, X, y)
     rho = radii_of(rho, problem.batch)
-    if isinstance(geometry, Mixed):
+    if geometry.is_linear:
         found, t = _mixed_trust_region(problem, rho)
         t, leaves = _within(problem, geometry, t)
     else:
@@ -220,7 +220,7 @@ def _worst_case(
     leaves = np.zeros(rho.shape, dtype=bool)
     is_diagonal = _is_diagonal(problem.gram)
     starts = [_alone(problem, geometry, rho)]
-    if isinstance(geometry, Mixed):
+    if geometry.is_linear:
         found, t = _mixed_trust_region(problem, rho)
         t, leaves = _within(problem, geometry, t)
         uppers = [found.upper]
@@ -243,7 +243,7 @@ def _worst_case(
     ends, values = ascent.climbed(problem, geometry, together, np.broadcast_to(rho, together.shape[:-1]), steps)
     best = np.argmax(np.where(np.isnan(values), -math.inf, values), axis=0)[None]
     t = np.take_along_axis(ends, best[..., None], 0)[0]
-    if tight and not isinstance(geometry, Mixed):
+    if tight and not geometry.is_linear:
         uppers.append(outer.ellipsoid(problem, geometry, t, rho))
     return _certified(problem, geometry, rho, t, uppers, leaves)
 

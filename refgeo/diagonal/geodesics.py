@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.arguments import Array, number, real_array
-from refgeo.diagonal.geometry import Adaptive, Interpolated, geometry_of
+from refgeo.diagonal.geometry import geometry_of
 from refgeo.errors import GeodesicIncompleteError
-
-_HORIZONTAL = 1e-8
 
 
 def geodesic(
@@ -64,14 +62,9 @@ def geodesic(
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
     time = number("t", t)
-    if isinstance(geometry, Adaptive):
-        free = u * v != 0.0
-        return u + np.where(free, time * eta_u, 0.0), v + np.where(free, time * eta_v, 0.0)
     rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    if not isinstance(geometry, Interpolated):
-        return u * np.exp(time * rate_u), v * np.exp(time * rate_v)
     forward = math.copysign(1.0, time)
-    ends = _end(forward * rate_u, forward * rate_v, geometry.s)
+    ends = geometry.end_time(forward * rate_u, forward * rate_v)
     if np.any(abs(time) >= ends):
         block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
         first = math.copysign(float(ends[block]), time)
@@ -81,8 +74,7 @@ def geodesic(
             first,
             block,
         )
-    factor = (1.0 + 2.0 * geometry.s * time * rate_u) ** (0.5 / geometry.s)
-    return u * factor, v * factor
+    return u * geometry.growth(time * rate_u), v * geometry.growth(time * rate_v)
 
 
 def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
@@ -108,8 +100,7 @@ def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, 
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
     rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    weight = np.abs(u * v) ** geometry.s if isinstance(geometry, Interpolated) else 1.0
-    return np.asarray(np.linalg.norm(np.hypot(rate_u, rate_v) * weight, axis=-1))
+    return np.asarray(np.linalg.norm(np.hypot(rate_u, rate_v) * np.abs(u * v) ** geometry.s, axis=-1))
 
 
 def horizontal_projection(
@@ -166,20 +157,7 @@ def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLi
     """
     geometry = geometry_of(metric)
     u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    if not isinstance(geometry, Interpolated):
-        return np.full(u.shape[:-1], np.inf)
-    return _end(*_rates(u, v, eta_u, eta_v), geometry.s)
-
-
-def _end(rate_u: Array, rate_v: Array, s: float) -> Array:
-    """The first t > 0 with 1 + 2sbt = 0."""
-    if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
-        raise ValueError(
-            "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
-            "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() follows any"
-        )
-    lowest = np.min(rate_u, axis=-1)
-    return np.asarray(np.divide(-0.5 / s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
+    return geometry.end_time(*_rates(u, v, eta_u, eta_v))
 
 
 def _arguments(*arrays: npt.ArrayLike) -> list[Array]:

@@ -21,6 +21,8 @@ Coordinates with β₀ = 0 do not move.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from refgeo.arguments import Array
 from refgeo.metrics.pair import InterpolatedMetric
 
 SQRT2 = float(np.sqrt(2.0))
+_HORIZONTAL = 1e-8
 _TURN = -1.0 / SQRT2
 """Where the cheapest way to a product ceases to treat both weights alike."""
 _WIDE, _HALVINGS = 690.0, 64
@@ -47,10 +50,31 @@ def on_sphere(t: Array, rho: Array) -> Array:
     return np.asarray(t * (rho / np.where(length > 0.0, length, 1.0))[..., None])
 
 
+@dataclass(frozen=True)
+class Price:
+    """φ, φ′ and φ″ on the main branch, and the largest ρ for which that is all of {|t| ≤ ρ} and φ‴ < 0 there."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    bend: Callable[[Array], Array]
+    longest: Array
+
+
 class Geometry(ABC):
-    """How β moves with t; every function works entry by entry."""
+    """How β moves with t; every function works entry by entry.
+
+    Attributes
+    ----------
+    name : str
+    s : float
+        A velocity (ub, vc) costs |β₀|ˢ√(b² + c²).
+    is_linear : bool
+        Whether β is linear in t.
+    """
 
     name: str
+    s = 0.0
+    is_linear = False
 
     @abstractmethod
     def shift(self, beta: Array, t: Array) -> Array:
@@ -75,6 +99,18 @@ class Geometry(ABC):
     @abstractmethod
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
         """The tangent vector (η_u, η_v) of coordinates t."""
+
+    @abstractmethod
+    def growth(self, b: Array) -> Array:
+        """By what factor a weight has changed at the end of the geodesic that begins with the rate b."""
+
+    @abstractmethod
+    def price(self, beta: Array) -> Price:
+        """What moving β₀ to β₀(1 + e) costs."""
+
+    def end_time(self, rate_u: Array, rate_v: Array) -> Array:
+        """When the geodesic with these rates leaves the manifold."""
+        return np.full(rate_u.shape[:-1], np.inf)
 
     def end(self, beta: Array) -> Array:
         """Where the manifold ends."""
@@ -123,6 +159,19 @@ class Invariant(Geometry):
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
         """The tangent vector (η_u, η_v) of coordinates t."""
         return u * (t / SQRT2), v * (t / SQRT2)
+
+    def growth(self, b: Array) -> Array:
+        """eᵇ."""
+        return np.exp(b)
+
+    def price(self, beta: Array) -> Price:
+        """½ log²(1 + e)."""
+        return Price(
+            lambda e: 0.5 * np.log1p(e) ** 2,
+            lambda e: np.log1p(e) / (1.0 + e),
+            lambda e: (1.0 - np.log1p(e)) / (1.0 + e) ** 2,
+            np.asarray(1.5 / SQRT2),  # φ‴ = (2 log(1 + e) − 3) / (1 + e)³
+        )
 
 
 class Interpolated(Geometry):
@@ -202,9 +251,37 @@ class Interpolated(Geometry):
         """−|β₀|ˢ/(√2 s)."""
         return np.abs(beta) ** self.s / (-SQRT2 * self.s)
 
+    def growth(self, b: Array) -> Array:
+        """(1 + 2sb)^{1/2s}."""
+        return np.asarray((1.0 + 2.0 * self.s * b) ** (0.5 / self.s))
+
+    def price(self, beta: Array) -> Price:
+        """½(|β₀|ˢ((1 + e)ˢ − 1)/s)²."""
+        s = self.s
+        scale = np.abs(beta) ** s / s
+        return Price(
+            lambda e: 0.5 * (scale * np.expm1(s * np.log1p(e))) ** 2,
+            lambda e: s * scale**2 * np.expm1(s * np.log1p(e)) * (1.0 + e) ** (s - 1.0),
+            lambda e: s * scale**2 * (1.0 + e) ** (s - 2.0) * ((2.0 * s - 1.0) * (1.0 + e) ** s + 1.0 - s),
+            # φ‴ < 0 while 2(1 − 2s)(1 + e)ˢ < 2 − s
+            np.min(1.5 * s * scale, axis=-1) / (SQRT2 * (1.0 - 2.0 * s)) if s < 0.5 else np.asarray(np.inf),
+        )
+
+    def end_time(self, rate_u: Array, rate_v: Array) -> Array:
+        """The first t > 0 with 1 + 2sbt = 0; the closed form is of horizontal velocities."""
+        if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
+            raise ValueError(
+                "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
+                "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() follows any"
+            )
+        lowest = np.min(rate_u, axis=-1)
+        return np.asarray(np.divide(-0.5 / self.s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
+
 
 class Mixed(Interpolated):
     """s = 1: β₀ + √2 sgn(β₀) t, while it keeps its sign."""
+
+    is_linear = True
 
     def __init__(self) -> None:
         super().__init__(1.0)
@@ -267,6 +344,19 @@ class Adaptive(Geometry):
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """Below t = −1/√2, W falls linearly in t², and the term is a convex function of t²."""
         return np.full_like(beta, _TURN)
+
+    def growth(self, b: Array) -> Array:
+        """1 + b: no curvature is known."""
+        return 1.0 + b
+
+    def price(self, beta: Array) -> Price:
+        """2(√(1 + e) − 1)²."""
+        return Price(
+            lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
+            lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
+            lambda e: (1.0 + e) ** -1.5,
+            np.asarray(1.0 / SQRT2),
+        )
 
 
 GEOMETRIES: dict[str, Geometry] = {geometry.name: geometry for geometry in (Invariant(), Mixed(), Adaptive())}

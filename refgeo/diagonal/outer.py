@@ -19,13 +19,10 @@ least ½φ″ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
 from refgeo.arguments import Array
-from refgeo.diagonal.geometry import SQRT2, Adaptive, Geometry, Interpolated, on_sphere
+from refgeo.diagonal.geometry import Geometry, on_sphere
 from refgeo.diagonal.problem import Problem
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
@@ -35,46 +32,10 @@ _LEAST_BEND = 0.01
 """Beside φ″(0). What hardly bends has its middle far away, and differences lose digits there."""
 
 
-@dataclass(frozen=True)
-class _Price:
-    """φ, φ′ and φ″ on the main branch, and the largest ρ for which that is all of {|t| ≤ ρ} and φ‴ < 0 there."""
-
-    value: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-    bend: Callable[[Array], Array]
-    longest: Array
-
-
-def _price(geometry: Geometry, beta: Array) -> _Price:
-    if isinstance(geometry, Adaptive):
-        return _Price(
-            lambda e: 2.0 * (e / (np.sqrt(1.0 + e) + 1.0)) ** 2,  # √(1+e) − 1 without cancellation
-            lambda e: 2.0 * e / (np.sqrt(1.0 + e) * (np.sqrt(1.0 + e) + 1.0)),
-            lambda e: (1.0 + e) ** -1.5,
-            np.asarray(1.0 / SQRT2),
-        )
-    if not isinstance(geometry, Interpolated):
-        return _Price(
-            lambda e: 0.5 * np.log1p(e) ** 2,
-            lambda e: np.log1p(e) / (1.0 + e),
-            lambda e: (1.0 - np.log1p(e)) / (1.0 + e) ** 2,
-            np.asarray(1.5 / SQRT2),  # φ‴ = (2 log(1 + e) − 3) / (1 + e)³
-        )
-    s = geometry.s
-    scale = np.abs(beta) ** s / s
-    return _Price(
-        lambda e: 0.5 * (scale * np.expm1(s * np.log1p(e))) ** 2,
-        lambda e: s * scale**2 * np.expm1(s * np.log1p(e)) * (1.0 + e) ** (s - 1.0),
-        lambda e: s * scale**2 * (1.0 + e) ** (s - 2.0) * ((2.0 * s - 1.0) * (1.0 + e) ** s + 1.0 - s),
-        # φ‴ < 0 while 2(1 − 2s)(1 + e)ˢ < 2 − s
-        np.min(1.5 * s * scale, axis=-1) / (SQRT2 * (1.0 - 2.0 * s)) if s < 0.5 else np.asarray(np.inf),
-    )
-
-
 def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
     """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximizer."""
     gradient = 2.0 * problem.moving_g * problem.beta
-    if isinstance(geometry, Interpolated):  # E differs from coordinate to coordinate
+    if geometry.s != 0.0:  # E differs from coordinate to coordinate
         size = np.where(problem.beta != 0.0, problem.beta, 1.0)
         radii = np.where(problem.beta != 0.0, geometry.shift(problem.beta, rho[..., None]) / size, 0.0)
         finite = np.all(radii < _LARGEST, axis=-1)
@@ -95,7 +56,7 @@ def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array
 def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
     """The maximum over the ellipsoid that touches the ball at t; inf where there is none."""
     beta = np.where(problem.beta != 0.0, problem.beta, 1.0)
-    price = _price(geometry, beta)
+    price = geometry.price(beta)
     possible = rho <= price.longest
     safe = np.where(possible, rho, np.minimum(price.longest, rho))[..., None]
     inside = np.maximum(np.clip(np.where(possible[..., None], t, 0.0), -safe, safe), geometry.lowest(beta))
