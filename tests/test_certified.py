@@ -15,7 +15,7 @@ from refgeo import diagonal
 from refgeo.diagonal import outer
 from refgeo.diagonal.ascent import climbed, farthest, value_at
 from refgeo.diagonal.geometry import geometry_of
-from refgeo.diagonal.problem import Problem
+from refgeo.diagonal.problem import LeastSquares
 from refgeo.diagonal.separable import dominating_diagonal, dual
 
 NAMES = ("inv", "mix", "adaptive", rg.InterpolatedMetric(0.3), rg.InterpolatedMetric(0.7))
@@ -33,7 +33,7 @@ def test_an_ascent_ends_where_no_direction_gains(name):
         d = int(rng.integers(2, 6))
         u, v = rng.standard_normal((2, d))
         X, rho = rng.standard_normal((d, d)), rng.uniform(1.0, 4.0)
-        problem = Problem.of(u, v, X, X @ (u * v) + rng.standard_normal(d))
+        problem = LeastSquares.of(u, v, X, X @ (u * v) + rng.standard_normal(d))
         lowest = geometry.lowest(problem.beta)
         starts = rng.standard_normal((20, d))
         starts = np.maximum(rho * starts / np.linalg.norm(starts, axis=-1, keepdims=True), lowest)
@@ -134,13 +134,13 @@ def test_each_network_of_a_batch_has_its_own_parts():
     sizes = np.array([1e-180, 1e-3, 1.0, 1e3, 1e130])
     u, v, p = rng.standard_normal((3, 5, 4))
     X = sizes[:, None, None] * rng.standard_normal((5, 6, 4))
-    problem = Problem.of(u, v, X, np.zeros((5, 6)))
+    problem = LeastSquares.of(u, v, X, np.zeros((5, 6)))
     rho, lowest = np.abs(rng.standard_normal(5)), -np.abs(rng.standard_normal((5, 4)))
     together = farthest(p * sizes[:, None], lowest, rho), dominating_diagonal(problem.gram, problem.beta)
     with np.errstate(over="ignore"):
         together = (*together, problem.rounding(p))
     for k in range(5):
-        one = Problem.of(u[k], v[k], X[k], np.zeros(6))
+        one = LeastSquares.of(u[k], v[k], X[k], np.zeros(6))
         alone = farthest(p[k], lowest[k], rho[k]), dominating_diagonal(one.gram, one.beta), one.rounding(p[k])
         for x, y in zip(together, alone, strict=True):
             np.testing.assert_allclose(x[k], y, rtol=1e-12)
@@ -155,7 +155,7 @@ def test_the_rounding_of_an_increase_is_enclosed():
         X, w = rng.standard_normal((9, 4)) * 10.0 ** rng.uniform(-3, 3), rng.standard_normal(4) * 1e-9
         y = 1e3 * rng.standard_normal(9)
         y -= X @ np.linalg.lstsq(X, y, rcond=None)[0]
-        problem = Problem.of(np.zeros(4), np.zeros(4), X, y)
+        problem = LeastSquares.of(np.zeros(4), np.zeros(4), X, y)
         rows = [[Fraction(x) for x in row] for row in X]
         z = [sum(x * Fraction(c) for x, c in zip(row, w, strict=True)) for row in rows]
         exact = sum(a * (a - 2 * Fraction(b)) for a, b in zip(z, y, strict=True))
@@ -178,7 +178,7 @@ def test_the_farthest_point_of_a_cut_ball():
 
 def raw_bounds(name, u, v, X, y, rho, t):
     """Every upper bound, before anything is done with it."""
-    problem, geometry, radius = Problem.of(u, v, X, y), geometry_of(name), np.asarray(rho)
+    problem, geometry, radius = LeastSquares.of(u, v, X, y), geometry_of(name), np.asarray(rho)
     D = dominating_diagonal(problem.gram, problem.beta)
     bounds = {"dual": dual(geometry, problem.beta, problem.g, D, radius).upper}
     if name == "mix":
@@ -235,7 +235,7 @@ def test_the_bounds_of_a_batch_are_those_of_its_problems(name):
     X, noise = rng.standard_normal((5, 4, 3)), rng.standard_normal((5, 4))
     y = (X @ (u * v)[..., None])[..., 0] - noise
     rho = np.array([0.01, 0.1, 0.3, 0.05, 1e200])
-    problem, geometry = Problem.of(u, v, X, y), geometry_of(name)
+    problem, geometry = LeastSquares.of(u, v, X, y), geometry_of(name)
     t = np.maximum(0.5 * rho[:, None] * rng.random((5, 3)), geometry.lowest(problem.beta))
     t[4] = 0.1
 
@@ -245,7 +245,7 @@ def test_the_bounds_of_a_batch_are_those_of_its_problems(name):
 
     together = bounds(problem, t, rho)
     for k in range(5):
-        alone = bounds(Problem.of(u[k], v[k], X[k], y[k]), t[k], np.asarray(rho[k]))
+        alone = bounds(LeastSquares.of(u[k], v[k], X[k], y[k]), t[k], np.asarray(rho[k]))
         assert np.allclose(together[:, k], alone, rtol=1e-9)
     assert np.isfinite(together[:, 1:4]).all()
     assert np.isfinite(together[0, 0])
@@ -262,14 +262,14 @@ def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
     X, noise = rng.standard_normal((2, 4, 4, 3)), rng.standard_normal((2, 4, 4)) * 10.0 ** rng.uniform(-2, 1, (4, 1))
     y = (X @ (u * v)[..., None])[..., 0] - noise
     rho = np.array([[0.01, 0.3, 1e-6, 0.05], [2.0, 0.1, 1e-3, 0.5]])
-    problem, geometry = Problem.of(u, v, X, y), geometry_of(name)
+    problem, geometry = LeastSquares.of(u, v, X, y), geometry_of(name)
     D = dominating_diagonal(problem.gram, problem.beta)
     together = dual(geometry, problem.beta, problem.g, D, rho)
     assert np.all(np.linalg.norm(together.inside, axis=-1) <= rho * (1 + 1e-12))
     assert np.all(np.linalg.norm(together.outside, axis=-1) >= rho * (1 - 1e-12))
     assert np.all(together.inside[problem.beta == 0.0] == 0.0)
     for k in np.ndindex(2, 4):
-        one = Problem.of(u[k], v[k], X[k], y[k])
+        one = LeastSquares.of(u[k], v[k], X[k], y[k])
         assert np.allclose(dominating_diagonal(one.gram, one.beta), D[k], rtol=1e-12)
         alone = dual(geometry, one.beta, one.g, D[k], np.asarray(rho[k]))
         assert np.allclose(alone.upper, together.upper[k], rtol=1e-9)
@@ -288,7 +288,7 @@ def test_the_dual_bound_is_the_maximum_where_the_gram_matrix_is_diagonal(name):
         X = orthonormal(rng, 6, 4) * 10.0 ** rng.uniform(-1, 1, 4)
         y = X @ (u * v) - rng.standard_normal(6) * 10.0 ** rng.uniform(-2, 0)
         rho = float((1e-3, 0.03, 0.2, 0.6)[i % 4])
-        problem, found = Problem.of(u, v, X, y), diagonal.worst_case(name, u, v, X, y, rho)
+        problem, found = LeastSquares.of(u, v, X, y), diagonal.worst_case(name, u, v, X, y, rho)
         bound = dual(geometry, problem.beta, problem.g, np.diag(problem.gram).copy(), np.asarray(rho))
         ratios.append(float(bound.upper / found.lower))
         assert np.linalg.norm(bound.inside) <= rho * (1 + 1e-12)

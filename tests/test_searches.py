@@ -236,7 +236,7 @@ def test_the_bounds_of_polynomial_geodesics_hold_against_a_grid(metric, order):
     for _ in range(4):
         d = 2
         u, v = rng.uniform(0.5, 2, d) * rng.choice([-1.0, 1.0], d), rng.uniform(0.5, 2, d)
-        network = searches.Network("n", u, v, np.eye(d), u * v + rng.standard_normal(d))
+        network = searches.DiagonalNetwork("n", u, v, np.eye(d), u * v + rng.standard_normal(d))
         angle = np.linspace(0.0, 2 * np.pi, 4001)
         for rho in (1e-3, 0.1, 0.5):
             upper, lower = searches._polynomial_bounds(metric, order, network, rho)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LARGEST, _MOST_ROWS, _MOST_BLOCKS = 2000, 40, 40
 
 
-def search(run: Run, examples: int) -> None:
+def try_random_cases(run: Run, examples: int) -> None:
     """Put so many points to every value, the same to all, and keep the plainest failing one of each.
 
     Where no value is judged, laws are searched. Interrupted, it ends early. The same seed tries the same points.

@@ -58,7 +58,7 @@ _SETTINGS: tuple[tuple[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class Network:
+class DiagonalNetwork:
     """A diagonal network with its data, u and v representable in the dtype of a run."""
 
     name: str
@@ -83,7 +83,7 @@ class Network:
         return float(2.0 * r @ moved + moved @ moved)
 
 
-def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:
+def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[DiagonalNetwork]:
     """Networks whose X has orthogonal columns: far from the minimum, near it, at it; signs and sizes mixed."""
     for d, distance in (
         (6, 1.0),
@@ -97,7 +97,7 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
         u, v = (rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d) for _ in range(2))
         u, v = (PRECISIONS[dtype].rounded(x) for x in (u, v))
         X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0] * rng.uniform(0.7, 1.4, d)
-        yield Network(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
+        yield DiagonalNetwork(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
 
 
 def judge_routine(
@@ -139,7 +139,7 @@ def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
     return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, a, c) - value))
 
 
-def _judged(backend: Backend, metric: str, order: Any, problems: list[Network]) -> Row:
+def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork]) -> Row:
     shares: list[Measurement] = []
     wrong: list[tuple[Measurement, str]] = []
     breaches: Breaches = {}
@@ -197,7 +197,7 @@ def _at(place: str, rho: float, missing: float) -> Measurement:
 
 
 def _called(
-    backend: Backend, metric: str, order: Any, network: Network, rho: float
+    backend: Backend, metric: str, order: Any, network: DiagonalNetwork, rho: float
 ) -> tuple[float, Array, Array, float, Breaches]:
     """The claimed value, the steps, how often the loss was evaluated, and misconduct."""
     d = len(network.u)
@@ -211,7 +211,14 @@ def _called(
 
 
 def _held_against(
-    metric: str, order: Any, network: Network, rho: float, upper: float, value: float, u_step: Array, v_step: Array
+    metric: str,
+    order: Any,
+    network: DiagonalNetwork,
+    rho: float,
+    upper: float,
+    value: float,
+    u_step: Array,
+    v_step: Array,
 ) -> tuple[float, str]:
     """What the perturbation reaches, and what is wrong with it."""
     u, v = network.u, network.v
@@ -241,7 +248,7 @@ def _held_against(
     return reached, ""
 
 
-def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> float:
+def _reached(metric: str, order: Any, network: DiagonalNetwork, a: Array, c: Array) -> float:
     """The increase of the loss at the end of the geodesic."""
     if metric == "adaptive" or order == 1:
         factors = (1.0 + a) * (1.0 + c)
@@ -254,7 +261,7 @@ def _reached(metric: str, order: Any, network: Network, a: Array, c: Array) -> f
     return network.increase(network.u * network.v * (factors - 1.0))
 
 
-def _bound(metric: str, order: Any, network: Network, rho: float) -> float | None:
+def _bound(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> float | None:
     """A proved upper bound on the maximum, where a point comes within `MEET` of it."""
     if order in ("adaptive", "exact"):
         found = diagonal.worst_case(metric, network.u, network.v, network.X, network.y, rho)
@@ -265,7 +272,7 @@ def _bound(metric: str, order: Any, network: Network, rho: float) -> float | Non
     return upper if upper - lower <= MEET * upper else None
 
 
-def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) -> tuple[float, float]:
+def _polynomial_bounds(metric: str, order: int, network: DiagonalNetwork, rho: float) -> tuple[float, float]:
     """The dual bound, least over λ, and the value of the primal point that it suggests."""
     beta = network.u * network.v
     g, D = network.X.T @ (network.X @ beta - network.y), np.sum(network.X**2, axis=0)

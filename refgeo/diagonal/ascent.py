@@ -11,15 +11,15 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry
-from refgeo.diagonal.problem import Problem
+from refgeo.diagonal.problem import LeastSquares
 
 
-def value_at(problem: Problem, geometry: Geometry, t: Array) -> Array:
+def value_at(problem: LeastSquares, geometry: Geometry, t: Array) -> Array:
     """F(W(t))."""
     return problem.increase(geometry.shift(problem.beta, t))
 
 
-def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
+def climbed(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array, steps: int) -> tuple[Array, Array]:
     """Local maxima of F(W(t)) over the ball from the points t, and the values there."""
     lowest = geometry.lowest(problem.beta)
     value, gradient = _value_and_gradient(problem, geometry, t)
@@ -39,7 +39,7 @@ def climbed(problem: Problem, geometry: Geometry, t: Array, rho: Array, steps: i
     return t, value
 
 
-def _value_and_gradient(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, Array]:
+def _value_and_gradient(problem: LeastSquares, geometry: Geometry, t: Array) -> tuple[Array, Array]:
     """F and its gradient in t."""
     value, down = problem.increase_and_gradient(geometry.shift(problem.beta, t))
     return value, down * geometry.slope(problem.beta, t)

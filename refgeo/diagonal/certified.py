@@ -35,7 +35,7 @@ import numpy.typing as npt
 from refgeo.arguments import Array, integer, radii_of, seed_of
 from refgeo.diagonal import ascent, outer, separable
 from refgeo.diagonal.geometry import SQRT2, Geometry, geometry_of, on_sphere
-from refgeo.diagonal.problem import Problem
+from refgeo.diagonal.problem import LeastSquares
 from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
 
 EXACT = 1e-10
@@ -149,7 +149,7 @@ def worst_case(
     1.434213562
     """
     geometry = geometry_of(metric)
-    problem = Problem.of(u, v, X, y)
+    problem = LeastSquares.of(u, v, X, y)
     rho = radii_of(rho, problem.batch)
     n_starts = integer("n_starts", n_starts, least=0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
@@ -187,7 +187,7 @@ def second_order(
     Certified(0.18, exact)
     """
     geometry = geometry_of(metric)
-    problem = Problem.of(u, v, X, y)
+    problem = LeastSquares.of(u, v, X, y)
     rho = radii_of(rho, problem.batch)
     if geometry.is_linear:
         found, t = _mixed_trust_region(problem, rho)
@@ -198,7 +198,7 @@ def second_order(
     return Certified(found.lower, found.upper, geometry.velocity(problem.u, problem.v, t), t, leaves)
 
 
-def _taylor_maximum(problem: Problem, geometry: Geometry, rho: Array) -> QuadraticMaximum:
+def _taylor_maximum(problem: LeastSquares, geometry: Geometry, rho: Array) -> QuadraticMaximum:
     zero = np.zeros_like(problem.beta)
     slope, curvature = geometry.slope(problem.beta, zero), geometry.curvature(problem.beta, zero)
     B = 2.0 * slope[..., :, None] * problem.gram * slope[..., None, :]
@@ -207,14 +207,14 @@ def _taylor_maximum(problem: Problem, geometry: Geometry, rho: Array) -> Quadrat
     return maximise_quadratic(2.0 * problem.g * slope, B, rho)
 
 
-def _mixed_trust_region(problem: Problem, rho: Array) -> tuple[QuadraticMaximum, Array]:
+def _mixed_trust_region(problem: LeastSquares, rho: Array) -> tuple[QuadraticMaximum, Array]:
     """In w, where the matrix is the same for all networks, unless something cannot move."""
     found = maximise_quadratic(2.0 * problem.moving_g, 2.0 * problem.moving(problem.gram), SQRT2 * rho)
     return found, found.x * np.sign(problem.beta) / SQRT2
 
 
 def _worst_case(
-    problem: Problem, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator, tight: bool
+    problem: LeastSquares, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator, tight: bool
 ) -> Certified:
     beta, shape = problem.beta, (*rho.shape, problem.beta.shape[-1])
     leaves = np.zeros(rho.shape, dtype=bool)
@@ -248,7 +248,7 @@ def _worst_case(
     return _certified(problem, geometry, rho, t, uppers, leaves)
 
 
-def _within(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _within(problem: LeastSquares, geometry: Geometry, t: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     """t, or −t where only that is in the domain and as good, as at zero residual; and who leaves it either way."""
     lowest = geometry.lowest(problem.beta)
     leaves = np.any(t < lowest, axis=-1)
@@ -258,7 +258,7 @@ def _within(problem: Problem, geometry: Geometry, t: Array) -> tuple[Array, npt.
 
 
 def _certified(
-    problem: Problem, geometry: Geometry, rho: Array, t: Array, uppers: list[Array], leaves: npt.NDArray[np.bool_]
+    problem: LeastSquares, geometry: Geometry, rho: Array, t: Array, uppers: list[Array], leaves: npt.NDArray[np.bool_]
 ) -> Certified:
     t = np.where(problem.beta != 0.0, _into_ball(t, rho), 0.0)
     lower = np.maximum(ascent.value_at(problem, geometry, t), 0.0)
@@ -293,7 +293,7 @@ def _is_diagonal(gram: Array) -> bool:
     return bool(np.max(np.abs(off)) <= 1e-13 * np.max(np.abs(gram)))
 
 
-def _alone(problem: Problem, geometry: Geometry, rho: Array) -> Array:
+def _alone(problem: LeastSquares, geometry: Geometry, rho: Array) -> Array:
     """Everything on one coordinate, the best: the answer where ρ is large."""
     beta = problem.beta
     shape = (*rho.shape, beta.shape[-1])
@@ -305,7 +305,9 @@ def _alone(problem: Problem, geometry: Geometry, rho: Array) -> Array:
     return start
 
 
-def _guesses(problem: Problem, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator) -> list[Array]:
+def _guesses(
+    problem: LeastSquares, geometry: Geometry, rho: Array, n_starts: int, rng: np.random.Generator
+) -> list[Array]:
     """Starts where no route is exact: the gradient, and random ones."""
     beta = problem.beta
     guesses: list[Array] = [rho[..., None] * problem.g * geometry.slope(beta, np.zeros_like(beta))]

@@ -23,7 +23,7 @@ import numpy as np
 
 from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry, on_sphere
-from refgeo.diagonal.problem import Problem
+from refgeo.diagonal.problem import LeastSquares
 from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 _LARGEST = 1e150
@@ -32,7 +32,7 @@ _LEAST_BEND = 0.01
 """Beside φ″(0). What hardly bends has its middle far away, and differences lose digits there."""
 
 
-def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
+def ball(problem: LeastSquares, geometry: Geometry, rho: Array) -> tuple[Array, Array]:
     """The maximum over Σ (e_i/E_i(ρ))² ≤ 1, and the point of the sphere ‖t‖ = ρ in the direction of its maximizer."""
     gradient = 2.0 * problem.moving_g * problem.beta
     if geometry.s != 0.0:  # E differs from coordinate to coordinate
@@ -53,7 +53,7 @@ def ball(problem: Problem, geometry: Geometry, rho: Array) -> tuple[Array, Array
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
-def ellipsoid(problem: Problem, geometry: Geometry, t: Array, rho: Array) -> Array:
+def ellipsoid(problem: LeastSquares, geometry: Geometry, t: Array, rho: Array) -> Array:
     """The maximum over the ellipsoid that touches the ball at t; inf where there is none."""
     beta = np.where(problem.beta != 0.0, problem.beta, 1.0)
     price = geometry.price(beta)

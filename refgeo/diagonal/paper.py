@@ -12,7 +12,7 @@ import numpy.typing as npt
 from refgeo.arguments import Array, radii_of, real_array
 from refgeo.diagonal.certified import Certified, worst_case
 from refgeo.diagonal.geometry import SQRT2
-from refgeo.diagonal.problem import Problem, applied
+from refgeo.diagonal.problem import LeastSquares, applied
 from refgeo.trust_region import maximise_diagonal_quadratic
 
 
@@ -38,7 +38,7 @@ def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLi
     >>> bool(printed.lower == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
     True
     """
-    problem = Problem.of(u, v, X, y)
+    problem = LeastSquares.of(u, v, X, y)
     return worst_case("inv", u, v, X, y, radii_of(rho, problem.batch) * SQRT2)
 
 
@@ -66,7 +66,7 @@ def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
     >>> rg.diagonal.paper_26([1.0, 3.0], [1.0, 1.0], np.eye(2), [1.0, 3.0], 0.1).round(12)
     np.float64(0.36)
     """
-    problem = Problem.of(u, v, X, y)
+    problem = LeastSquares.of(u, v, X, y)
     beta, optimum = problem.beta, _least_norm(X, y)
     radii = radii_of(rho, problem.batch)
     return maximise_diagonal_quadratic(4.0 * beta * (beta - optimum), 8.0 * beta * (2.0 * beta - optimum), radii).lower
@@ -92,7 +92,7 @@ def paper_35(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
     >>> rg.diagonal.paper_35([1.0, 3.0], [1.0, 1.0], np.eye(2), [4.0, 7.0], 0.1).round(12)
     np.float64(0.5)
     """
-    problem = Problem.of(u, v, X, y)
+    problem = LeastSquares.of(u, v, X, y)
     return np.asarray(radii_of(rho, problem.batch) * np.linalg.norm(problem.beta - _least_norm(X, y), axis=-1))
 
 

@@ -28,7 +28,7 @@ def applied(matrix: Array, vectors: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Problem:
+class LeastSquares:
     """A batch of networks with their data; leading dimensions broadcast.
 
     Attributes
@@ -45,7 +45,7 @@ class Problem:
     residual: Array
 
     @staticmethod
-    def of(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> Problem:
+    def of(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike) -> LeastSquares:
         """Checked arguments."""
         u, v, X, y = real_array("u", u), real_array("v", v), real_array("X", X), real_array("y", y)
         if u.ndim == 0 or u.shape != v.shape:
@@ -66,7 +66,7 @@ class Problem:
                 "u, X, y: expected leading dimensions that broadcast, "
                 f"got {u.shape[:-1]}, {X.shape[:-2]} and {y.shape[:-1]}"
             ) from None
-        return Problem(u, v, X, applied(X, u * v) - y)
+        return LeastSquares(u, v, X, applied(X, u * v) - y)
 
     @cached_property
     def beta(self) -> Array:

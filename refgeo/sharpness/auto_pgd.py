@@ -112,7 +112,7 @@ direction.
 
 
 @dataclass(frozen=True)
-class Run:
+class Climb:
     """What one start found.
 
     Attributes
@@ -213,7 +213,7 @@ class AutoPGD:
         self.n_rejected += value == -math.inf
         return value, gradient if value == -math.inf else self.put(gradient)
 
-    def run(self, n_iter: int, give_up: bool = False) -> Run | None:
+    def run(self, n_iter: int, give_up: bool = False) -> Climb | None:
         """To the end. With `give_up`, None if the gradient at the start turns out to be negligible beside the
         curvature: it is rounding then, and another start is better.
         """
@@ -233,12 +233,12 @@ class AutoPGD:
                 return None
         return self.found(np.array(values), np.array(steps))
 
-    def found(self, values: Array, steps: Array) -> Run:
+    def found(self, values: Array, steps: Array) -> Climb:
         """The best point; without any value its residual is not known."""
         known = len(values) == 1 or np.isfinite(values[1:]).any()
         residual = float(self.ball.residual(self.best, self.best_gradient)) if known else math.inf
         best = np.asarray(self.best)
-        return Run(self.best_value, best, values, steps, residual, self.n_evaluations, self.n_rejected)
+        return Climb(self.best_value, best, values, steps, residual, self.n_evaluations, self.n_rejected)
 
     def move(self, iteration: int, n_iter: int) -> float:
         """One evaluation; its value."""

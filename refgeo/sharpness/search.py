@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from refgeo.arguments import Array, integer, number, one_of, seed_of
-from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Run
+from refgeo.sharpness.auto_pgd import STATIONARY, AutoPGD, Ball, Climb
 from refgeo.sharpness.gradient_check import verify, verify_unchanged
 from refgeo.sharpness.model_step import POINTS, ModelSteps
 from refgeo.sharpness.objective import Objective
@@ -220,43 +220,43 @@ class _OfBatch:
         """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
         self.watcher.tell(self.batch, 0, balls[0].radius, 0, 0.0, 0.0, 0.0)
         found: OfBalls = {}
-        best: Run | None = None
+        best: Climb | None = None
         for i in sorted(range(len(balls)), key=lambda i: balls[i].radius):
             if best is not None and self.watcher.stopped:
                 break
             starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
-            runs = list(in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort))
+            climbs = list(in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort))
             if best is not None and not is_zero(best.x):
-                runs.append(self._from_smaller(balls[i], best.x, max(run.value for run in runs)))
+                climbs.append(self._from_smaller(balls[i], best.x, max(climb.value for climb in climbs)))
             before = 1 if best is None else 0  # at θ itself
-            best = max(runs, key=lambda run: run.value)
-            found[i] = self._result(balls[i], best, before + sum(run.n_evaluations for run in runs), runs)
+            best = max(climbs, key=lambda climb: climb.value)
+            found[i] = self._result(balls[i], best, before + sum(climb.n_evaluations for climb in climbs), climbs)
         return dict(sorted(found.items()))
 
-    def _climb(self, ball: Ball, start: int) -> AutoPGD:
+    def _method(self, ball: Ball, start: int) -> AutoPGD:
         watch = partial(self.watcher.tell, self.batch, start, ball.radius)
         return METHODS[self.effort.method](self.objective, ball, self.effort.vectors, watch)
 
-    def _from_start(self, ball: Ball, start: int) -> Run:
-        climb, run = self._climb(ball, start), None
+    def _from_start(self, ball: Ball, start: int) -> Climb:
+        method, climb = self._method(ball, start), None
         if start == 0 and not is_zero(self.objective.gradient_at_origin):
-            run = climb.run(self.effort.n_iter, give_up=True)
-        if run is None:
+            climb = method.run(self.effort.n_iter, give_up=True)
+        if climb is None:
             rng = np.random.default_rng([self.effort.seed, self.batch, start])
-            climb.start_at(ball.random(self.objective.random_direction(rng)))
-            run = climb.run(self.effort.n_iter)
-        assert run is not None
-        return run
+            method.start_at(ball.random(self.objective.random_direction(rng)))
+            climb = method.run(self.effort.n_iter)
+        assert climb is not None
+        return climb
 
-    def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Run:
+    def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Climb:
         """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
-        climb = self._climb(ball, 0)
-        climb.start_at(ball.outermost(x), tries=1)
-        run = climb.run(self.effort.n_iter if climb.value > to_beat else 0)
-        assert run is not None
-        return run
+        method = self._method(ball, 0)
+        method.start_at(ball.outermost(x), tries=1)
+        climb = method.run(self.effort.n_iter if method.value > to_beat else 0)
+        assert climb is not None
+        return climb
 
-    def _result(self, ball: Ball, best: Run, n_evaluations: int, runs: Sequence[Run]) -> SharpnessResult:
+    def _result(self, ball: Ball, best: Climb, n_evaluations: int, climbs: Sequence[Climb]) -> SharpnessResult:
         nothing = best.value <= 0.0
         x = self.objective.origin if nothing else best.x
         return SharpnessResult(
@@ -268,7 +268,7 @@ class _OfBatch:
             values=best.values,
             steps=best.steps,
             n_evaluations=n_evaluations,
-            n_rejected=sum(run.n_rejected for run in runs),
+            n_rejected=sum(climb.n_rejected for climb in climbs),
             residual=best.residual,
             converged=best.residual <= STATIONARY,
             rho=ball.radius,
