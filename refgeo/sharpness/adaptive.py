@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from refgeo.arguments import listed, radii_listed
+from refgeo.arguments import Array, listed, radii_listed
 from refgeo.metrics.elementwise import ElementwiseMetric
 from refgeo.metrics.product import ProductMetric
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
@@ -104,8 +104,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory)
     radii = radii_listed(rho)
     arrays = Arrays(params, _chosen(params, names))
-    elementwise = ProductMetric({name: ElementwiseMetric() for name in arrays.given})  # type: ignore[misc]
-    space = ParameterSpace(arrays.given, elementwise)
+    space = _RelativeSteps(arrays)
     if norm == 2:
         effort.plan(space.tangent.n_coordinates)
     settings = {"sharpness": "adaptive", "norm": "inf" if norm == math.inf else 2}
@@ -113,20 +112,31 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     def objective(loss: LossAndGradient) -> Objective:
         return Objective(arrays.value_and_grad(loss), space, 1, 1, kept=effort.kept)
 
-    found = search(
-        value_and_grad, params, objective, batches, [_NORMS[norm](radius) for radius in radii], effort, settings
-    )
-    results = [result.with_maximizer(arrays.joined) for result in found]
+    balls = [_NORMS[norm](radius) for radius in radii]
+    results = search(value_and_grad, params, objective, batches, balls, effort, settings)
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
+
+
+class _RelativeSteps(ParameterSpace):
+    """Every array with the elementwise metric, whose coordinates are δ ⊘ θ."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        metrics: dict[Any, ElementwiseMetric] = {name: ElementwiseMetric() for name in arrays.given}
+        super().__init__(arrays.given, ProductMetric(metrics))
+        self._arrays = arrays
+
+    def tangent_vector(self, x: Array) -> Any:
+        """δ, of the type of the parameters."""
+        return self._arrays.joined(super().tangent_vector(x))
 
 
 def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:
     """The blocks that move, each once."""
-    if names is None:
-        return None
     if not isinstance(params, Mapping):
-        raise ValueError("names: expected none, because params is not a dict")
-    chosen = listed(names)
+        if names is not None:
+            raise ValueError("names: expected none, because params is not a dict")
+        return None
+    chosen = list(params) if names is None else listed(names)
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"names: expected each block once, got {chosen}")
     unknown = [name for name in chosen if name not in params]

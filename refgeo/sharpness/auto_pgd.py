@@ -192,7 +192,6 @@ class AutoPGD:
 
     def start_at(self, x: Array, tries: int = _TRIES) -> None:
         """From x, or from half as far and so on until there is a value; else from the centre."""
-        self.start_at_centre()
         moved = self.put(x)
         for _ in range(0 if is_zero(moved) else tries):
             value, gradient = self.evaluate(moved)
@@ -215,7 +214,7 @@ class AutoPGD:
 
     def run(self, n_iter: int, give_up: bool = False) -> Climb | None:
         """To the end. With `give_up`, None if the gradient at the start turns out to be negligible beside the
-        curvature: it is rounding then, and another start is better.
+        curvature: it is rounding then, and another start is better, with nothing that was found.
         """
         halvings = set(checkpoints(n_iter))
         slope, values, steps = self.gradient, [self.value], [0.0]
@@ -230,6 +229,7 @@ class AutoPGD:
                 break
             is_first = give_up and iteration == 1 and math.isfinite(values[1])
             if is_first and self.ball.linear_gain(slope) <= NEGLIGIBLE * abs(values[1]):
+                self.start_at_centre()
                 return None
         return self.found(np.array(values), np.array(steps))
 

@@ -84,14 +84,14 @@ def check_gradient(
     for name, gradient in gradients.items():
         given = arrays.given[name]
 
-        def change(step: Array, name: Name = name, given: Array = given) -> float:
-            return of_arrays({name: given + step})[0] - loss
+        def change(by: Array, name: Name = name, given: Array = given) -> float:
+            return of_arrays({name: given + by})[0] - loss
 
-        size = (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
+        step = 1e-2 * (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
         seen = [
             one
             for direction in (gradient, generator.standard_normal(given.shape))
-            if (one := _disagreement(change, gradient, direction, loss, 1e-2 * size, _AGREE)) is not None
+            if (one := _disagreement(change, gradient, direction, loss, _AGREE, step, step)) is not None
         ]
         label = arrays.label(name)
         found[label], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
@@ -105,16 +105,22 @@ def check_gradient(
 
 
 def _disagreement(
-    change: Callable[[Array], float], gradient: Array, direction: Array, loss: float, step: float, agree: float
+    change: Callable[[Array], float],
+    gradient: Array,
+    direction: Array,
+    loss: float,
+    agree: float,
+    step: float,
+    longest: float,
 ) -> tuple[float, str] | None:
     """How far the gradient is from what the loss does along a direction, relative, and that in words; None where
-    nothing can be told.
+    nothing can be told. Where noise hides the slope at `step`, a step up to `longest` is taken.
     """
     length, size = float(np.linalg.norm(direction)), float(np.linalg.norm(gradient))
     if not 0.0 < length < math.inf or not math.isfinite(size):
         return None
     unit = direction / length
-    slope = float(np.sum(gradient * unit))
+    slope = float(np.vdot(gradient, unit))
     beside = max(abs(slope), size / math.sqrt(gradient.size))
 
     def along(s: float) -> float:
@@ -122,11 +128,12 @@ def _disagreement(
 
     if beside == 0.0:
         return (1.0, "the loss changes, and the gradient is zero") if _is_sloped(along, loss, step) else None
-    quotient = _slope_by_differences(along, slope, beside, loss, step, agree)
+    telling = 100.0 * _NOISE * abs(loss) / (_CONVERGED * agree * beside)
+    quotient = _slope_by_differences(along, slope, beside, loss, max(step, min(telling, longest)), agree)
     if quotient is None:
         return None
-    said = f"the loss changes by {quotient / slope:.3g} times what it says" if slope else "it says 0"
-    return abs(quotient - slope) / beside, said
+    said = f"by {quotient / slope:.3g} times what it says" if slope else "and it says 0"
+    return abs(quotient - slope) / beside, f"the loss changes {said}"
 
 
 def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any) -> None:
@@ -136,28 +143,19 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
     """
     again, _ = objective(objective.origin)
     _refuse_chance(objective.loss, objective.loss + again)
-    gradient = objective.gradient_at_origin
+    gradient, longest = objective.gradient_at_origin, 1e-2 * objective.space.size  # short beside the parameters
     random = objective.random_direction(np.random.default_rng(0))
     for name, direction, agree in (
         ("its gradient", gradient, _AGREE),
         ("a random direction", random, _AGREE_AT_RANDOM),
     ):
-        step = _telling_step(objective, gradient, direction, 0.1 * radius, agree)
-        found = _disagreement(lambda x: objective(x)[0], gradient, direction, objective.loss, step, agree)
+        found = _disagreement(
+            lambda x: objective(x)[0], gradient, direction, objective.loss, agree, 0.1 * radius, longest
+        )
         if found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
             raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False searches all the same")
     objective.check_symmetry()
-
-
-def _telling_step(objective: Objective, gradient: Array, direction: Array, step: float, agree: float) -> float:
-    """In a small ball noise hides the slope: a longer step then, but short beside the parameters."""
-    lengths = [float(np.linalg.norm(x)) for x in (gradient, direction)]
-    if not all(0.0 < length < math.inf for length in lengths):
-        return step
-    beside = max(abs(float(np.dot(gradient, direction))) / lengths[1], lengths[0] / math.sqrt(len(gradient)))
-    telling = 100.0 * _NOISE * abs(objective.loss) / (_CONVERGED * agree * beside)
-    return max(step, min(telling, 1e-2 * objective.space.size))
 
 
 def verify_unchanged(objective: Objective, workers: int) -> None:
@@ -176,7 +174,7 @@ def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or d
 
 
 def _slope_by_differences(
-    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float, agree: float = _AGREE
+    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float, agree: float
 ) -> float | None:
     """A central difference that agrees with the slope, or that smaller steps converge to; None if rounding hides it."""
     before = None

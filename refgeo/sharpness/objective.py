@@ -160,11 +160,12 @@ class Objective:
 
     def _in_precision(self, x: Vector) -> Combination | Precise:
         """As the geometry takes it."""
-        if "exact" in (self._order, self._gradient_order) and not is_zero(x):
-            # it is, but for rounding, and closed forms are of horizontal geodesics
-            return Precise(self.space.horizontal(Precise(x[:], self.dtype), self.dtype), self.dtype)
         # of a short one its many blocks are made faster all at once
-        return x if isinstance(x, Combination) and len(x) > _SHORT else Precise(x[:], self.dtype)
+        at = x if isinstance(x, Combination) and len(x) > _SHORT else Precise(x[:], self.dtype)
+        if "exact" in (self._order, self._gradient_order) and not is_zero(at):
+            # it is, but for rounding, and closed forms are of horizontal geodesics
+            return Precise(self.space.horizontal(at, self.dtype), self.dtype)
+        return at
 
     def _gradient(self, x: Combination | Precise, grads: Any) -> Array | None:
         """In coordinates, in the precision of vectors that are kept; None where it is not finite."""

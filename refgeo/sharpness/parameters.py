@@ -71,14 +71,18 @@ class Arrays:
         >>> [arrays.label(name) for name in arrays.given]
         ['qk.G', 'qk.H', 'w']
         """
-        return ".".join(part for part in (name[0] * (name[1] == "" or not self.parameters.single), name[1]) if part)
+        block, factor = name
+        return block if not factor else factor if self.parameters.single else f"{block}.{factor}"
 
-    def joined(self, arrays: Mapping[Name, Array]) -> Any:
-        """Blocks of the type of the parameters; those that are not moved are left out."""
-        blocks = {
+    def _together(self, arrays: Mapping[Name, Array]) -> dict[str, Any]:
+        return {
             n: Pair.unchecked(arrays[n, "G"], arrays[n, "H"]) if isinstance(block, Pair) else arrays[n, ""]
             for n, block in self._blocks.items()
         }
+
+    def joined(self, arrays: Mapping[Name, Array]) -> Any:
+        """Blocks of the type of the parameters; those that are not moved are left out."""
+        blocks = self._together(arrays)
         return blocks[ONLY] if self.parameters.single else blocks
 
     def gradients(self, grads: Any) -> dict[Name, Array]:
@@ -90,10 +94,8 @@ class Arrays:
         """Somebody's function, of named arrays; those that are missing stay as they are."""
 
         def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
-            blocks = self.joined({**self.given, **arrays})
-            loss, grads = checked_evaluation(
-                function(blocks if self.parameters.single else self.parameters.assembled(blocks))
-            )
+            whole = self.parameters.assembled(self._together({**self.given, **arrays}))
+            loss, grads = checked_evaluation(function(whole))
             return loss, self.gradients(grads) if math.isfinite(loss) else {}
 
         return of_arrays

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -249,21 +249,6 @@ class SharpnessResult(Saved):
         rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
         short = f"; with more memory= it would keep more than {self.settings.get('vectors')} vectors" if rounded else ""
         return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
-
-    def with_maximizer(self, function: Callable[[Any], Any]) -> SharpnessResult:
-        """With ``function(maximizer)``, of every batch.
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> loss = lambda w: (float(w @ w), 2 * w)
-        >>> result = rg.worst_case_sharpness(loss, np.ones(1), rg.EuclideanMetric(), rho=0.1)
-        >>> result.with_maximizer(len).maximizer
-        1
-        """
-        batches = tuple(batch.with_maximizer(function) for batch in self.batches)
-        own = [batch.maximizer for batch in batches] if batches else function(self.maximizer)
-        return replace(self, maximizer=own, batches=batches)
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.
