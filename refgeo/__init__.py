@@ -3,122 +3,79 @@
 Everything loads on first use. The geometry and its searches need NumPy and SciPy only.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
-from refgeo.deferred import deferred
+from refgeo.support.deferred import ShortNames, deferred
 
 if TYPE_CHECKING:
-    from refgeo import adapters, conformance, diagonal, formulas, networks, spectrum, strategies, symmetry, testing, toy
+    from refgeo import conformance, diagonal, exact, formulas, networks
+    from refgeo.bridges import strategies, testing
+    from refgeo.bridges.gradients import value_and_grad
     from refgeo.conformance import Report, check, read
-    from refgeo.distance import Distance, quotient_distance
-    from refgeo.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-    from refgeo.gradients import value_and_grad
-    from refgeo.metrics.ablations import ConstantMetric, EuclideanNormMetric
-    from refgeo.metrics.elementwise import ElementwiseMetric
-    from refgeo.metrics.euclidean import EuclideanMetric, TranslationMetric
-    from refgeo.metrics.pair import InterpolatedMetric, InvariantMetric, MixedMetric
-    from refgeo.metrics.product import ProductMetric
-    from refgeo.metrics.rotary import RotaryMetric
-    from refgeo.metrics.scaling import ScalingMetric
-    from refgeo.metrics.tangent_space import TangentSpace
-    from refgeo.pair import Pair
-    from refgeo.sharpness import (
-        AverageSharpness,
-        Progress,
-        SharpnessCurve,
-        SharpnessResult,
-        adaptive_sharpness,
-        average_case_sharpness,
-        check_gradient,
-        proposed_radius,
-        worst_case_sharpness,
-    )
+    from refgeo.diagonal import toy
+    from refgeo.geometry.ablations import ConstantMetric, EuclideanNormMetric
+    from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric
+    from refgeo.geometry.distance import Distance, quotient_distance
+    from refgeo.geometry.pair import Pair
+    from refgeo.geometry.pair_metrics import InterpolatedMetric, InvariantMetric, MixedMetric
+    from refgeo.geometry.product import ProductMetric
+    from refgeo.geometry.rotary import RotaryMetric
+    from refgeo.geometry.tangent_space import TangentSpace
+    from refgeo.landscape import spectrum, symmetry
+    from refgeo.landscape.adaptive import adaptive_sharpness
+    from refgeo.landscape.average_case import average_case_sharpness
+    from refgeo.landscape.gradient_check import check_gradient
+    from refgeo.landscape.radius import proposed_radius
+    from refgeo.landscape.result import AverageSharpness, Progress, SharpnessCurve, SharpnessResult
+    from refgeo.landscape.worst_case import worst_case_sharpness
+    from refgeo.networks import adapters
+    from refgeo.support.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AverageSharpness",
-    "ConstantMetric",
-    "Distance",
-    "ElementwiseMetric",
-    "EuclideanMetric",
-    "EuclideanNormMetric",
-    "GeodesicAccuracyError",
-    "GeodesicIncompleteError",
-    "InterpolatedMetric",
-    "InvariantMetric",
-    "MixedMetric",
-    "Pair",
-    "ProductMetric",
-    "Progress",
-    "RankDeficientError",
-    "Report",
-    "RotaryMetric",
-    "ScalingMetric",
-    "SharpnessCurve",
-    "SharpnessResult",
-    "TangentSpace",
-    "TranslationMetric",
-    "adapters",
-    "adaptive_sharpness",
-    "average_case_sharpness",
-    "check",
-    "check_gradient",
-    "conformance",
-    "diagonal",
-    "formulas",
-    "networks",
-    "proposed_radius",
-    "quotient_distance",
-    "read",
-    "spectrum",
-    "strategies",
-    "symmetry",
-    "testing",
-    "toy",
-    "value_and_grad",
+    "AverageSharpness", "ConstantMetric", "Distance", "ElementwiseMetric", "EuclideanMetric", "EuclideanNormMetric",
+    "GeodesicAccuracyError", "GeodesicIncompleteError", "InterpolatedMetric", "InvariantMetric", "MixedMetric", "Pair",
+    "ProductMetric", "Progress", "RankDeficientError", "Report", "RotaryMetric", "ScalingMetric", "SharpnessCurve",
+    "SharpnessResult", "TangentSpace", "TranslationMetric", "adapters", "adaptive_sharpness", "average_case_sharpness",
+    "check", "check_gradient", "conformance", "diagonal", "exact", "formulas", "networks", "proposed_radius",
+    "quotient_distance", "read", "spectrum", "strategies", "symmetry", "testing", "toy", "value_and_grad",
     "worst_case_sharpness",
-]
+]  # fmt: skip
 
+_MODULES = {
+    "adapters": "networks.adapters", "checkpoint": "networks.checkpoint", "metrics": "geometry",
+    "metrics.array_space": "geometry.arrays", "metrics.pair": "geometry.pair_metrics",
+    "metrics.tangent_space": "geometry.tangent_space", "operations": "conformance.operations", "pymanopt": "bridges.pymanopt",
+    "spectrum": "landscape.spectrum", "strategies": "bridges.strategies", "symmetry": "landscape.symmetry", "testing": "bridges.testing",
+    "toy": "diagonal.toy",
+}  # fmt: skip
+"""Modules that are imported without their folder, too."""
+
+_PLACES = {
+    "bridges.gradients": "value_and_grad",
+    "conformance": "Report check read",
+    "geometry.ablations": "ConstantMetric EuclideanNormMetric",
+    "geometry.arrays": "ElementwiseMetric EuclideanMetric ScalingMetric TranslationMetric",
+    "geometry.distance": "Distance quotient_distance",
+    "geometry.pair": "Pair",
+    "geometry.pair_metrics": "InterpolatedMetric InvariantMetric MixedMetric",
+    "geometry.product": "ProductMetric",
+    "geometry.rotary": "RotaryMetric",
+    "geometry.tangent_space": "TangentSpace",
+    "landscape.adaptive": "adaptive_sharpness",
+    "landscape.average_case": "average_case_sharpness",
+    "landscape.gradient_check": "check_gradient",
+    "landscape.radius": "proposed_radius",
+    "landscape.result": "AverageSharpness Progress SharpnessCurve SharpnessResult",
+    "landscape.worst_case": "worst_case_sharpness",
+    "support.errors": "GeodesicAccuracyError GeodesicIncompleteError RankDeficientError",
+}
+
+ShortNames({f"refgeo.{name}": f"refgeo.{module}" for name, module in _MODULES.items()})
 __getattr__, __dir__ = deferred(
     __name__,
-    modules=(
-        "adapters", "conformance", "diagonal", "formulas", "networks", "spectrum", "strategies", "symmetry", "testing",
-        "toy",
-    ),
-    names={
-        "AverageSharpness": "sharpness",
-        "ConstantMetric": "metrics.ablations",
-        "Distance": "distance",
-        "ElementwiseMetric": "metrics.elementwise",
-        "EuclideanMetric": "metrics.euclidean",
-        "EuclideanNormMetric": "metrics.ablations",
-        "GeodesicAccuracyError": "errors",
-        "GeodesicIncompleteError": "errors",
-        "InterpolatedMetric": "metrics.pair",
-        "InvariantMetric": "metrics.pair",
-        "MixedMetric": "metrics.pair",
-        "Pair": "pair",
-        "ProductMetric": "metrics.product",
-        "Progress": "sharpness",
-        "RankDeficientError": "errors",
-        "Report": "conformance",
-        "RotaryMetric": "metrics.rotary",
-        "ScalingMetric": "metrics.scaling",
-        "SharpnessCurve": "sharpness",
-        "SharpnessResult": "sharpness",
-        "TangentSpace": "metrics.tangent_space",
-        "TranslationMetric": "metrics.euclidean",
-        "adaptive_sharpness": "sharpness",
-        "average_case_sharpness": "sharpness",
-        "check": "conformance",
-        "check_gradient": "sharpness",
-        "proposed_radius": "sharpness",
-        "quotient_distance": "distance",
-        "read": "conformance",
-        "value_and_grad": "gradients",
-        "worst_case_sharpness": "sharpness",
-    },
-)  # fmt: skip
+    {name: name for name in ("conformance", "diagonal", "exact", "formulas", "networks")}
+    | _MODULES
+    | {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()},
+)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
-from refgeo.errors import LossFileError, RefereeError
+from refgeo.support.errors import LossFileError, RefereeError
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -386,7 +386,7 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
 
 def _loaded(options: argparse.Namespace, *files: str) -> Any:
     """The checkpoint with its loss; where a file cannot be written, an error before the run."""
-    from refgeo import checkpoint
+    from refgeo.networks import checkpoint
 
     for name in files:
         file: Path | None = getattr(options, name)
@@ -399,8 +399,8 @@ def _loaded(options: argparse.Namespace, *files: str) -> Any:
 
 def _sharpness(options: argparse.Namespace) -> int:
 
-    from refgeo import checkpoint
-    from refgeo.metrics.pair import pair_metric
+    from refgeo.geometry.pair_metrics import pair_metric
+    from refgeo.networks import checkpoint
 
     metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
     for name in metrics:
@@ -461,7 +461,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 def _verify(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from refgeo import checkpoint, symmetry
+    from refgeo.landscape import symmetry
+    from refgeo.networks import checkpoint
 
     loaded = _loaded(options, "json")
     moving = checkpoint.geometry(loaded, "inv")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy.linalg
 
-from refgeo.arguments import ENDS, Array
+from refgeo.support.arguments import ENDS, Array
 
 
 def inner_product(

@@ -11,8 +11,8 @@ import scipy.linalg
 
 import refgeo as rg
 from refgeo import formulas
+from refgeo.conformance.operations import OPERATIONS
 from refgeo.diagonal.geometry import geometry_of
-from refgeo.operations import OPERATIONS
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}

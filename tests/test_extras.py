@@ -24,8 +24,8 @@ SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), r
         ("matplotlib", "plot", "import pathlib, refgeo.checkpoint as c; c.check_plot(pathlib.Path('x.png'))"),
         ("matplotlib", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("jinja2", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
-        ("pymanopt", "pymanopt", "import refgeo.pymanopt"),
-        ("hypothesis", "fuzz", "import refgeo.strategies"),
+        ("pymanopt", "pymanopt", "import refgeo.bridges.pymanopt"),
+        ("hypothesis", "fuzz", "import refgeo.bridges.strategies"),
         ("hypothesis", "fuzz", "rg.check(profile='fuzz', examples=3)"),
     ],
 )  # fmt: skip

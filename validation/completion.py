@@ -23,7 +23,7 @@ from pymanopt.manifolds.fixed_rank import _FixedRankPoint
 from pymanopt.optimizers import ConjugateGradient, TrustRegions
 
 import refgeo as rg
-from refgeo.pymanopt import QuotientManifold
+from refgeo.bridges.pymanopt import QuotientManifold
 from validation import experiment
 
 KINDS = ("inv", "mix", "fixed rank")

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import refgeo
-from refgeo.files import write_text
+from refgeo.support.files import write_text
 
 console = Console()
 PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")

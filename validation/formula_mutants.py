@@ -22,7 +22,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.operations import OPERATIONS
+from refgeo.conformance.operations import OPERATIONS
 
 SOURCE = inspect.getsource(formulas)
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]

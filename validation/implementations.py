@@ -15,7 +15,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import formulas
-from refgeo.operations import OPERATIONS
+from refgeo.conformance.operations import OPERATIONS
 from validation import experiment
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]

@@ -22,12 +22,12 @@ import scipy.linalg
 
 import refgeo as rg
 from refgeo import formulas
+from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.places import features
 from refgeo.conformance.points import given_case
 from refgeo.conformance.recipes import generated
 from refgeo.conformance.rows import Verdict
-from refgeo.operations import OPERATIONS
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
 
 BOTH = ("inv", "mix")
 

@@ -23,7 +23,7 @@ import numpy as np
 from rich.table import Table
 from scipy.stats import kendalltau
 
-from refgeo.files import write_text
+from refgeo.support.files import write_text
 from validation import experiment
 from validation.study import summary
 from validation.study.measures import MEASURES, Effort

@@ -5,7 +5,7 @@ Everything loads on first use: the process of a backend needs `refgeo.conformanc
 
 from typing import TYPE_CHECKING
 
-from refgeo.deferred import deferred
+from refgeo.support.deferred import deferred
 
 if TYPE_CHECKING:
     from refgeo.conformance import vectors
@@ -20,15 +20,15 @@ __all__ = ["Backend", "BackendError", "Formula", "Report", "Row", "Verdict", "ch
 
 __getattr__, __dir__ = deferred(
     __name__,
-    modules=["vectors"],
-    names={
-        "Backend": "backend",
-        "BackendError": "host",
-        "Formula": "reading",
-        "Report": "report",
-        "Row": "rows",
-        "Verdict": "rows",
-        "check": "run",
-        "read": "reading",
+    {
+        "Backend": "backend:Backend",
+        "BackendError": "host:BackendError",
+        "Formula": "reading:Formula",
+        "Report": "report:Report",
+        "Row": "rows:Row",
+        "Verdict": "rows:Verdict",
+        "check": "run:check",
+        "read": "reading:read",
+        "vectors": "vectors",
     },
 )

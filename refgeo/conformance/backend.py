@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from refgeo.arguments import Array, number
 from refgeo.conformance.host import Answer, BackendError, BackendFailure, Breaches, Exhausted, Request
+from refgeo.conformance.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
 from refgeo.conformance.process import STARTING, Lost, Process, Slow, Thread
 from refgeo.conformance.uncovered import Reached
-from refgeo.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
+from refgeo.support.arguments import Array, number
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""

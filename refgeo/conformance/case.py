@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
+from refgeo.conformance.operations import COVECTORS, VECTORS, Operation, Value, relative_speed
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
-from refgeo.metrics.pair import PairTangentSpace
-from refgeo.operations import COVECTORS, VECTORS, Operation, Value, relative_speed
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.support.arguments import Array
 
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""

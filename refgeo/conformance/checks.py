@@ -36,11 +36,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.case import Case
+from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.trial import Trial, beside, combination
-from refgeo.operations import VALUES, Operation, Value
+from refgeo.support.arguments import Array
 
 DOUBTFUL = 30.0
 MANY_TIMES = 100.0

@@ -10,14 +10,14 @@ from functools import partial
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.backend import NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check, anywhere
 from refgeo.conformance.host import BackendFailure
+from refgeo.conformance.operations import OPERATIONS, Operation
 from refgeo.conformance.trial import Trial, comparable, short
-from refgeo.operations import OPERATIONS, Operation
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
 
 SEEN = {
     "inputs_unchanged": "the arrays it gets are not written to",

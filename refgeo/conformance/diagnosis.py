@@ -20,12 +20,12 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.host import BackendFailure
+from refgeo.conformance.operations import Parts, Value
 from refgeo.conformance.reading import read_one, right_formula
 from refgeo.conformance.recipes import Recipe, build
 from refgeo.conformance.trial import Trial, combination
-from refgeo.metrics.pair import PAIR_METRICS
-from refgeo.operations import Parts, Value
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PAIR_METRICS
 
 NO_DIAGNOSIS = "no formula gives these numbers"
 _POINTS = 4

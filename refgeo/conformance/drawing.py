@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.case import Case
+from refgeo.conformance.operations import relative_speed
 from refgeo.conformance.precision import representable
-from refgeo.metrics.pair import PairTangentSpace, pair_metric
-from refgeo.operations import relative_speed
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PairTangentSpace, pair_metric
+from refgeo.support.arguments import Array
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import Check
 from refgeo.conformance.recipes import LEVELS, Recipe, build, repaired
 from refgeo.conformance.tally import Tally
-from refgeo.extras import require
+from refgeo.support.extras import require
 
 if TYPE_CHECKING:
     from refgeo.conformance.run import Run

@@ -37,9 +37,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo import files
 from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.uncovered import Coverage
+from refgeo.support import files
 
 Arrays = list[npt.NDArray[Any]]
 Breaches = dict[str, str]

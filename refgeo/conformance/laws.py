@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, anywhere
 from refgeo.conformance.drawing import InvariantLoss, horizontal_like, typical_size
 from refgeo.conformance.host import LAYOUTS, BackendFailure, Refused
+from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.trial import Trial, beside, combination, comparable, short
-from refgeo.errors import RankDeficientError
-from refgeo.operations import OPERATIONS, VALUES, Operation, Parts, Value
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
+from refgeo.support.errors import RankDeficientError
 
 FEW, MANY = 1, 12
 """So many points, with leading dimensions and without, for circumstances, and for any other law."""

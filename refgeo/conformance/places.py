@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.case import Case
+from refgeo.conformance.operations import Operation
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Recipe, build
-from refgeo.operations import Operation
 
 _FRESH = 50
 """Draws of fresh cases begin here."""
@@ -40,7 +40,7 @@ def features(case: Case, operation: Operation) -> dict[str, float]:
     Examples
     --------
     >>> from refgeo.conformance.recipes import build
-    >>> from refgeo.operations import OPERATIONS
+    >>> from refgeo.conformance.operations import OPERATIONS
     >>> features(build(Recipe(batch=(2,)), "inv", "float64", 0), OPERATIONS["christoffel"])["the number of blocks"]
     2.0
     """

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, integer, listed, number, one_of
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.drawing import TIMES, make_case, rng_of
+from refgeo.conformance.operations import VECTORS
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Lazy, Recipe, generated, lazy
-from refgeo.errors import about
-from refgeo.operations import VECTORS
-from refgeo.pair import Pair, each
+from refgeo.geometry.pair import Pair, each
+from refgeo.support.arguments import Array, integer, listed, number, one_of
+from refgeo.support.errors import about
 
 PROFILES = ("quick", "full", "fuzz")
 EXAMPLES = 300

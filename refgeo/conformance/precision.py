@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 import scipy  # its modules load where they are used
 
-from refgeo.arguments import Array, listed, number, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.host import BackendFailure, Request
+from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts
 from refgeo.conformance.precision import PRECISIONS, representable
-from refgeo.metrics.pair import PAIR_METRICS, PairTangentSpace, pair_metric
-from refgeo.operations import OPERATIONS, VALUES, Operation, Parts
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PAIR_METRICS, PairTangentSpace, pair_metric
+from refgeo.support.arguments import Array, listed, number, one_of
 
 Coefficients = dict[str, float]
 READABLE = (*VALUES, "retraction")

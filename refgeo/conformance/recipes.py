@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.case import Case
 from refgeo.conformance.drawing import KINDS, TIMES, make_case, rng_of
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
 
 BATCHES: tuple[tuple[int, ...], ...] = (
     (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array
+from refgeo.support.arguments import Array
 
 
 class Problem:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import integer, listed, one_of
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
@@ -20,6 +19,7 @@ from refgeo.conformance.contract import CONTRACT, SEEN
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.host import Breaches
 from refgeo.conformance.laws import LAWS
+from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Operation
 from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report
@@ -29,10 +29,10 @@ from refgeo.conformance.side_by_side import Elsewhere, shares, together
 from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
 from refgeo.conformance.uncovered import Reached, not_run
-from refgeo.errors import RefereeError
-from refgeo.metrics.pair import pair_metric
-from refgeo.operations import FUNCTIONS, ROUTINE, VALUES, Operation
-from refgeo.threads import one_thread
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.support.arguments import integer, listed, one_of
+from refgeo.support.errors import RefereeError
+from refgeo.support.threads import one_thread
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 SPECIFICATION = 2

@@ -24,13 +24,13 @@ import numpy as np
 import scipy  # its modules load where they are used: optimize takes longer than the rest of a short run
 
 from refgeo import diagonal
-from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.host import BackendFailure, Breaches, Request
+from refgeo.conformance.operations import ROUTINE
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
-from refgeo.operations import ROUTINE
+from refgeo.support.arguments import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
 MEET = 1e-6

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.backend import NotCalled
 from refgeo.conformance.case import Case
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Check, something_to_expect
@@ -15,6 +14,7 @@ from refgeo.conformance.contract import Breach
 from refgeo.conformance.host import BackendFailure, Exhausted, Swallowed
 from refgeo.conformance.rows import ABSENT, NOTHING_LEFT, Measurement, Row, Verdict, counted
 from refgeo.conformance.trial import Trial
+from refgeo.support.arguments import Array
 
 NO_REFERENCE = "no reference value"
 

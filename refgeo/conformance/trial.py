@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import Case
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.host import Breaches, Request
+from refgeo.conformance.operations import OPERATIONS, Operation, Parts, Value
 from refgeo.conformance.precision import PRECISIONS, Precision, representable
-from refgeo.metrics.pair import PairTangentSpace
-from refgeo.operations import OPERATIONS, Operation, Parts, Value
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.support.arguments import Array
 
 Watch = Callable[[Operation, Case, Breaches], None]
 

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import listed, one_of
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.case import GIVEN, Case
 from refgeo.conformance.checks import VALUE_CHECKS
 from refgeo.conformance.host import NotInFile, Unusable
+from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.points import Points, given_case
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress
-from refgeo.files import write_text, write_whole
-from refgeo.metrics.pair import PAIR_METRICS
-from refgeo.operations import VALUES, Operation, Value
+from refgeo.geometry.pair_metrics import PAIR_METRICS
+from refgeo.support.arguments import listed, one_of
+from refgeo.support.files import write_text, write_whole
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "mat", "json")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry
 from refgeo.diagonal.problem import LeastSquares
+from refgeo.support.arguments import Array
 
 
 def value_at(problem: LeastSquares, geometry: Geometry, t: Array) -> Array:

@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, integer, radii_of, seed_of
 from refgeo.diagonal import ascent, outer, separable
 from refgeo.diagonal.geometry import SQRT2, Geometry, geometry_of, on_sphere
 from refgeo.diagonal.problem import LeastSquares
-from refgeo.trust_region import QuadraticMaximum, maximise_quadratic
+from refgeo.landscape.trust_region import QuadraticMaximum, maximise_quadratic
+from refgeo.support.arguments import Array, integer, radii_of, seed_of
 
 EXACT = 1e-10
 """Relative gap up to which a value counts as exact."""

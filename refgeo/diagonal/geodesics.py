@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, number, real_array
 from refgeo.diagonal.geometry import geometry_of
-from refgeo.errors import GeodesicIncompleteError
+from refgeo.support.arguments import Array, number, real_array
+from refgeo.support.errors import GeodesicIncompleteError
 
 
 def geodesic(

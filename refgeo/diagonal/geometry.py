@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.metrics.pair import InterpolatedMetric
+from refgeo.geometry.pair_metrics import InterpolatedMetric
+from refgeo.support.arguments import Array
 
 SQRT2 = float(np.sqrt(2.0))
 _HORIZONTAL = 1e-8

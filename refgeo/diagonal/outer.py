@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry, on_sphere
 from refgeo.diagonal.problem import LeastSquares
-from refgeo.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+from refgeo.landscape.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+from refgeo.support.arguments import Array
 
 _LARGEST = 1e150
 """The square of a longer one overflows."""

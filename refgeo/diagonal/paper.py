@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, radii_of, real_array
 from refgeo.diagonal.certified import Certified, worst_case
 from refgeo.diagonal.geometry import SQRT2
 from refgeo.diagonal.problem import LeastSquares, applied
-from refgeo.trust_region import maximise_diagonal_quadratic
+from refgeo.landscape.trust_region import maximise_diagonal_quadratic
+from refgeo.support.arguments import Array, radii_of, real_array
 
 
 def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:

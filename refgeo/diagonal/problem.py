@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, real_array
+from refgeo.support.arguments import Array, real_array
 
 _LARGEST = 1e140
 

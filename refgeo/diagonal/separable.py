@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from refgeo.arguments import Array
 from refgeo.diagonal.geometry import Geometry
+from refgeo.support.arguments import Array
 
 _BISECTIONS = 100
 _NEWTON_STEPS = 80

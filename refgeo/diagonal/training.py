@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array, integer, real_array, seed_of
 from refgeo.diagonal.problem import applied
+from refgeo.support.arguments import Array, integer, real_array, seed_of
 
 _DIVERGED = 1e6
 """A loss this many times that of β = 0 or of the start, whichever is larger, does not come back."""

@@ -1,6 +1,6 @@
 """Real networks: from a checkpoint to named blocks of pairs and arrays, and back."""
 
-from refgeo.networks.geometry import block_metric
+from refgeo.networks.block_metric import block_metric
 from refgeo.networks.models import AttentionClassifier, DeepLinear, LowRankAdapter
 from refgeo.networks.neurons import NeuronPairs
 from refgeo.networks.reading import LAYOUTS, LayoutError, Network, read

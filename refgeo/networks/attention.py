@@ -15,12 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.networks.errors import LayoutError
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
 
 Tensors = Mapping[str, Array]
 Factors = tuple[Array, Array]
+
+
+class LayoutError(ValueError):
+    """A checkpoint does not fit the layout it is read with."""
 
 
 @dataclass(frozen=True)

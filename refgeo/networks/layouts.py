@@ -31,10 +31,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.networks.attention import AttentionLayer, Factors, Linear
-from refgeo.networks.errors import LayoutError
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.networks.attention import AttentionLayer, Factors, LayoutError, Linear
+from refgeo.support.arguments import Array
 
 Heads = int | Mapping[str, int]
 """A number of heads, or one for each pattern of layer names."""

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import autograd.numpy as anp
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.gradients import value_and_grad
-from refgeo.metrics.product import ProductMetric
-from refgeo.metrics.tangent_space import Metric
-from refgeo.networks.geometry import block_metric
-from refgeo.pair import Pair
+from refgeo.bridges.gradients import value_and_grad
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.product import ProductMetric
+from refgeo.geometry.tangent_space import Metric
+from refgeo.networks.block_metric import block_metric
+from refgeo.support.arguments import Array
 
 Batch = tuple[Array, Array]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.arguments import Array
-from refgeo.pair import Pair
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
 
 Blocks = Mapping[str, Any]
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.arguments import Array
-from refgeo.metrics.product import ProductMetric
-from refgeo.metrics.rotary import RotaryMetric
-from refgeo.metrics.tangent_space import Metric
-from refgeo.networks.errors import LayoutError
-from refgeo.networks.geometry import behind_rotations, block_metric
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.product import ProductMetric
+from refgeo.geometry.rotary import RotaryMetric
+from refgeo.geometry.tangent_space import Metric
+from refgeo.networks.attention import LayoutError
+from refgeo.networks.block_metric import behind_rotations, block_metric
 from refgeo.networks.layouts import LAYOUTS, Heads
-from refgeo.pair import Pair
+from refgeo.support.arguments import Array
 
 Block = Pair | Array
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import refgeo as rg
 from refgeo.conformance.host import load
-from refgeo.operations import VALUES
+from refgeo.conformance.operations import VALUES
 
 SIZES = ((12, 65, 16), (12, 385, 32), (24, 385, 32), (48, 385, 32), (12, 769, 64))
 LARGE = ((144, 385, 32), (288, 769, 64), (32, 4096, 128))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from refgeo import checkpoint
+from refgeo.networks import checkpoint
 from validation.study.measures import Model
 from validation.study.runner import Row, Task, measured
 

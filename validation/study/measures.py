@@ -23,9 +23,9 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 import refgeo as rg
-from refgeo.metrics.pair import pair_metric
-from refgeo.networks.geometry import moving
-from refgeo.spectrum import RiemannianHessian
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.landscape.spectrum import RiemannianHessian
+from refgeo.networks.block_metric import moving
 
 Blocks = dict[str, Any]
 ValueAndGrad = Callable[[Blocks, Any], tuple[float, Mapping[str, Any]]]

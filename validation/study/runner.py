@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import refgeo
-from refgeo.files import write_text, write_whole
+from refgeo.support.files import write_text, write_whole
 from validation import experiment
 from validation.study.measures import MEASURES, Effort, Measured, Model
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.adapters import torch_value_and_grad
+from refgeo.networks.adapters import torch_value_and_grad
 from validation import minilm
 from validation.study.measures import Model
 from validation.study.training import Draw, TrainedModels, kept, network_of, outcomes

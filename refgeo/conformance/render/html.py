@@ -13,7 +13,7 @@ import numpy as np
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import FINDINGS, Measurement, Row, Verdict
-from refgeo.extras import require
+from refgeo.support.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,0 +1,1 @@
+"""To other programs: autograd, pytest, Hypothesis, Pymanopt."""

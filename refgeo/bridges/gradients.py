@@ -1,0 +1,76 @@
+"""Gradients by autograd, at the edge: the core needs none, and any other program can take this one's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import autograd
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.geometry.pair import Pair
+
+
+def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float64) -> Callable[..., tuple[float, Any]]:
+    """A function that returns a loss and its gradient, by autograd.
+
+    Parameters
+    ----------
+    loss : callable
+        ``loss(params, *rest) -> number``, written with ``autograd.numpy``. In it, a `Pair` of the parameters is an
+        object with the factors ``G`` and ``H`` that unpacks like one.
+    dtype : dtype
+        Parameters are handed to the loss in this precision, to see what a float32 loss does to a result.
+
+    Returns
+    -------
+    callable
+        ``(params, *rest) -> (float, gradients)``; parameters are a `Pair`, an array or a dict of these, and the
+        gradients are alike.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> import autograd.numpy as np
+    >>> f = rg.value_and_grad(lambda pair: np.sum((pair.G @ pair.H.T) ** 2))
+    >>> value, grad = f(rg.Pair([[2.0]], [[3.0]]))
+    >>> value, grad.G.item(), grad.H.item()
+    (36.0, 36.0, 24.0)
+    """
+
+    def of_tree(tree: Any, params: Any, rest: tuple[Any, ...]) -> Any:
+        return loss(_mapped(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest)
+
+    differentiate = autograd.value_and_grad(of_tree)
+
+    def bare(of: Any, _: Any) -> Any:
+        factors = tuple(np.asarray(x).astype(dtype, copy=False) for x in (of if isinstance(of, Pair) else (of,)))
+        return factors if isinstance(of, Pair) else factors[0]
+
+    def evaluate(params: Any, *rest: Any) -> tuple[float, Any]:
+        value, gradient = differentiate(_mapped(bare, params, params), params, rest)
+        return float(value), _mapped(_as_given, params, gradient)
+
+    return evaluate
+
+
+class Factors(NamedTuple):
+    """What stands for a `Pair` while autograd traces a loss."""
+
+    G: Any
+    H: Any
+
+
+def _mapped(function: Callable[[Any, Any], Any], params: Any, tree: Any) -> Any:
+    """``function(parameters, part)`` of every block."""
+    if isinstance(params, Mapping):
+        return {name: _mapped(function, params[name], tree[name]) for name in params}
+    return function(params, tree)
+
+
+def _as_given(params: Any, gradient: Any) -> Any:
+    if not isinstance(params, Pair):
+        return gradient
+    # which may hold NaN: a search undoes such a step
+    return Pair.unchecked(*(np.asarray(factor, dtype=np.float64) for factor in gradient))

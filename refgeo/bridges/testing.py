@@ -1,0 +1,301 @@
+"""For your own test suite: the checks as pytest items, and one assertion for one result.
+
+Examples
+--------
+A file of tests that holds an implementation to every check::
+
+    import refgeo as rg
+    import my_library.geometry
+
+    @rg.testing.parametrize_with_checks([my_library.geometry])
+    def test_geometry(backend, check):
+        check(backend)
+
+``pytest -k "christoffel and inv"`` selects among the items, which are called like
+``my_library.geometry-inv-christoffel.thread_safe``. One result alone:
+
+>>> import numpy as np, refgeo as rg
+>>> rng = np.random.default_rng(0)
+>>> G, H, v_G, v_H = (rng.standard_normal(shape) for shape in ((5, 2), (4, 2), (5, 2), (4, 2)))
+>>> mine = rg.formulas.horizontal_projection("inv", G, H, v_G, v_H)
+>>> rg.testing.assert_matches(mine, "horizontal_projection", "inv", G, H, v_G, v_H)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from refgeo.conformance.backend import TIMEOUT, Backend
+from refgeo.conformance.case import Case
+from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose, worst_entries
+from refgeo.conformance.host import BackendFailure
+from refgeo.conformance.operations import OPERATIONS, VALUES
+from refgeo.conformance.points import given_case
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.report import Report
+from refgeo.conformance.rows import Verdict
+from refgeo.conformance.run import CHECKS, check, chosen_checks
+from refgeo.conformance.trial import Trial
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.support.arguments import listed, one_of, order_of
+
+__all__ = ["BackendCheck", "assert_matches", "parametrize_with_checks"]
+
+
+@dataclass(frozen=True)
+class BackendCheck:
+    """One check of one metric; calling it with a backend raises AssertionError if the backend fails it.
+
+    Attributes
+    ----------
+    name, metric, dtype, profile : str
+    seed : int
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> BackendCheck("christoffel", "mix")(rg.formulas)
+    """
+
+    name: str
+    metric: str
+    dtype: str = "float64"
+    profile: str = "quick"
+    seed: int = 0
+
+    def __call__(self, backend: Any) -> None:
+        """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
+        __tracebackhide__ = True
+        report = _report(
+            _backend(backend), CHECKS[self.name].operation.name, self.metric, self.dtype, self.profile, self.seed
+        )
+        row = next((row for row in report.rows if row.check == self.name), None)
+        if row is not None and (row.fails or row.verdict is Verdict.CONTRACT) and row.verdict is not Verdict.INHERITS:
+            raise AssertionError("\n".join(report.details(row)))
+        if row is None or row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
+            import pytest
+
+            none = f"{self.name}: no test point of the profile {self.profile} is one for it"
+            pytest.skip(none if row is None else f"{row.verdict.value}: {row.message}")
+
+    def __str__(self) -> str:
+        return f"{self.metric}-{self.name}" + ("" if self.dtype == "float64" else f"-{self.dtype}")
+
+
+def _backend(given: Any) -> Backend:
+    """One process for a module or a name, however often it is given."""
+    return _of_name(given) if isinstance(given, (str, ModuleType)) else Backend.of(given)
+
+
+_of_name = lru_cache(maxsize=64)(Backend.of)
+
+
+@lru_cache(maxsize=64)
+def _report(backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int) -> Report:
+    """All that is to be said of one function."""
+    names = [one.name for one in CHECKS.values() if one.operation.name == function]
+    return check(backend, metrics=[metric], checks=names, dtype=dtype, profile=profile, seed=seed)
+
+
+def parametrize_with_checks(
+    backends: Iterable[Any],
+    *,
+    metrics: Iterable[str] = ("inv", "mix"),
+    checks: Iterable[str] | None = None,
+    dtypes: Iterable[str] = ("float64",),
+    profile: str = "quick",
+    seed: int = 0,
+    timeout: float = TIMEOUT,
+    expected_failures: Mapping[str, str | Mapping[str, str]] | None = None,
+) -> Any:
+    """A pytest decorator: a test item for each backend, metric, check and dtype.
+
+    The test takes ``backend`` and ``check`` and calls ``check(backend)``, as with scikit-learn's decorator of this
+    name.
+
+    Parameters
+    ----------
+    backends : iterable
+        Modules, objects or names, as `refgeo.check` takes them.
+    metrics, checks, dtypes : iterable of str, optional
+        Which; all checks by default. Names of functions stand for all of their checks.
+    profile, seed, timeout
+        As for `refgeo.check`.
+    expected_failures : mapping of str to str, optional
+        Names of checks, ``"christoffel"`` or ``"christoffel[inv]"``, and the reason why each is known to fail; or the
+        name of a backend, and such a mapping for it alone. It is reported as an expected failure; when it passes, that
+        is a failure, so that the entry gets deleted. Laws of a function that gives wrong values are skipped, and what
+        inherits its mistake, so that one entry is enough.
+
+    Returns
+    -------
+    A ``pytest.mark.parametrize`` decorator.
+
+    Raises
+    ------
+    BackendError, ValueError
+        A backend, metric, check or dtype is unknown; an expected failure has no reason.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> mark = parametrize_with_checks([rg.formulas], metrics=["inv"], checks=["inner_product"])
+    >>> [item.id for item in mark.args[1]][:3]
+    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.any_memory_layout', \
+'refgeo.formulas-inv-inner_product.remembers_nothing']
+    """
+    import pytest
+
+    names = [one.name for one in chosen_checks(checks)]
+    wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
+    wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in listed(dtypes)]
+    items = []
+    for given in backends:
+        backend = Backend.of(given, timeout)
+        expected = _expected_of(_short(backend), expected_failures or {})
+        for metric in wanted_metrics:
+            for name in names:
+                for dtype in wanted_dtypes:
+                    item = BackendCheck(name, metric, dtype, profile, seed)
+                    failure = expected.get(f"{name}[{metric}]", expected.get(name))
+                    marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
+                    items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
+    return pytest.mark.parametrize(("backend", "check"), items)
+
+
+def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:
+    """The expected failures of one backend, checked."""
+    plain = {name: reason for name, reason in given.items() if not isinstance(reason, Mapping)}
+    own = given.get(backend)
+    entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
+    for entry, reason in entries.items():
+        name, _, metric = entry.partition("[")
+        one_of("expected_failures", name, CHECKS)
+        if metric:
+            pair_metric(metric.removesuffix("]"), argument="expected_failures")
+        if not reason or not isinstance(reason, str):
+            raise ValueError(f"expected_failures: {entry} has no reason; say why it fails")
+    return entries
+
+
+def assert_matches(
+    actual: Any, function: str, metric: str, *arguments: Any, dtype: str | None = None, relaxation: float = 0.0
+) -> None:
+    """Assert that a result is right, to the precision that rounding leaves.
+
+    Parameters
+    ----------
+    actual : array, or tuple of two arrays
+        What your function returned.
+    function : str
+        Which one it is: ``"inner_product"``, ``"horizontal_projection"``, ``"riemannian_gradient"``,
+        ``"riemannian_hessian"``, ``"christoffel"`` or ``"geodesic"``.
+    metric : "inv", "mix", or "s=0.5" between them
+    *arguments
+        What your function got: ``G``, ``H``, then vectors, and for a geodesic ``t`` and ``order``, as in the protocol
+        of `refgeo.conformance.Backend`.
+    dtype : str, optional
+        The precision it was computed in; default: that of `actual`, float64, float32 or float16.
+    relaxation : float
+        ε of App. H.2.
+
+    Raises
+    ------
+    AssertionError
+        It does not match: by how much, where, and what explains the numbers.
+    ValueError
+        The arguments do not fit, or the point is so ill-conditioned that no error could be told from rounding.
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1))
+    >>> assert_matches(0.3125, "inner_product", "inv", 2 * one, 4 * one, one, one, one, one)
+    >>> assert_matches(0.3126, "inner_product", "inv", 2 * one, 4 * one, one, one, one, one)
+    Traceback (most recent call last):
+    ...
+    AssertionError: inner_product[inv] does not match: relative error 0.00032, where rounding explains 3.3e-15 \
+(float64, κ = 1)...
+    """
+    __tracebackhide__ = True
+    pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
+    parts = tuple(actual) if pair else (actual,)
+    if dtype is None:
+        dtypes = {np.asarray(part).dtype.name for part in parts}
+        dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
+    case, one = _as_case(function, metric, arguments, dtype, relaxation)
+    backend = _backend_of_one(actual, case, one)
+    tolerance, kappa = DOUBTFUL * one.unit(case), case.condition
+    if not np.all(one.decisive(case)):
+        raise ValueError(
+            f"{function}: at κ = {kappa.max():.1g} rounding in {dtype} explains an error of any size; test at a better "
+            "conditioned point"
+        )
+    try:
+        with np.errstate(all="ignore"):  # what overflows is no match
+            errors = one.errors(Trial(backend, case))
+    except BackendFailure as failure:
+        raise AssertionError(f"{function}[{metric}]: {failure}") from None
+    if np.isnan(errors).any():
+        raise ValueError(f"{function}: no reference value at this point; is a vector zero, or the scale extreme?")
+    if np.all(errors <= tolerance):
+        return
+    worst = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
+    block = tuple(int(i) for i in worst)
+    raise AssertionError(
+        f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}"
+        f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
+        f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
+        f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n"
+        + worst_entries(VALUES[one.name], backend, case, block)
+    )
+
+
+def _backend_of_one(result: Any, case: Case, one: Check) -> Backend:
+    """A backend that knows one result, and nothing else."""
+    given = [factor for pair in (case.point, *case.inputs(one.operation)) for factor in pair]
+
+    def known(metric: str, *asked: Any) -> Any:
+        if all(np.array_equal(x, y) for x, y in zip(given, asked, strict=False)):
+            return result
+        raise NotImplementedError("only one result is known")
+
+    return Backend(SimpleNamespace(**{one.operation.name: known}), name="actual")
+
+
+def _as_case(
+    function: str, metric: str, arguments: tuple[Any, ...], dtype: str, relaxation: float
+) -> tuple[Case, Check]:
+    judged = {value.operation.name for value in VALUES.values()}
+    operation = OPERATIONS[one_of("function", function, judged)]
+    pair_metric(metric)
+    one_of("dtype", dtype, PRECISIONS)
+    if len(arguments) != len(operation.arguments):
+        raise ValueError(
+            f"{function}: expected the arguments {', '.join(operation.arguments)}, got {len(arguments)} of them"
+        )
+    named = dict(zip(operation.arguments, arguments, strict=True))
+    order = order_of(named.pop("order")) if "order" in operation.extra else None
+    renamed = dict(zip(operation.vectors, operation.sources, strict=True))
+    arrays = {
+        name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()
+    }
+    case = given_case("given", arrays, metric, dtype, relaxation=relaxation)
+    one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
+    if not one.applies(case):
+        raise ValueError(
+            "order: this exact geodesic has no closed form, and integrating it with a proof takes too long"
+        )
+    return case, one
+
+
+def _short(backend: Backend) -> str:
+    return Path(backend.name).stem if backend.name.endswith(".py") else backend.name

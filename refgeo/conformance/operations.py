@@ -1,0 +1,375 @@
+r"""The specification: what a backend can provide, in one table of operations with typed arguments and results.
+
+Everything else of the kit follows from it: calls, value checks, files for other languages, laws, the dictionary of
+words by which a formula is read, tests. An *operation* is a function of the protocol; a *value* is an operation whose
+result is enclosed (a geodesic of each order is a value of its own).
+
+The types say how the group acts. At A·θ = (GA⁻¹, HAᵀ) a *vector* v becomes (v_GA⁻¹, v_HAᵀ), as a *point* does, a
+*covector* (e_GAᵀ, e_HA⁻¹), and a *scalar* stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from refgeo.exact import Enclosure, ExactTangentSpace
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.support.arguments import ENDS, Array
+
+Vectors = Sequence[Pair]
+Parts = tuple[Array, ...]
+"""A result: the parts of a vector or point, or one array with a number for each block."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A vector or covector that an operation gets, as two arrays.
+
+    Attributes
+    ----------
+    name : str
+        As the protocol calls it.
+    type : "vector" or "covector"
+    source : str
+        Where a case keeps it.
+    """
+
+    name: str
+    type: Literal["vector", "covector"]
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A function of a backend.
+
+    Attributes
+    ----------
+    name : str
+    inputs : tuple of Argument
+        What it gets after the point.
+    extra : tuple of "t" and "order"
+        The arguments after these.
+    result : "vector", "scalar" (one number per block) or "point"
+    linear : tuple of tuple of str
+        The result is linear in each of these arguments; in several of one tuple together.
+    symmetric : bool
+        Whether the vectors can be exchanged.
+    horizontal : bool
+        Whether the result is horizontal (for covectors of invariant losses).
+    gram_power : int
+        A route over Gram matrices loses κ to this power.
+    solved_power : int, optional
+        That power where the metric's vertical part takes a Sylvester equation, as all but mix without relaxation do.
+    """
+
+    name: str
+    inputs: tuple[Argument, ...]
+    extra: tuple[str, ...] = ()
+    result: Literal["vector", "scalar", "point"] = "vector"
+    linear: tuple[tuple[str, ...], ...] = ()
+    symmetric: bool = False
+    horizontal: bool = False
+    gram_power: int = 2
+    solved_power: int | None = None
+
+    def loss(self, metric: str, relaxation: float) -> float:
+        """The power of κ that a route over Gram matrices loses, in one metric.
+
+        Examples
+        --------
+        >>> [OPERATIONS["horizontal_projection"].loss(metric, 0.0) for metric in ("inv", "mix")]
+        [4.0, 2.0]
+        """
+        explicit = metric == "mix" and relaxation == 0.0
+        return float(self.gram_power if explicit or self.solved_power is None else self.solved_power)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the result is one number per block rather than a pair."""
+        return self.result == "scalar"
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The names of the vectors and covectors that it gets after the point."""
+        return tuple(one.name for one in self.inputs)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments after the metric.
+
+        Examples
+        --------
+        >>> OPERATIONS["riemannian_gradient"].arguments
+        ('G', 'H', 'e_G', 'e_H')
+        """
+        return ("G", "H", *(f"{vector}_{part}" for vector in self.vectors for part in "GH"), *self.extra)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names under which a test case keeps the vectors."""
+        return tuple(one.source or one.name for one in self.inputs)
+
+    def shapes(self, point: Pair) -> list[tuple[int, ...]]:
+        """The shapes of the result's parts."""
+        return [point.block_shape] if self.scalar else [point.G.shape, point.H.shape]
+
+
+def _vectors(names: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name, "vector") for name in names.split())
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        Operation("inner_product", _vectors("a b"), result="scalar", linear=(("a",), ("b",)), symmetric=True),
+        Operation("horizontal_projection", _vectors("v"), linear=(("v",),), horizontal=True, solved_power=4),
+        Operation("riemannian_gradient", (Argument("e", "covector"),), linear=(("e",),), horizontal=True),
+        Operation(
+            "riemannian_hessian",
+            (
+                Argument("e", "covector", "hessian_e"),
+                Argument("w", "covector", "hessian_w"),
+                Argument("v", "vector", "hessian_v"),
+            ),
+            linear=(("w", "v"), ("e", "w")),
+            horizontal=True,
+            gram_power=3,
+            solved_power=4,
+        ),
+        Operation("christoffel", _vectors("a b"), linear=(("a",), ("b",)), symmetric=True, gram_power=3),
+        Operation("geodesic", _vectors("v"), ("t", "order"), result="point", gram_power=3),
+        Operation("retraction", _vectors("v"), ("t",), result="point"),
+    )
+}
+
+_INPUTS = {one.source or one.name: one.type for operation in OPERATIONS.values() for one in operation.inputs}
+VECTORS = tuple(sorted(_INPUTS, key=lambda name: (len(name), name)))
+"""The vectors and covectors of a test case."""
+COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
+
+ROUTINE = "sharpness"
+"""The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
+
+PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
+"""The arguments of one that is a function alone."""
+
+FUNCTIONS = (*OPERATIONS, ROUTINE)
+
+
+def arguments_of(function: str) -> tuple[str, ...]:
+    """The arguments of one of the functions of the protocol.
+
+    Examples
+    --------
+    >>> arguments_of("geodesic")
+    ('metric', 'G', 'H', 'v_G', 'v_H', 't', 'order')
+    """
+    return (
+        "metric",
+        *(("problem", "G", "H", "rho", "order") if function == ROUTINE else OPERATIONS[function].arguments),
+    )
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operation whose result is enclosed.
+
+    Attributes
+    ----------
+    name : str
+    operation : Operation
+    statement : str
+        The formula, in a line.
+    expected : callable
+        ``(exact space, vectors, t) -> tuple of Enclosure``.
+    size : callable
+        ``(space, vectors, t) -> ndarray``: the natural size of the result, that of its terms before they cancel.
+    loss : callable
+        Of the metric and its relaxation: the power of κ that a route over Gram matrices loses.
+    order : 1, 2, "exact" or None
+    between : str
+        The formula for a metric between inv and mix, where it is another one.
+    uses : tuple of str
+        The values that its formula is made of.
+    """
+
+    name: str
+    operation: Operation
+    statement: str
+    expected: Callable[[ExactTangentSpace, Vectors, float], tuple[Enclosure, ...]]
+    size: Callable[[PairTangentSpace, Vectors, float], Array]
+    loss: Callable[[str, float], float]
+    order: Any = None
+    between: str = ""
+    uses: tuple[str, ...] = ()
+
+    def statement_of(self, metric: str) -> str:
+        """The formula, in a line, for one metric.
+
+        Examples
+        --------
+        >>> VALUES["riemannian_gradient"].statement_of("s=0.5")
+        '(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ, M_H = T⁻¹(TS)ˢ'
+        """
+        return self.between if self.between and metric not in ENDS else self.statement
+
+    def extra(self, t: float) -> tuple[Any, ...]:
+        """The arguments after the vectors.
+
+        Examples
+        --------
+        >>> VALUES["geodesic_2"].extra(0.5)
+        (0.5, 2)
+        """
+        return tuple({"t": t, "order": self.order}[name] for name in self.operation.extra)
+
+
+def relative_speed(space: PairTangentSpace, v: Pair) -> Array:
+    r"""How fast the factors change beside themselves: :math:`(‖v_G S^{-½}‖_F^2 + ‖v_H T^{-½}‖_F^2)^{½}`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> float(relative_speed(rg.MixedMetric().at(Pair([[2.0]], [[5.0]])), Pair([[6.0]], [[20.0]])).round(12))
+    5.0
+    """
+    gauge = space.gauge
+    return np.asarray(
+        np.hypot(np.linalg.norm(v.G @ gauge.white_G, axis=(-2, -1)), np.linalg.norm(v.H @ gauge.white_H, axis=(-2, -1)))
+    )
+
+
+def christoffel_size(space: PairTangentSpace, a: Pair, b: Pair) -> Array:
+    r"""The natural size of Γ(a, b): a bound for the length of each of its terms, which can cancel.
+
+    In inv a term is like :math:`a_G S^{-1} b_G^\top G`, no longer than ‖a‖ times the relative speed
+    :math:`‖b_G S^{-½}‖_F` of the factor; in mix like :math:`a_G b_H^\top H T^{-1}`, no longer than
+    :math:`‖a_G T^{½}‖ ‖b_H T^{-½}‖`. So both are ‖a‖ times the relative speed of b, or the reverse.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> float(christoffel_size(space, space.point, space.point).round(12))
+    4.0
+    """
+    return np.asarray(space.norm(a) * relative_speed(space, b) + space.norm(b) * relative_speed(space, a))
+
+
+def hessian_size(space: PairTangentSpace, e: Pair, w: Pair, v: Pair) -> Array:
+    """The natural size of Hess f[v]: of g⁻¹w, of e D(g⁻¹)[v], which is like twice Γ(grad f, v), and of Γ itself.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> one = Pair([[1.0]], [[1.0]])
+    >>> float(hessian_size(rg.InvariantMetric().at(one), one, one, one).round(12))
+    13.414213562373
+    """
+    gradient = space.riemannian_gradient(e)
+    return np.asarray(space.norm(space.riemannian_gradient(w)) + 3 * christoffel_size(space, gradient, v))
+
+
+def geodesic_size(space: PairTangentSpace, v: Pair, t: float, order: Any) -> Array:
+    """The natural size of a place on a geodesic: the point, the step, and what bends it.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(Pair([[1.0]], [[1.0]]))
+    >>> float(geodesic_size(space, space.point, 1.0, 1).round(12))
+    2.828427124746
+    """
+    time = np.abs(np.float64(t))  # which overflows to infinity
+    size = space.norm(space.point) + time * space.norm(v)
+    if order != 1:
+        size = size + 0.5 * time**2 * christoffel_size(space, v, v)
+    if order == "exact":  # a factor can grow by the exponential of its relative speed
+        size = size * np.exp(np.minimum(time * relative_speed(space, v), 600.0))
+    return np.asarray(size)
+
+
+def _geodesic(order: Any, statement: str) -> Value:
+    return Value(
+        f"geodesic_{order}",
+        OPERATIONS["geodesic"],
+        statement,
+        lambda exact, vectors, t: exact.geodesic(vectors[0], t, order),
+        lambda space, vectors, t: geodesic_size(space, vectors[0], t, order),
+        (lambda metric, relaxation: 1.0) if order == 1 else OPERATIONS["geodesic"].loss,
+        order,
+        uses=("christoffel",) if order == 2 else (),
+    )
+
+
+def _plain(
+    name: str,
+    statement: str,
+    expected: Callable[..., tuple[Enclosure, ...]],
+    size: Callable[..., Array],
+    between: str = "",
+    uses: tuple[str, ...] = (),
+) -> Value:
+    operation = OPERATIONS[name]
+    return Value(
+        name,
+        operation,
+        statement,
+        lambda exact, vectors, t: expected(exact, *vectors),
+        lambda space, vectors, t: size(space, *vectors),
+        operation.loss,
+        between=between,
+        uses=uses,
+    )
+
+
+_WEIGHTS = "with M_G = S⁻¹(ST)ˢ, M_H = T⁻¹(TS)ˢ"
+
+
+VALUES: dict[str, Value] = {
+    value.name: value
+    for value in (
+        _plain(
+            "inner_product",
+            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",
+            lambda exact, a, b: (exact.inner_product(a, b),),
+            lambda space, a, b: space.norm(a) * space.norm(b),
+            f"tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H) {_WEIGHTS}",
+        ),
+        _plain(
+            "horizontal_projection",
+            "the metric-orthogonal projection onto the complement of (GΛ, −HΛᵀ)",
+            lambda exact, v: exact.horizontal_projection(v),
+            lambda space, v: space.norm(v),
+        ),
+        _plain(
+            "riemannian_gradient",
+            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹)",
+            lambda exact, e: exact.riemannian_gradient(e),
+            lambda space, e: space.norm(space.riemannian_gradient(e)),
+            f"(e_G M_G⁻¹, e_H M_H⁻¹) {_WEIGHTS}",
+        ),
+        _plain(
+            "riemannian_hessian",
+            "the horizontal part of D grad f[v] + Γ(grad f, v)",
+            lambda exact, e, w, v: exact.riemannian_hessian(e, w, v),
+            hessian_size,
+            uses=("riemannian_gradient", "christoffel", "horizontal_projection"),
+        ),
+        _plain(
+            "christoffel",
+            "Γ(a, b) of the Levi-Civita connection, bilinear",
+            lambda exact, a, b: exact.christoffel(a, b),
+            christoffel_size,
+        ),
+        _geodesic(1, "θ + tv"),
+        _geodesic(2, "θ + tv − ½t²Γ(v, v)"),
+        _geodesic("exact", "the geodesic with velocity v at time t"),
+    )
+}

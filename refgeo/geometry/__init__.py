@@ -1,0 +1,1 @@
+"""The geometries: points, metrics, geodesics, distances."""

@@ -1,0 +1,308 @@
+r"""Metrics on plain arrays: Euclidean, its quotient by translations, by scalings, and the elementwise one.
+
+A point is one array of any shape, and one block.
+
+*Scaling* (Sec. 3.1), :math:`⟨ξ, ζ⟩ = ξ^\top ζ / ‖θ‖^2`, for a loss that does not change when an array is scaled. With
+θ = e^s u, |u| = 1, it is ds² + |du|², a cylinder: lines in s, great circles in u. Horizontal vectors are orthogonal to
+θ, and their geodesics are great circles. It is conformal to the Euclidean metric with factor e^{2φ}, φ = −log ‖θ‖, so
+
+    Γ(a, b) = (dφ·a) b + (dφ·b) a − (a·b) ∇φ = −[(θ·a) b + (θ·b) a − (a·b) θ] / ‖θ‖².
+
+*Elementwise* (App. F, C.1), :math:`⟨ξ, ζ⟩ = Σ ξ_iζ_i / w_i^2`, is what adaptive sharpness measures in. Every parameter
+is a scaling symmetry of its own. A parameter that is exactly zero is at infinite distance from all others: it is
+*frozen*, vectors have a zero there, and nothing is divided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.tangent_space import Metric, TangentSpace
+from refgeo.support.arguments import Array, Order, order_of, real_array
+from refgeo.support.errors import RankDeficientError
+
+
+class ArrayTangentSpace(TangentSpace[Array]):
+    """Tangent space of a metric on plain arrays; made by ``metric.at(point)``.
+
+    A vector is its coordinates times a scale.
+
+    Attributes
+    ----------
+    metric : Metric
+    point : ndarray, read-only
+    dim : int
+        Dimension of the quotient.
+    """
+
+    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
+        if isinstance(point, Pair):
+            raise TypeError(
+                f"point: {metric!r} is for arrays, got a Pair; use InvariantMetric or MixedMetric, or a ProductMetric "
+                "with both factors as arrays"
+            )
+        array = real_array("point", point)
+        array.setflags(write=False)
+        self.metric, self.point = metric, array
+        self.dim, self.n_coordinates = array.size if dim is None else dim, array.size
+
+    @property
+    def _scale(self) -> Any:
+        """A number, or one for each coordinate."""
+        return 1.0
+
+    def _flat(self, v: Array) -> Array:
+        return v.ravel()
+
+    def _shaped(self, x: Array) -> Array:
+        return x.reshape(self.point.shape)
+
+    def _to(self, v: Array) -> Array:
+        return np.asarray(self._flat(v) / self._scale)
+
+    def _back(self, x: Array) -> Array:
+        return self._shaped(x * self._scale)
+
+    def _gradient_to(self, e: Array) -> Array:
+        return np.asarray(self._flat(e) * self._scale)
+
+    def _gradient_back(self, x: Array) -> Array:
+        return self._shaped(x / self._scale)
+
+    def _vector(self, name: str, value: npt.ArrayLike) -> Array:
+        vector = real_array(name, value)
+        if vector.shape != self.point.shape:
+            raise ValueError(f"{name}: expected the shape of the point, {self.point.shape}, got {vector.shape}")
+        return vector
+
+
+class EuclideanMetric(Metric[Array]):
+    """The Euclidean metric on arrays: plain weight space.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.EuclideanMetric().at([1.0, 2.0]).geodesic([3.0, 4.0])
+    array([4., 6.])
+    """
+
+    name = "euclidean"
+
+    def at(self, point: npt.ArrayLike) -> ArrayTangentSpace:
+        """The tangent space at `point`, an array of any shape."""
+        return ArrayTangentSpace(self, point)
+
+
+class TranslationTangentSpace(ArrayTangentSpace):
+    """Tangent space of `TranslationMetric`: horizontal vectors have mean zero."""
+
+    def _vertical(self, x: Array) -> Array:
+        return np.full_like(x, x.mean())
+
+
+class TranslationMetric(EuclideanMetric):
+    """The Euclidean metric, for a loss that does not change when one number is added to all entries (Sec. 3.1).
+
+    Such are the logits' biases before a softmax. Geodesics are straight.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> rg.TranslationMetric().at([5.0, 6.0, 7.0]).dim
+    2
+    """
+
+    name = "translation"
+
+    def at(self, point: npt.ArrayLike) -> TranslationTangentSpace:
+        """The tangent space at `point`, an array of any shape."""
+        return TranslationTangentSpace(self, point, dim=np.size(point) - 1)
+
+
+class ScalingTangentSpace(ArrayTangentSpace):
+    """Tangent space of `ScalingMetric`; see `ArrayTangentSpace` for its members."""
+
+    def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
+        super().__init__(metric, point, dim=np.size(point) - 1)
+        self._radius = float(np.linalg.norm(self.point))
+        if self._radius == 0.0:
+            raise RankDeficientError("point: expected an array that is not all zero, which cannot be scaled", (), 0.0)
+        self._unit = self.point / self._radius
+
+    @property
+    def _scale(self) -> float:
+        return self._radius
+
+    def _vertical(self, x: Array) -> Array:
+        u = self._unit.ravel()
+        return np.asarray((u @ x) * u)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        u = self._unit.ravel()
+        return np.asarray((x @ z) * u - (u @ x) * z - (u @ z) * x)
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        u = self._unit.ravel()
+        return np.asarray((u @ e) * x - (u @ x) * e - (x @ e) * u)
+
+    def _exact(self, v: Array, t: float) -> Array:
+        """‖θ‖eᵃ(cos φ u + sin φ/φ τ), where tv/‖θ‖ = a u + τ and φ = |τ|."""
+        x, u = t * v / self._radius, self._unit
+        growth = np.vdot(u, x)
+        turning = x - growth * u
+        angle = float(np.linalg.norm(turning))
+        # sin(x)/x, which is 1 at 0
+        return np.asarray(np.exp(growth) * self._radius * (np.cos(angle) * u + np.sinc(angle / np.pi) * turning))
+
+    def _exact_gradient(self, v: Array, e: Array) -> Array:
+        """The derivative of that."""
+        x, u = v / self._radius, self._unit
+        a = np.vdot(u, x)
+        turn = x - a * u
+        angle = float(np.linalg.norm(turn))
+        c, s = np.cos(angle), np.sinc(angle / np.pi)
+        # (cos φ − sin φ/φ)/φ², whose digits cancel where φ is small
+        bend = (c - s) / angle**2 if angle > 0.03 else -1.0 / 3.0 + angle**2 / 30.0 - angle**4 / 840.0
+        across = s * e + (bend * np.vdot(e, turn) - s * np.vdot(e, u)) * turn
+        gradient = (np.vdot(e, c * u + s * turn) - np.vdot(u, across)) * u + across
+        return np.asarray(self._radius**2 * np.exp(a) * gradient)
+
+
+class ScalingMetric(Metric[Array]):
+    r"""The metric :math:`⟨ξ, ζ⟩ = ξ^\top ζ / ‖θ‖^2`, for a loss that does not change when the array is scaled.
+
+    Such are weights before a normalisation layer.
+
+    Examples
+    --------
+    A quarter of a great circle:
+
+    >>> import numpy as np, refgeo as rg
+    >>> rg.ScalingMetric().at([2.0, 0.0]).geodesic([0.0, 2.0], t=np.pi / 2, order="exact").round(12)
+    array([0., 2.])
+    """
+
+    name = "scaling"
+
+    def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
+        """The tangent space at `point`, an array of any shape, not all zero."""
+        return ScalingTangentSpace(self, point)
+
+
+class ElementwiseTangentSpace(ArrayTangentSpace):
+    """Tangent space of `ElementwiseMetric`; see `ArrayTangentSpace` for its members."""
+
+    def __init__(self, metric: ElementwiseMetric, point: npt.ArrayLike) -> None:
+        super().__init__(metric, point)
+        free = self.point != 0
+        self.dim = self.n_coordinates = int(np.count_nonzero(free))
+        self._free = None if free.all() else free
+
+    @property
+    def _scale(self) -> Array:
+        return self._flat(self.point)
+
+    def _flat(self, v: Array) -> Array:
+        return np.asarray(v.ravel() if self._free is None else v[self._free])
+
+    def _shaped(self, x: Array) -> Array:
+        if self._free is None:
+            return np.asarray(x.reshape(self.point.shape))
+        array = np.zeros(self.point.shape, x.dtype)
+        array[self._free] = x
+        return array
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        """Γ(a, b) = −a ⊙ b / w."""
+        return np.asarray(-x * z)
+
+    _gamma_adjoint = _gamma
+
+    def _exact(self, v: Array, t: float) -> Array:
+        return self._shaped(self._scale * np.exp(t * self._to(v)))
+
+    def _exact_gradient(self, v: Array, e: Array) -> Array:
+        return self._back(self._gradient_to(e) * np.exp(self._to(v)))
+
+    def horizontal_projection(self, v: Array) -> Array:
+        """`v` with zeros at the frozen parameters.
+
+        Examples
+        --------
+        >>> ElementwiseMetric().at([2.0, 0.0]).horizontal_projection([1.0, 5.0])
+        array([1., 0.])
+        """
+        return self._shaped(self._flat(self._vector("v", v)))
+
+    def is_horizontal(self, v: Array, tolerance: float = 1e-8) -> bool:
+        """Whether `v` leaves the frozen parameters alone."""
+        return self._free is None or not np.any(self._vector("v", v)[~self._free])
+
+    @cached_property
+    def _in_single(self) -> Array:
+        return self.point.astype(np.float32)
+
+    def _point(self, dtype: Any) -> Array:
+        """The weights w, in the precision of a search."""
+        return self._in_single if dtype == np.float32 else self.point
+
+    def point_at(self, x: Array, order: Order = 2) -> Array:
+        """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
+        w = self._point(self._coordinates(x).dtype)
+        if self._free is not None:
+            return np.asarray(self._shaped(_FACTORS[order_of(order)](x)) * w)
+        moved = np.empty_like(w)
+        if order == 1:
+            np.multiply(x.reshape(w.shape), w, out=moved)
+            moved += w
+        else:
+            np.multiply(_FACTORS[order_of(order)](x.reshape(w.shape)), w, out=moved)
+        return moved
+
+    def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
+        """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
+        w = self._point(x.dtype)
+        if np.shape(e) != w.shape:
+            raise ValueError(f"e: expected the shape of the point, {w.shape}, got {np.shape(e)}")
+        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
+        if self._free is None:
+            np.multiply(w, e, out=gradient.reshape(w.shape))
+        else:
+            gradient[...] = (w * e)[self._free]
+        if order != 1:
+            gradient *= _DERIVATIVES[order_of(order)](x)
+        return gradient
+
+
+_FACTORS: dict[Order, Callable[[Array], Array]] = {
+    1: lambda x: 1.0 + x,
+    2: lambda x: 1.0 + x * (1.0 + 0.5 * x),
+    "exact": np.exp,
+}
+_DERIVATIVES: dict[Order, Callable[[Array], Array]] = {1: np.ones_like, 2: lambda x: 1.0 + x, "exact": np.exp}
+
+
+class ElementwiseMetric(Metric[Array]):
+    r"""The metric :math:`⟨ξ, ζ⟩ = Σ ξ_iζ_i / w_i^2` on arrays.
+
+    Geodesics are :math:`w_i e^{tξ_i/w_i}`. The unit ball of a step w + ξ is that of adaptive sharpness.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.ElementwiseMetric().at([1.0, -2.0, 0.0])
+    >>> space.geodesic([1.0, -2.0, 7.0], order="exact").round(3)
+    array([ 2.718, -5.437,  0.   ])
+    """
+
+    name = "elementwise"
+
+    def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
+        """The tangent space at `point`, an array of any shape."""
+        return ElementwiseTangentSpace(self, point)

@@ -1,0 +1,323 @@
+r"""The one factorisation: R of a thin QR of both factors, and an SVD of :math:`R_G R_H^\top`.
+
+Forming the Gram matrices :math:`S = G^\top G`, :math:`T = H^\top H` squares the condition number, and the Sylvester
+equation of the horizontal projection squares it again. Neither is needed. With :math:`G = Q_G R_G`,
+:math:`H = Q_H R_H` and :math:`R_G R_H^\top = U Σ V^\top`, the element :math:`A = Σ^{-½} U^\top R_G` of GL(h) carries
+:math:`(G, H)` to the *balanced gauge*, where both Gram matrices equal Σ. Everything the metrics need is one of
+
+    root_G        = R_Gᵀ U,    S   = root_G root_Gᵀ
+    white_G       = R_G⁻¹ U,   S⁻¹ = white_G white_Gᵀ,   root_Gᵀ white_G = I
+    Q_G           = G white_G
+
+and the same for H with V. These come from a triangular factor and solves with it, hence with errors like κ(G), not
+κ(G)². R itself is Householder's; where a factor's columns are nearly orthogonal, Cholesky's of GᵀG is as good.
+
+With relaxation ε > 0 (App. H.2) the metric uses ``S + εI``, which is the Gram matrix of G stacked on ``√ε I``: R of the
+stacked factors gives the same quantities, again without forming a Gram matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from refgeo.support.arguments import Array
+from refgeo.support.errors import RankDeficientError
+
+
+@dataclass(frozen=True)
+class BalancedGauge:
+    """What one factorisation of a base point yields; shapes ``(..., h)`` and ``(..., h, h)`` where not said otherwise.
+
+    Attributes
+    ----------
+    sigma
+        Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
+    root_G, root_H, white_G, white_H
+        Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
+    triangular
+        R of both factors without relaxation, up to powers of two.
+    factors
+        G and H themselves.
+    accurate
+        Whether G R⁻¹ is orthonormal to rounding, as κ(G) is small; and H.
+    relaxed
+        Whether the Gram matrices are relaxed.
+    """
+
+    sigma: Array
+    root_G: Array
+    root_H: Array
+    white_G: Array
+    white_H: Array
+    triangular: tuple[Array, Array]
+    factors: tuple[Array, Array]
+    accurate: tuple[bool, bool]
+    relaxed: bool
+
+    @cached_property
+    def columns(self) -> tuple[Array, Array]:
+        """Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
+        H white_H, which are not orthonormal.
+
+        Examples
+        --------
+        >>> balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])).columns[0]
+        array([[0.6],
+               [0.8]])
+        """
+        G, H = (F @ white for F, white in zip(self.factors, (self.white_G, self.white_H), strict=True))
+        if self.relaxed:
+            return G, H
+        return (G if self.accurate[0] else _orthonormalised(G)), (H if self.accurate[1] else _orthonormalised(H))
+
+    def blocks(self, part: slice) -> BalancedGauge:
+        """That of some blocks, counted through all leading dimensions.
+
+        Examples
+        --------
+        >>> balance(np.ones((2, 3, 4, 1)), np.ones((2, 3, 5, 1))).blocks(slice(0, 4)).sigma.shape
+        (4, 1)
+        """
+
+        def of(array: Array, trailing: int = 2) -> Array:
+            return array.reshape(-1, *array.shape[array.ndim - trailing :])[part]
+
+        gauge = replace(
+            self,
+            sigma=of(self.sigma, 1),
+            root_G=of(self.root_G),
+            root_H=of(self.root_H),
+            white_G=of(self.white_G),
+            white_H=of(self.white_H),
+            triangular=(of(self.triangular[0]), of(self.triangular[1])),
+            factors=(of(self.factors[0]), of(self.factors[1])),
+        )
+        gauge.__dict__["columns"] = tuple(map(of, self.columns))
+        return gauge
+
+    @cached_property
+    def condition(self) -> Array:
+        """The larger condition number of the two factors, one per block.
+
+        Examples
+        --------
+        >>> float(balance(np.diag([8.0, 1.0]), np.eye(2)).condition)
+        8.0
+        """
+        return np.maximum(*self._conditions)
+
+    @cached_property
+    def condition_of_product(self) -> Array:
+        """The product of both condition numbers, one per block: at least that of G Hᵀ.
+
+        Examples
+        --------
+        >>> float(balance(np.diag([8.0, 1.0]), np.diag([1.0, 2.0])).condition_of_product)
+        16.0
+        """
+        of_G, of_H = self._conditions
+        return of_G * of_H
+
+    @cached_property
+    def _conditions(self) -> tuple[Array, Array]:
+        values_G, values_H = (np.linalg.svd(R, compute_uv=False) for R in self.triangular)
+        return values_G[..., 0] / values_G[..., -1], values_H[..., 0] / values_H[..., -1]
+
+    @property
+    def to_balanced(self) -> tuple[Array, Array]:
+        r"""The group element :math:`A = Σ^{-½} U^\top R_G` that carries the point to its gauge, and its inverse.
+
+        Examples
+        --------
+        >>> A, A_inverse = balance(np.array([[8.0], [0.0]]), np.array([[2.0], [0.0]])).to_balanced
+        >>> A.item(), A_inverse.item()
+        (2.0, 0.5)
+        """
+        root = np.sqrt(self.sigma)[..., None, :]
+        return (self.root_G / root).mT, self.white_G * root
+
+    @property
+    def representative(self) -> tuple[Array, Array]:
+        """The point in the balanced gauge, :math:`(Q_G U Σ^{½}, Q_H V Σ^{½})`.
+
+        Examples
+        --------
+        >>> balance(np.array([[8.0], [0.0]]), np.array([[2.0], [0.0]])).representative[1]
+        array([[4.],
+               [0.]])
+        """
+        root = np.sqrt(self.sigma)[..., None, :]
+        Q_G, Q_H = self.columns
+        return Q_G * root, Q_H * root
+
+    def turned_to(self, other: BalancedGauge) -> tuple[tuple[Array, Array], Array]:
+        """The representative (Ĝ Qᵀ, Ĥ Qᵀ) nearest to that of another point, and Q: orthogonal Procrustes.
+
+        Examples
+        --------
+        >>> here, there = balance(np.eye(2), np.diag([4.0, 1.0])), balance(3.0 * np.eye(2), np.eye(2))
+        >>> (G, H), Q = here.turned_to(there)
+        >>> (G @ H.T).round(12), (Q @ Q.T).round(12)  # the same point, from another side
+        (array([[4., 0.],
+               [0., 1.]]), array([[1., 0.],
+               [0., 1.]]))
+        """
+        overlap = sum(b.mT @ a for a, b in zip(self.representative, other.representative, strict=True))
+        U, _, V_transposed = np.linalg.svd(overlap)
+        Q = U @ V_transposed
+        G, H = (F @ Q.mT for F in self.representative)
+        return (G, H), Q
+
+
+def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
+    r"""Factorise a base point (mathematics in the module's text).
+
+    Parameters
+    ----------
+    G : ndarray, shape ``(..., n, h)``
+    H : ndarray, shape ``(..., m, h)``
+    relaxation : float
+        ε of App. H.2, added to both Gram matrices.
+
+    Returns
+    -------
+    BalancedGauge
+
+    Raises
+    ------
+    RankDeficientError
+        A factor has a singular value at or below ``rows · eps`` times its largest.
+
+    Examples
+    --------
+    >>> gauge = balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]]))
+    >>> gauge.sigma
+    array([10.])
+    """
+    (R_G, exponent_G, accurate_G), (R_H, exponent_H, accurate_H) = _triangular(G), _triangular(H)
+    triangular = (R_G, R_H)
+    if relaxation > 0.0:
+        R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
+    U, sigma, V_transposed = np.linalg.svd(R_G @ R_H.mT)
+    largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
+    if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
+        # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
+        least_G = _check_rank("G", triangular[0], G.shape[-2], exponent_G)
+        least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)
+        sigma = np.maximum(sigma, (least_G * least_H)[..., None])
+    # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
+    white_G = np.ldexp(np.linalg.solve(R_G, U), -exponent_G[..., None, None])
+    signs = _signs(G, white_G)
+    U, V = U * signs, V_transposed.mT * signs
+    return BalancedGauge(
+        sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
+        root_G=np.ldexp(R_G.mT @ U, exponent_G[..., None, None]),
+        root_H=np.ldexp(R_H.mT @ V, exponent_H[..., None, None]),
+        white_G=white_G * signs,
+        white_H=np.ldexp(np.linalg.solve(R_H, V), -exponent_H[..., None, None]),
+        triangular=triangular,
+        factors=(G, H),
+        accurate=(accurate_G, accurate_H),
+        relaxed=relaxation > 0.0,
+    )
+
+
+_TELLING = 1e-10
+"""Above this share of ‖G‖‖H‖ a singular value of the product is accurate, and the factors have full rank."""
+_NEWTON_STEPS = 5
+_LARGE = 1 << 12
+"""From this size on, Cholesky is tried before QR."""
+
+
+def _triangular(factor: Array) -> tuple[Array, Array, bool]:
+    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; the power; and
+    whether κ(G) is small in every block.
+    """
+    large = factor.shape[-2] * factor.shape[-1] >= _LARGE
+    R, small = _cholesky_or_householder(factor) if large else (_householder(factor), False)
+    exponent = np.frexp(np.abs(R).max(axis=(-2, -1), initial=0.0))[1]
+    return np.ldexp(R, -exponent[..., None, None]), exponent, small
+
+
+def _householder(factor: Array) -> Array:
+    """R; of a small matrix NumPy's own takes half of its time to put zeros below the diagonal."""
+    h = factor.shape[-1]
+    reflected = np.linalg.qr(factor, mode="raw")[0]
+    return np.asarray(reflected[..., :h].mT * _upper(h))
+
+
+@lru_cache(maxsize=64)
+def _upper(h: int) -> Array:
+    return np.triu(np.ones((h, h)))
+
+
+def _cholesky_or_householder(factor: Array) -> tuple[Array, bool]:
+    """R by one fast product where κ(G) ≤ 2√h, so that its square is no loss, block by block."""
+    h = factor.shape[-1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = factor.mT @ factor
+        try:
+            R = np.linalg.cholesky(gram, upper=True)
+            spread = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R), axis=(-2, -1))
+        except np.linalg.LinAlgError:
+            return _householder(factor), False
+    size = np.trace(gram, axis1=-2, axis2=-1)
+    small = (spread <= 2.0 * h) & (size > 1e-200) & (size < 1e200)
+    if not small.all():
+        R[~small] = _householder(factor[~small])
+    return R, bool(small.all())
+
+
+def _orthonormalised(Q: Array) -> Array:
+    """G R⁻¹ is orthonormal to κ(G)·eps; each step of Newton's iteration for QᵀQ = I squares what is missing."""
+    identity = np.eye(Q.shape[-1])
+    for _ in range(_NEWTON_STEPS):
+        gram = Q.mT @ Q
+        if np.max(np.abs(gram - identity), initial=0.0) <= 1e-14:
+            break
+        Q = Q @ (1.5 * identity - 0.5 * gram)
+    return Q
+
+
+def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
+    """The R of G stacked on √ε I."""
+    root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
+    return _householder(np.concatenate([R, root], axis=-2))
+
+
+def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
+    """The smallest singular value of a scaled factor, or `RankDeficientError`."""
+    values: Array = np.linalg.svd(R, compute_uv=False)
+    floor = rows * np.finfo(np.float64).eps * values[..., 0]
+    deficient = np.argwhere(values[..., -1] <= floor)
+    if len(deficient) == 0:
+        return np.asarray(values[..., -1])
+    block = tuple(int(i) for i in deficient[0])
+    largest, smallest = (float(np.ldexp(values[block][i], exponent[block])) for i in (0, -1))
+    where = f"block {block}" if block else "the point"
+    raise RankDeficientError(
+        f"{name}: expected numerical rank h = {R.shape[-1]}, but the smallest singular value of {where} is "
+        f"{smallest:.3g} against a largest of {largest:.3g}; drop dependent columns (a smaller h)",
+        block,
+        smallest,
+    )
+
+
+def _signs(G: Array, white: Array) -> Array:
+    """±1 a column: the sign of its product with a vector that nothing is orthogonal to but by accident."""
+    return np.where(((generic_vector(G.shape[-2]) @ G)[..., None, :] @ white) < 0, -1.0, 1.0)
+
+
+@lru_cache(maxsize=64)
+def generic_vector(n: int) -> Array:
+    """A fixed vector that nothing is orthogonal to but by accident.
+
+    Examples
+    --------
+    >>> generic_vector(2).round(3)
+    array([0.841, 0.909])
+    """
+    return np.sin(1.0 + np.arange(n, dtype=np.float64) ** 2)

@@ -1,0 +1,513 @@
+r"""Geodesics without truncation: closed forms, and an integrator that is checked by what must be conserved.
+
+The paper uses the second-order expansion (4/5) and knows no closed form. There is one for inv, one for mix with square
+factors, and one for h = 1.
+
+*inv.* The metric treats the factors separately. The Euler-Lagrange equation conserves :math:`P^\top = S^{-1}ξ^\top G`
+and :math:`Ω = ξS^{-1}G^\top - GS^{-1}ξ^\top`, so :math:`G' = ΩG + GP^\top` has constant coefficients:
+:math:`G(t) = e^{tΩ} G e^{tP^\top}`. In coordinates G is a p with orthonormal columns and S = I. With
+:math:`B = p^\top x` and :math:`W = x^\top x - B^\top B` the curve :math:`e^{tΩ}p` stays in the span of p and x:
+
+    e^{tΩ} p = p (U − BY) + xY,    U' = (B − Bᵀ) U − WY,  Y' = U,    U(0) = I, Y(0) = 0,
+
+so that only h columns are exponentiated, of a matrix of 2h rows, by their Taylor series. Its gradient is the same
+series backwards.
+
+*mix, n = m = h.* The quotient metric is ½‖dX‖², X = GHᵀ: X is a straight line, :math:`X(t) = X_0 + t\dot X`. Its
+horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^{½}`,
+:math:`N = G^{-1}ξ_G + (H^{-1}ξ_H)^\top`: then G(t)H(t)ᵀ = G(I + tN)Hᵀ, which is the line, and G⁻¹G' = (H⁻¹H')ᵀ =
+½N(I + tN)⁻¹, which is horizontal. For h = 1 this is the paper's √(1 + 2bt).
+
+*h = 1.* With G = re^{y/2}u, H = re^{-y/2}w, u and w unit vectors and σ = r², the metric S⁻¹ #ₛ T, s > 0, is
+σ^{2s}(½dσ²/σ² + ½dy² + |du|² + |dw|²): with τ = σˢ/s a cone ½(dτ² + τ²dφ²) over the flat line of y times two spheres,
+of which the angle φ advances at the speed s(ẏ² + 2|u̇|² + 2|ẇ|²)^½. Unrolled, a geodesic is a straight line; along it
+y moves on the line, u and w on great circles. Horizontal velocities have ẏ = 0.
+
+*Otherwise* the equation γ'' = −Γ(γ',γ') is integrated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy  # whose modules load where they are used
+
+from refgeo.geometry.balanced import BalancedGauge
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
+from refgeo.support.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+
+if TYPE_CHECKING:
+    from refgeo.geometry.pair_metrics import PairTangentSpace
+
+RANK_FLOOR = 1e-10
+"""Rank counts as lost when the smallest singular value of G Hᵀ falls to this fraction of its initial value."""
+
+DRIFT_BOUND = 1e-9
+"""Largest relative change of a conserved quantity that an integrated geodesic may show."""
+
+AGREEMENT_BOUND = 1e-7
+"""Largest relative difference of two integrations with different tolerances."""
+
+_MAXIMUM_STEPS = 3_000
+
+
+def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
+    """A geodesic without truncation, but for inv: a closed form where there is one, else `integrate`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> point = rg.Pair([[2.0]], [[3.0]])
+    >>> exact_geodesic(rg.InterpolatedMetric(0.5).at(point), point / 2, 1.0).product  # √(GH) grows by the factor 1.5
+    array([[13.5]])
+    """
+    metric, (n, m, h) = space.metric, space.point.sizes
+    if space.gauge.relaxed:
+        return integrate(space, v, t).point
+    if h == 1:
+        return cone_geodesic(space.gauge, v, t, metric.s)
+    if metric.s == 1.0 and n == m == h and not _counts_as_vertical(space, v):
+        return mixed_square_geodesic(space.gauge, v, t)
+    return integrate(space, v, t).point
+
+
+def _counts_as_vertical(space: PairTangentSpace, v: Pair) -> bool:
+    """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
+    rounding = np.finfo(np.float64).eps * float(np.max(space.gauge.condition, initial=1.0))
+    vertical = space.norm(space.vertical_projection(v))
+    return bool(np.any(vertical > rounding * np.maximum(100.0 * space.norm(v), 1000.0 * space.norm(space.point))))
+
+
+class InvariantCurve:
+    """One factor of an inv geodesic in coordinates, to time 1 (derivation in the module's text).
+
+    Parameters
+    ----------
+    p : ndarray, shape ``(..., n, h)``
+        The base point, with orthonormal columns.
+    x : ndarray, shape ``(..., n, h)``
+        The velocity.
+
+    Examples
+    --------
+    >>> one = np.array([[1.0]])
+    >>> curve = InvariantCurve(one, 0.5 * one)
+    >>> curve.end(one), curve.gradient(one, one)
+    (array([[1.64872127]]), array([[1.64872127]]))
+    """
+
+    def __init__(self, p: Array, x: Array) -> None:
+        self.p, self.x = p, x
+        self.B = B = p.mT @ x
+        self.skew = B - B.mT
+        square, along = x.mT @ x, B.mT @ B
+        # ‖x‖₂ ≤ speed; Y comes as Y·speed, so that all blocks of the matrix have this size
+        speed, growth = _spectral_bound(square)[..., None, None], float(np.max(_spectral_bound(along), initial=0.0))
+        self.speed = np.where(speed > 0.0, speed, 1.0)
+        self.W = (square - along) / self.speed
+        identity: Array = np.broadcast_to(np.eye(B.shape[-1]), B.shape)
+        size = 2.0 * growth + float(np.max(speed, initial=0.0))
+        self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), size)
+        self.growth = _Exponential(lambda F: (F @ B.mT,), lambda F: (F @ B,), (identity,), growth)
+        U, Y = self.turn.end
+        (self.F,), self.Y = self.growth.end, Y / self.speed
+        self.V = U - B @ self.Y
+
+    def _turned(self, U: Array, Y: Array) -> tuple[Array, Array]:
+        return self.skew @ U - self.W @ Y, self.speed * U
+
+    def _turned_back(self, U: Array, Y: Array) -> tuple[Array, Array]:
+        return self.speed * Y - self.skew @ U, -(self.W @ U)
+
+    def end(self, back: Array) -> Array:
+        """Times `back`, an h×h matrix."""
+        moved: Array = self.p @ (self.V @ self.F @ back)
+        moved += self.x @ (self.Y @ self.F @ back)
+        return moved
+
+    def gradient(self, e: Array, back: Array) -> Array:
+        """Of ⟨e, end⟩ with respect to x, times `back`: the chain rule, backwards through `end` and `__init__`."""
+        along_p, along_x = self.p.mT @ e, self.x.mT @ e
+        to_V, to_Y = along_p @ self.F.mT, along_x @ self.F.mT
+        to_B = -to_V @ self.Y.mT
+        to_Y = (to_Y - self.B.mT @ to_V) / self.speed
+        for (F_back,), (F,) in self.growth.pairs(self.V.mT @ along_p + self.Y.mT @ along_x):
+            to_B += F_back.mT @ F
+        to_W: Array = np.zeros(self.W.shape)
+        to_skew: Array = np.zeros(self.W.shape)
+        for (U_back, _), (U, Y) in self.turn.pairs(to_V, to_Y):
+            to_skew += U_back @ U.mT
+            to_W -= U_back @ Y.mT
+        to_W = (to_W + to_W.mT) / self.speed
+        to_B += to_skew - to_skew.mT - self.B @ to_W
+        result: Array = e @ ((self.Y @ self.F).mT @ back)
+        result += self.x @ (to_W @ back)
+        result += self.p @ (to_B @ back)
+        return result
+
+
+def _spectral_bound(gram: Array) -> Array:
+    """A bound for ‖M‖₂ from MᵀM."""
+    return np.asarray(np.sqrt(np.max(np.sum(np.abs(gram), axis=-1), axis=-1, initial=0.0)))
+
+
+class _Exponential:
+    """exp(M) applied to a start, by Taylor series over equal substeps, and its derivative with respect to M.
+
+    With k substeps the terms are K_j = MK_{j−1}/(jk); backwards, K̄_{j−1} = (what the sum passes on) + MᵀK̄_j/(jk), and
+    the derivative with respect to M is the sum of K̄_j K_{j−1}ᵀ/(jk).
+    """
+
+    def __init__(
+        self,
+        apply: Callable[..., tuple[Array, ...]],
+        apply_transposed: Callable[..., tuple[Array, ...]],
+        start: tuple[Array, ...],
+        size: float,
+    ) -> None:
+        self.apply, self.apply_transposed = apply, apply_transposed
+        self.substeps = max(1, math.ceil(size / 2.0))
+        step, last, self.degree = size / self.substeps, size / self.substeps, 1
+        while last > 2.0**-56:
+            self.degree += 1
+            last *= step / self.degree
+        self.terms: list[list[tuple[Array, ...]]] = []
+        self.end = start
+        for _ in range(self.substeps):
+            self.terms.append(self._terms(self.end))
+            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self.terms[-1], strict=True))
+
+    def _terms(self, start: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+        """The terms of one substep."""
+        terms = [start]
+        for j in range(1, self.degree + 1):
+            terms.append(tuple(part / (j * self.substeps) for part in self.apply(*terms[-1])))
+        return terms
+
+    def pairs(self, *falling: Array) -> Iterator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
+        """K̄_j/(jk) and K_{j−1}, for the gradient `falling` with respect to the end."""
+        passed = falling
+        for terms in reversed(self.terms):
+            back = passed
+            for j in range(self.degree, 0, -1):
+                scaled = tuple(part / (j * self.substeps) for part in back)
+                yield scaled, terms[j - 1]
+                back = tuple(x + y for x, y in zip(passed, self.apply_transposed(*scaled), strict=True))
+            passed = back
+
+
+def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
+    """The mix geodesic for n = m = h and horizontal `v` (derivation in the module's text).
+
+    Parameters
+    ----------
+    gauge : BalancedGauge
+        Of the base point.
+    v : Pair
+    t : float
+
+    Returns
+    -------
+    Pair
+
+    Raises
+    ------
+    GeodesicIncompleteError
+        The line X(t) meets a singular matrix.
+
+    Examples
+    --------
+    >>> from refgeo.geometry.balanced import balance
+    >>> point = Pair([[2.0]], [[3.0]])
+    >>> mixed_square_geodesic(balance(*point), point / 2, 1.0).product.round(12)
+    array([[12.]])
+    """
+    A, A_inverse = gauge.to_balanced
+    G, H = gauge.representative
+    # Ĝ⁻¹ = Σ⁻¹Ĝᵀ in the balanced gauge.
+    inverse_G = G.mT / gauge.sigma[..., :, None]
+    inverse_H = H.mT / gauge.sigma[..., :, None]
+    N = inverse_G @ v.G @ A_inverse + (inverse_H @ v.H @ A.mT).mT
+    _require_rank_kept_on_line(N, t)
+    B = _principal_square_root(np.eye(N.shape[-1]) + t * N)
+    return Pair.unchecked(G @ B @ A, H @ B.mT @ A_inverse.mT)
+
+
+def cone_geodesic(gauge: BalancedGauge, v: Pair, t: float, s: float) -> Pair:
+    """The geodesic of S⁻¹ #ₛ T for h = 1 and s > 0, whatever the velocity (derivation in the module's text).
+
+    Parameters
+    ----------
+    gauge : BalancedGauge
+        Of the base point.
+    v : Pair
+    t, s : float
+
+    Returns
+    -------
+    Pair
+
+    Raises
+    ------
+    GeodesicIncompleteError
+        The geodesic runs into the apex of the cone.
+
+    Examples
+    --------
+    A velocity without radial part:
+
+    >>> from refgeo.geometry.balanced import balance
+    >>> point = Pair([[1.0], [0.0]], [[1.0], [0.0]])
+    >>> cone_geodesic(balance(*point), Pair([[0.0], [1.0]], [[0.0], [0.0]]), 1.0, s=1.0).G.round(4)
+    array([[1.027 ],
+           [0.8229]])
+    """
+    A, A_inverse = gauge.to_balanced
+    point, velocities = gauge.representative, (v.G * A_inverse, v.H * A)
+    squared_length = gauge.sigma[..., None]
+    # The logarithmic derivatives of the lengths; what is left of the velocity turns the factors.
+    grows = [np.sum(x * y, axis=-2, keepdims=True) / squared_length for x, y in zip(point, velocities, strict=True)]
+    turning = [y - a * x for a, x, y in zip(grows, point, velocities, strict=True)]
+    speeds = [np.linalg.norm(x, axis=-2, keepdims=True) / np.sqrt(squared_length) for x in turning]
+    apart = grows[0] - grows[1]
+    radial = s * (grows[0] + grows[1])
+    tangential = s * np.hypot(apart, np.sqrt(2.0) * np.hypot(speeds[0], speeds[1]))
+    _require_rank_kept(radial[..., 0], tangential[..., 0], t)
+    # σˢ grows by the factor |1 + t(radial + i tangential)|, and r² = σ.
+    growth = np.exp(_log_modulus(t * radial, t * tangential) / (2.0 * s))
+    # Each of the three moves at its own speed for this time; where nothing does, any value will do.
+    angle = np.arctan2(t * tangential, 1.0 + t * radial)
+    time = np.divide(angle, tangential, out=np.zeros_like(tangential), where=tangential > 0)
+    G, H = (
+        # cos(ωt) x + sin(ωt)/ω y, written with sinc for the limit ω = 0
+        growth
+        * np.exp(sign * 0.5 * apart * time)
+        * (x * np.cos(speed * time) + y * time * np.sinc(speed * time / np.pi))
+        for sign, x, y, speed in zip((1.0, -1.0), point, turning, speeds, strict=True)
+    )
+    return Pair.unchecked(G * A, H * A_inverse)
+
+
+def _log_modulus(real: Array, imaginary: Array) -> Array:
+    """Log |1 + real + i·imaginary|, with all digits both near 1 and near 0."""
+    squares = real * (2.0 + real) + imaginary**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(squares > -0.5, 0.5 * np.log1p(squares), np.log(np.hypot(1.0 + real, imaginary)))
+
+
+def _require_rank_kept(real: Array, imaginary: Array, t: float) -> None:
+    """Raise if ``1 + s(real + i·imaginary)`` comes within `RANK_FLOOR` of zero for an s between 0 and t."""
+    modulus = np.hypot(real, imaginary)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nearest = -real / modulus**2
+        hit = (np.abs(imaginary) <= RANK_FLOOR * modulus) & (nearest * np.sign(t) > 0) & (np.abs(nearest) <= abs(t))
+    _refuse_first(hit, nearest, t)
+
+
+def _require_rank_kept_on_line(N: Array, t: float) -> None:
+    """Raise if ``I + sN`` is singular, to `RANK_FLOOR`, for an s between 0 and t.
+
+    An eigenvalue λ of N puts the nearest approach at s = −Re λ/|λ|². Eigenvalues of a defective N are known to a root
+    of the rounding only, but the smallest singular value there is small all the same.
+    """
+    eigenvalues = np.linalg.eigvals(N)
+    with np.errstate(all="ignore"):
+        s = -eigenvalues.real / np.abs(eigenvalues) ** 2
+        reached = np.isfinite(s) & (s * np.sign(t) > 0) & (np.abs(s) <= abs(t))
+    s = np.where(reached, s, 0.0)
+    values = np.linalg.svd(np.eye(N.shape[-1]) + s[..., None, None] * N[..., None, :, :], compute_uv=False)
+    size = 1.0 + np.abs(s) * np.linalg.norm(N, axis=(-2, -1))[..., None]
+    _refuse_first(reached & (values[..., -1] <= RANK_FLOOR * size), s, t)
+
+
+def _refuse_first(hit: npt.NDArray[np.bool_], times: Array, t: float) -> None:
+    """Raise for the first of the times that hit."""
+    if hit.any():
+        index = np.unravel_index(int(np.argmin(np.where(hit, np.abs(times), np.inf))), times.shape)
+        raise _incomplete(float(times[index]), t, tuple(int(i) for i in index[:-1]))
+
+
+def _incomplete(time: float, t: float, block: tuple[int, ...]) -> GeodesicIncompleteError:
+    place = f" in block {block}" if block else ""
+    return GeodesicIncompleteError(
+        f"the geodesic loses rank at time {time:.9g}{place}, before the requested t = {t:.9g}: the manifold ends "
+        "there; ask for a shorter time or a smaller velocity",
+        time,
+        block,
+    )
+
+
+@partial(np.vectorize, signature="(h,h)->(h,h)", otypes=[np.float64])
+def _principal_square_root(matrix: Array) -> Array:
+    return np.asarray(scipy.linalg.sqrtm(matrix).real)
+
+
+@dataclass(frozen=True)
+class GeodesicSolution:
+    """An integrated geodesic.
+
+    Attributes
+    ----------
+    point, velocity : Pair
+        γ(t) and γ'(t).
+    drift : dict of float
+        The largest relative change, over all blocks, of each conserved quantity of `PairTangentSpace.momenta`.
+    """
+
+    point: Pair
+    velocity: Pair
+    drift: dict[str, float]
+
+
+def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSolution:
+    r"""Integrate :math:`γ'' = -Γ(γ', γ')` with SciPy's DOP853 and check what the geodesic must conserve.
+
+    The curve stays in the span of the columns of G and v_G (and of H and v_H), so 2h rows suffice whatever n and m;
+    without relaxation the balanced gauge is used. All blocks advance together, with a common step.
+
+    Parameters
+    ----------
+    space : PairTangentSpace
+        At γ(0).
+    v : Pair
+        γ'(0).
+    t : float
+    rtol : float
+        Tolerance of the integrator.
+
+    Returns
+    -------
+    GeodesicSolution
+
+    Raises
+    ------
+    GeodesicIncompleteError
+        Rank is lost before `t`: the smallest singular value of a block's G Hᵀ falls to 1e-10 of its initial value.
+    GeodesicAccuracyError
+        A conserved quantity changed by more than ``DRIFT_BOUND`` = 1e-9, relative, or two integrations with different
+        tolerances differ by more than ``AGREEMENT_BOUND`` = 1e-7.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.MixedMetric().at(rg.Pair(np.eye(4, 2), np.eye(3, 2)))
+    >>> solution = integrate(space, space.random_tangent_vector(0), 0.5)
+    >>> max(solution.drift.values()) < 1e-11
+    True
+    """
+    if t == 0.0 or space.point.G.size == 0:
+        return GeodesicSolution(space.point, v, dict.fromkeys(space.momenta(v), 0.0))
+    solution, again = _integrate(space, v, t, rtol), _integrate(space, v, t, 30.0 * rtol)
+    # Momenta bound the error along the symmetries only; close to a loss of rank nearby geodesics part, and that shows
+    # when the same one is followed with another tolerance.
+    difference = max(
+        float(np.max(np.linalg.norm(one - other, axis=(-2, -1)) / np.linalg.norm(one, axis=(-2, -1))))
+        for one, other in zip(solution.point, again.point, strict=True)
+    )
+    if not difference <= AGREEMENT_BOUND:
+        raise GeodesicAccuracyError(
+            f"two integrations of the geodesic to t = {t:.9g} differ by {difference:.1e} (relative), more than the "
+            f"bound {AGREEMENT_BOUND:.0e}: it passes too close to a loss of rank; ask for a shorter time or a smaller v"
+        )
+    return solution
+
+
+class _Reduced:
+    """The same geodesic in the balanced gauge and in the span of point and velocity, which it never leaves."""
+
+    def __init__(self, space: PairTangentSpace, v: Pair) -> None:
+        self.metric = space.metric
+        self.is_relaxed = space.gauge.relaxed  # only O(h) is left of the group
+        self._A = np.eye(space.point.sizes[2]) if self.is_relaxed else space.gauge.to_balanced[0]
+        self._A_inverse = np.linalg.inv(self._A)  # of A as it is, so that a point comes back to rounding
+        point, velocity = space.point.transform(self._A), v.transform(self._A)
+        self._bases = [np.linalg.qr(np.concatenate(parts, axis=-1))[0] for parts in zip(point, velocity, strict=True)]
+        self.point, self.velocity = (
+            Pair.unchecked(*(basis.mT @ part for basis, part in zip(self._bases, pair, strict=True)))
+            for pair in (point, velocity)
+        )
+
+    def lifted(self, reduced: Pair) -> Pair:
+        """A point or vector in the coordinates of the space."""
+        parts = (basis @ part for basis, part in zip(self._bases, reduced, strict=True))
+        return Pair.unchecked(*parts).transform(self._A_inverse)
+
+    def packed(self, position: Pair, velocity: Pair) -> Array:
+        """Both as one flat vector."""
+        return np.concatenate([part.ravel() for part in (*position, *velocity)])
+
+    def unpacked(self, y: Array) -> tuple[Pair, Pair]:
+        """The inverse of `packed`."""
+        parts = np.split(y, np.cumsum([self.point.G.size, self.point.H.size, self.point.G.size]))
+        shapes = 2 * (self.point.G.shape, self.point.H.shape)
+        G, H, v_G, v_H = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        return Pair.unchecked(G, H), Pair.unchecked(v_G, v_H)
+
+    def derivative(self, _: float, y: Array) -> Array:
+        """γ'' = −Γ(γ', γ')."""
+        position, velocity = self.unpacked(y)
+        return self.packed(velocity, -self.metric.at(position).christoffel(velocity))
+
+
+def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> GeodesicSolution:
+    """One integration in time from 0 to 1 with velocity t·v, so that positions and velocities have comparable size."""
+    from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
+
+    reduced = _Reduced(space, t * v)
+    first = space.metric.at(reduced.point)
+    size = np.hypot(*(np.linalg.norm(factor, axis=(-2, -1)) for factor in reduced.point))[..., None, None]
+    sizes = Pair.unchecked(*(np.broadcast_to(size, factor.shape).copy() for factor in reduced.point))
+    y, scale = reduced.packed(reduced.point, reduced.velocity), reduced.packed(sizes, sizes)
+    solver = DOP853(reduced.derivative, 0.0, y, 1.0, rtol=rtol, atol=rtol * scale)
+    last = _followed(solver, reduced, first, t)
+    end, end_velocity = reduced.unpacked(solver.y)
+    drift = _drift(first, reduced.velocity, last, end_velocity)
+    worst = max(drift, key=lambda name: drift[name])
+    if drift[worst] > DRIFT_BOUND:
+        raise GeodesicAccuracyError(
+            f"the integrated geodesic changed its conserved quantity {worst!r} by {drift[worst]:.1e} (relative), more "
+            f"than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
+        )
+    return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift)
+
+
+def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float) -> PairTangentSpace:
+    """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
+    for _ in range(_MAXIMUM_STEPS):
+        previous = solver.t
+        try:
+            solver.step()
+            last = reduced.metric.at(reduced.unpacked(solver.y)[0])
+        except RankDeficientError as error:
+            raise _incomplete(t * previous, t, error.block) from error
+        ratio = last.gauge.sigma[..., -1] / first.gauge.sigma[..., -1]
+        if not reduced.is_relaxed and ratio.min() <= RANK_FLOOR:
+            block = np.unravel_index(int(np.argmin(ratio)), ratio.shape)
+            raise _incomplete(t * solver.t, t, tuple(int(i) for i in block))
+        if solver.status == "finished":
+            return last
+        if solver.status != "running":
+            break
+    raise GeodesicAccuracyError(
+        f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations of Γ; "
+        "ask for a shorter time or a smaller velocity"
+    )
+
+
+def _drift(first: PairTangentSpace, v0: Pair, last: PairTangentSpace, v1: Pair) -> dict[str, float]:
+    before, after = first.momenta(v0), last.momenta(v1)
+    energy = before["energy"]
+    momentum = first.norm(first.point) * first.norm(v0)
+    drift = {}
+    for name in before:
+        scale = energy if name == "energy" else momentum[..., None, None]
+        with np.errstate(invalid="ignore"):  # a block at rest: 0/0, nothing changed
+            drift[name] = float(np.nan_to_num(np.abs(after[name] - before[name]) / scale).max())
+    return drift

@@ -1,0 +1,252 @@
+r"""The product geometry of a network: ‖ξ‖² = Σ_blocks ‖ξ_block‖² (App. C.1), each block with a metric of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
+from refgeo.support.arguments import Array, Order
+from refgeo.support.errors import about
+
+Named = Mapping[str, Any]
+
+
+class Blocks(dict[str, Any]):
+    """A vector of the product: a dict of blocks with ``+``, ``-`` and multiplication by a number, block by block.
+
+    Examples
+    --------
+    >>> v = Blocks(w=np.array([1.0, 2.0]), b=np.array([3.0]))
+    >>> 2.0 * v - v
+    {'w': array([1., 2.]), 'b': array([3.])}
+    """
+
+    def __add__(self, other: Named) -> Blocks:
+        return self._with(other, lambda x, y: x + y)
+
+    def __sub__(self, other: Named) -> Blocks:
+        return self._with(other, lambda x, y: x - y)
+
+    def __neg__(self) -> Blocks:
+        return Blocks({name: -block for name, block in self.items()})
+
+    def __mul__(self, number: float) -> Blocks:
+        return Blocks({name: block * number for name, block in self.items()})
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: float) -> Blocks:
+        return Blocks({name: block / number for name, block in self.items()})
+
+    def _with(self, other: Named, operation: Callable[[Any, Any], Any]) -> Blocks:
+        if not isinstance(other, Mapping) or other.keys() != self.keys():
+            raise ValueError(f"blocks: expected a dict with the blocks {_names(self)}, got {_names(other)}")
+        return Blocks({name: operation(block, other[name]) for name, block in self.items()})
+
+
+class ProductTangentSpace(TangentSpace[Named]):
+    """Tangent space of a `ProductMetric`: vectors are dicts with the names of the metric's blocks (what it
+    returns are `Blocks`, which can be added).
+
+    Attributes
+    ----------
+    metric : ProductMetric
+    point : dict
+    spaces : dict
+        The tangent space of every block.
+    dim : int
+        Of the quotient, all blocks and heads together.
+    n_coordinates : int
+        Length of a coordinate vector.
+    """
+
+    metric: ProductMetric
+
+    def __init__(self, metric: ProductMetric, point: dict[str, Any], spaces: dict[str, TangentSpace[Any]]) -> None:
+        self.metric, self.point, self.spaces = metric, Blocks(point), spaces
+        heads = {name: int(np.prod(space.block_shape)) for name, space in spaces.items()}
+        self.dim = sum(space.dim * heads[name] for name, space in spaces.items())
+        self._lengths = {name: space.n_coordinates * heads[name] for name, space in spaces.items()}
+        self.n_coordinates = sum(self._lengths.values())
+
+    def _vector(self, name: str, value: Named) -> Blocks:
+        given = self._named(name, value)
+        return self._each(lambda space, block: space._vector(f"{name}, block {block!r}", given[block]))
+
+    def _named(self, name: str, value: Named) -> Named:
+        if not isinstance(value, Mapping):
+            raise TypeError(
+                f"{name}: expected a dict with the blocks {_names(self.spaces)}, got {type(value).__name__}"
+            )
+        missing = [block for block in self.spaces if block not in value]
+        if missing:
+            raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {_names(self.spaces)}")
+        return value
+
+    def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> Blocks:
+        return Blocks({name: method(space, name) for name, space in self.spaces.items()})
+
+    def _joined(self, method: str, *vectors: Any) -> Array:
+        """Coordinates, from those of the blocks."""
+        parts = zip(self.spaces.values(), self.parts(*vectors), strict=True)
+        return np.concatenate([getattr(space, method)(*given).ravel() for space, given in parts])
+
+    def _to(self, v: Named) -> Array:
+        return np.concatenate([space._to(v[name]).ravel() for name, space in self.spaces.items()])
+
+    def _back(self, x: Array) -> Blocks:
+        return self._scattered(lambda space, part: space._back(part), x)
+
+    def _gradient_to(self, e: Named) -> Array:
+        return np.concatenate([space._gradient_to(e[name]).ravel() for name, space in self.spaces.items()])
+
+    def _gradient_back(self, x: Array) -> Blocks:
+        return self._scattered(lambda space, part: space._gradient_back(part), x)
+
+    def _vertical(self, x: Array) -> Array:
+        return self._joined("_vertical", x)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return self._joined("_gamma", x, z)
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._joined("_gamma_adjoint", x, e)
+
+    def _exact(self, v: Named, t: float) -> Blocks:
+        return self._each(lambda space, name: space._exact(v[name], t))
+
+    def _exact_gradient(self, v: Named, e: Named) -> Blocks:
+        return self._each(lambda space, name: space._exact_gradient(v[name], e[name]))
+
+    def inner_product(self, a: Named, b: Named) -> Array:
+        """The sum over blocks and heads, one number; one block after another, for want of memory.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> elementwise = rg.ElementwiseMetric()
+        >>> space = rg.ProductMetric({"w": elementwise, "v": elementwise}).at({"w": [2.0], "v": [1.0]})
+        >>> float(space.inner_product({"w": [2.0], "v": [3.0]}, {"w": [2.0], "v": [3.0]}))
+        10.0
+        """
+        a, b = self._named("a", a), self._named("b", b)
+        return np.asarray(sum(float(np.sum(s.inner_product(a[name], b[name]))) for name, s in self.spaces.items()))
+
+    def is_horizontal(self, v: Named, tolerance: float = 1e-8) -> bool:
+        """Whether every block is."""
+        v = self._named("v", v)
+        return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
+
+    def point_at(self, x: Any, order: Order = 2) -> Blocks:
+        """Block by block."""
+        return self._scattered(lambda space, part: space.point_at(part, order), x)
+
+    def gradient_at(self, x: Any, e: Named, order: Order = 2, out: Array | None = None) -> Array:
+        """Block by block."""
+        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
+        for (name, space), (part, place) in zip(self.spaces.items(), self.parts(x, gradient), strict=True):
+            if gradient.dtype == x.dtype:
+                space.gradient_at(part, e[name], order, place)
+            else:  # which is rounded block by block
+                place[...] = space.gradient_at(part, e[name], order)
+        return gradient
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Block by block."""
+        return np.concatenate([space.normal_coordinates(rng).ravel() for space in self.spaces.values()])
+
+    def parts(self, *vectors: Any) -> Iterator[tuple[Array, ...]]:
+        """The coordinates of one block after another, of one or several vectors; slices are all that is asked of them.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> plain = rg.EuclideanMetric()
+        >>> space = rg.ProductMetric({"w": plain, "v": plain}).at({"w": [1.0], "v": [2.0]})
+        >>> [part for part, in space.parts(np.array([3.0, 4.0]))]
+        [array([3.]), array([4.])]
+        """
+        for x in vectors:
+            if x.shape != (self.n_coordinates,):
+                raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
+        start = 0
+        for name, space in self.spaces.items():
+            block = slice(start, start := start + self._lengths[name])
+            yield tuple(x[block].reshape(*space.block_shape, space.n_coordinates) for x in vectors)
+
+    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Any) -> Blocks:
+        parts = self.parts(x)
+        return Blocks({name: function(space, *next(parts)) for name, space in self.spaces.items()})
+
+
+class ProductMetric(Metric[Named]):
+    """Named blocks, each with its own metric; what it does not name stays fixed.
+
+    Parameters
+    ----------
+    metrics : mapping of str to Metric
+        By the name of the block.
+
+    Raises
+    ------
+    TypeError
+        Something is not a metric.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> metric = rg.ProductMetric({"heads": rg.MixedMetric(), "bias": rg.ElementwiseMetric()})
+    >>> point = {"heads": rg.Pair(np.ones((12, 5, 1)), np.ones((12, 4, 1))), "bias": np.ones(7)}
+    >>> space = metric.at(point)
+    >>> space.dim, space.n_coordinates
+    (103, 115)
+    """
+
+    name = "product"
+
+    def __init__(self, metrics: Mapping[str, Metric[Any]]) -> None:
+        for name, metric in metrics.items():
+            as_metric(f"metrics[{name!r}]", metric)
+        if not metrics:
+            raise ValueError("metrics: expected at least one block, got none")
+        self.metrics = dict(metrics)
+
+    def at(self, point: Named) -> ProductTangentSpace:
+        """The tangent space at `point`.
+
+        Parameters
+        ----------
+        point : dict
+            With every block of the metric; further ones are not part of the geometry.
+
+        Returns
+        -------
+        ProductTangentSpace
+
+        Raises
+        ------
+        ValueError
+            A block is missing, or of the wrong kind; the message names it.
+        """
+        if not isinstance(point, Mapping):
+            raise TypeError(
+                f"point: expected a dict with the blocks {_names(self.metrics)}, got {type(point).__name__}"
+            )
+        spaces = {}
+        for name, metric in self.metrics.items():
+            if name not in point:
+                raise ValueError(f"point: the block {name!r} is missing; it has {_names(point)}")
+            with about(f"block {name!r}"):
+                spaces[name] = metric.at(point[name])
+        return ProductTangentSpace(self, {name: space.point for name, space in spaces.items()}, spaces)
+
+    def __repr__(self) -> str:
+        return f"ProductMetric({self.metrics!r})"
+
+
+def _names(names: Any, most: int = 4) -> str:
+    listed = list(names)
+    return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")

@@ -1,0 +1,406 @@
+r"""What every geometry offers at a base point: the interfaces `Metric` and `TangentSpace`.
+
+A geometry is six methods, in orthonormal coordinates x, z (flat arrays, one for each block) in which the metric is the
+plain dot product:
+
+    _to(v), _back(x)      the coordinates of a vector, and the vector
+    _vertical(x)          the part along the orbit of the symmetry that the metric divides by
+    _gamma(x, z)          the Christoffel term Γ(x, z)
+    _gamma_adjoint(x, e)  its adjoint, Γ(x, ·)* e
+    _exact(v, t)          the geodesic without truncation
+
+beside what its points are made of (`_vector`), and how the coordinates of Euclidean gradients, which are those of the
+Riemannian ones, come from the transposes of `_back` and `_to`. A geometry is flat, and divides by nothing, unless it
+says otherwise. All else follows, once for all geometries: as the metric is constant along the Levi-Civita connection,
+Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.support.arguments import Array, Order, number, order_of, real_array
+from refgeo.support.errors import NO_GEODESIC
+
+Point = TypeVar("Point")
+
+
+class Metric(ABC, Generic[Point]):
+    """A Riemannian metric; `at` fixes a base point and factorises it once."""
+
+    name: str
+
+    @abstractmethod
+    def at(self, point: Point) -> TangentSpace[Point]:
+        """The tangent space at `point`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def as_metric(name: str, value: object) -> Metric[Any]:
+    """The metric itself.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> as_metric("metric", rg.InvariantMetric)
+    Traceback (most recent call last):
+    ...
+    TypeError: metric: expected a metric such as refgeo.InvariantMetric(), got the class InvariantMetric; call it
+    """
+    if isinstance(value, Metric):
+        return value
+    if isinstance(value, str):
+        got = repr(value)
+    else:
+        got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
+    raise TypeError(f"{name}: expected a metric such as refgeo.InvariantMetric(), got {got}")
+
+
+class TangentSpace(ABC, Generic[Point]):
+    """An immutable value that answers every question about one base point.
+
+    Points and tangent vectors have the same type. Leading dimensions are independent blocks; a scalar per block has
+    their shape. Made by `Metric.at`.
+
+    Attributes
+    ----------
+    metric : Metric
+    point
+    dim : int
+        Dimension of the quotient, per block.
+    n_coordinates : int
+        Length of a coordinate vector, per block.
+    block_shape : tuple of int
+        Shape of the independent blocks.
+    """
+
+    metric: Metric[Point]
+    point: Point
+    dim: int
+    n_coordinates: int
+    block_shape: tuple[int, ...] = ()
+
+    # A geometry ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _to(self, v: Point) -> Array: ...
+
+    @abstractmethod
+    def _back(self, x: Array) -> Point: ...
+
+    def _vertical(self, x: Array) -> Array:
+        return np.zeros_like(x)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return np.zeros_like(x)
+
+    def _gamma_adjoint(self, x: Array, e: Array, /) -> Array:
+        return np.zeros_like(x)
+
+    def _exact(self, v: Any, t: float) -> Point:
+        straight: Point = self.point + v * t
+        return straight
+
+    @abstractmethod
+    def _gradient_to(self, e: Point, /) -> Array: ...
+
+    @abstractmethod
+    def _gradient_back(self, x: Array, /) -> Point: ...
+
+    @abstractmethod
+    def _vector(self, name: str, value: Any) -> Point:
+        """A vector or Euclidean gradient, checked."""
+
+    # What follows ----------------------------------------------------------------------------------------------------
+
+    def inner_product(self, a: Point, b: Point) -> Array:
+        """The metric, one number per block.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> float(rg.ScalingMetric().at([3.0, 4.0]).inner_product([5.0, 0.0], [10.0, 1.0]))
+        2.0
+        """
+        return np.asarray(np.sum(self._to(self._vector("a", a)) * self._to(self._vector("b", b)), axis=-1))
+
+    def norm(self, a: Point) -> Array:
+        """The length of a tangent vector in the metric, one number per block."""
+        return np.asarray(np.sqrt(self.inner_product(a, a)))
+
+    def horizontal_projection(self, v: Point) -> Point:
+        """Metric-orthogonal projection onto the horizontal space.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.TranslationMetric().at([5.0, 6.0]).horizontal_projection([1.0, 3.0])
+        array([-1.,  1.])
+        """
+        return self._back(self.horizontal_coordinates(self._to(self._vector("v", v))))
+
+    def vertical_projection(self, v: Point) -> Point:
+        """The vertical part: `v` minus its horizontal projection."""
+        v = self._vector("v", v)
+        return v - self.horizontal_projection(v)  # type: ignore[operator, no-any-return]
+
+    def is_horizontal(self, v: Point, tolerance: float = 1e-8) -> Any:
+        """Whether the vertical part is at most `tolerance` times the vector in the metric, one answer per block."""
+        return np.asarray(self.norm(self.vertical_projection(v)) <= tolerance * self.norm(v))
+
+    def riemannian_gradient(self, egrad: Point) -> Point:
+        """The vector that represents the Euclidean gradient `egrad` in the metric.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ElementwiseMetric().at([2.0, 0.0]).riemannian_gradient([1.0, 5.0])
+        array([4., 0.])
+        """
+        return self._back(self._gradient_to(self._vector("egrad", egrad)))
+
+    def riemannian_hessian(self, egrad: Point, ehess_v: Point, v: Point) -> Point:
+        """The Riemannian Hessian applied to a horizontal `v`, from the gradient and the Hessian-vector product that are
+        Euclidean, of an invariant loss.
+
+        Examples
+        --------
+        The loss ½w² is ½e²ˣ in the coordinate x = log w:
+
+        >>> import refgeo as rg
+        >>> float(rg.ElementwiseMetric().at([3.0]).riemannian_hessian([3.0], [3.0], [3.0])[0] / 3.0)
+        18.0
+        """
+        e, w = self._gradient_to(self._vector("egrad", egrad)), self._gradient_to(self._vector("ehess_v", ehess_v))
+        return self._back(self.horizontal_coordinates(w - self._gamma_adjoint(self._to(self._vector("v", v)), e)))
+
+    def christoffel(self, a: Point, b: Point | None = None) -> Point:
+        """The Christoffel term Γ(a, b), a symmetric bilinear map; ``b=None`` means Γ(a, a).
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ElementwiseMetric().at([2.0]).christoffel([1.0])  # −a²/w
+        array([-0.5])
+        """
+        x = self._to(self._vector("a", a))
+        return self._back(self._gamma(x, x if b is None else self._to(self._vector("b", b))))
+
+    def christoffel_adjoint(self, a: Point, e: Point) -> Point:
+        """The adjoint Γ(a, ·)* applied to a Euclidean gradient `e`."""
+        return self._gradient_back(
+            self._gamma_adjoint(self._to(self._vector("a", a)), self._gradient_to(self._vector("e", e)))
+        )
+
+    def geodesic(self, v: Point, t: float = 1.0, order: Order = 2) -> Point:
+        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v), or without truncation.
+
+        Raises
+        ------
+        ValueError
+            `order` is not 1, 2 or "exact".
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> space = rg.ElementwiseMetric().at([2.0])
+        >>> [space.geodesic([2.0], order=order).round(3).item() for order in (1, 2, "exact")]
+        [4.0, 5.0, 5.437]
+        """
+        v, t, order = self._vector("v", v), number("t", t), order_of(order)
+        if order == "exact":
+            return self._exact(v, t)
+        step: Any = v * t  # type: ignore[operator]
+        straight: Any = self.point + step
+        return straight if order == 1 else straight - self.christoffel(step) * 0.5  # type: ignore[operator, no-any-return]
+
+    def geodesic_gradient(self, v: Point, e: Point, order: Order = 2) -> Point:
+        r"""The Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
+
+        Order 1 raises e, order 2 raises :math:`e - Γ(v,·)^* e`; "exact" differentiates the closed form where there is
+        one. Without, it needs no derivative of a formula: a geodesic flow is symplectic, so the adjoint of its
+        derivative is the derivative of the reversed flow. With v₁ the velocity at the end θ₁ and g₁ the Riemannian
+        gradient of ℓ there,
+
+        .. math:: \mathrm{grad} = -\frac{d}{ds} \exp_{θ_1}(-(v_1 + s g_1)) \Big|_{s=0},
+
+        taken by five-point differences (relative error about 1e-10): one direction, and so four geodesics, where the
+        equation of variation would need the derivative of Γ.
+
+        Parameters
+        ----------
+        v : tangent vector
+        e : Euclidean gradient of ℓ at γ_v(1)
+        order : 1, 2 or "exact"
+
+        Returns
+        -------
+        tangent vector
+
+        Raises
+        ------
+        GeodesicIncompleteError
+            Only "exact": a reversed geodesic ends before it is back.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ElementwiseMetric().at([2.0]).geodesic_gradient([2.0], [3.0])  # w(1 + x + ½x²), x = 1: 2·2·3·(1 + x)
+        array([24.])
+        """
+        v, e, order = self._vector("v", v), self._vector("e", e), order_of(order)
+        if order == "exact":
+            return self._exact_gradient(v, e)
+        falling = self._gradient_to(e)
+        return self._back(falling if order == 1 else falling - self._gamma_adjoint(self._to(v), falling))
+
+    def _exact_gradient(self, v: Point, e: Point) -> Point:
+        """By the reversed flow."""
+        there = self.metric.at(self._exact(v, 1.0))
+        longest = float(np.max(self.norm(v) / self.norm(self.point), initial=0.0))
+        arriving: Any = five_point(lambda t: self._exact(v, 1.0 + t), 1e-3 / max(longest, 1e-3))
+        gradient: Any = there.riemannian_gradient(e)
+        if there._is_horizontal_but_for_noise(arriving) and there._is_horizontal_but_for_noise(gradient):
+            # without the rounding of the differences, closed forms serve the way back
+            arriving, gradient = there.horizontal_projection(arriving), there.horizontal_projection(gradient)
+        size = there.norm(gradient)
+        step = 1e-3 * (there.norm(arriving) + there.norm(there.point)) / np.where(size > 0, size, 1.0)
+        back: Any = five_point(lambda s: there._exact(-(arriving + gradient * (s * step)), 1.0), 1.0)
+        return back * (-1.0 / step)  # type: ignore[no-any-return]
+
+    def _is_horizontal_but_for_noise(self, v: Point) -> bool:
+        """Horizontal beside the largest block: what is small in a block may be nothing but rounding."""
+        return bool(np.max(self.norm(self.vertical_projection(v))) <= 1e-8 * np.max(self.norm(v)))
+
+    # In coordinates: what an optimiser that knows no geometry needs --------------------------------------------------
+
+    def to_coordinates(self, v: Point) -> Array:
+        """Orthonormal coordinates: an isometry to flat vectors, one vector per block.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ElementwiseMetric().at([2.0, 0.0]).to_coordinates([1.0, 5.0])
+        array([0.5])
+        """
+        return self._to(self._vector("v", v))
+
+    def from_coordinates(self, x: npt.ArrayLike) -> Point:
+        """The inverse of `to_coordinates`."""
+        return self._back(self._coordinates(real_array("x", x)))
+
+    def _coordinates(self, x: Array) -> Array:
+        if np.shape(x) != (*self.block_shape, self.n_coordinates):
+            raise ValueError(f"x: expected shape {(*self.block_shape, self.n_coordinates)}, got {np.shape(x)}")
+        return x
+
+    def horizontal_coordinates(self, x: Array) -> Array:
+        """The horizontal part, in coordinates.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ScalingMetric().at([3.0, 4.0]).horizontal_coordinates(np.array([0.0, 1.0]))
+        array([-0.48,  0.36])
+        """
+        return x - self._vertical(x)
+
+    def point_at(self, x: Array, order: Order = 2) -> Point:
+        """``geodesic(from_coordinates(x), 1, order)``; without "exact", x = 0 gives the base point bit by bit.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.EuclideanMetric().at([1.0, 2.0]).point_at([0.5, 0.0])
+        array([1.5, 2. ])
+        """
+        return self.geodesic(self.from_coordinates(x), 1.0, order)
+
+    def gradient_at(self, x: Array, e: Point, order: Order = 2, out: Array | None = None) -> Array:
+        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
+
+        Where a geodesic can be followed to its end but not differentiated there, as beside a loss of rank ("exact"
+        only), it is the gradient of the second-order geodesic.
+
+        Parameters
+        ----------
+        x : ndarray, coordinates
+        e : Euclidean gradient of ℓ at ``point_at(x, order)``
+        order : 1, 2 or "exact"
+        out : ndarray, optional
+            Where to put the result.
+
+        Returns
+        -------
+        ndarray, coordinates
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.ScalingMetric().at([3.0, 4.0]).gradient_at([0.0, 0.0], [0.0, 1.0], order=1)
+        array([-2.4,  1.8])
+        """
+        v = self.from_coordinates(x)
+        try:
+            gradient = self.geodesic_gradient(v, e, order)
+        except NO_GEODESIC:
+            if order != "exact":
+                raise
+            gradient = self.geodesic_gradient(v, e, 2)
+        coordinates = self.horizontal_coordinates(self._to(gradient))
+        if out is None:
+            return coordinates
+        out[...] = coordinates
+        return out
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Standard normal coordinates; for the same generator they stand for the same vector along an orbit.
+
+        Examples
+        --------
+        >>> import numpy as np, refgeo as rg
+        >>> rg.EuclideanMetric().at(np.ones(5)).normal_coordinates(np.random.default_rng(0)).shape
+        (5,)
+        """
+        return rng.standard_normal((*self.block_shape, self.n_coordinates))
+
+    def random_tangent_vector(self, rng: np.random.Generator | int | None = None, horizontal: bool = True) -> Point:
+        """A tangent vector of unit length, uniform in direction in the metric.
+
+        Parameters
+        ----------
+        rng : numpy Generator, or a seed
+        horizontal : bool
+            Draw from the horizontal space (default) or from the whole tangent space.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> space = rg.ElementwiseMetric().at([1.0, 20.0, 0.0])
+        >>> round(float(space.norm(space.random_tangent_vector(0))), 12)
+        1.0
+        """
+        x: Array = np.random.default_rng(rng).standard_normal((*self.block_shape, self.n_coordinates))
+        # twice: the rounding of the first is large beside what it leaves of a nearly vertical draw
+        for _ in range(2 if horizontal else 0):
+            x = self.horizontal_coordinates(x)
+            x = x / np.linalg.norm(x, axis=-1, keepdims=True)
+        return self._back(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+def five_point(f: Callable[[float], Any], step: float) -> Any:
+    """The derivative of f at 0; the error is O(step⁴).
+
+    Examples
+    --------
+    >>> round(float(five_point(np.exp, 1e-3)), 11)
+    1.0
+    """
+    return ((f(step) - f(-step)) * 8.0 - (f(2.0 * step) - f(-2.0 * step))) * (1.0 / (12.0 * step))

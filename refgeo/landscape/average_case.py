@@ -1,0 +1,135 @@
+r"""Average-case sharpness: the mean increase of the loss over Gaussian horizontal perturbations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.tangent_space import Metric
+from refgeo.landscape.objective import ParameterSpace
+from refgeo.landscape.parameters import checked_loss, on_batch
+from refgeo.landscape.result import AverageSharpness
+from refgeo.landscape.search import Callback, Watcher, checked_batches, in_order
+from refgeo.support.arguments import Array, Order, integer, order_of, radius_of, seed_of
+
+
+def average_case_sharpness(
+    value: Callable[..., float],
+    params: Any,
+    metric: Metric[Any],
+    rho: float,
+    *,
+    n_samples: int = 100,
+    order: Order = 2,
+    rng: np.random.Generator | int | None = 0,
+    batches: Iterable[Any] | None = None,
+    workers: int = 1,
+    callback: Callback | None = None,
+) -> AverageSharpness:
+    r"""The mean of L(γ_ξ(1)) − L(θ) over ξ = ρ P n, n standard normal in metric-orthonormal coordinates.
+
+    At a critical point it is ½ρ² times the trace of the Riemannian Hessian, to second order in ρ. Perturbations come in
+    pairs ±ξ, so that the first-order part, which has mean zero, does not add to the error.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(params) -> loss``; with `batches`, ``value(params, batch)``.
+    params : Pair, array or dict of these
+    metric : Metric
+    rho : float
+        Standard deviation along every horizontal direction.
+    n_samples : int
+        Evaluations of the loss per batch, an even number >= 4.
+    order : 1, 2 or "exact"
+        Of the geodesics.
+    rng : numpy Generator, or a seed
+    batches : iterable, optional
+        As in `worst_case_sharpness`.
+    workers : int
+        Threads.
+    callback : callable, optional
+        Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value). Raise
+        ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
+
+    Returns
+    -------
+    AverageSharpness
+        With a standard error, and the number of pairs that left the domain and were not averaged in.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the loss at θ is not finite; fewer than two pairs stayed in the domain.
+
+    Examples
+    --------
+    The mean of ½‖w‖² over w ~ N(0, ρ²) in three dimensions is 1.5 ρ²:
+
+    >>> import refgeo as rg
+    >>> loss = lambda w: 0.5 * float(w @ w)
+    >>> result = rg.average_case_sharpness(loss, np.zeros(3), rg.EuclideanMetric(), 0.1, n_samples=4000)
+    >>> bool(abs(result.value - 0.015) < 3 * result.standard_error), bool(result.standard_error < 4e-4)
+    (True, True)
+    """
+    rho, order, seed = radius_of(rho), order_of(order), seed_of(rng)
+    n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
+    if n_samples < 4 or n_samples % 2:
+        raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
+    space = ParameterSpace(params, metric)
+    losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
+    if not losses:
+        raise ValueError("batches: expected at least one batch, got none")
+    at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
+    if not np.isfinite(at_origin).all():
+        raise ValueError("value: expected a finite loss at the parameters themselves")
+    watcher = Watcher(callback, len(losses) * n_samples // 2)
+
+    def loss_at(batch: int, x: Array) -> float:
+        point = space.point(x, order)
+        loss = math.nan if point is None else checked_loss("value", losses[batch](point))
+        return loss if math.isfinite(loss) else math.nan
+
+    def pair(index: tuple[int, int]) -> float | None:
+        batch, sample = index
+        if watcher.stopped:
+            return None
+        rng = np.random.default_rng([seed, batch, sample])
+        x = rho * space.horizontal(space.tangent.normal_coordinates(rng))
+        increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
+        watcher.tell(batch, sample, rho, 0, increase, increase, rho)
+        return increase
+
+    indices = [(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
+    drawn = list(in_order(pair, indices, workers, watcher.abort))
+    samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
+    begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
+    return _averaged(samples, begun, at_origin, rho, watcher.stopped)
+
+
+def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool) -> AverageSharpness:
+    """The mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not begun."""
+    kept = np.isfinite(samples)
+    enough = kept.sum(axis=1) >= 2
+    if stopped and enough.any():
+        samples, begun, kept = samples[enough], begun[enough], kept[enough]
+        at_origin = [loss for loss, used in zip(at_origin, enough, strict=True) if used]
+    elif stopped:
+        raise ValueError("callback: stopped before two pairs of any batch were done, which is no average yet")
+    elif not enough.all():
+        raise ValueError(
+            f"rho: at {rho:g}, fewer than two of {samples.shape[1]} pairs stayed in the domain; try a smaller one"
+        )
+    means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
+    errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]
+    return AverageSharpness(
+        value=math.fsum(means) / len(means),
+        standard_error=math.hypot(*errors) / len(errors),
+        loss=math.fsum(at_origin) / len(at_origin),
+        samples=samples,
+        n_rejected=int((begun & ~kept).sum()),
+        rho=rho,
+    )

@@ -1,0 +1,228 @@
+"""A loss as a function of coordinates: what leaves the domain has the value −inf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.product import Blocks, ProductMetric, ProductTangentSpace
+from refgeo.geometry.tangent_space import Metric, as_metric
+from refgeo.landscape.parameters import (
+    ONLY,
+    CheckedGradients,
+    LossAndGradient,
+    Parameters,
+    checked_evaluation,
+    is_finite,
+)
+from refgeo.landscape.vectors import Combination, Precise, Vector, is_zero
+from refgeo.support.arguments import Array, Order
+from refgeo.support.errors import NO_GEODESIC, NotFiniteError
+from refgeo.support.threads import one_thread
+
+_SHORT = 1 << 18
+"""Numbers of a vector of which one copy more is nothing."""
+_CHANGED = 1e-4
+"""A change of the loss by a larger share is investigated: in float32 elements of groups change it by 1e-5 or so."""
+
+
+class ParameterSpace:
+    """The tangent space of all parameters that a metric names; the others are frozen."""
+
+    def __init__(self, params: Any, metric: Metric[Any]) -> None:
+        as_metric("metric", metric)
+        self.parameters = Parameters(params)
+        single = self.parameters.single
+        if not (single or isinstance(getattr(metric, "base", metric), ProductMetric)):
+            raise TypeError(
+                f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
+            )
+        with one_thread():
+            tangent = (ProductMetric({ONLY: metric}) if single else metric).at(self.parameters.blocks)
+        assert isinstance(tangent, ProductTangentSpace)
+        self.tangent = tangent
+
+    @property
+    def size(self) -> float:
+        """How long θ itself is in the metric: the mean of its blocks."""
+        blocks = sum(int(np.prod(part.block_shape)) for part in self.tangent.spaces.values())
+        return float(self.tangent.norm(self.tangent.point)) / math.sqrt(blocks)
+
+    def gradients(self, grads: Any, dtype: Any) -> Mapping[str, Any]:
+        """The user's gradients as blocks; shapes are checked, so that nothing broadcasts."""
+        points = {name: space.point for name, space in self.tangent.spaces.items()}
+        return CheckedGradients(self.parameters.gradients(grads), points, dtype)
+
+    def tangent_vector(self, x: Array) -> Any:
+        """The tangent vector with coordinates x."""
+        with one_thread(len(x)):
+            parts = self.tangent.parts(Precise(x, np.float64))
+            vector = Blocks({name: space.from_coordinates(*next(parts)) for name, space in self.tangent.spaces.items()})
+        return vector[ONLY] if self.parameters.single else vector
+
+    def horizontal(self, x: Vector | Precise, dtype: Any = np.float64) -> Array:
+        """The horizontal part of coordinates, block by block."""
+        found: Array = np.empty(x.shape, dtype)
+        with one_thread(len(found)):
+            for space, (part, place) in zip(self.tangent.spaces.values(), self.tangent.parts(x, found), strict=True):
+                place[...] = space.horizontal_coordinates(part)
+        return found
+
+    def bend(self, x: Array, power: int) -> float:
+        """‖½Γ(ξ, ξ)‖/‖ξ‖ᵖ, the largest of all blocks and heads."""
+        largest = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for space, (part,) in zip(
+                self.tangent.spaces.values(), self.tangent.parts(Precise(x, np.float64)), strict=True
+            ):
+                v = space.from_coordinates(part)
+                length, half = space.norm(v) ** power, 0.5 * space.norm(space.christoffel(v))
+                largest = max(largest, float(np.max(half / np.where(length > 0.0, length, 1.0), initial=0.0)))
+        return largest
+
+    def point(self, x: Vector | Precise, order: Order) -> Any | None:
+        """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0, in the precision of x."""
+        if is_zero(x):
+            here = self.tangent.point if x.dtype == np.float64 else self.tangent.point_at(x, 1)
+            return self.parameters.assembled(here)
+        try:
+            with one_thread(x.shape[0]), np.errstate(over="ignore", invalid="ignore"):
+                return self.parameters.assembled(self.tangent.point_at(x, order))
+        except NO_GEODESIC:
+            return None
+
+
+def _in(dtype: Any, block: Any) -> Any:
+    """A block in the precision of the search."""
+    if isinstance(block, Pair):
+        return Pair.unchecked(*(factor.astype(dtype, copy=False) for factor in block))
+    return block.astype(dtype, copy=False)
+
+
+class Objective:
+    """x ↦ L(γ_ξ(1)) − L(θ) with its gradient, in coordinates.
+
+    Parameters
+    ----------
+    value_and_grad : callable
+    space : ParameterSpace
+    order : 1, 2 or "exact"
+    gradient_order : 1, 2 or "exact"
+        The geodesic that the gradient is of; 1 is the paper's, which ignores the derivative of Γ.
+    dtype : "float64" or "float32"
+        The precision of the points that the loss gets.
+    kept : "float64" or "float32", optional
+        That of vectors that are kept: gradients, directions. Default: `dtype`.
+
+    Attributes
+    ----------
+    origin : ndarray
+        x of the parameters themselves.
+    loss, gradient_at_origin
+        Value and gradient there.
+    """
+
+    def __init__(
+        self,
+        value_and_grad: LossAndGradient,
+        space: ParameterSpace,
+        order: Order,
+        gradient_order: Order,
+        dtype: str = "float64",
+        kept: str | None = None,
+    ) -> None:
+        self.value_and_grad, self.space = value_and_grad, space
+        self._order, self._gradient_order = order, gradient_order
+        self.dtype, self.kept = np.dtype(dtype), np.dtype(kept or dtype)
+        self.origin: Array = np.zeros(space.tangent.n_coordinates, self.kept)
+        self.loss = 0.0
+        self.loss, self.gradient_at_origin = self(self.origin)
+        if not math.isfinite(self.loss):
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
+
+    def __call__(self, x: Vector) -> tuple[float, Array]:
+        """Value and gradient; −inf where there is none."""
+        at = self._in_precision(x)
+        try:  # the point is not kept
+            point = self.space.point(at, self._order)
+            loss, grads = (-math.inf, None) if point is None else checked_evaluation(self.value_and_grad(point))
+            del point
+        except NotFiniteError:  # by a Pair, for example, that is made of its gradient
+            if is_zero(at):
+                raise
+            return -math.inf, self.origin
+        gradient = self._gradient(at, grads) if math.isfinite(loss) else None
+        return (-math.inf, self.origin) if gradient is None else (loss - self.loss, gradient)
+
+    def _in_precision(self, x: Vector) -> Combination | Precise:
+        """As the geometry takes it."""
+        # of a short one its many blocks are made faster all at once
+        at = x if isinstance(x, Combination) and len(x) > _SHORT else Precise(x[:], self.dtype)
+        if "exact" in (self._order, self._gradient_order) and not is_zero(at):
+            # it is, but for rounding, and closed forms are of horizontal geodesics
+            return Precise(self.space.horizontal(at, self.dtype), self.dtype)
+        return at
+
+    def _gradient(self, x: Combination | Precise, grads: Any) -> Array | None:
+        """In coordinates, in the precision of vectors that are kept; None where it is not finite."""
+        gradient = np.empty(x.shape, self.kept)
+        blocks = self.space.gradients(grads, self.dtype)
+        with one_thread(len(gradient)), np.errstate(over="ignore", invalid="ignore"):
+            try:
+                self.space.tangent.gradient_at(x, blocks, self._gradient_order, gradient)
+            except NotFiniteError:
+                return None
+            return gradient if is_finite(gradient) else None
+
+    def check_symmetry(self) -> None:
+        """An error where the loss changes along the symmetries that the metric divides by: one evaluation with all
+        blocks moved at once, and more only if it has changed.
+        """
+        from refgeo.landscape import symmetry  # deferred: it loads networks
+
+        groups = symmetry.of_metric(self.space.tangent.metric)
+        if not groups or self.space.tangent.dim == 0:
+            return
+        dtype = self.dtype
+
+        def loss(blocks: Mapping[str, Any]) -> float:
+            moved = {name: _in(dtype, block) for name, block in blocks.items()}
+            return checked_evaluation(self.value_and_grad(self.space.parameters.assembled(moved)))[0]
+
+        here = {name: space.point for name, space in self.space.tangent.spaces.items()}
+        rng, moved = np.random.default_rng(0), dict(here)
+        for one in groups:
+            moved |= one.act(moved, one.generator(moved, rng), 0.5)
+        if abs(loss(moved) - self.loss) <= _CHANGED * abs(self.loss):
+            return
+        for found in symmetry.verify(loss, here, groups, samples=1):
+            if found.verdict == "does not hold":
+                where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
+                raise ValueError(
+                    f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss does not have: an "
+                    f"element of that group changes it by a share of {found.change:.2g}. Give this block another "
+                    "metric, or none to keep it fixed; refgeo.symmetry.verify measures all symmetries; verify=False "
+                    "searches without this check"
+                )
+
+    def bend(self, x: Array) -> float:
+        """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
+        if self._order != 2:
+            return 0.0
+        return self.space.bend(x, 1)
+
+    def random_direction(self, rng: np.random.Generator) -> Array:
+        """Coordinates of a horizontal direction, the same along an orbit."""
+        return self.horizontal(self.space.tangent.normal_coordinates(rng).astype(self.kept, copy=False))
+
+    def horizontal(self, x: Vector) -> Array:
+        """The horizontal part of coordinates."""
+        return self.space.horizontal(x if isinstance(x, Combination) else Precise(x, np.float64), self.kept)
+
+    def tangent_vector(self, x: Array) -> Any:
+        """ξ of coordinates x, of the type of the parameters."""
+        return self.space.tangent_vector(x)

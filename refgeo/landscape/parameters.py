@@ -1,0 +1,225 @@
+"""What somebody gives: parameters, a loss and its gradients; checked, so that nothing broadcasts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array, real_array
+from refgeo.support.errors import NotFiniteError
+
+LossAndGradient = Callable[..., tuple[float, Any]]
+
+ONLY = "parameters"
+
+
+class Parameters:
+    """Somebody's parameters as named blocks; one `Pair` or one array is one block, called `ONLY`.
+
+    Attributes
+    ----------
+    given
+        As they came.
+    blocks : mapping
+    """
+
+    def __init__(self, params: Any) -> None:
+        self.given, self.single = params, not isinstance(params, Mapping)
+        self.blocks: Mapping[str, Any] = {ONLY: params} if self.single else params
+
+    def assembled(self, blocks: Mapping[str, Any]) -> Any:
+        """Parameters as they came, with the moved blocks."""
+        return blocks[ONLY] if self.single else {**self.given, **blocks}
+
+    def gradients(self, grads: Any) -> Mapping[str, Any]:
+        """Somebody's gradients by block."""
+        if not self.single and not isinstance(grads, Mapping):
+            raise TypeError(f"value_and_grad: expected a dict of gradients, got {type(grads).__name__}")
+        return {ONLY: grads} if self.single else grads
+
+
+Name = tuple[str, str]
+"""Of an array: that of its block, and G or H in a pair."""
+
+
+class Arrays:
+    """Somebody's parameters as named arrays, a pair as two.
+
+    Attributes
+    ----------
+    parameters : Parameters
+    given : dict of Name to ndarray
+    """
+
+    def __init__(self, params: Any, names: Iterable[str] | None = None) -> None:
+        self.parameters = Parameters(params)
+        blocks = self.parameters.blocks
+        chosen = {name: blocks[name] for name in (blocks if names is None else names)}
+        self._blocks = {n: x if isinstance(x, Pair) else real_array("params", x) for n, x in chosen.items()}
+        self.given = _split(self._blocks)
+
+    def label(self, name: Name) -> str:
+        """The name as it is said to somebody.
+
+        Examples
+        --------
+        >>> arrays = Arrays({"qk": Pair([[1.0]], [[2.0]]), "w": [3.0]})
+        >>> [arrays.label(name) for name in arrays.given]
+        ['qk.G', 'qk.H', 'w']
+        """
+        block, factor = name
+        return block if not factor else factor if self.parameters.single else f"{block}.{factor}"
+
+    def _together(self, arrays: Mapping[Name, Array]) -> dict[str, Any]:
+        return {
+            n: Pair.unchecked(arrays[n, "G"], arrays[n, "H"]) if isinstance(block, Pair) else arrays[n, ""]
+            for n, block in self._blocks.items()
+        }
+
+    def joined(self, arrays: Mapping[Name, Array]) -> Any:
+        """Blocks of the type of the parameters; those that are not moved are left out."""
+        blocks = self._together(arrays)
+        return blocks[ONLY] if self.parameters.single else blocks
+
+    def gradients(self, grads: Any) -> dict[Name, Array]:
+        """Somebody's gradients."""
+        found = self.parameters.gradients(grads)
+        return _split({n: checked_gradient(n, found, block) for n, block in self._blocks.items()})
+
+    def value_and_grad(self, function: LossAndGradient) -> LossAndGradient:
+        """Somebody's function, of named arrays; those that are missing stay as they are."""
+
+        def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
+            whole = self.parameters.assembled(self._together({**self.given, **arrays}))
+            loss, grads = checked_evaluation(function(whole))
+            return loss, self.gradients(grads) if math.isfinite(loss) else {}
+
+        return of_arrays
+
+
+def _split(blocks: Mapping[str, Any]) -> dict[Name, Array]:
+    arrays: dict[Name, Array] = {}
+    for name, block in blocks.items():
+        if isinstance(block, Pair):
+            arrays |= {(name, "G"): block.G, (name, "H"): block.H}
+        else:
+            arrays[name, ""] = block
+    return arrays
+
+
+class CheckedGradients(Mapping[str, Any]):
+    """Somebody's gradients, each checked and converted where it is asked for, so that there is one at a time."""
+
+    def __init__(self, grads: Mapping[str, Any], points: Mapping[str, Any], dtype: Any) -> None:
+        self._grads, self._points, self._dtype = grads, points, dtype
+
+    def __getitem__(self, name: str) -> Any:
+        block = checked_gradient(name, self._grads, self._points[name], self._dtype)
+        if not all(is_finite(factor) for factor in as_factors(block)):
+            raise NotFiniteError("value_and_grad: a gradient is not finite")
+        return block
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+
+def as_factors(block: Any) -> tuple[Array, ...]:
+    """The arrays of a block.
+
+    Examples
+    --------
+    >>> as_factors(np.ones(2))
+    (array([1., 1.]),)
+    """
+    return tuple(block) if isinstance(block, Pair) else (block,)
+
+
+def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64) -> Any:
+    """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
+
+    Examples
+    --------
+    >>> checked_gradient("w", {"w": [1.0, 2.0]}, np.zeros(2))
+    array([1., 2.])
+    """
+    what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
+    if name not in grads:
+        raise ValueError(f"{what} is missing; expected one for every block that is moved")
+    if not isinstance(point, Pair):
+        return _checked_array(what, grads[name], point.shape, dtype)
+    try:
+        G, H = grads[name]
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
+    return Pair.unchecked(
+        _checked_array(what + ", G", G, point.G.shape, dtype), _checked_array(what + ", H", H, point.H.shape, dtype)
+    )
+
+
+def _checked_array(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    array = np.asarray(value)
+    if array.shape != shape or array.dtype.kind not in "fiu":
+        raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
+    return array.astype(dtype, copy=False)
+
+
+def is_finite(array: Array) -> bool:
+    """One pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else None
+    if flat is not None and math.isfinite(np.dot(flat, flat)):
+        return True
+    return bool(np.isfinite(array).all())
+
+
+def checked_evaluation(result: Any) -> tuple[float, Any]:
+    """Loss and gradients, or an error that says what a ``value_and_grad`` returns.
+
+    Examples
+    --------
+    >>> checked_evaluation((np.float32(0.5), "gradients"))
+    (0.5, 'gradients')
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(
+            f"value_and_grad: expected it to return (loss, gradients), got {type(result).__name__}; "
+            "refgeo.value_and_grad(loss) makes such a function with autograd"
+        )
+    return checked_loss("value_and_grad", result[0]), result[1]
+
+
+def checked_loss(name: str, loss: Any) -> float:
+    """The loss as a float.
+
+    Examples
+    --------
+    >>> checked_loss("value", np.array([[0.5]]))
+    0.5
+    """
+    expected = f"{name}: expected the loss to be one real number, got"
+    if isinstance(loss, tuple):
+        raise TypeError(f"{expected} a tuple; without its gradient it is value_and_grad(params)[0]")
+    array = np.asarray(loss)
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        raise TypeError(f"{expected} {type(loss).__name__} {array.shape}")
+    return float(array.item())
+
+
+def on_batch(function: Callable[..., Any], batch: Any) -> Callable[[Any], Any]:
+    """The function of parameters alone.
+
+    Examples
+    --------
+    >>> on_batch(lambda params, batch: params + batch, 1)(2)
+    3
+    """
+    return lambda params: function(params, batch)

@@ -1,0 +1,431 @@
+"""What the sharpness functions return: values that can be saved, loaded and plotted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
+from refgeo.support.extras import require
+from refgeo.support.files import write_whole
+
+FORMAT = "refgeo-sharpness/2"
+_BENT = 0.5
+"""Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
+
+
+class Progress(NamedTuple):
+    """What a callback is told after every evaluation of the loss.
+
+    ``done`` of ``total`` evaluations are over, of all batches and starts (None if the number of batches is not known;
+    fewer can be enough, so ``total`` need not be reached); ``value`` is the one just found (−inf where
+    the step was rejected), ``best`` the best of its start; ``rho`` is the radius of the ball that is searched.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> heard = []
+    >>> loss = rg.value_and_grad(lambda w: (w**2).sum())
+    >>> _ = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=1.0, n_iter=3, callback=heard.append)
+    >>> [progress.done for progress in heard]
+    [1, 2, 3, 4]
+    """
+
+    done: int
+    total: int | None
+    batch: int
+    start: int
+    iteration: int
+    value: float
+    best: float
+    step: float
+    rho: float
+
+
+class Saved:
+    """A result that one .npz file holds: a JSON document, and the arrays in it by their numbers."""
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to an .npz file, whole or not at all; `load` reads it back.
+
+        Examples
+        --------
+        >>> import tempfile, refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), rho=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/result.npz")
+        ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
+        True
+        """
+        arrays: list[Array] = []
+        document = json.dumps({"format": FORMAT, "result": _flattened(self, arrays)})
+        members = {f"array{i}": array for i, array in enumerate(arrays)}
+
+        def write(beside: Path) -> None:
+            with open(beside, "wb") as file:
+                np.savez(file, document=np.array(document), **members)  # type: ignore[arg-type]
+
+        write_whole(path, write)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is not one that `save` wrote, or not whole.
+        """
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
+                document = json.loads(str(contents["document"]))
+                if document["format"] != FORMAT:
+                    raise ValueError(f"its format is {document['format']!r}")
+                result = _unflattened(document["result"], [contents[f"array{i}"] for i in range(len(contents) - 1)])
+            if not isinstance(result, cls):
+                raise ValueError(f"it holds a {type(result).__name__}")
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{path}: expected a file written by {cls.__name__}.save, {error}") from error
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        mine: list[Array] = []
+        theirs: list[Array] = []
+        return (
+            type(self) is type(other)
+            and json.dumps(_flattened(self, mine)) == json.dumps(_flattened(other, theirs))
+            and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _flattened(value: Any, arrays: list[Array]) -> Any:
+    """A number or word, else a list of a kind and what it consists of; arrays go to the list."""
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return ["array", len(arrays) - 1]
+    if isinstance(value, Mapping):
+        strange = [block for block in value if not isinstance(block, str)]
+        if strange:
+            raise TypeError(f"blocks: expected names that are strings, to save them, got {strange[0]!r}")
+        return ["dict", {name: _flattened(part, arrays) for name, part in value.items()}]
+    if isinstance(value, Saved):
+        return [type(value).__name__, _flattened(vars(value), arrays)]
+    for kind in (Pair, tuple, list):
+        if isinstance(value, kind):
+            return [kind.__name__, [_flattened(part, arrays) for part in value]]
+    return value
+
+
+def _unflattened(value: Any, arrays: list[Array]) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, content = value
+    if kind == "array":
+        return arrays[content]
+    if kind == "dict":
+        return {name: _unflattened(part, arrays) for name, part in content.items()}
+    if kind in ("Pair", "tuple", "list"):
+        parts = [_unflattened(part, arrays) for part in content]
+        return Pair(*parts) if kind == "Pair" else tuple(parts) if kind == "tuple" else parts
+    (made,) = (one for one in Saved.__subclasses__() if one.__name__ == kind)
+    return made(**_unflattened(content, arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class SharpnessResult(Saved):
+    """The largest increase of the loss that was found in a ball.
+
+    Attributes
+    ----------
+    value : float
+        max L(γ_ξ(1)) − L(θ); with `batches`, the mean of their values. A lower bound of the true maximum.
+    maximizer : tangent vector
+        The ξ where it was found, of the type of the parameters; with `batches`, a list of them.
+    loss, loss_max : float
+        L(θ) and L(γ_ξ(1)); with `batches`, means.
+    trace : ndarray
+        The best value after every evaluation of the best start; with `batches`, means.
+    values : ndarray
+        The value at every evaluation of the best start, −inf where the step was rejected.
+    steps : ndarray
+        The step sizes that led there.
+    n_evaluations : int
+        Of loss and gradient, all starts and batches together.
+    n_rejected : int
+        Steps that left the domain: an incomplete geodesic, or a loss that is not finite.
+    residual : float
+        How far `maximizer` is from a stationary point of the ball, 0 to about 2: ‖P(ξ + ρ g/‖g‖) − ξ‖/ρ with the
+        gradient g there and the projection P onto the ball; the largest of all batches.
+    converged : bool
+        Whether `residual` is at most 0.01: a condition of first order. It does not say that the maximum is the global
+        one, nor, where the loss bends much, how much more there is to find nearby; `advice` says what would tell.
+    rho : float
+        The ball's radius.
+    settings : dict
+        What else was chosen, for the record.
+    bend : float
+        With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads: where it is
+        not small, these are no approximation of geodesics.
+    batches : tuple of SharpnessResult
+        One for every batch; empty without `batches`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> loss = rg.value_and_grad(lambda w: (w**2).sum())
+    >>> result = rg.worst_case_sharpness(loss, np.array([3.0, 4.0]), rg.EuclideanMetric(), rho=1.0)
+    >>> round(result.value, 9), result.converged, result.maximizer.round(6)
+    (11.0, True, array([0.6, 0.8]))
+    """
+
+    value: float
+    maximizer: Any = field(repr=False)
+    loss: float
+    loss_max: float
+    trace: Array = field(repr=False)
+    values: Array = field(repr=False)
+    steps: Array = field(repr=False)
+    n_evaluations: int
+    n_rejected: int
+    residual: float
+    converged: bool
+    rho: float
+    settings: dict[str, Any] = field(repr=False)
+    bend: float = 0.0
+    batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        """What it found, and what to try where that is not to be taken as it is."""
+        found = (
+            f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
+            f"{'converged' if self.converged else 'not converged'})"
+        )
+        return f"{found}\n{self.advice}" if self.needs_advice else found
+
+    @property
+    def needs_advice(self) -> bool:
+        """Whether the value is not to be taken as it is: the search has not converged, or left the approximation.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).needs_advice
+        False
+        """
+        return not self.converged or self.bend > _BENT
+
+    @property
+    def advice(self) -> str:
+        """What to try for a better value."""
+        if len(self.trace) == 1:
+            return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
+        if self.bend > _BENT:
+            return (
+                f"ρ is too large: in one block the second-order term of the geodesic is {self.bend:.2g} times as long "
+                "as the first, so that it is no approximation there. Try a smaller rho (refgeo.proposed_radius), or "
+                'order="exact"'
+            )
+        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} tells how much the start matters"
+        if self.converged:
+            return f"stationary (residual {self.residual:.2g}); {again}"
+        done = len(self.trace) - 1
+        if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
+            return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
+        rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
+        short = f"; with more memory= it would keep more than {self.settings.get('vectors')} vectors" if rounded else ""
+        return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers and settings without the arrays, for a table or JSON.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).to_dict()["rho"]
+        0.1
+        """
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {**numbers, "batches": len(self.batches) or 1, **self.settings}
+
+    def plot(self, ax: Any = None) -> Any:
+        """The values along the search, with matplotlib; returns the axes.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        ax = _axes(ax)
+        at = np.arange(len(self.trace))
+        for batch in self.batches:
+            ax.plot(np.arange(len(batch.trace)), batch.trace, color="#bbbbbb", linewidth=1)
+        if not self.batches:
+            taken = np.isfinite(self.values)
+            ax.plot(at[taken], self.values[taken], "o", color="#8fb8de", markersize=4, label="evaluation")
+            if not taken.all():
+                ax.plot(at[~taken], self.trace[~taken], "x", color="#c0392b", markersize=6, label="rejected")
+        label = f"mean of {len(self.batches)} batches" if self.batches else "best so far"
+        ax.plot(at, self.trace, color="#1f4e79", linewidth=2, drawstyle="steps-post", label=label)
+        ax.set_xlabel("evaluations of the loss")
+        ax.set_ylabel("increase of the loss")
+        ax.set_title(f"sharpness {self.value:.4g} at ρ = {self.rho:g}", loc="left")
+        ax.legend(frameon=False)
+        return ax
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SharpnessCurve(Saved):
+    """Results for several radii, a sequence of `SharpnessResult`.
+
+    Attributes
+    ----------
+    results : tuple of SharpnessResult
+        In the order in which the radii were given.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> loss = lambda w: (float(w @ w), 2 * w)
+    >>> curve = rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), rho=[0.1, 0.2])
+    >>> curve.rho, curve.values.round(6)
+    (array([0.1, 0.2]), array([0.01, 0.04]))
+    """
+
+    results: tuple[SharpnessResult, ...]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, i: int) -> SharpnessResult:
+        return self.results[i]
+
+    def __iter__(self) -> Iterator[SharpnessResult]:
+        return iter(self.results)
+
+    @property
+    def rho(self) -> Array:
+        """The radii."""
+        return np.array([result.rho for result in self.results])
+
+    @property
+    def values(self) -> Array:
+        """The sharpness for each."""
+        return np.array([result.value for result in self.results])
+
+    def __repr__(self) -> str:
+        rows = (
+            f"{one.rho:10.4g}  {one.value:12.6g}  {one.residual:8.2g}  {one.n_evaluations:11}"
+            f"  {'yes' if one.converged else 'no':>9}"
+            for one in self
+        )
+        return "\n".join(["       rho     sharpness  residual  evaluations  converged", *rows])
+
+    def __str__(self) -> str:
+        """The table, and below it what to try where a value is not to be taken as it is."""
+        advice = [f"ρ = {one.rho:g}: {one.advice}" for one in self if one.needs_advice]
+        return "\n".join([repr(self), *advice])
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A column for every number and setting; `pandas.DataFrame` takes it.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> loss = lambda w: (float(w @ w), 2 * w)
+        >>> rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), rho=[0.1, 0.2]).to_dict()["rho"]
+        [0.1, 0.2]
+        """
+        rows = [result.to_dict() for result in self.results]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def plot(self, ax: Any = None) -> Any:
+        """Sharpness over radius, both logarithmic, with matplotlib; returns the axes. Hollow where not converged.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        ax = _axes(ax)
+        order = np.argsort(self.rho)
+        ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
+        unsure = [one for one in self if not one.converged]
+        ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color="#1f4e79", mfc="white")
+        ax.set_xlabel("radius ρ")
+        ax.set_ylabel("increase of the loss")
+        return ax
+
+
+def _axes(ax: Any) -> Any:
+    """The axes given or those of a new figure, without a frame above and on the right."""
+    if ax is None:
+        require("plot", "plot", "matplotlib")
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+_NUMBERS = (
+    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class AverageSharpness(Saved):
+    """The mean increase of the loss over random perturbations.
+
+    Attributes
+    ----------
+    value : float
+        The mean of ½[L(γ_ξ(1)) + L(γ_{−ξ}(1))] − L(θ) over the pairs ±ξ that stayed in the domain.
+    standard_error : float
+        Of `value`, from the spread of the pairs; it does not include the choice of batches.
+    loss : float
+        L(θ), the mean over batches.
+    samples : ndarray, shape ``(batches, pairs)``
+        The value of every pair, NaN where it was rejected.
+    n_rejected : int
+        Pairs of which one left the domain: an incomplete geodesic, or a loss that is not finite. They are not
+        averaged in, so with any of them the value is that of the perturbations within the domain.
+    rho : float
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> loss = lambda w: float((w**2).sum())
+    >>> found = rg.average_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=0.1, n_samples=400)
+    >>> abs(found.value - 0.02) < 3 * found.standard_error  # ρ² tr(Hess)/2
+    True
+    """
+
+    value: float
+    standard_error: float
+    loss: float
+    samples: Array = field(repr=False)
+    n_rejected: int
+    rho: float
+
+    def __float__(self) -> float:
+        return self.value
+
+    def to_dict(self) -> dict[str, float]:
+        """The numbers without the samples, for a table or JSON."""
+        return {name: value for name, value in vars(self).items() if name != "samples"}

@@ -1,0 +1,328 @@
+r"""The spectrum of the Riemannian Hessian: eigenvalues and trace of a loss modulo its symmetries.
+
+The Hessian of a loss on the quotient is the map of horizontal vectors
+
+    v ↦ P^H ( D grad f [v] + Γ(grad f, v) ),
+
+self-adjoint in the metric. In orthonormal coordinates of the tangent space (`TangentSpace.to_coordinates`) it is a
+symmetric matrix with zeros for vertical directions, and the same along an orbit, where the Euclidean Hessian is not.
+`RiemannianHessian` is that matrix as a `scipy.sparse.linalg.LinearOperator`, so that everything in SciPy takes it. At a
+critical point its largest eigenvalue is sharpness for small balls: max L − L(θ) = ½ρ²λ_max + O(ρ³).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from refgeo.geometry.tangent_space import Metric
+from refgeo.landscape.objective import Objective, ParameterSpace
+from refgeo.landscape.parameters import LossAndGradient, checked_evaluation
+from refgeo.support.arguments import Array, integer, number, one_of
+from refgeo.support.threads import one_thread
+
+__all__ = ["Eigenvalues", "RiemannianHessian", "Trace", "eigenvalues", "trace"]
+
+_SMALL = 64
+"""Up to this size the matrix is assembled densely."""
+
+
+class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no types
+    r"""The Riemannian Hessian in orthonormal coordinates, with zeros for vertical directions.
+
+    Without a Hessian-vector product it takes central differences of the gradient of :math:`ξ ↦ L(γ_ξ(1))` along
+    second-order geodesics, which have the Hessian at ξ = 0 that the exact ones have:
+    :math:`(\nabla(hx) - \nabla(-hx))/2h`, two gradients a product, with an error of O(h²) from the fourth derivative
+    and eps/h from rounding (`error` measures both).
+
+    Parameters
+    ----------
+    value_and_grad : callable
+        ``value_and_grad(params) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`.
+    params : Pair, array or dict
+    metric : Metric
+        For a dict, a `ProductMetric`; parameters that it does not name stay fixed.
+    hessian_vector_product : callable, optional
+        ``hessian_vector_product(params, v) -> w``, the Euclidean Hessian applied to v, of autograd, PyTorch or JAX;
+        v and w are like the parameters, of the blocks that the metric names. One call a product, exact to rounding.
+    precision : "float64" or "float32"
+        Of the loss: what the step of differences is chosen by.
+    step : float, optional
+        Length h in the metric. Default: 0.1 eps^⅓ times the length of a typical block, eps of the loss's
+        precision.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        Number of coordinates, twice.
+    gradient : ndarray
+        The Riemannian gradient in coordinates.
+
+    Examples
+    --------
+    The loss ½(GH)² of two numbers has Hessian 4(GH)² in the direction (G, H)/√2, and no other on the quotient:
+
+    >>> import numpy as np, refgeo as rg
+    >>> loss = rg.value_and_grad(lambda p: 0.5 * (p.G @ p.H.T)[0, 0] ** 2)
+    >>> hessian = rg.spectrum.RiemannianHessian(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric())
+    >>> np.linalg.eigvalsh(hessian @ np.eye(2)).round(6).tolist()
+    [0.0, 144.0]
+    """
+
+    def __init__(
+        self,
+        value_and_grad: LossAndGradient,
+        params: Any,
+        metric: Metric[Any],
+        hessian_vector_product: Callable[[Any, Any], Any] | None = None,
+        *,
+        precision: Literal["float64", "float32"] = "float64",
+        step: float | None = None,
+    ) -> None:
+        one_of("precision", precision, ("float64", "float32"))
+        self._space = ParameterSpace(params, metric)
+        self._objective = Objective(value_and_grad, self._space, 2, 2)
+        self._product = hessian_vector_product
+        self.gradient: Array = self._objective.gradient_at_origin
+        n = self._space.tangent.n_coordinates
+        super().__init__(np.dtype(np.float64), (n, n))
+        if step is None:
+            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._space.size or 1.0)
+        self.step = number("step", step, "a length in the metric", above=0.0)
+        if self._product is not None:
+            _, grads = checked_evaluation(value_and_grad(params))
+            self._egrad = self._space.gradients(grads, np.float64)
+
+    @property
+    def has_vertical(self) -> bool:
+        """Whether there are vertical directions, in which it is zero."""
+        return bool(self._space.tangent.dim < self.shape[0])
+
+    @property
+    def resolution(self) -> float:
+        """The relative accuracy of a product: smaller tolerances mean nothing."""
+        return 1e-6 if self._product is None else 1e-10
+
+    def horizontal(self, x: npt.ArrayLike) -> Array:
+        """The horizontal part of coordinates."""
+        return self._space.horizontal(np.asarray(x, dtype=np.float64))
+
+    def tangent_vector(self, x: npt.ArrayLike) -> Any:
+        """Coordinates, of an eigenvector for example, as a tangent vector of the type of the parameters."""
+        return self._space.tangent_vector(np.asarray(x, dtype=np.float64))
+
+    def error(self, rng: np.random.Generator | int | None = 0) -> float:
+        """How far products with a random unit vector are apart for the steps h and 2h, relative: of the order of the
+        error of differences. Six gradients; 0 with a Hessian-vector product.
+        """
+        if self._product is not None:
+            return 0.0
+        x = self.horizontal(np.random.default_rng(rng).standard_normal(self.shape[0]))
+        once, twice = self._difference(x, self.step), self._difference(x, 2.0 * self.step)
+        return float(np.linalg.norm(once - twice) / max(float(np.linalg.norm(once)), np.finfo(np.float64).tiny))
+
+    def _matvec(self, x: Array) -> Array:
+        x = self.horizontal(np.ravel(x))
+        if self._product is None:
+            return self._difference(x, self.step)
+        space = self._space
+        v = space.tangent_vector(x)
+        w = space.gradients(self._product(space.parameters.given, v), np.float64)
+        with one_thread(len(x)):
+            blocks = space.tangent.from_coordinates(x)
+            return space.tangent.to_coordinates(space.tangent.riemannian_hessian(self._egrad, w, blocks))
+
+    def _adjoint(self) -> RiemannianHessian:
+        return self
+
+    def _difference(self, x: Array, step: float) -> Array:
+        length = float(np.linalg.norm(x))
+        if length == 0.0:
+            return np.zeros_like(x)
+        h = step / length
+        (ahead, there), (behind, back) = self._objective(h * x), self._objective(-h * x)
+        if not (np.isfinite(ahead) and np.isfinite(behind)):
+            raise ValueError(f"step: at a distance of {step:g} the loss is not finite; expected a smaller step")
+        return np.asarray((there - back) / (2.0 * h))
+
+
+class Eigenvalues(NamedTuple):
+    """Eigenvalues, the outermost first.
+
+    Attributes
+    ----------
+    values : ndarray, shape ``(k,)``
+    residuals : ndarray, shape ``(k,)``
+        ‖Hx − λx‖ for a unit vector x: there is an eigenvalue of H within this distance of λ.
+    vectors : ndarray, shape ``(n, k)``
+        Orthonormal, in coordinates; `RiemannianHessian.tangent_vector` makes a tangent vector of one.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> loss = rg.value_and_grad(lambda w: w[0] ** 2 + 2 * w[1] ** 2)
+    >>> found = eigenvalues(RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric()))
+    >>> found.values.round(8), np.abs(found.vectors[:, 0]).round(8), bool(found.residuals[0] < 1e-7)
+    (array([4.]), array([0., 1.]), True)
+    """
+
+    values: Array
+    residuals: Array
+    vectors: Array
+
+
+def eigenvalues(
+    hessian: RiemannianHessian,
+    k: int = 1,
+    which: Literal["largest", "smallest"] = "largest",
+    *,
+    tolerance: float | None = None,
+    rng: np.random.Generator | int | None = 0,
+) -> Eigenvalues:
+    """Eigenvalues on the horizontal space, by SciPy's Lanczos method (ARPACK).
+
+    Parameters
+    ----------
+    hessian : RiemannianHessian
+    k : int
+        How many.
+    which : "largest" or "smallest"
+        Algebraically: the most negative are the smallest.
+    tolerance : float, optional
+        Relative residual that Lanczos' method stops at; the error of an eigenvalue is its square. Default: 1e-10, or
+        for differences 1e-6, below which their rounding is.
+    rng : numpy Generator, or a seed
+
+    Returns
+    -------
+    Eigenvalues
+
+    Raises
+    ------
+    scipy.sparse.linalg.ArpackNoConvergence
+        Fewer than k have converged.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> loss = rg.value_and_grad(lambda w: np.sum(np.array([3.0, -1.0, 2.0]) * w**2) / 2)
+    >>> hessian = rg.spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric())
+    >>> rg.spectrum.eigenvalues(hessian, 2).values.round(8)
+    array([3., 2.])
+    >>> rg.spectrum.eigenvalues(hessian, 1, "smallest").values.round(8)
+    array([-1.])
+    """
+    one_of("which", which, ("largest", "smallest"))
+    if not isinstance(hessian, RiemannianHessian):
+        raise TypeError(f"hessian: expected a RiemannianHessian, got {type(hessian).__name__}")
+    n = hessian.shape[0]
+    if integer("k", k) > hessian._space.tangent.dim:
+        raise ValueError(f"k: expected at most the dimension of the quotient, {hessian._space.tangent.dim}, got {k}")
+    sign = 1.0 if which == "largest" else -1.0
+    if n <= max(_SMALL, 3 * k):
+        values, vectors = _whole(hessian, sign)
+    else:
+        start = hessian.horizontal(np.random.default_rng(rng).standard_normal(n))
+        tolerance = hessian.resolution if tolerance is None else number("tolerance", tolerance, above=0.0)
+        settings: dict[str, Any] = {"v0": start, "tol": tolerance, "ncv": min(n - 1, max(40, 3 * k))}
+        values, vectors = _lanczos(hessian, k, sign, settings)
+    values, vectors = values[:k], vectors[:, :k]
+    products = np.stack([hessian @ vector for vector in vectors.T], axis=1)
+    return Eigenvalues(sign * values, np.linalg.norm(products - sign * values * vectors, axis=0), vectors)
+
+
+def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
+    """All of sign·H on the horizontal space, descending."""
+    n = hessian.shape[0]
+    projector = np.stack([hessian.horizontal(e) for e in np.eye(n)], axis=1)
+    U, kept, _ = np.linalg.svd(projector)
+    basis = U[:, kept > 0.5]
+    matrix = basis.T @ np.stack([hessian @ column for column in basis.T], axis=1)
+    values, vectors = np.linalg.eigh(0.5 * sign * (matrix + matrix.T))
+    return values[::-1], (basis @ vectors)[:, ::-1]
+
+
+def _lanczos(hessian: RiemannianHessian, k: int, sign: float, settings: dict[str, Any]) -> tuple[Array, Array]:
+    """The largest of sign·H, descending; the zeros of vertical directions are moved below all others."""
+    start = settings["v0"]
+    if not np.any(hessian @ start):  # a random vector: the Hessian is zero
+        Q, _ = np.linalg.qr(np.stack([start, *(np.roll(start, i) for i in range(1, k))], axis=1))
+        return np.zeros(k), np.stack([hessian.horizontal(column) for column in Q.T], axis=1)
+    largest = float(np.abs(eigsh(hessian, 1, v0=start, tol=1e-2, return_eigenvectors=False)[0]))
+    vertical = -2.0 * largest if hessian.has_vertical else 0.0
+
+    def product(x: Array) -> Array:
+        x = np.ravel(x)
+        found = sign * hessian.matvec(x)
+        return np.asarray(found + vertical * (x - hessian.horizontal(x)) if vertical else found)
+
+    operator = LinearOperator(hessian.shape, matvec=product, dtype=np.float64)
+    values, vectors = eigsh(operator, k, which="LA", **settings)
+    order = np.argsort(-values)
+    return values[order], vectors[:, order]
+
+
+class Trace(NamedTuple):
+    """The trace of a Hessian.
+
+    Attributes
+    ----------
+    value, standard_error : float
+    products : int
+        Hessian-vector products that it took.
+    """
+
+    value: float
+    standard_error: float
+    products: int
+
+    def __repr__(self) -> str:
+        return f"Trace({self.value:.6g} ± {self.standard_error:.2g}, {self.products} products)"
+
+
+def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator | int | None = 0) -> Trace:
+    r"""The trace by Hutch++ (Meyer et al. 2021).
+
+    With Q an orthonormal basis of H times a third of the random vectors,
+    :math:`\mathrm{tr}\,Q^\top H Q + \mathrm{mean}\, g^\top (I - QQ^\top) H (I - QQ^\top) g`: what is large is summed
+    exactly, and only the rest is estimated. Its standard error is that of the mean.
+
+    Parameters
+    ----------
+    hessian : LinearOperator
+        Symmetric; a `RiemannianHessian`.
+    products : int, at least 12
+        A third each for the basis, its trace, and the rest.
+    rng : numpy Generator, or a seed
+
+    Returns
+    -------
+    Trace
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> loss = rg.value_and_grad(lambda w: np.sum(np.arange(9.0) * w**2) / 2)
+    >>> hessian = rg.spectrum.RiemannianHessian(loss, np.ones(9), rg.EuclideanMetric())
+    >>> round(rg.spectrum.trace(hessian, 27).value, 8)
+    36.0
+    """
+    third = integer("products", products) // 3
+    if third < 4:
+        raise ValueError(f"products: expected at least 12, got {products}")
+    n, generator = hessian.shape[0], np.random.default_rng(rng)
+    third = min(third, n)
+
+    def times(vectors: Array) -> Array:
+        return np.stack([hessian @ vector for vector in vectors.T], axis=1)
+
+    Q, _ = np.linalg.qr(times(generator.standard_normal((n, third))))
+    large = float(np.sum(Q * times(Q)))
+    rest = generator.choice([-1.0, 1.0], (n, third))
+    rest -= Q @ (Q.T @ rest)
+    samples = np.sum(rest * times(rest), axis=0)
+    return Trace(large + float(np.mean(samples)), float(np.std(samples, ddof=1) / third**0.5), 3 * third)

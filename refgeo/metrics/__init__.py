@@ -1,1 +1,0 @@
-"""The geometries, one a file."""

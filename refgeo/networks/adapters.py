@@ -1,0 +1,207 @@
+"""Between other people's code and refgeo: functions of one block and optimisers as backends, losses of PyTorch modules.
+
+Examples
+--------
+A function that knows no batches:
+
+>>> import numpy as np, refgeo as rg
+>>> from types import SimpleNamespace
+>>> def gradient(metric, G, H, e_G, e_H):
+...     assert G.ndim == 2
+...     return rg.formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+>>> backend = SimpleNamespace(riemannian_gradient=rg.adapters.unbatched(gradient))
+>>> rg.check(backend, cases=["2.3-6x7x2"]).passed
+True
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from refgeo.networks import Network
+
+__all__ = ["torch_optimizer", "torch_value_and_grad", "unbatched"]
+
+
+def torch_value_and_grad(
+    module: Any,
+    network: Network,
+    loss: Callable[..., Any],
+    frozen: Iterable[str] = (),
+    dtype: npt.DTypeLike = np.float32,
+    device: str = "cpu",
+) -> Callable[..., tuple[float, Mapping[str, Any]]]:
+    """A loss of a PyTorch module as a function of the blocks of a `refgeo.networks.Network`.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Copied for every thread and put into evaluation mode; your own stays as it is. Parameters are shared with the
+        copies where their dtype and device are those asked for.
+    network : Network
+        Of the module's parameters.
+    loss : callable
+        ``loss(call, *batch)``, a tensor of one number; ``call`` is the module with the parameters that are asked for.
+    frozen : iterable of str
+        Blocks that are arrays and do not move, with wildcards: they stay as the module has them, and have no gradient.
+    dtype : dtype
+        Of the module and its parameters.
+    device : str
+        Where it runs.
+
+    Returns
+    -------
+    callable
+        ``value_and_grad(blocks, *batch) -> (loss, gradients)``.
+
+    Raises
+    ------
+    ValueError
+        Two tensors of the network are one parameter of the module (tied weights).
+    """
+    import torch
+
+    from refgeo.networks.block_metric import moving
+
+    own = threading.local()  # functional_call exchanges the module's parameters: a module for every thread
+    fixed = network.blocks.keys() - moving(network.blocks, frozen)
+    _refuse_tied(module, network)
+    precision = getattr(torch, np.dtype(dtype).name)
+
+    def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
+        if not hasattr(own, "module"):
+            as_they_are = all(p.dtype == precision and p.device == torch.device(device) for p in module.parameters())
+            shared = {id(p): p for p in module.parameters()} if as_they_are else {}  # those that do not move, for one
+            own.module = copy.deepcopy(module, shared).eval().to(device, precision)
+        tensors = {
+            name: torch.from_numpy(array).to(device).requires_grad_()
+            for name, array in network.state_dict(blocks, dtype, without=fixed).items()
+            if name in network.shapes
+        }
+        value = loss(lambda *x, **kw: torch.func.functional_call(own.module, tensors, x, kw), *batch)
+        grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
+        return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
+
+    return value_and_grad
+
+
+def _refuse_tied(module: Any, network: Network) -> None:
+    """The names of a state dict that are one parameter would be moved as several."""
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name and {other, name} <= network.shapes.keys():
+            raise ValueError(
+                f"network: {other!r} and {name!r} are one parameter of the module (tied weights); read the network "
+                f"from a state dict without {name!r}"
+            )
+
+
+def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = np.stack) -> Callable[..., Any]:
+    """A function of the protocol that takes leading dimensions, from one that takes a single block.
+
+    Parameters
+    ----------
+    function : callable
+        Of the protocol, such as ``horizontal_projection(metric, G, H, v_G, v_H)``, with plain matrices.
+    stack : callable
+        From a list of results to one array with a new first dimension: ``torch.stack`` for tensors.
+
+    Returns
+    -------
+    callable
+
+    Examples
+    --------
+    >>> double = unbatched(lambda metric, G, H: (2 * G, 2 * H))
+    >>> double("inv", np.ones((3, 2, 1)), np.ones((3, 4, 1)))[1].shape
+    (3, 4, 1)
+    """
+
+    def batched(metric: str, G: Any, *rest: Any) -> Any:
+        leading = tuple(G.shape[:-2])
+        if not leading:
+            return function(metric, G, *rest)
+        arrays = [
+            x.reshape((-1, *x.shape[len(leading) :])) if hasattr(x, "shape") and len(x.shape) else x for x in (G, *rest)
+        ]
+        results = [
+            function(metric, *(x[i] if hasattr(x, "shape") and len(x.shape) else x for x in arrays))
+            for i in range(len(arrays[0]))
+        ]
+
+        def joined(parts: list[Any]) -> Any:
+            together = stack(parts)
+            return together.reshape((*leading, *together.shape[1:]))
+
+        if isinstance(results[0], tuple):
+            return tuple(joined(list(parts)) for parts in zip(*results, strict=True))
+        return joined(results)
+
+    return batched
+
+
+def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> Callable[..., Any]:
+    r"""``riemannian_gradient`` of a PyTorch optimiser of LoRA: the preconditioned gradient that one step takes.
+
+    The adapter of a layer is W = B A, so G = B and H = Aᵀ. A step of length η from θ gives θ − ηg; with η so large that
+    θ is a rounding error beside ηg, −(θ − ηg)/η is g to the last digits, where a small step would cancel them.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(model, learning_rate) -> optimizer``, with the model a module whose parameters are called
+        ``layer.lora_A.default.weight`` (h × m) and ``layer.lora_B.default.weight`` (n × h), as PEFT's are.
+    metric : str
+        Which metric's gradient it should be; asked for another one it says NotImplementedError.
+
+    Returns
+    -------
+    callable
+        ``riemannian_gradient(metric, G, H, e_G, e_H)`` on NumPy arrays, for any leading dimensions.
+    """
+
+    def riemannian_gradient(asked: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
+        if asked != metric:
+            raise NotImplementedError(f"the optimiser stands for {metric}")
+        roundoff, numbers = float(np.finfo(G.dtype).eps), float(np.finfo(G.dtype).max)
+        size = max(float(np.abs(G).max()), float(np.abs(H).max()))
+        parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]
+        rate, open_parts = 1.0, [0, 1]
+        while open_parts and rate < numbers**0.95:
+            changes = _step(make, G, H, e_G, e_H, rate)
+            for part in list(open_parts):
+                change = float(np.abs(changes[part]).max())
+                if not change < 16.0 * size / roundoff:  # beside which the parameters are rounding; or NaN
+                    parts[part] = changes[part] / G.dtype.type(rate)
+                    open_parts.remove(part)
+            rate *= 2.0**8
+        return parts[0], parts[1]
+
+    return unbatched(riemannian_gradient)
+
+
+def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any, rate: float) -> tuple[Any, Any]:
+    """θ before minus θ after one step; rounded beside ``rate`` times the gradient."""
+    import torch
+
+    def holder(weight: Any, gradient: Any) -> Any:
+        module: Any = torch.nn.Module()
+        module.weight = torch.nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
+        module.weight.grad = torch.tensor(np.ascontiguousarray(gradient))
+        return torch.nn.ModuleDict({"default": module})
+
+    model: Any = torch.nn.Module()
+    layer: Any = torch.nn.Module()
+    layer.lora_A, layer.lora_B = holder(H.T, e_H.T), holder(G, e_G)
+    model.layer = layer
+    make(model, rate).step()
+    B, A = layer.lora_B["default"].weight.detach().numpy(), layer.lora_A["default"].weight.detach().numpy()
+    return G - B, H - A.T

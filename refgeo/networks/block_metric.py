@@ -1,0 +1,101 @@
+"""The product geometry of named blocks: a quotient metric on every pair, the elementwise one on every array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from refgeo.geometry.ablations import ConstantMetric
+from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
+from refgeo.geometry.product import ProductMetric
+from refgeo.geometry.rotary import RotaryMetric
+from refgeo.geometry.tangent_space import Metric
+
+
+def block_metric(
+    blocks: Mapping[str, Any],
+    pairs: str | Metric[Any] = "inv",
+    arrays: Metric[Any] | None = None,
+    frozen: Iterable[str] = (),
+) -> ProductMetric:
+    """A `ProductMetric` for the blocks of a network, as the paper has it (App. C.1).
+
+    Parameters
+    ----------
+    blocks : mapping of str to Pair or array
+    pairs : "inv", "mix", "s=0.5" or a metric
+        For every `Pair`.
+    arrays : metric, optional
+        For every array. Default: the elementwise metric with Γ = 0, ``ConstantMetric(ElementwiseMetric())``, the
+        paper's choice.
+    frozen : iterable of str
+        Names of blocks that do not move, with wildcards: ``"*embeddings*"``.
+
+    Returns
+    -------
+    ProductMetric
+
+    Raises
+    ------
+    TypeError
+        `pairs` is a metric on arrays.
+    ValueError
+        A name in `frozen` fits no block, or everything is frozen.
+
+    Examples
+    --------
+    >>> import numpy as np, refgeo as rg
+    >>> blocks = {"heads": rg.Pair(np.ones((2, 3, 1)), np.ones((2, 3, 1))), "bias": np.ones(3), "table": np.ones(9)}
+    >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
+    ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
+    """
+    if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
+        raise TypeError(
+            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness takes "
+            "every entry by itself"
+        )
+    on_pairs = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
+    array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
+    return ProductMetric(
+        {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}
+    )
+
+
+def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
+    """A metric on pairs as a `RotaryMetric`, also inside a `ConstantMetric`.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> behind_rotations(rg.ConstantMetric(rg.MixedMetric()))
+    ConstantMetric(RotaryMetric(MixedMetric(relaxation=0.0)))
+    """
+    if isinstance(metric, ConstantMetric):
+        return ConstantMetric(behind_rotations(metric.base))
+    if not isinstance(metric, InterpolatedMetric):
+        raise TypeError(
+            f'pairs: expected "inv", "mix", a metric on pairs, or ConstantMetric of one, behind rotary positions; '
+            f"got {metric!r}"
+        )
+    return RotaryMetric(metric)
+
+
+def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
+    """The names of the blocks that are not frozen.
+
+    Examples
+    --------
+    >>> moving(["embeddings.word", "layer.0", "layer.1"], "embed*")
+    ['layer.0', 'layer.1']
+    """
+    names, patterns = list(blocks), [frozen] if isinstance(frozen, str) else list(frozen)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(names[:4])}, ...")
+    left = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if not left:
+        raise ValueError(f"frozen: expected to leave at least one block, got {patterns}")
+    return left

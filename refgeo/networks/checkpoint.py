@@ -1,0 +1,249 @@
+"""A checkpoint with its loss: what ``refgeo sharpness`` and ``refgeo verify`` measure.
+
+The loss is a Python file with a function ``model(path, network)`` that returns a dict with
+
+    value_and_grad   ``blocks -> (loss, gradients)``, see `refgeo.worst_case_sharpness`
+    batches          a list, optional: ``value_and_grad(blocks, batch)``; sharpness is measured on each, and averaged
+    frozen           names of blocks that do not move, with wildcards; optional
+
+``path`` is the checkpoint's, ``network`` what `refgeo.networks.read` makes of it; blocks are those of
+``network.blocks``. With PyTorch, `refgeo.adapters.torch_value_and_grad` makes such a function of a module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refgeo.geometry.product import ProductMetric
+from refgeo.landscape.adaptive import adaptive_sharpness
+from refgeo.landscape.parameters import on_batch
+from refgeo.landscape.radius import proposed_radius
+from refgeo.landscape.result import SharpnessResult
+from refgeo.landscape.worst_case import worst_case_sharpness
+from refgeo.networks.block_metric import moving
+from refgeo.networks.layouts import Heads
+from refgeo.networks.reading import Network, read
+from refgeo.support.errors import LossFileError
+from refgeo.support.extras import require
+from refgeo.support.files import imported, write_text
+
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A network's weights with a loss of them.
+
+    Attributes
+    ----------
+    path : Path
+    network : Network
+    value_and_grad : callable
+        ``(blocks, batch) -> (loss, gradients)``.
+    batches : list
+        One None, if the loss has no batches.
+    frozen : tuple of str
+    known : dict
+        What else the loss file says of the model.
+    """
+
+    path: Path
+    network: Network
+    value_and_grad: Callable[[Any, Any], tuple[float, Any]]
+    batches: Sequence[Any]
+    frozen: tuple[str, ...]
+    known: dict[str, Any]
+
+
+def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Checkpoint:
+    """Read a checkpoint and run the file with its loss.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.safetensors`` file, or a folder with one, such as Hugging Face's.
+    layout : str
+    loss : Path
+    heads : int, optional
+
+    Raises
+    ------
+    ValueError
+        The file has no ``model``, or what it returns lacks something; the message says what.
+    FileNotFoundError, LayoutError
+    """
+    path = _one_file(path)
+    if not loss.is_file():
+        raise FileNotFoundError(f"--loss: expected a Python file, but there is no {loss}")
+    network = read(path, layout, heads)
+    model = _function(loss)
+    with _errors_of(loss):
+        described = model(path, network)
+    if not isinstance(described, Mapping):
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(described).__name__}")
+    if "value_and_grad" not in described:
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict with value_and_grad")
+    evaluate, frozen = described["value_and_grad"], described.get("frozen") or ()
+    one = described.get("batches") is None
+    batches = [None] if one else described["batches"]
+    if not isinstance(batches, Iterable) or not callable(evaluate):
+        raise ValueError(f"{loss}: expected value_and_grad to be a function and batches to be a list")
+    batches = list(batches)
+    if not batches:
+        raise ValueError(f"{loss}: expected batches to hold at least one batch, got none")
+
+    def value_and_grad(blocks: Any, batch: Any) -> tuple[float, Any]:
+        with _errors_of(loss):
+            return evaluate(blocks) if one else evaluate(blocks, batch)  # type: ignore[no-any-return]
+
+    known = {name: value for name, value in described.items() if name not in ("value_and_grad", "batches", "frozen")}
+    return Checkpoint(
+        path, network, value_and_grad, batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
+    )
+
+
+def _one_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    inside = sorted(path.glob("*.safetensors"))
+    if len(inside) != 1:
+        found = ", ".join(file.name for file in inside) or "none"
+        raise ValueError(f"--checkpoint: expected one .safetensors file in the folder {path}, found {found}; name one")
+    return inside[0]
+
+
+@contextmanager
+def _errors_of(loss: Path) -> Iterator[None]:
+    """An exception of the loss file as a `LossFileError`."""
+    try:
+        yield
+    except StopIteration:  # of a callback: it stops a search
+        raise
+    except Exception as error:
+        raise LossFileError(f"{loss}: {type(error).__name__}: {error}") from error
+
+
+def _function(loss: Path) -> Callable[[Path, Network], Any]:
+    if loss.suffix != ".py":
+        raise ValueError(f"--loss: expected a Python file, got {loss}")
+    with _errors_of(loss):
+        module = imported(loss, "refgeo_loss_file")
+    if not callable(getattr(module, "model", None)):
+        raise ValueError(f"{loss}: expected a function model(path, network)")
+    return module.model  # type: ignore[no-any-return]
+
+
+def geometry(checkpoint: Checkpoint, metric: str) -> ProductMetric:
+    """The product metric of the blocks that move, as the network's layout has it."""
+    return checkpoint.network.metric(metric, frozen=checkpoint.frozen)
+
+
+def measure(
+    checkpoint: Checkpoint,
+    metrics: Iterable[str],
+    radii: Sequence[float] | None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    **settings: Any,
+) -> Iterator[tuple[str, list[SharpnessResult]]]:
+    """Sharpness in one metric after the other, a result for each radius.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    metrics : iterable of str
+        "inv", "mix", "s=0.5", "adaptive".
+    radii : sequence of float, optional
+        Default: for each metric the one that `refgeo.proposed_radius` gives for the first batch; 0.1 for "adaptive".
+    progress : callable
+        ``progress(metric, evaluations done, of so many)``.
+    **settings
+        Of `refgeo.worst_case_sharpness`; "adaptive" takes those that `refgeo.adaptive_sharpness` has.
+    """
+    for name in metrics:
+        common = {
+            "batches": checkpoint.batches,
+            "callback": lambda p, name=name: progress(name, p.done, p.total or 0),
+            **settings,
+        }
+        if name == ADAPTIVE:
+            names = moving(checkpoint.network.blocks, checkpoint.frozen)
+            for only in ("order", "dtype", "gradient"):
+                common.pop(only, None)
+            curve = adaptive_sharpness(
+                checkpoint.value_and_grad, checkpoint.network.blocks, list(radii or [0.1]), names=names, **common
+            )
+        else:
+            metric, blocks = geometry(checkpoint, name), checkpoint.network.blocks
+            first = on_batch(checkpoint.value_and_grad, checkpoint.batches[0])
+            wanted = list(radii) if radii else [proposed_radius(first, blocks, metric)]
+            curve = worst_case_sharpness(checkpoint.value_and_grad, blocks, metric, wanted, **common)
+        yield name, list(curve.results)
+
+
+def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]]) -> dict[str, Any]:
+    """Everything that was measured, for JSON."""
+    from refgeo import __version__
+
+    return {
+        "checkpoint": str(checkpoint.path),
+        "layout": checkpoint.network.layout,
+        "batches": len(checkpoint.batches),
+        "frozen": list(checkpoint.frozen),
+        "refgeo": __version__,
+        "sharpness": [
+            {"name": name, **result.to_dict(), "advice": result.advice}
+            for name, results in found.items()
+            for result in results
+        ],
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Whole or not at all."""
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write_text(path, text)
+
+
+def check_plot(path: Path) -> None:
+    """Whether matplotlib is there and can write such a file: an error before the searches."""
+    require("--plot", "plot", "matplotlib")
+    import matplotlib.backends.backend_agg as agg
+
+    known = agg.FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:] not in known:
+        raise ValueError(f"--plot: expected a file that ends with one of {', '.join(sorted(known))}, got {path}")
+
+
+def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> None:
+    """Sharpness against ρ, with matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(5.0, 3.6), layout="constrained")
+    for name, results in found.items():
+        ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
+    ax.set(xscale="log", yscale="log", xlabel="ρ", ylabel="sharpness", title=title)
+    ax.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluations':>12s}  converged"
+"""Of the `lines` of results."""
+
+
+def lines(name: str, result: SharpnessResult) -> Iterator[str]:
+    """A result, and below it what to try where it is not to be taken as it is."""
+    yield (
+        f"{name:10s} {result.rho:9.4g} {result.value:13.6g} {result.loss:12.6g} {result.n_evaluations:12d}  "
+        f"{'yes' if result.converged else 'no'}"
+    )
+    if result.needs_advice:
+        yield f"           {result.advice}"

@@ -1,0 +1,257 @@
+"""Helpers for somebody's own tests: items, selection, expected failures, and one assertion for one result."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers import FUNCTIONS, METRICS, backend
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.conformance.operations import OPERATIONS
+
+ARGUMENTS = {name: OPERATIONS[name].vectors for name in FUNCTIONS}
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def suite(pytester):
+    pytester.makepyfile(
+        mine="""
+        from refgeo.formulas import *
+        from refgeo import formulas
+
+        def christoffel(metric, *arguments):
+            c_G, c_H = formulas.christoffel(metric, *arguments)
+            return (2 * c_G, 2 * c_H) if metric == "inv" else (c_G, c_H)
+
+        def riemannian_hessian(*arguments):
+            raise NotImplementedError("on our list")
+        """
+    )
+    pytester.makeconftest("import warnings")
+
+    def run(decorator_arguments, *options):
+        pytester.makepyfile(
+            test_mine=f"""
+            import mine
+            import refgeo as rg
+
+            @rg.testing.parametrize_with_checks([mine], {decorator_arguments})
+            def test_geometry(backend, check):
+                check(backend)
+            """
+        )
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", *options)
+
+    return run
+
+
+def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
+    result = suite('checks=["christoffel", "inner_product"]', "-k", "christoffel")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1
+    assert outcomes["deselected"] > 10
+    result.stdout.fnmatch_lines(
+        [
+            "*diagnosis: your result is 2 times the right one*",
+            "*in Python: rg.check('mine', metrics=*",
+            "FAILED *mine-inv-christoffel*",
+        ]
+    )
+
+
+def test_what_follows_from_wrong_values_is_skipped_not_failed():
+    """In columns that are permuted a wrong formula that is not equivariant gives something else."""
+    check = rg.testing.BackendCheck("christoffel.remembers_nothing", "inv")
+    check(formulas)
+    with pytest.raises(pytest.skip.Exception, match="not judged: its values are wrong"):
+        check(backend(christoffel=lambda *a: tuple(x + x[..., :1] for x in formulas.christoffel(*a))))
+
+
+def test_a_check_called_often_keeps_one_process():
+    check = rg.testing.BackendCheck("inner_product", "inv")
+    check(formulas)
+    known = rg.testing._backend(formulas)
+    check(formulas)
+    assert rg.testing._backend(formulas) is known
+
+
+def test_what_is_not_provided_is_skipped_with_the_reason(suite):
+    result = suite('checks=["riemannian_hessian"], metrics=["mix"]')
+    outcomes = result.parseoutcomes()
+    assert set(outcomes) == {"skipped"}
+    result.stdout.fnmatch_lines(["SKIPPED *not provided: *on our list*"])
+
+
+def test_expected_failures_are_reported_with_their_reason(suite):
+    result = suite(
+        'checks=["christoffel"], metrics=["inv"], expected_failures={"mine": {"christoffel": "known since May"}}'
+    )
+    outcomes = result.parseoutcomes()
+    assert outcomes["xfailed"] == 1
+    assert "failed" not in outcomes, "one entry is enough: the laws of a wrong function are skipped"
+    result.stdout.fnmatch_lines(["XFAIL *mine-inv-christoffel* known since May"])
+
+
+def test_an_expected_failure_that_passes_is_a_failure(suite):
+    result = suite('checks=["inner_product"], metrics=["mix"], expected_failures={"inner_product[mix]": "was wrong"}')
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
+
+
+def test_one_name_may_be_given_alone():
+    mark = rg.testing.parametrize_with_checks([formulas], metrics="inv", checks="inner_product", dtypes="float64")
+    assert mark.args[1][0].id == "refgeo.formulas-inv-inner_product"
+
+
+def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
+    mark = rg.testing.parametrize_with_checks([formulas, "refgeo.formulas"], dtypes=("float64", "float32"))
+    from refgeo.conformance.run import CHECKS, chosen_checks
+
+    ids = [item.id for item in mark.args[1]]
+    assert len(ids) == 2 * 2 * 2 * len(chosen_checks(None)) < 2 * 2 * 2 * len(CHECKS)
+    assert "refgeo.formulas-mix-geodesic.loop_over_blocks_2-float32" in ids
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"expected_failures": {"christofel": "typo"}},
+            "expected_failures: 'christofel' is unknown; did you mean christoffel",
+        ),
+        ({"expected_failures": {"christoffel[max]": "typo"}}, 'expected_failures: expected "inv", "mix" or'),
+        ({"expected_failures": {"christoffel": ""}}, "has no reason"),
+        ({"checks": ["curvature"]}, "checks: expected one of"),
+        ({"metrics": ["euclid"]}, 'metrics: expected "inv", "mix" or'),
+        ({"dtypes": ["float8"]}, "dtypes: expected one of"),
+    ],
+)
+def test_bad_options_are_named_when_tests_are_collected(options, message):
+    with pytest.raises(ValueError, match=message):
+        rg.testing.parametrize_with_checks([formulas], **options)
+
+
+def arguments_of(function, metric, seed=0, batch=(3,)):
+    rng = np.random.default_rng(seed)
+    n, m, h = 6, 5, 3
+    arrays = [rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h))]
+    for _ in ARGUMENTS[function]:
+        arrays += [rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h))]
+    if function == "riemannian_hessian":
+        point, v = rg.Pair(*arrays[:2]), rg.Pair(*arrays[-2:])
+        arrays[-2:] = METRICS[metric]().at(point).horizontal_projection(v)
+    return (*arrays, 0.3, 2) if function == "geodesic" else tuple(arrays)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("function", ARGUMENTS)
+def test_assert_matches_takes_right_results_and_refuses_small_errors(function, metric):
+    arguments = arguments_of(function, metric)
+    right = getattr(formulas, function)(metric, *arguments)
+    rg.testing.assert_matches(right, function, metric, *arguments)
+    off = tuple(x * (1 + 1e-8) for x in right) if isinstance(right, tuple) else right * (1 + 1e-8)
+    with pytest.raises(AssertionError, match=rf"{function}\[{metric}\] does not match: relative error .*in block"):
+        rg.testing.assert_matches(off, function, metric, *arguments)
+
+
+def test_assert_matches_judges_float32_by_its_own_roundoff():
+    arguments = [a.astype(np.float32) for a in arguments_of("christoffel", "inv")]
+    single = formulas.christoffel("inv", *arguments)
+    assert single[0].dtype == np.float32
+    rg.testing.assert_matches(single, "christoffel", "inv", *arguments)
+    double = tuple(part.astype(np.float64) for part in single)
+    with pytest.raises(AssertionError):
+        rg.testing.assert_matches(double, "christoffel", "inv", *arguments)
+    rg.testing.assert_matches(double, "christoffel", "inv", *arguments, dtype="float32")
+
+
+@pytest.mark.filterwarnings("error")
+def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
+    arguments = arguments_of("inner_product", "inv")
+    right = formulas.inner_product("inv", *arguments)
+    rg.testing.assert_matches(list(right), "inner_product", "inv", *arguments)
+    with pytest.raises(AssertionError, match="does not match"):
+        rg.testing.assert_matches([1.0, 2.0, 3.0], "inner_product", "inv", *arguments)
+    with pytest.raises(AssertionError, match="does not match"):
+        rg.testing.assert_matches(np.full(3, 1e300), "inner_product", "inv", *arguments)
+    G, H, v_G, v_H, *_ = arguments
+    pair = rg.MixedMetric().at(rg.Pair(G, H)).horizontal_projection(rg.Pair(v_G, v_H))
+    rg.testing.assert_matches(pair, "horizontal_projection", "mix", G, H, v_G, v_H)
+    end = formulas.geodesic("mix", G, H, v_G, v_H, 0.5, 2)
+    rg.testing.assert_matches(end, "geodesic", "mix", G, H, v_G, v_H, 0.5, 2.0)
+    for t, order, message in (
+        (np.array([0.5]), 2, "t: expected a finite number"),
+        (0.5, True, "order: expected 1, 2"),
+        (1e160, 2, "explains an error of any size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.testing.assert_matches(end, "geodesic", "mix", G, H, v_G, v_H, t, order)
+
+
+def test_assert_matches_names_the_mistake_and_shows_both():
+    arguments = arguments_of("christoffel", "mix", batch=())
+    double = tuple(2 * x for x in formulas.christoffel("mix", *arguments))
+    with pytest.raises(AssertionError, match="does not match: relative error") as caught:
+        rg.testing.assert_matches(double, "christoffel", "mix", *arguments)
+    text = str(caught.value)
+    assert re.search(r"in given G\[\d, \d\] is \S+ and not \S+, H\[\d, \d\] is ", text)
+
+
+def test_assert_matches_knows_the_exact_geodesic_of_inv():
+    G, H, v_G, v_H = arguments_of("geodesic", "inv", batch=())[:4]
+    end = rg.InvariantMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 0.3, "exact")
+    rg.testing.assert_matches(tuple(end), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
+    with pytest.raises(AssertionError):
+        rg.testing.assert_matches(tuple(end * (1 + 1e-7)), "geodesic", "inv", G, H, v_G, v_H, 0.3, "exact")
+    with pytest.raises(ValueError, match="no closed form"):
+        rg.testing.assert_matches(tuple(end), "geodesic", "mix", G, H, v_G, v_H, 0.3, "exact")
+    vector = arguments_of("geodesic", "mix", batch=())
+    G, H, v_G, v_H = (x[:, :1] for x in vector[:4])
+    end = rg.MixedMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), 0.1, "exact")
+    rg.testing.assert_matches(tuple(end), "geodesic", "mix", G, H, v_G, v_H, 0.1, "exact")
+    with pytest.raises(AssertionError):
+        rg.testing.assert_matches(tuple(end * (1 + 1e-7)), "geodesic", "mix", G, H, v_G, v_H, 0.1, "exact")
+
+
+def test_assert_matches_uses_the_time_as_it_is():
+    """0.1 is no float32 number."""
+    *vectors, _, _ = arguments_of("geodesic", "inv")
+    right = formulas.geodesic("inv", *vectors, 0.1, 1)
+    rg.testing.assert_matches(right, "geodesic", "inv", *vectors, 0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda a, x: (a[:-1], x), ValueError, "expected the arguments G, H, v_G, v_H, got 3"),
+        (lambda a, x: (a, x[0]), AssertionError, "expected a tuple of 2 arrays"),
+        (lambda a, x: (a, (x[0], x[1][:, :-1])), AssertionError, "expected shape"),
+        (lambda a, x: (a, (x[0] * np.nan, x[1])), AssertionError, "relative error inf"),
+        (lambda a, x: ((a[0], a[1], 0 * a[2], 0 * a[3]), x), AssertionError, "does not match"),
+        (lambda a, x: ((a[0] * [1, 1, 1e-6], *a[1:]), x), ValueError, "explains an error of any size"),
+    ],
+)
+def test_assert_matches_says_what_does_not_fit(change, error, message):
+    arguments = arguments_of("horizontal_projection", "inv", batch=())
+    result = formulas.horizontal_projection("inv", *arguments)
+    changed, actual = change(arguments, result)
+    with pytest.raises(error, match=message):
+        rg.testing.assert_matches(actual, "horizontal_projection", "inv", *changed)
+
+
+def test_unknown_functions_and_metrics_are_named():
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match="function: expected one of"):
+        rg.testing.assert_matches(1.0, "norm", "inv", one, one)
+    with pytest.raises(ValueError, match='metric: expected "inv", "mix" or'):
+        rg.testing.assert_matches(1.0, "inner_product", "euclid", one, one, one, one, one, one)
+
+
+def test_a_check_can_be_called_outside_pytest():
+    check = rg.testing.BackendCheck("horizontal_projection.loop_over_blocks", "inv")
+    check(formulas)
+    with pytest.raises(AssertionError, match="diagnosis: no formula"):
+        rg.testing.BackendCheck("christoffel", "inv")(backend(christoffel=lambda m, G, H, *a: (0.9 * a[0], 0.9 * a[1])))

@@ -1,0 +1,1184 @@
+"""refgeo check: right backends pass, wrong ones are named, missing or unusable results never pass."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import FUNCTIONS, backend, bert_layer, sampled
+
+import refgeo as rg
+from refgeo import exact, formulas
+from refgeo.conformance import Backend, BackendError
+from refgeo.conformance.operations import OPERATIONS, VALUES
+from refgeo.conformance.rows import Verdict
+from refgeo.conformance.run import CHECKS
+
+SOME = ["1x1x1", "1x5x1", "7x4x1/k3", "4x4x4", "10x9x4/k10", "2-6x7x2"]
+"""Points enough for a wrong formula; `refgeo check` itself runs the whole profile on the literal ones."""
+
+EVERY = [f"{name}[{metric}]" for name in VALUES if name != "geodesic_exact" for metric in ("inv", "mix")]
+
+
+def verdicts(report):
+    return {str(row): row.verdict for row in report.rows if row.kind == "value"}
+
+
+@pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
+def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
+    report = rg.check(dtype=dtype, cases=[*SOME, "10x9x4/k10000", "4-25x24x6", "20-1x1x1"])
+    assert report.passed
+    assert {name for name, verdict in verdicts(report).items() if verdict is Verdict.PASS} == set(EVERY)
+    projection = next(row for row in report.rows if str(row) == "horizontal_projection[inv]")
+    assert projection.digits_lost >= (5 if dtype == "float64" else 1)
+    assert projection.lossy_case.condition > 10
+    provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
+    judged = [row for row in provided if row.kind in ("value", "law")]
+    assert all(row.worst_ratio < 10 for row in judged), "a right backend should be far from the threshold"
+    assert all(0 < row.decisive_points <= row.points for row in judged)
+    assert all(row.points > 30 for row in provided if row.kind == "value")
+    expected = {name for name, one in CHECKS.items() if one.kind != "value" and one.always and "exact" not in name}
+    assert {row.check for row in provided if row.kind != "value"} == {
+        name for name in expected if "retraction" not in name
+    }
+
+
+def test_the_factorised_route_passes_and_loses_no_digits():
+    def vectors(function):
+        def call(metric, G, H, *arguments):
+            count = 2 * len(OPERATIONS[function].vectors)
+            parts, extra = arguments[:count], arguments[count:]
+            if metric == "mix" and "exact" in extra:
+                raise NotImplementedError("integrated, which takes its time; test_exact judges it")
+            space = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]().at(rg.Pair(G, H))
+            pairs = [rg.Pair(*parts[i : i + 2]) for i in range(0, len(parts), 2)]
+            result = getattr(space, function)(*pairs, *extra)
+            return tuple(result) if isinstance(result, rg.Pair) else result
+
+        return call
+
+    factorised = SimpleNamespace(**{name: vectors(name) for name in FUNCTIONS})
+    report = rg.check(factorised, cases=[*SOME, "10x9x4", "4-25x24x6"])
+    assert report.passed_strictly
+    assert all(row.digits_lost < 1 for row in report.rows)
+
+
+def scaled(function, factor, metrics=("inv", "mix")):
+    def call(metric, *arguments):
+        result = function(metric, *arguments)
+        if metric not in metrics:
+            return result
+        return tuple(factor * part for part in result) if isinstance(result, tuple) else factor * result
+
+    return call
+
+
+def float32_inside(function):
+    def call(metric, *arguments):
+        single = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arguments]
+        result = function(metric, *single)
+        return tuple(p.astype(float) for p in result) if isinstance(result, tuple) else result.astype(float)
+
+    return call
+
+
+def other_metric(function):
+    return lambda metric, *arguments: function({"inv": "mix", "mix": "inv"}[metric], *arguments)
+
+
+def swapped(function):
+    return lambda *arguments: function(*arguments)[::-1]
+
+
+@pytest.mark.parametrize(("name", "metric"), sampled([(f, m) for m in ("inv", "mix") for f in FUNCTIONS], 7))
+def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name, metric):
+    broken = backend(**{name: scaled(getattr(formulas, name), 1 + 1e-9, (metric,))})
+    report = rg.check(broken, cases=SOME)
+    expected = [row for row in EVERY if row.startswith(name) and row.endswith(f"[{metric}]")]
+    assert sorted(report.wrong) == sorted(expected)
+    assert not report.passed
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"), sampled([(f, m) for m in (float32_inside, other_metric) for f in FUNCTIONS], 7)
+)
+def test_single_precision_inside_and_the_other_metric_are_seen(name, mistake):
+    report = rg.check(backend(**{name: mistake(getattr(formulas, name))}), cases=SOME)
+    expected = both(name)
+    if mistake is other_metric:
+        expected -= {"geodesic_1[inv]", "geodesic_1[mix]"}  # θ + ta knows no metric
+    assert set(report.wrong) == expected
+
+
+def printed_projection(metric, G, H, v_G, v_H):
+    import scipy.linalg
+
+    if metric == "mix" or G.ndim > 2:
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    S, T = G.T @ G, H.T @ H
+    L = scipy.linalg.solve_sylvester(S @ T, T @ S, S @ H.T @ v_H - v_G.T @ G @ T)
+    return v_G + G @ L, v_H - H @ L.T
+
+
+def test_the_misprinted_sylvester_equation_is_wrong():
+    report = rg.check(backend(horizontal_projection=printed_projection), cases=SOME)
+    assert report.wrong == ["horizontal_projection[inv]"]
+    row = next(row for row in report.rows if row.verdict is Verdict.WRONG)
+    assert row.worst_ratio > 1e10
+    assert report.reproduce(row) == "", "an object has no name on a command line"
+    assert report.reproduce_in_python(row).startswith("rg.check(backend, metrics=['inv'], checks=['horizontal_proj")
+    again = rg.check(
+        backend(horizontal_projection=printed_projection),
+        metrics=[row.metric], checks=[row.check], cases=[row.worst_case.case], seed=report.seed,
+    )  # fmt: skip
+    assert again.rows[0].worst_ratio == row.worst_ratio
+
+
+def only_for_balanced_factors(metric, G, H, v_G, v_H):
+    """S where T belongs: invisible when GᵀG = HᵀH."""
+    if metric == "inv":
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    S = np.swapaxes(G, -1, -2) @ G
+    L = 0.5 * (
+        np.swapaxes(np.linalg.solve(S, np.swapaxes(H, -1, -2) @ v_H), -1, -2)
+        - np.linalg.solve(S, np.swapaxes(G, -1, -2) @ v_G)
+    )
+    return v_G + G @ L, v_H - H @ np.swapaxes(L, -1, -2)
+
+
+def half_missing(metric, *arguments):
+    return scaled(formulas.christoffel, 2.0)(metric, *arguments)
+
+
+def not_bilinear(metric, G, H, a_G, a_H, b_G, b_H):
+    return formulas.christoffel(metric, G, H, a_G, a_H, a_G, a_H)
+
+
+def absolute_time(metric, G, H, v_G, v_H, t, order):
+    return formulas.geodesic(metric, G, H, v_G, v_H, 1.0, order)
+
+
+def both(function):
+    return {row for row in EVERY if row.startswith(function)}
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "wrong"),
+    sampled([
+        ("horizontal_projection", only_for_balanced_factors, {"horizontal_projection[mix]"}),
+        ("christoffel", half_missing, both("christoffel")),
+        ("christoffel", not_bilinear, both("christoffel")),
+        ("geodesic", absolute_time, both("geodesic")),
+        ("riemannian_gradient", swapped(formulas.riemannian_gradient), both("riemannian_gradient")),
+        ("horizontal_projection", lambda m, G, H, a, b: (a, b), both("horizontal_projection")),
+    ], 2),
+)  # fmt: skip
+def test_common_mistakes_are_named(name, function, wrong):
+    assert set(rg.check(backend(**{name: function}), cases=SOME).wrong) == wrong
+
+
+def raising(*arguments):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raising, "RuntimeError: no such kernel"),
+        (lambda *arguments: None, "expected a tuple of 2 arrays"),
+        (lambda *arguments: (arguments[1],), "expected a tuple of 2 arrays .*, got 1 parts"),
+        (lambda m, G, H, a, b: (a, b[..., :1, :]), "expected shape"),
+        (lambda m, G, H, a, b: (a + 0j, b), "expected real numbers, got dtype complex"),
+        (lambda m, G, H, a, b: (a * np.nan, b), "NaN or infinity"),
+    ],
+)
+def test_unusable_results_are_failures_with_the_reason(function, message):
+    report = rg.check(backend(horizontal_projection=function), checks=["horizontal_projection"], metrics=["inv"])
+    row = report.rows[0]
+    assert row.verdict is Verdict.WRONG
+    import re
+
+    assert re.search(message, row.message), row.message
+    json.loads(report.to_json())
+
+
+def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error():
+    """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there: no wrong formula, but it is said."""
+
+    def breaks_down(metric, G, H, *vectors):
+        if np.linalg.cond(G).max() > 1e5:
+            raise np.linalg.LinAlgError("not positive definite")
+        return formulas.horizontal_projection(metric, G, H, *vectors)
+
+    report = rg.check(backend(horizontal_projection=breaks_down), checks=["horizontal_projection"])
+    assert report.passed
+    values = [row for row in report.rows if row.kind == "value"]
+    assert all("not positive definite" in row.no_result and "no result" in row.outcome for row in values)
+
+
+def test_what_is_not_provided_is_said_and_never_passed():
+    def inv_only(metric, *arguments):
+        if metric != "inv":
+            raise NotImplementedError("mix is on our list")
+        return formulas.riemannian_gradient(metric, *arguments)
+
+    report = rg.check(backend(riemannian_gradient=inv_only, christoffel=None), cases=SOME)
+    missing = {name for name, verdict in verdicts(report).items() if verdict is Verdict.NOT_PROVIDED}
+    laws = {str(row) for row in report.rows if row.kind != "value" and row.function == "christoffel"}
+    assert laws <= {str(row) for row in report.rows if row.verdict is Verdict.NOT_PROVIDED}
+    exact_geodesics = {"geodesic_exact[inv]", "geodesic_exact[mix]"}
+    assert missing == {"riemannian_gradient[mix]", "christoffel[inv]", "christoffel[mix]"} | exact_geodesics
+    assert report.passed
+    nothing = rg.check(backend(christoffel=None), checks=["christoffel"])
+    assert not nothing.passed
+
+
+def test_not_implemented_for_some_points_only_is_a_finding():
+    def single_blocks(metric, G, *arguments):
+        if G.ndim > 2:
+            raise NotImplementedError("no batches")
+        return formulas.riemannian_gradient(metric, G, *arguments)
+
+    report = rg.check(backend(riemannian_gradient=single_blocks), checks=["riemannian_gradient"])
+    assert report.wrong == []
+    assert report.passed
+    assert not report.passed_strictly
+    assert report.rows[0].verdict is Verdict.PARTIAL
+    assert "no batches" in report.rows[0].message
+    assert any(line.startswith("partly provided: riemannian_gradient") for line in report.summary)
+
+
+def test_points_that_cannot_tell_give_no_verdict():
+    report = rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["10x9x4/k1e+06"], dtype="float32")
+    assert report.rows[0].verdict is Verdict.UNDECIDED
+    assert not report.passed
+
+
+def test_a_point_without_an_enclosure_is_reported_and_not_used(monkeypatch):
+    def hopeless(self, v):
+        raise exact.EnclosureError("balls too wide")
+
+    monkeypatch.setattr(exact.ExactTangentSpace, "horizontal_projection", hopeless)
+    # a seed of its own, since enclosures are kept for the next run
+    report = rg.check(checks=["horizontal_projection", "inner_product"], metrics=["inv"], cases=["10x9x4"], seed=991)
+    inner, projection = (row for row in report.rows if row.kind == "value")
+    assert inner.verdict is Verdict.PASS
+    assert projection.verdict is Verdict.UNDECIDED
+    assert "not judged" in projection.message
+    assert projection.points == 0
+
+
+def test_backends_convert_both_ways_and_get_their_dtype():
+    seen = set()
+
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+
+    def asarray(array):
+        seen.add(array.dtype.name)
+        return Foreign(array)
+
+    def gradient(metric, *arguments):
+        return tuple(Foreign(p) for p in formulas.riemannian_gradient(metric, *(a.array for a in arguments)))
+
+    foreign = SimpleNamespace(asarray=asarray, to_numpy=lambda a: a.array, riemannian_gradient=gradient)
+    report = rg.check(foreign, checks=["riemannian_gradient"], dtype="float32", cases=SOME)
+    assert report.passed
+    assert seen == {"float32"}
+
+
+def test_loading_backends_by_name(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from refgeo.formulas import inner_product\nclass Box:\n    inner_product = staticmethod(inner_product)\n"
+    )
+    for spec in (str(file), f"{file}:Box", "refgeo.formulas"):
+        assert rg.check(spec, checks=["inner_product"], cases=["1x1x1"]).passed
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    for spec, message in (
+        ("no_such_module", "importing it raised ModuleNotFoundError"),
+        (str(tmp_path / "nothing.py"), "no such file"),
+        (str(tmp_path / "broken.py"), "ZeroDivisionError"),
+        (f"{file}:Bag", "has no 'Bag'"),
+        ("json", "expected at least one of the functions"),
+    ):
+        with pytest.raises(BackendError, match=message):
+            Backend(spec)
+
+
+def test_unknown_options_are_named():
+    for options, message in (
+        ({"metrics": ["euclid"]}, 'metrics: expected "inv", "mix" or'),
+        ({"checks": ["curvature"]}, "checks: expected one of"),
+        ({"dtype": "float8"}, "dtype: expected"),
+        ({"profile": "slow"}, "profile: expected"),
+        ({"cases": ["nowhere"]}, "none of the test points is called nowhere"),
+        ({"checkpoint": {}}, "layout: a checkpoint needs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(**options)
+
+
+def test_a_network_gives_the_test_points():
+    state = bert_layer(8)
+    report = rg.check(checkpoint=state, layout="bert", heads=2)
+    assert report.passed
+    values = [row for row in report.rows if row.kind == "value" and row.verdict is Verdict.PASS]
+    assert {row.points for row in values} == {4}
+    assert any(row.kind == "law" and row.points for row in report.rows)
+    assert any(row.kind == "contract" and row.verdict is Verdict.PASS for row in report.rows)
+    assert report.rows[0].worst_case.case.startswith("encoder.layer.0.attention.")
+
+
+def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
+    """A mistake in the fifth of six heads is seen; a portion has a name of its own."""
+    from refgeo.conformance import points
+
+    state = bert_layer(24)
+    network = {"checkpoint": state, "layout": "bert", "heads": 6, "checks": ["christoffel"], "metrics": ["inv"]}
+    monkeypatch.setattr(points, "_MOST_NUMBERS", 2 * (25 + 25) * 4)
+    fifth = state["encoder.layer.0.attention.self.query.weight"][16:20].T
+
+    def christoffel(metric, G, *rest):
+        parts = formulas.christoffel(metric, G, *rest)
+        hit = np.all(np.isin(G[..., :24, :], fifth), axis=(-2, -1)) if G.shape[-2] == 25 else False
+        return tuple(np.where(np.asarray(hit)[..., None, None], 2.0 * part, part) for part in parts)
+
+    report = rg.check(backend(christoffel=christoffel), **network)
+    row = next(row for row in report.rows if row.check == "christoffel")
+    assert row.verdict is Verdict.WRONG
+    assert str(row.example) == "encoder.layer.0.attention.query_key/4-5[0]"
+    assert {one.case.rpartition("/")[2] for one in row.measurements} == {"0-1", "2-3", "4-5"}
+    assert row.points == 12
+    again = rg.check(backend(christoffel=christoffel), **network, cases=["encoder.layer.0.attention.query_key/4-5"])
+    assert again.wrong == ["christoffel[inv]"]
+    assert rg.check(**network, cases=["encoder.layer.0"]).rows[0].points == 12
+
+
+def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
+    from refgeo.conformance import points
+    from refgeo.conformance.case import Case
+
+    monkeypatch.setattr(points, "_SLOW_TO_ENCLOSE", 700)
+    monkeypatch.setattr(Case, "sampled", property(lambda case: np.zeros(case.point.block_shape, dtype=bool)))
+    report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
+    row = report.rows[0]
+    assert report.passed
+    assert {one.case.rpartition("/")[2] for one in row.measurements if one.enclosed} == {"rows0-8"}
+    assert sum(not one.enclosed for one in row.measurements) == 12
+
+
+def test_points_are_not_kept_when_they_have_been_judged():
+    """Those of a large network together need much memory."""
+    import gc
+
+    from refgeo.conformance.case import Case
+
+    rng, alive = np.random.default_rng(0), []
+    points = {f"p{i}": {"G": rng.standard_normal((6, 2)), "H": rng.standard_normal((5, 2))} for i in range(6)}
+
+    def look(done, total, what):
+        gc.collect()
+        alive.append({x.name for x in gc.get_objects() if type(x) is Case} & set(points))
+
+    assert rg.check(points=points, checks=["christoffel"], progress=look).passed
+    assert len(alive) > 12
+    assert max(map(len, alive)) <= 1
+
+
+def test_same_seed_same_report_other_seed_other_points():
+    options = {"checks": ["christoffel"], "cases": ["10x9x4"]}
+    first, again, other = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))
+    assert first == again
+    assert first["rows"][0]["worst_ratio"] != other["rows"][0]["worst_ratio"]
+
+
+def test_progress_runs_from_nothing_to_all():
+    calls = []
+    rg.check(checks=["inner_product"], cases=["10x9x4"], progress=lambda *call: calls.append(call[:2]))
+    totals = {total for _, total in calls}
+    assert len(totals) == 1
+    assert [done for done, _ in calls] == list(range(totals.pop() + 1))
+
+
+def test_a_property_that_raises_and_messages_that_cannot_be_written_are_failed_rows():
+    class Odd:
+        @property
+        def christoffel(self):
+            raise RuntimeError("not built")
+
+        def riemannian_gradient(self, *arguments):
+            raise NotImplementedError("caf\udce9")
+
+        def inner_product(self, *arguments):
+            class Unspeakable(Exception):
+                def __str__(self):
+                    raise ValueError
+
+            raise Unspeakable
+
+    report = rg.check(Odd(), cases=["10x9x4/k1"], metrics=["inv"])
+    rows = {row.check: row for row in report.rows}
+    assert "RuntimeError: not built" in rows["christoffel"].message
+    assert "Unspeakable: (no message)" in rows["inner_product"].message
+    assert rows["riemannian_gradient"].verdict is Verdict.NOT_PROVIDED
+    for text in (report.to_json(), report.to_junit(), report.to_html()):
+        text.encode("utf-8")
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_a_time_limit_that_is_none_is_named(timeout):
+    with pytest.raises(ValueError, match="timeout: expected a finite number > 0"):
+        rg.check(timeout=timeout)
+
+
+def test_no_time_limit_at_all():
+    assert rg.check(timeout=float("inf"), checks=["inner_product"], cases=["1x1x1"]).passed
+
+
+# Found by reviews -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "dtype"),
+    [
+        ({"t": 1e100}, "float64"),
+        ({"t": 1e300}, "float64"),
+        ({"t": 1e25}, "float32"),
+        ({"a_G": 1e30 * np.ones((5, 2)), "a_H": 1e30 * np.ones((4, 2))}, "float32"),
+        ({"a_G": 1e100 * np.ones((5, 2)), "a_H": 1e100 * np.ones((4, 2))}, "float64"),
+    ],
+)
+def test_what_leaves_the_range_of_the_dtype_accuses_nobody(point, dtype):
+    rng = np.random.default_rng(0)
+    plain = {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}
+    assert rg.check(points={"far": plain | point}, dtype=dtype).wrong == []
+
+
+def test_without_a_diagnosis_the_worst_entries_are_shown():
+    calls = []
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        calls.append(g_H[2, 1])
+        g_H[2, 1] += 1.25 + G[0, 0]
+        return g_G, g_H
+
+    rng = np.random.default_rng(0)
+    points = {"mine": {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}}
+    options = {"points": points, "metrics": ["inv"], "checks": ["riemannian_gradient"]}
+    row = rg.check(backend(riemannian_gradient=riemannian_gradient), **options).rows[0]
+    right = calls[0]
+    found = f"in mine G is right, H[2, 1] is {right + 1.25 + points['mine']['G'][0, 0]:.8g} and not {right:.8g}"
+    assert row.diagnosis == f"no formula gives these numbers: {found}"
+
+    def nearly(metric, G, H, e_G, e_H):
+        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        return g_G, g_H * (1.0 + 1e-9 * np.cos(G[0, 0] + 3.0 * np.arange(2)))
+
+    said = rg.check(backend(riemannian_gradient=nearly), **options).rows[0].diagnosis
+    found, right = re.search(r"in mine G is right, H\[\d, \d\] is (\S+) and not (\S+)$", said).groups()
+    assert found != right
+
+    def once(*arguments):
+        if len(calls) > 100:
+            raise KeyError
+        calls.append(0.0)
+        return riemannian_gradient(*arguments)
+
+    calls[:] = [0.0] * 99
+    assert "it fails now" in rg.check(backend(riemannian_gradient=once), **options).rows[0].diagnosis
+
+
+def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning():
+    """Results of 1e33 are cut at 1e30: they fit into float32, but squares, as in a norm, would not."""
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        return tuple(np.clip(part, -1e30, 1e30) for part in formulas.riemannian_gradient(metric, G, H, e_G, e_H))
+
+    rng = np.random.default_rng(0)
+    plain = {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}
+    plain |= {"e_G": rng.standard_normal((5, 2)), "e_H": rng.standard_normal((4, 2))}
+    far = {name: (1e15 if "e_" in name else 1e9) * array for name, array in plain.items()}
+    report = rg.check(
+        backend(riemannian_gradient=riemannian_gradient),
+        points={"near": plain, "far": far}, dtype="float32", metrics=["inv"], checks=["riemannian_gradient"],
+    )  # fmt: skip
+    assert report.rows[0].outcome == "pass"
+    assert max(one.relative_error for one in report.rows[0].measurements) > 0.9
+
+
+def test_strange_options_and_points_are_named():
+    one = {"G": [[1.0]], "H": [[1.0]]}
+    for options, message in (
+        ({"points": {"x": {"G": [[1e100]], "H": [[1.0]]}}}, "point x: G: expected numbers of a size between"),
+        ({"points": [1]}, "points: expected a dict"),
+        ({"points": {}}, "points: expected a dict"),
+        ({"points": {3: one}}, "points: expected names"),
+        ({"points": {"x": None}}, "points: expected names"),
+        (
+            {"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}},
+            "point x: G: expected at least one number",
+        ),
+        ({"layout": "bert"}, "layout, heads: go with a checkpoint"),
+        ({"laws_only": "no"}, "laws_only: expected True or False"),
+        ({"progress": 3}, "progress: expected a function"),
+        ({"jobs": 0}, "jobs: expected an integer >= 1"),
+        ({"timeout": "a"}, "timeout: expected a finite number > 0"),
+        ({"checks": ["gradient"]}, "checks: 'gradient' is unknown; did you mean riemannian_gradient"),
+        ({"seed": 1.5}, "seed: expected an integer"),
+        ({"seed": -1}, "seed: expected an integer"),
+        ({"metrics": []}, "metrics: expected at least one"),
+        ({"checks": []}, "checks: expected at least one"),
+        ({"laws_only": True, "checks": ["geodesic_2"]}, "checks: expected at least one"),
+        ({"relaxation": True}, "relaxation: expected a finite number"),
+        ({"specification": 1}, "specification: this refgeo judges by version 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rg.check(**options)
+
+
+def mended(function, broken):
+    """The formulas, but for what `broken` changes of the right result."""
+    right = getattr(formulas, function)
+
+    def call(metric, G, H, *rest):
+        return broken(right(metric, G, H, *rest), metric, G, H, *rest)
+
+    return backend(**{function: call})
+
+
+def _short_vectors_stay(result, metric, G, H, v_G, v_H):
+    return (v_G, v_H) if np.linalg.norm(v_G) < 1e-6 * np.linalg.norm(G) else result
+
+
+def _tiny_entries_are_dropped(result, metric, G, H, e_G, e_H):
+    return formulas.riemannian_gradient(metric, G, H, *(np.where(np.abs(e) < 1e-12, 0.0, e) for e in (e_G, e_H)))
+
+
+def _scaled_if(condition):
+    return lambda result, metric, G, H, *rest: tuple(1.01 * x for x in result) if condition(G, H, *rest) else result
+
+
+@pytest.mark.parametrize(
+    ("function", "broken"),
+    sampled([
+        ("horizontal_projection", _short_vectors_stay),
+        ("riemannian_gradient", _tiny_entries_are_dropped),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] >= 32)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] % 4 == 3 and G.shape[-1] > 4)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.prod(G.shape[:-2]) > 64)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-2] > 2048)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.ndim == 6)),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.array_equal(G, np.eye(*G.shape[-2:])))),
+        ("christoffel", _scaled_if(lambda G, H, a, b, c, d: np.allclose(a, c) and np.any(a != c))),
+    ], 3),
+)  # fmt: skip
+def test_mistakes_at_sizes_and_values_that_are_seldom_tried_are_caught(function, broken):
+    report = rg.check(mended(function, broken), checks=[function])
+    assert report.wrong == [f"{function}[inv]", f"{function}[mix]"]
+
+
+def test_a_cache_of_gram_matrices_by_their_norms_is_caught():
+    kept = {}
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        key = G.shape, H.shape, f"{np.linalg.norm(G):.9e}", f"{np.linalg.norm(H):.9e}"
+        G, H = kept.setdefault(key, (G.copy(), H.copy()))
+        return formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+
+    report = rg.check(backend(riemannian_gradient=riemannian_gradient), checks=["riemannian_gradient"])
+    assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
+
+
+def polarised(metric, G, H, a_G, a_H, b_G, b_H):
+    def square(x, y):
+        return formulas.inner_product(metric, G, H, x, y, x, y)
+
+    return (square(a_G + b_G, a_H + b_H) - square(a_G - b_G, a_H - b_H)) / 4.0
+
+
+@pytest.mark.parametrize(("seed", "dtype"), sampled([(s, d) for s in range(3) for d in ("float64", "float32")], 5))
+def test_polarisation_is_right(seed, dtype):
+    """It rounds the longer vector: where one is 1e8 times as long, no digit of the other need be left."""
+    few = ["10x9x4/k3", "7x4x1/k3", "3-7x4x1/k3", "2-6x7x2"]
+    options = {"checks": ["inner_product"], "cases": few}
+    assert rg.check(backend(inner_product=polarised), dtype=dtype, seed=seed, **options).wrong == []
+
+
+def test_a_place_is_found_by_bisection():
+    report = rg.check(
+        mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]
+    )
+    assert [row.diagnosis for row in report.failures] == [
+        "wrong where h ≥ 10; there, your result is 1.01 times the right one"
+    ]
+
+
+def _clipped(*a):
+    return tuple(np.clip(x, -1e8, 1e8) for x in formulas.christoffel(*a))
+
+
+def _nothing_of_little(metric, G, H, v_G, v_H):
+    parts = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    return tuple(0.0 * x for x in parts) if np.linalg.norm(v_G) + np.linalg.norm(v_H) < 1e-10 else parts
+
+
+def _square_of_one_object(metric, G, H, a_G, a_H, b_G, b_H):
+    parts = formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+    return tuple(0.5 * x for x in parts) if a_G is b_G else parts
+
+
+def _time_in_single(metric, G, H, v_G, v_H, t, order):
+    return formulas.geodesic(metric, G, H, v_G, v_H, float(np.float32(t)), order)
+
+
+@pytest.mark.parametrize(
+    ("check", "broken", "said"),
+    [
+        ("christoffel", _clipped, "wrong where the length of the first vector beside the point > "),
+        ("horizontal_projection", _nothing_of_little, "wrong where the length of the first vector beside the point < "),
+        ("christoffel", _square_of_one_object, ""),
+        ("geodesic_1", _time_in_single, ""),
+    ],
+)
+def test_a_place_is_named_only_where_nothing_nearby_refutes_it(check, broken, said):
+    """Few failing points are separated by much, by accident; one object, and times of many digits, by nothing."""
+    report = rg.check(backend(**{VALUES[check].operation.name: broken}), checks=[check], metrics=["inv"])
+    (row,) = report.failures
+    assert row.diagnosis.startswith(said or "no formula gives these numbers"), row.diagnosis
+
+
+def test_a_second_mistake_is_not_inherited():
+    def christoffel(*a):
+        return tuple(2 * x for x in formulas.christoffel(*a))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        c_G, c_H = christoffel(metric, G, H, v_G, v_H, v_G, v_H)
+        square = t * t if t >= 0 else -t * t
+        return G + t * v_G - 0.5 * square * c_G, H + t * v_H - 0.5 * square * c_H
+
+    options = {"metrics": ["inv"], "checks": ["christoffel", "geodesic"]}
+    report = rg.check(backend(christoffel=christoffel, geodesic=geodesic), **options)
+    row = next(row for row in report.rows if row.check == "geodesic_2")
+    assert row.verdict is Verdict.WRONG
+    assert "½ is missing" not in row.diagnosis, "not where t is negative"
+
+
+def test_what_goes_wrong_at_large_points_alone_is_not_inherited():
+    """The backend's own Γ is not tried there: it would be slow."""
+
+    def christoffel(*a):
+        return tuple(2 * x for x in formulas.christoffel(*a))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        return place if len(G) < 4000 else (1.01 * place[0], place[1])
+
+    report = rg.check(
+        backend(christoffel=christoffel, geodesic=geodesic),
+        checks=["christoffel", "geodesic"], metrics=["inv"], cases=["5x4x2/k3", "6x6x3/k3", "16411x3x2"],
+    )  # fmt: skip
+    row = next(row for row in report.rows if row.check == "geodesic_2")
+    assert row.verdict is Verdict.WRONG
+
+
+def test_where_rounding_explains_as_much_no_mistake_is_named():
+    """A hundredth off beside a block that is ill-conditioned: the right numbers would agree as well there."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        kappa = np.max([np.linalg.cond(G), np.linalg.cond(H)], axis=0)
+        return tuple(1.01 * x for x in place) if np.max(kappa) > 1e3 * np.min(kappa) else place
+
+    cases = ["4-6x5x3/k1e+09/uneven", "2.2-7x4x2/k1e+09/uneven", "3-4x3x2/k2000/uneven", "5x4x2/k3", "3-5x4x4/k3"]
+    report = rg.check(backend(geodesic=geodesic), checks=["geodesic_1"], cases=cases)
+    assert report.wrong == ["geodesic_1[inv]", "geodesic_1[mix]"]
+    for row in report.failures:
+        assert "of the metric" not in row.diagnosis, "at order 1 both metrics have the same"
+
+
+def keeping_by(key):
+    kept = {}
+
+    def christoffel(metric, G, H, *vectors):
+        place = key(metric, G, H, vectors)
+        if place not in kept:
+            kept[place] = formulas.christoffel(metric, G, H, *vectors)
+        return tuple(part.copy() for part in kept[place])
+
+    return backend(christoffel=christoffel)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda m, G, H, v: (m, G.shape, H.shape, *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, G.tobytes(), H.tobytes(), *(x.tobytes() for x in v[:2])),
+        lambda m, G, H, v: (G.tobytes(), H.tobytes(), *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, G.tobytes(), *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, H.tobytes(), *(x.tobytes() for x in v)),
+        lambda m, G, H, v: (m, *(x.tobytes() for x in v)),
+    ],
+)
+def test_results_kept_by_less_than_their_inputs_are_caught(key):
+    assert rg.check(keeping_by(key), checks=["christoffel"], cases=["7x4x1", "5x4x3"]).wrong
+
+
+def half_of_sylvester(metric, G, H, v_G, v_H):
+    """X = ½A⁻¹B for the solution of AX + XA = B: any Λ that is linear in B is right for horizontal vectors."""
+    if metric == "mix":
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    t = np.swapaxes
+    S, T = t(G, -1, -2) @ G, t(H, -1, -2) @ H
+    L = t(0.5 * np.linalg.solve(S @ T, S @ t(H, -1, -2) @ v_H - t(v_G, -1, -2) @ G @ T), -1, -2)
+    return v_G + G @ L, v_H - H @ t(L, -1, -2)
+
+
+def test_an_experiment_that_other_points_refute_is_no_diagnosis():
+    report = rg.check(backend(horizontal_projection=half_of_sylvester), checks=["horizontal_projection"])
+    assert report.wrong == ["horizontal_projection[inv]"]
+    said = [row.diagnosis for row in report.failures if row.kind == "value"]
+    assert not any("correct only" in text for text in said)
+
+
+def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
+    def coarse(x):
+        mantissa, exponent = np.frexp(x)
+        return np.ldexp(np.round(mantissa * 2**8) / 2**8, exponent)
+
+    def in_eight_bits(metric, *arrays):
+        return coarse(formulas.inner_product(metric, *map(coarse, arrays)))
+
+    report = rg.check(backend(inner_product=in_eight_bits), checks=["inner_product"], metrics=["inv"])
+    for row in report.failures:
+        if row.kind == "value":
+            assert "lower precision" not in row.diagnosis or "bfloat16" in row.diagnosis
+
+
+def test_a_wrong_function_used_by_another_is_blamed_alone():
+    def wrong_gamma(metric, *arguments):
+        return tuple(1.5 * x for x in formulas.christoffel(metric, *arguments))
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            return formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        bend = wrong_gamma(metric, G, H, v_G, v_H, v_G, v_H)
+        return G + t * v_G - 0.5 * t**2 * bend[0], H + t * v_H - 0.5 * t**2 * bend[1]
+
+    report = rg.check(backend(christoffel=wrong_gamma, geodesic=geodesic), cases=SOME)
+    assert set(report.wrong) == {"christoffel[inv]", "christoffel[mix]"}
+    inherits = {str(row): row.message for row in report.rows if row.verdict is Verdict.INHERITS}
+    assert set(inherits) == {"geodesic_2[inv]", "geodesic_2[mix]"}
+    assert all("christoffel" in message for message in inherits.values())
+    assert not report.passed
+    # asked for alone, too
+    for checks in (["geodesic_2"], ["geodesic"]):
+        alone = rg.check(backend(christoffel=wrong_gamma, geodesic=geodesic), cases=SOME, checks=checks)
+        assert {row.verdict for row in alone.rows if row.check == "geodesic_2"} == {Verdict.INHERITS}
+        assert alone.wrong == []
+        assert not [row for row in alone.rows if row.verdict is Verdict.WRONG], "laws of what inherits are not judged"
+        assert not alone.passed
+
+
+def exchanged(metric, G, H, e_G, e_H):
+    S, T = G.mT @ G, H.mT @ H
+    return (e_G @ T, e_H @ S) if metric == "inv" else (e_G @ np.linalg.inv(S), e_H @ np.linalg.inv(T))
+
+
+def hessian_with(gradient, raises_all):
+    """P(D grad f[v] + Γ(grad f, v)) with somebody's gradient: of e only, or also where w and the rest are raised."""
+
+    def hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+        g = gradient(metric, G, H, e_G, e_H)
+        raised = gradient if raises_all else formulas.riemannian_gradient
+        S_dot, T_dot = v_G.mT @ G + G.mT @ v_G, v_H.mT @ H + H.mT @ v_H
+        d = raised(metric, G, H, w_G, w_H)
+        moving = (e_G @ S_dot, e_H @ T_dot) if metric == "inv" else raised(metric, G, H, -g[0] @ T_dot, -g[1] @ S_dot)
+        bend = formulas.christoffel(metric, G, H, *g, v_G, v_H)
+        return formulas.horizontal_projection(
+            metric, G, H, *(x + y + z for x, y, z in zip(d, moving, bend, strict=True))
+        )
+
+    return hessian
+
+
+@pytest.mark.parametrize("raises_all", [True, False])
+def test_a_hessian_inherits_its_gradient_wherever_it_uses_it(raises_all):
+    broken = backend(riemannian_gradient=exchanged, riemannian_hessian=hessian_with(exchanged, raises_all))
+    report = rg.check(broken, checks=["riemannian_gradient", "riemannian_hessian"], cases=SOME)
+    assert set(report.wrong) == {"riemannian_gradient[inv]", "riemannian_gradient[mix]"}
+    inherits = {str(row): row.message for row in report.rows if row.verdict is Verdict.INHERITS}
+    assert set(inherits) == {"riemannian_hessian[inv]", "riemannian_hessian[mix]"}
+    assert all("riemannian_gradient" in message for message in inherits.values())
+
+
+def test_the_norm_of_a_product_of_grams_may_overflow_in_single_precision():
+    def projection(metric, G, H, v_G, v_H):
+        S, T = G.mT @ G, H.mT @ H
+        size = np.linalg.norm(S @ T, axis=(-2, -1))
+        if not np.all((size > 0) & np.isfinite(size)):
+            raise np.linalg.LinAlgError("Singular matrix")
+        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+
+    scales = ["10x9x4/k3/scale1e6", "10x9x4/k3/scale1e-6", "10x9x4/k3/scale1e3,1", "10x9x4/k3"]
+    report = rg.check(
+        backend(horizontal_projection=projection), checks=["horizontal_projection"], cases=scales, dtype="float32"
+    )
+    assert report.wrong == []
+    assert report.passed
+
+
+def test_zeros_for_ill_conditioned_factors_are_wrong():
+    def gives_up(metric, G, H, v_G, v_H):
+        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        hopeless = max(np.linalg.cond(G).max(), np.linalg.cond(H).max()) > 50
+        return tuple(0 * x for x in result) if hopeless else result
+
+    report = rg.check(backend(horizontal_projection=gives_up), checks=["horizontal_projection"])
+    assert set(report.wrong) == {"horizontal_projection[inv]", "horizontal_projection[mix]"}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
+    """NumPy computes in the carrier, and rounds the result: right; twice the result is wrong where that can be told."""
+    from refgeo.conformance.precision import PRECISIONS
+
+    def rounded(function, factor=1.0):
+        def call(metric, *arrays):
+            result = function(metric, *(x.astype(float) if isinstance(x, np.ndarray) else x for x in arrays))
+            carrier = PRECISIONS[dtype].carrier
+            parts = result if isinstance(result, tuple) else (result,)
+            parts = tuple(PRECISIONS[dtype].rounded(factor * x).astype(carrier) for x in parts)
+            return parts if isinstance(result, tuple) else parts[0]
+
+        return call
+
+    options = {"checks": ["inner_product"], "metrics": ["inv"], "dtype": dtype}
+    right = rg.check(backend(inner_product=rounded(formulas.inner_product)), **options)
+    assert right.wrong == []
+    if dtype == "float16":
+        assert right.passed
+        wrong = backend(inner_product=rounded(formulas.inner_product, 2.0))
+        assert rg.check(wrong, **options).wrong
+
+
+def test_a_conversion_that_rounds_is_no_change_of_the_input():
+    """Laws make arrays that a small format does not hold."""
+    from refgeo.conformance.precision import PRECISIONS
+
+    precision = PRECISIONS["bfloat16"]
+
+    def asarray(x):
+        return precision.rounded(x.astype(float)).astype(precision.carrier)
+
+    gradient = backend(riemannian_gradient=formulas.riemannian_gradient, asarray=asarray)
+    options = {"dtype": "bfloat16", "metrics": ["inv"], "cases": ["1x1x1/k3", "7x4x1/k3", "20-1x1x1/k3"]}
+    report = rg.check(gradient, checks=["riemannian_gradient"], **options)
+    rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
+    assert rows["inputs_unchanged"] is Verdict.PASS
+
+
+def test_lists_of_numbers_are_no_matter_of_dtype():
+    report = rg.check(
+        backend(inner_product=lambda *a: np.asarray(formulas.inner_product(*a)).tolist(),
+                riemannian_gradient=lambda *a: [part.tolist() for part in formulas.riemannian_gradient(*a)]),
+        checks=["inner_product", "riemannian_gradient"], dtype="float32", cases=["5x4x2/k3", "3-5x4x4/k3"],
+    )  # fmt: skip
+    assert report.passed_strictly
+
+
+def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
+    report = rg.check(
+        backend(inner_product=lambda metric, *arrays: np.nan * formulas.inner_product(metric, *arrays)),
+        checks=["inner_product"], metrics=["inv"], cases=["5x4x2/k3", "3-5x4x4/k3"],
+    )  # fmt: skip
+    rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
+    assert rows["inner_product"] is Verdict.WRONG
+    assert rows["thread_safe"] is Verdict.PASS
+    assert rows["nan_stays_in_its_block"] is Verdict.PASS
+
+
+def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
+    def christoffel(metric, *arrays):
+        factor = np.nan if arrays[0].shape[-1] == 1 else 2.0
+        return tuple(factor * part for part in formulas.christoffel(metric, *arrays))
+
+    cases = ["7x4x1/k3", "5x4x2/k3", "6x6x3/k3", "10x9x4/k3"]
+    row = rg.check(backend(christoffel=christoffel), checks=["christoffel"], metrics=["inv"], cases=cases).rows[0]
+    assert re.search(r"returned NaN or infinity; where numbers came they are wrong at \d+ of \d+ dec", row.message)
+    assert row.diagnosis == "your result is 2 times the right one"
+
+
+@pytest.mark.parametrize(
+    "projected",
+    [
+        lambda v, factor: factor * (np.linalg.norm(v.G) > 1e8) + (np.linalg.norm(v.G) <= 1e8),
+        lambda v, factor: factor if v.G.shape == (3, 3, 3) else 1.0,
+    ],
+)
+def test_vectors_are_long_and_all_dimensions_can_be_the_same(projected):
+    def horizontal_projection(metric, G, H, v_G, v_H):
+        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return tuple(projected(rg.Pair(v_G, v_H), 1.01) * part for part in result)
+
+    cases = ["5x4x3/k3/long", "3-3x3x3", "3-4x3x2"]
+    options = {"checks": ["horizontal_projection"], "cases": cases}
+    report = rg.check(backend(horizontal_projection=horizontal_projection), **options)
+    assert report.wrong == ["horizontal_projection[inv]", "horizontal_projection[mix]"]
+
+
+# Between inv and mix -------------------------------------------------------------------------------------------------
+
+
+def _root(A, power=0.5):
+    values, Q = np.linalg.eigh(A)
+    return (Q * values[..., None, :] ** power) @ np.swapaxes(Q, -1, -2)
+
+
+def _mean(A, B):
+    """The geometric mean A # B of positive definite matrices, by its definition."""
+    root, inverse = _root(A), _root(A, -0.5)
+    return root @ _root(inverse @ B @ inverse) @ root
+
+
+class RefLoRA:
+    """S⁻¹ # T by roots of Gram matrices, as its authors precondition a gradient."""
+
+    @staticmethod
+    def _grams(G, H):
+        return np.swapaxes(G, -1, -2) @ G, np.swapaxes(H, -1, -2) @ H
+
+    def inner_product(self, metric, G, H, a_G, a_H, b_G, b_H):
+        S, T = self._grams(G, H)
+        weights = _mean(np.linalg.inv(S), T), _mean(np.linalg.inv(T), S)
+        return sum(
+            np.einsum("...ij,...kj,...ki->...", M, a, b)
+            for M, a, b in zip(weights, (a_G, a_H), (b_G, b_H), strict=True)
+        )
+
+    def riemannian_gradient(self, metric, G, H, e_G, e_H):
+        S, T = self._grams(G, H)
+        return e_G @ _mean(S, np.linalg.inv(T)), e_H @ _mean(T, np.linalg.inv(S))
+
+
+def _own(name):
+    def function(self, metric, G, H, *rest):
+        arrays = [x for x in rest if isinstance(x, np.ndarray) and x.ndim > 1]
+        vectors = [rg.Pair(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
+        found = getattr(rg.InterpolatedMetric(self.s).at(rg.Pair(G, H)), name)(*vectors, *rest[len(arrays) :])
+        return tuple(found) if isinstance(found, rg.Pair) else found
+
+    return function
+
+
+class OfTheFamily:
+    """refgeo's own geometry, of one s whatever is asked for."""
+
+    def __init__(self, s):
+        self.s = s
+
+
+for _name in OPERATIONS:
+    if _name != "retraction":
+        setattr(OfTheFamily, _name, _own(_name))
+
+
+@pytest.mark.parametrize(("seed", "dtype"), sampled([(0, "float64"), (7, "float64"), (0, "float32")], 3))
+def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
+    report = rg.check(RefLoRA(), metrics=["s=0.5"], dtype=dtype, seed=seed)
+    assert report.passed, report.wrong
+    assert {row.check for row in report.rows if row.kind == "value" and row.decisive_points > 300} == {
+        "inner_product", "riemannian_gradient",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("s", sampled([0.5, 0.2]))
+def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
+    name = f"s={s:g}"
+    right = rg.check(OfTheFamily(s), metrics=[name], cases=["5x4x2/k3/t1", "7x4x1", "3-7x4x1/k3/scaleblocks"])
+    assert right.passed, right.wrong
+    assert sum(row.kind == "law" and row.verdict.value == "pass" for row in right.rows) > 20
+    values = [check for check, one in CHECKS.items() if one.kind == "value"]
+    near = rg.check(
+        OfTheFamily(s + 0.01), metrics=[name], cases=["5x4x2/k3/t1", "3-7x4x1/k3/scaleblocks"], checks=values
+    )
+    assert {row.check for row in near.failures if row.kind == "value"} >= {
+        "inner_product", "horizontal_projection", "riemannian_gradient", "riemannian_hessian", "christoffel",
+        "geodesic_exact",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["inv", "mix"])
+def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
+    wrong = rg.check(OfTheFamily(0.0 if end == "inv" else 1.0), metrics=["s=0.5"], checks=["riemannian_gradient"])
+    formulas_of = {"inv": "G: e_G S; H: e_H T", "mix": "G: e_G T⁻¹; H: e_H S⁻¹"}
+    yours = {row.check: "; ".join(row.yours) for row in wrong.failures if row.kind == "value"}
+    assert yours == {"riemannian_gradient": formulas_of[end]}
+    assert "metrics=['s=0.5']" in wrong.reproduce_in_python(wrong.failures[0])
+
+
+@pytest.mark.parametrize("name", ["s=2", "s=", "between", "s=0", "s=half", ""])
+def test_metrics_that_there_are_not_are_refused(name):
+    with pytest.raises(ValueError, match=r'metrics: expected "inv", "mix" or a number between them such as "s=0.5"'):
+        rg.check(metrics=[name])
+
+
+# What a cache, a shortcut or a large h hides ------------------------------------------------------------------------
+
+
+class KeepsTheLatestPoint:
+    """Gram matrices of the latest call, looked up by one factor alone, or by what is close enough."""
+
+    def __init__(self, key_of, same=np.array_equal):
+        self.key_of, self.same, self.key, self.grams = key_of, same, None, None
+
+    def riemannian_gradient(self, metric, G, H, e_G, e_H):
+        key = self.key_of(G, H)
+        if self.key is None or self.key.shape != key.shape or not self.same(self.key, key):
+            self.key = np.array(key)
+            self.grams = [np.swapaxes(F, -1, -2) @ F for F in (G, H)]
+        S, T = self.grams
+        return (e_G @ S, e_H @ T) if metric == "inv" else (e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S))
+
+
+def both_close(x, y):
+    return np.allclose(x, y, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        KeepsTheLatestPoint(lambda G, H: G),
+        KeepsTheLatestPoint(lambda G, H: H),
+        KeepsTheLatestPoint(lambda G, H: np.concatenate([G, H], axis=-2), both_close),
+    ],
+    ids=["by G", "by H", "while close"],
+)
+def test_grams_kept_of_the_latest_point_are_caught(kept):
+    report = rg.check(kept, checks=["riemannian_gradient"], cases=SOME)
+    assert {row.check for row in report.failures} >= {"riemannian_gradient.remembers_nothing"}
+
+
+def test_grams_kept_by_the_first_rows_are_caught():
+    kept = KeepsTheLatestPoint(lambda G, H: np.concatenate([G[..., :2, :], H[..., :2, :]], axis=-2))
+    report = rg.check(kept, checks=["riemannian_gradient"], cases=["5x4x2"])
+    assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
+    alone = rg.check(kept, checks=["riemannian_gradient.remembers_nothing"], cases=["5x4x2/k3"])
+    assert {row.check for row in alone.failures} == {"riemannian_gradient.remembers_nothing"}
+
+
+def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():
+    """θ = 1 along −1, to t = 2: rank is lost at 1, and there is no right value."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        return tuple(rg.MixedMetric().at(rg.Pair(G, H)).geodesic(rg.Pair(v_G, v_H), t, order))
+
+    point = {"G": [[1.0]], "H": [[1.0]], "v_G": [[0.5]], "v_H": [[0.5]], "t": -2.0}
+    report = rg.check(backend(geodesic=geodesic), points={"p": point}, metrics=["mix"], checks=["geodesic_exact"])
+    assert report.wrong == []
+    assert [row.verdict for row in report.rows if row.kind == "value"] == [Verdict.UNDECIDED]
+
+
+def test_what_hides_nan_is_told_so():
+    def gradient(metric, G, H, e_G, e_H):
+        return formulas.riemannian_gradient(metric, G, H, np.nan_to_num(e_G), np.nan_to_num(e_H))
+
+    report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME)
+    assert report.wrong == []
+    assert {row.check for row in report.findings} == {"riemannian_gradient.nan_stays_in_its_block"}
+
+
+def test_an_iteration_that_stops_early_for_large_h_is_caught():
+    def gradient(metric, G, H, e_G, e_H):
+        S, T = (np.swapaxes(F, -1, -2) @ F for F in (G, H))
+        if metric == "inv":
+            return e_G @ S, e_H @ T
+        if G.shape[-1] <= 16:
+            return e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S)
+        X = [np.eye(len(M)) / np.trace(M) for M in (S, T)]
+        for _ in range(12):
+            X = [2 * x - x @ M @ x for x, M in zip(X, (S, T), strict=True)]
+        return e_G @ X[1], e_H @ X[0]
+
+    unbatched = SimpleNamespace(riemannian_gradient=rg.adapters.unbatched(gradient))
+    report = rg.check(unbatched, checks=["riemannian_gradient"], metrics=["mix"])
+    assert "riemannian_gradient[mix]" in report.wrong
+
+
+def test_a_shortcut_for_small_vectors_is_not_blamed_on_the_factors():
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        if max(np.abs(x).max() for x in (a_G, a_H, b_G, b_H)) < 1e-5:
+            return np.zeros_like(G), np.zeros_like(H)
+        return formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+
+    report = rg.check(SimpleNamespace(christoffel=christoffel), checks=["christoffel"], metrics=["inv"])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert "factors are tiny" not in row.diagnosis
+
+
+def test_stateless_code_is_not_said_to_remember():
+    wrong = SimpleNamespace(riemannian_gradient=lambda metric, G, H, e_G, e_H: (e_G, e_H))
+    report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["inv"])
+    assert "riemannian_gradient.remembers_nothing" not in {row.check for row in report.failures}
+
+
+def test_the_formula_of_a_metric_between_is_told():
+    wrong = SimpleNamespace(riemannian_gradient=lambda metric, G, H, e_G, e_H: (e_G, e_H))
+    report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["s=0.5"], cases=["5x4x2/k3"])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert row.statement.startswith("(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ")
+
+
+def test_a_retraction_may_choose_its_gauge():
+    """It is a curve in the quotient, at random in every fibre."""
+    rng = np.random.default_rng(0)
+
+    def retraction(metric, G, H, v_G, v_H, t):
+        h = G.shape[-1]
+        Q = np.linalg.qr(rng.standard_normal((h, h)))[0] * rng.choice([-1.0, 1.0])
+        return (G + t * v_G) @ Q, (H + t * v_H) @ Q
+
+    report = rg.check(SimpleNamespace(retraction=retraction), checks=["retraction"], cases=SOME)
+    assert report.passed
+    assert not [row for row in report.findings if row.verdict is not Verdict.NOT_PROVIDED]
+
+
+def test_chance_is_no_cache():
+    rng = np.random.default_rng(0)
+
+    def gradient(*a):
+        return tuple(x * (1.01 if rng.random() < 0.4 else 1.0) for x in formulas.riemannian_gradient(*a))
+
+    report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
+    diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
+    assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_eighty_cases_hold_every_level_of_every_feature_and_names_are_recipes(seed):
+    from refgeo.conformance import recipes
+
+    found = recipes.recipes("quick", seed)
+    assert len(found) <= 80
+    assert len(set(found)) == len(found)
+    seen = {level for recipe in found for level in recipes.shown(recipe)}
+    assert {(name, level) for name, levels in recipes.LEVELS.items() for level in levels} <= seen, "each where it shows"
+    assert {recipe.single for recipe in found} == {True, False}
+    for recipe in found:
+        assert recipes.Recipe.parse(recipe.name) == recipe
+
+
+@pytest.mark.parametrize(
+    "name", ["", "5x4", "5x4x6", "5x4x3/k0.5", "5x4x3/kx", "0-5x4x3", "5x4x3/nonsense", "7x4x1/k3/tt"]
+)
+def test_what_is_no_recipe_is_none(name):
+    from refgeo.conformance.recipes import Recipe
+
+    assert Recipe.parse(name) is None

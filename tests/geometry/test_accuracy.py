@@ -1,0 +1,128 @@
+"""Digits: the factorised route against enclosures, where Gram matrices keep few or none."""
+
+import numpy as np
+import pytest
+from helpers import METRICS, conditioned_factor, like, relative_error
+
+import refgeo as rg
+from refgeo import formulas
+from refgeo.exact import ExactTangentSpace
+from refgeo.geometry import balanced
+
+EPS = np.finfo(float).eps
+
+
+def setting(name, condition, seed, sizes=(10, 9, 4)):
+    rng = np.random.default_rng(seed)
+    n, m, h = sizes
+    point = rg.Pair(conditioned_factor(rng, n, h, condition), conditioned_factor(rng, m, h, condition))
+    return rng, point, METRICS[name]().at(point), ExactTangentSpace(name, *point)
+
+
+def middle(enclosures):
+    return rg.Pair(*(one.mid for one in enclosures))
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize(("condition", "bound"), [(1e1, 1e-11), (1e2, 1e-11), (1e3, 1e-11), (1e4, 1e-11), (1e6, 1e-9)])
+@pytest.mark.parametrize("sizes", [(10, 9, 4), (40, 41, 16)])
+def test_projection_keeps_the_promised_digits(name, condition, bound, sizes):
+    worst = 0.0
+    for seed in range(10):
+        rng, point, space, exact = setting(name, condition, seed, sizes)
+        v = like(point, rng)
+        worst = max(worst, relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))))
+    assert worst <= bound
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_gram_route_does_not_and_the_comparison_sees_it(name):
+    """If the literal formulas were as good, the test above would prove nothing."""
+    rng, point, _, exact = setting(name, 1e4, 0)
+    v = like(point, rng)
+    literal = rg.Pair(*formulas.horizontal_projection(name, *point, *v))
+    assert relative_error(literal, middle(exact.horizontal_projection(v))) > 1e-10
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+def test_errors_of_every_operation_grow_like_the_condition_number(name, condition):
+    """In the metric, relative to the natural size: at most 30 κ·eps·√N, the threshold of refgeo check."""
+    for seed in range(5):
+        rng, point, space, exact = setting(name, condition, seed)
+        a, b, e = (like(point, rng) for _ in range(3))
+        unit = 30 * condition * EPS * np.sqrt(19 * 4)
+        lengths = space.norm(a) * space.norm(b)
+        assert abs(space.inner_product(a, b) - exact.inner_product(a, b).mid) <= unit * lengths
+        projected, gradient = exact.horizontal_projection(a), exact.riemannian_gradient(e)
+        assert space.norm(space.horizontal_projection(a) - middle(projected)) <= unit * space.norm(a)
+        assert space.norm(space.riemannian_gradient(e) - middle(gradient)) <= unit * space.norm(middle(gradient))
+        gamma = middle(exact.christoffel(a, b))
+        size = space.norm(gamma) + np.sqrt(space.norm(space.christoffel(a)) * space.norm(space.christoffel(b)))
+        assert space.norm(space.christoffel(a, b) - gamma) <= unit * size
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("relaxation", [1e-6, 1e-2])
+@pytest.mark.parametrize("condition", [1.0, 1e4])
+def test_relaxed_operations_agree_with_their_enclosures(name, relaxation, condition):
+    rng = np.random.default_rng(0)
+    point = rg.Pair(conditioned_factor(rng, 10, 4, condition), conditioned_factor(rng, 9, 4, condition))
+    space, exact = METRICS[name](relaxation).at(point), ExactTangentSpace(name, *point, relaxation)
+    a, b, e = (like(point, rng) for _ in range(3))
+    for actual, expected in (
+        (space.horizontal_projection(a), exact.horizontal_projection(a)),
+        (space.riemannian_gradient(e), exact.riemannian_gradient(e)),
+        (space.christoffel(a, b), exact.christoffel(a, b)),
+        (space.christoffel_adjoint(a, e), exact.christoffel_adjoint(a, e)),
+        (space.geodesic(1e-3 * a, 0.5), exact.geodesic(1e-3 * a, 0.5)),
+    ):
+        assert relative_error(actual, middle(expected)) <= 1e-13 * condition
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+def test_exact_inv_geodesic_against_its_enclosure(condition):
+    for seed in range(3):
+        rng, _, space, exact = setting("inv", condition, seed)
+        v = space.random_tangent_vector(rng)
+        for t in (0.5, -3.0):
+            expected = middle(exact.geodesic(v, t, "exact"))
+            assert relative_error(space.geodesic(v, t, "exact"), expected) <= 1e-13 * condition
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_digits_survive_where_a_gram_matrix_is_singular_to_working_precision(name):
+    """κ(G) = κ(H) = 1e7, so κ(S)κ(T) = 1e28."""
+    for seed in range(5):
+        rng, point, space, exact = setting(name, 1e7, seed)
+        v = like(point, rng)
+        assert relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))) < 1e-8
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_the_fast_factorisation_is_as_good_as_householders(batch):
+    """Orthonormal columns, and the factor again, column by column, whether or not R came from a Gram matrix."""
+    rng = np.random.default_rng(0)
+    for condition in (1.0, 1.5, 6.0, 1e3, 1e5, 3e6, 1e9, 1e12):
+        left = np.linalg.qr(rng.standard_normal((*batch, 600, 24)))[0]
+        right = np.linalg.qr(rng.standard_normal((*batch, 24, 24)))[0]
+        factor = (left * np.geomspace(1.0, 1.0 / condition, 24)) @ np.swapaxes(right, -1, -2)
+        if batch:
+            factor[0] = left[0]  # well conditioned beside the others
+            factor[1] *= 1e-140  # whose square is not a number with digits
+        gauge = balanced.balance(factor, left)
+        Q = gauge.columns[0]
+        assert np.abs(np.swapaxes(Q, -1, -2) @ Q - np.eye(24)).max() < 2e-14
+        again = Q @ np.swapaxes(gauge.root_G, -1, -2)
+        # the gauge may turn by κ·eps
+        assert np.all(np.linalg.norm(again - factor, axis=-2) < 2e-14 * condition * np.linalg.norm(factor, axis=-2))
+        R, exponent, _ = balanced._triangular(factor)
+        length = np.linalg.norm(np.ldexp(R, exponent[..., None, None]), axis=-2)
+        assert np.allclose(length, np.linalg.norm(factor, axis=-2), rtol=1e-14)
+
+
+def test_a_large_factor_without_full_rank_is_named():
+    G = np.random.default_rng(0).standard_normal((2, 300, 20))
+    G[1, :, 3] = G[1, :, 4]
+    with pytest.raises(rg.RankDeficientError, match=r"G: expected numerical rank h = 20.*block \(1,\)"):
+        rg.MixedMetric().at(rg.Pair(G, np.ones((2, 300, 20)) * G[0]))

@@ -1,0 +1,197 @@
+"""Pair: arithmetic, the group action, immutability, and errors that name the argument."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers import SHAPES, conditioned_factor, group_element, like, random_pair
+
+import refgeo as rg
+from refgeo.geometry.balanced import balance
+
+
+@pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+def test_arithmetic_acts_on_both_factors(batch, n, m, h):
+    rng = np.random.default_rng(0)
+    x = random_pair(rng, batch, n, m, h)
+    y = like(x, rng)
+    for combined, expected in (
+        (x + y, lambda a, b: a + b),
+        (x - y, lambda a, b: a - b),
+        (-x, lambda a, b: -a),
+        (x * 3, lambda a, b: 3 * a),
+        (np.float64(3) * x, lambda a, b: 3 * a),
+        (x / 4, lambda a, b: a / 4),
+    ):
+        assert np.array_equal(combined.G, expected(x.G, y.G))
+        assert np.array_equal(combined.H, expected(x.H, y.H))
+
+
+def test_one_number_per_block_scales_that_block():
+    rng = np.random.default_rng(1)
+    x = random_pair(rng, (3,), 4, 5, 2)
+    scale = np.array([1.0, 2.0, -3.0])
+    for scaled in (x * scale, scale * x, x / (1 / scale)):
+        for i in range(3):
+            assert np.allclose(scaled.G[i], scale[i] * x.G[i], rtol=1e-15)
+            assert np.allclose(scaled.H[i], scale[i] * x.H[i], rtol=1e-15)
+
+
+@pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+def test_group_action_keeps_the_product_and_composes(batch, n, m, h):
+    rng = np.random.default_rng(2)
+    x = random_pair(rng, batch, n, m, h)
+    A, B = group_element(rng, h), rng.standard_normal((*batch, h, h))
+    assert np.allclose(x.transform(A).product, x.product, rtol=0, atol=1e-11 * np.abs(x.product).max())
+    twice, once = x.transform(A).transform(B), x.transform(B @ A)
+    assert np.allclose(twice.G, once.G, rtol=1e-9, atol=1e-11)
+    assert np.allclose(twice.H, once.H, rtol=1e-9, atol=1e-11)
+    assert np.allclose(x.transform(2 * np.eye(h)).G, x.G / 2, rtol=1e-15)
+    assert np.allclose(x.transform(2 * np.eye(h)).H, x.H * 2, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+def test_balanced_is_on_the_orbit_with_equal_diagonal_grams(batch, n, m, h):
+    rng = np.random.default_rng(3)
+    x = random_pair(rng, batch, n, m, h)
+    balanced, A = x.balanced()
+    moved = x.transform(A)
+    sigma = np.linalg.svd(x.product, compute_uv=False)[..., :h]
+    expected = sigma[..., None] * np.eye(h)
+    size = sigma.max()
+    for factor, same in ((balanced.G, moved.G), (balanced.H, moved.H)):
+        assert np.allclose(factor, same, rtol=0, atol=1e-12 * np.sqrt(size))
+        assert np.allclose(np.swapaxes(factor, -1, -2) @ factor, expected, rtol=0, atol=1e-13 * size)
+
+
+def test_balanced_is_the_same_for_the_whole_orbit():
+    rng = np.random.default_rng(4)
+    x = random_pair(rng, (3,), 6, 5, 3)
+    first, second = x.balanced()[0], x.transform(group_element(rng, 3, 100.0)).balanced()[0]
+    assert np.allclose(first.G, second.G, rtol=0, atol=1e-11)
+    assert np.allclose(first.H, second.H, rtol=0, atol=1e-11)
+
+
+def test_pairs_are_immutable_and_copied():
+    G, H = np.ones((3, 2)), np.ones((4, 2))
+    x = rg.Pair(G, H)
+    G[0, 0] = 7.0
+    assert x.G[0, 0] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        x.G[0, 0] = 7.0
+    with pytest.raises(AttributeError, match="immutable"):
+        x.G = H
+    again = pickle.loads(pickle.dumps(x))
+    assert np.array_equal(again.G, x.G)
+    assert not again.H.flags.writeable
+
+
+def test_integers_lists_and_float32_are_taken_exactly():
+    x = rg.Pair([[1, 2], [3, 4]], np.array([[5, 6], [7, 8]], dtype=np.float32))
+    assert x.G.dtype == x.H.dtype == np.float64
+    assert np.array_equal(x.product, [[17, 23], [39, 53]])
+
+
+@pytest.mark.parametrize(
+    ("G", "H", "error", "message"),
+    [
+        (np.ones(3), np.ones((3, 1)), ValueError, r"G: .*\(3,\)"),
+        (np.ones((3, 2)), np.ones((3, 1)), ValueError, "H: expected h = 2"),
+        (np.ones((2, 3, 1)), np.ones((3, 3, 1)), ValueError, r"H: expected the leading \(block\) dimensions"),
+        (np.ones((2, 3)), np.ones((5, 3)), ValueError, "h = 3, n = 2, m = 5"),
+        (np.ones((2, 0)), np.ones((2, 0)), ValueError, "h = 0"),
+        (
+            np.ones((2, 1)) * np.nan,
+            np.ones((2, 1)),
+            ValueError,
+            r"G: expected finite numbers, got nan at index \(0, 0\)",
+        ),
+        (np.ones((2, 1)), [[1.0], [np.inf]], ValueError, r"H: expected finite numbers, got inf at index \(1, 0\)"),
+        (np.ones((2, 1)) * 1j, np.ones((2, 1)), TypeError, "G: .*complex"),
+        (np.ones((2, 1), dtype=bool), np.ones((2, 1)), TypeError, "G: .*bool"),
+        ([["a"]], [[1.0]], TypeError, "G: expected real numbers"),
+        ([[1.0], [2.0, 3.0]], [[1.0]], ValueError, "G: expected a rectangular array"),
+    ],
+)
+def test_bad_input_is_named(G, H, error, message):
+    with pytest.raises(error, match=message):
+        rg.Pair(G, H)
+
+
+def test_large_finite_entries_are_not_mistaken_for_infinite():
+    assert rg.Pair(np.full((2, 1), 1.7e308), np.ones((2, 1))).G[0, 0] == 1.7e308
+
+
+@pytest.mark.parametrize(
+    ("A", "message"), [(np.eye(3), r"A: expected shape \(2, 2\)"), (np.zeros((2, 2)), "A: expected an invertible")]
+)
+def test_bad_group_elements_are_named(A, message):
+    with pytest.raises(ValueError, match=message):
+        random_pair(np.random.default_rng(0), (), 3, 3, 2).transform(A)
+
+
+def test_adding_other_shapes_or_types_is_refused():
+    x = rg.Pair(np.ones((3, 2)), np.ones((3, 2)))
+    with pytest.raises(ValueError, match="shapes differ"):
+        x + rg.Pair(np.ones((4, 2)), np.ones((3, 2)))
+    with pytest.raises(TypeError):
+        x + 1
+    with pytest.raises(TypeError, match="not by another Pair"):
+        x * x
+    with pytest.raises(ValueError, match="scalar"):
+        x * np.ones(3)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_same_network_is_aligned_to_itself_and_another_to_the_nearest(seed):
+    rng = np.random.default_rng(seed)
+    shapes = (3, 6, 2), (3, 5, 2)
+    point = rg.Pair(*(rng.standard_normal(shape) for shape in shapes))
+    moved = point.transform(rng.standard_normal((3, 2, 2)) * 10.0 ** rng.uniform(-3, 3))
+    aligned, A = moved.aligned_to(point)
+    assert all(np.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(aligned, point, strict=True))
+    assert all(np.allclose(a, b) for a, b in zip(moved.transform(A), aligned, strict=True))
+    # another point: whatever represents it, the same; and no rotation of the other's gauge brings it nearer
+    other = rg.Pair(*(factor + 0.3 * rng.standard_normal(factor.shape) for factor in point))
+    nearest, _ = other.aligned_to(point)
+    again, _ = other.transform(rng.standard_normal((3, 2, 2))).aligned_to(point)
+    assert all(np.allclose(a, b, rtol=1e-8, atol=1e-8) for a, b in zip(nearest, again, strict=True))
+    _, to_gauge = point.balanced()
+    target, found = point.transform(to_gauge), nearest.transform(to_gauge)
+
+    def apart(pair):
+        return sum(np.sum((a - b) ** 2, axis=(-2, -1)) for a, b in zip(pair, target, strict=True))
+
+    for _ in range(20):
+        Q, _ = np.linalg.qr(np.eye(2) + 10.0 ** rng.uniform(-3, 0) * rng.standard_normal((3, 2, 2)))
+        assert np.all(apart(found.transform(Q)) >= apart(found) * (1 - 1e-12))
+
+
+@pytest.mark.parametrize(("n", "h"), [(12, 4), (300, 24)])
+@pytest.mark.parametrize("kappa", [1.0, 3.0, 1e3, 1e7])
+def test_columns_are_orthonormal_and_both_routes_to_them_are_taken(n, h, kappa):
+    """Householder's R for small blocks, Cholesky's for large ones of small κ: G R⁻¹ alone is orthonormal to κ·eps."""
+    rng = np.random.default_rng(0)
+    G, H = (conditioned_factor(rng, n, h, condition) for condition in (kappa, 2.0))
+    gauge = balance(np.stack([G, 3.0 * G]), np.stack([H, H]))
+    assert gauge.accurate == (n > 100 and kappa < 10.0, n > 100)
+    for Q, factor, root in zip(gauge.columns, (G, H), (gauge.root_G, gauge.root_H), strict=True):
+        assert np.abs(Q.mT @ Q - np.eye(h)).max() < 3e-14
+        assert np.abs(Q[0] @ root[0].T - factor).max() < 1e-14 * kappa + 1e-13
+    assert np.allclose(gauge.sigma[1], 3.0 * gauge.sigma[0], rtol=1e-12)
+
+
+def test_blocks_of_one_batch_take_their_own_route():
+    """Ill-conditioned and well-conditioned, huge and tiny blocks, in one large batch."""
+    rng = np.random.default_rng(0)
+    factors = [conditioned_factor(rng, 300, 24, kappa) for kappa in (1.0, 1e6)]
+    G = np.stack([factors[0], factors[1], 1e120 * factors[0], 1e-120 * factors[0]])
+    whole = balance(G, G)
+    for i in range(4):
+        alone = balance(G[i], G[i])
+        assert np.allclose(whole.sigma[i], alone.sigma, rtol=1e-12, atol=0.0)
+        Q, root = whole.columns[0][i], whole.root_G[i]
+        assert np.abs(Q.T @ Q - np.eye(24)).max() < 3e-14
+        assert np.abs(Q @ root.T - G[i]).max() < 1e-10 * np.abs(G[i]).max()  # κ·eps
+        raw = G[i] @ whole.white_G[i]  # from a Cholesky factor it would be orthonormal to κ²·eps only
+        assert np.abs(raw.T @ raw - np.eye(24)).max() < 1e-8

@@ -1,0 +1,284 @@
+"""The quotient behind rotary positions against its definition: dense matrices, complex steps, an ODE, and a loss."""
+
+import numpy as np
+import pytest
+from helpers import block, flatten, like, random_pair, relative_error, unflatten
+from scipy.integrate import solve_ivp
+
+import refgeo as rg
+from refgeo.geometry.rotary import commuting_part
+
+SHAPES = [((), 2, 2, 2), ((), 6, 4, 2), ((3,), 5, 7, 4), ((2, 2), 6, 6, 6)]
+NAMES = ["inv", "mix", "s=0.4"]
+SIZES = [1e-6, 1.0, 1e6]
+shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
+names = pytest.mark.parametrize("name", NAMES)
+sizes = pytest.mark.parametrize("size", SIZES)
+
+
+def group_element(rng, h, size):
+    """A + bJ in each plane, of very different sizes."""
+    a, b = rng.standard_normal((2, h // 2))
+    scale = size ** rng.uniform(0.0, 1.0, h // 2)
+    A = np.zeros((h, h))
+    i = np.arange(h // 2)
+    A[i, i] = A[i + h // 2, i + h // 2] = scale * a
+    A[i, i + h // 2], A[i + h // 2, i] = -scale * b, scale * b
+    return A
+
+
+def setting(name, batch, n, m, h, size=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    point = random_pair(rng, batch, n, m, h).transform(group_element(rng, h, size))
+    return rng, point, rg.RotaryMetric(name).at(point)
+
+
+def definition(name, G, H, a, b):
+    """The inner product of one block, analytic in G and H."""
+    s, half, total = {"inv": 0.0, "mix": 1.0}.get(name, 0.4), G.shape[1] // 2, 0.0
+    for i in range(half):
+        plane = [i, i + half]
+        S, T = np.sum(G[:, plane] ** 2), np.sum(H[:, plane] ** 2)
+        total += S ** (s - 1) * T**s * np.sum(a.G[:, plane] * b.G[:, plane])
+        total += T ** (s - 1) * S**s * np.sum(a.H[:, plane] * b.H[:, plane])
+    return total
+
+
+def vertical_matrix(point):
+    h, columns = point.sizes[2], []
+    for i in range(h // 2):
+        for entries in ([(i, i, 1), (i + h // 2, i + h // 2, 1)], [(i, i + h // 2, -1), (i + h // 2, i, 1)]):
+            K = np.zeros((h, h))
+            for row, column, value in entries:
+                K[row, column] = value
+            columns.append(flatten(rg.Pair(point.G @ K, -(point.H @ K.T))))
+    return np.array(columns).T
+
+
+def blocks(point):
+    return list(np.ndindex(point.block_shape))
+
+
+@names
+@shapes
+@sizes
+def test_inner_product_and_projection_are_their_definitions(name, batch, n, m, h, size):
+    rng, point, space = setting(name, batch, n, m, h, size)
+    a, b = (space.from_coordinates(rng.standard_normal((*batch, space.n_coordinates))) for _ in range(2))
+    horizontal = space.horizontal_projection(a)
+    for i in blocks(point):
+        one, x = block(point, i), block(a, i)
+        product = definition(name, *one, x, block(b, i))
+        assert abs(space.inner_product(a, b)[i] - product) <= 1e-13 * (space.norm(a) * space.norm(b))[i]
+        # the metric is diagonal, and least squares in its units is independent of the gauge
+        weights = np.sqrt(
+            [definition(name, *one, e, e) for e in (unflatten(c, one) for c in np.eye(flatten(one).size))]
+        )
+        V = vertical_matrix(one) * weights[:, None]
+        V = V / np.linalg.norm(V, axis=0)
+        rest = weights * flatten(x) - V @ np.linalg.lstsq(V, weights * flatten(x), rcond=None)[0]
+        error = np.linalg.norm(weights * flatten(block(horizontal, i)) - rest)
+        assert error <= 1e-13 * np.linalg.norm(weights * flatten(x))
+    assert space.is_horizontal(horizontal).all()
+    assert relative_error(space.horizontal_projection(a) + space.vertical_projection(a), a) < 1e-14
+    assert np.all(space.norm(space.horizontal_projection(horizontal) - horizontal) <= 1e-13 * space.norm(a))
+
+
+@names
+@shapes
+def test_dimension_is_the_rank_of_the_projector(name, batch, n, m, h):
+    _, point, space = setting(name, (), n, m, h)
+    columns = [flatten(space.horizontal_projection(unflatten(e, point))) for e in np.eye((n + m) * h)]
+    assert np.linalg.matrix_rank(np.array(columns), tol=1e-8) == space.dim == (n + m) * h - h
+
+
+@names
+@shapes
+@sizes
+def test_vertical_vectors_are_velocities_of_the_group_and_have_no_horizontal_part(name, batch, n, m, h, size):
+    rng, point, space = setting(name, batch, n, m, h, size)
+    K = commuting_part(rng.standard_normal((h, h)))
+    vertical = space.vertical_vector(K)
+    step = 1e-6
+    moved = [point.transform(np.eye(h) + sign * step * -K) for sign in (1, -1)]
+    assert relative_error((moved[0] - moved[1]) / (2 * step), vertical) < 1e-8
+    assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-13 * space.norm(vertical))
+    with pytest.raises(ValueError, match=r"K: .*a \+ bJ"):
+        space.vertical_vector(np.diag(np.arange(1.0, h + 1)))
+
+
+@names
+@shapes
+def test_christoffel_satisfies_the_koszul_identity_and_its_adjoint_the_dot_test(name, batch, n, m, h):
+    rng, point, space = setting(name, batch, n, m, h)
+    a, b, c, e = (like(point, rng) for _ in range(4))
+
+    def along(i, direction, x, y):
+        moved = (F[i] + 1e-30j * d[i] for F, d in zip(point, direction, strict=True))
+        return definition(name, *moved, block(x, i), block(y, i)).imag / 1e-30
+
+    left, gamma, adjoint = (
+        2 * space.inner_product(space.christoffel(a, b), c),
+        space.christoffel(a, b),
+        (space.christoffel_adjoint(a, e)),
+    )
+    for i in blocks(point):
+        terms = [along(i, a, b, c), along(i, b, a, c), -along(i, c, a, b)]
+        assert abs(left[i] - sum(terms)) <= 1e-12 * max(map(abs, terms))
+        one, other = flatten(block(e, i)) @ flatten(block(gamma, i)), flatten(block(adjoint, i)) @ flatten(block(b, i))
+        assert abs(one - other) <= 1e-12 * np.linalg.norm(flatten(block(e, i))) * np.linalg.norm(
+            flatten(block(gamma, i))
+        )
+
+
+@names
+@shapes
+@sizes
+def test_everything_is_equivariant(name, batch, n, m, h, size):
+    rng, point, space = setting(name, batch, n, m, h)
+    A = group_element(rng, h, size)
+    there = rg.RotaryMetric(name).at(point.transform(A))
+    a, b, e = like(point, rng), like(point, rng), like(point, rng)
+    moved_e = rg.Pair(e.G @ A.T, e.H @ np.linalg.inv(A))
+    for result, expected in [
+        (there.horizontal_projection(a.transform(A)), space.horizontal_projection(a)),
+        (there.christoffel(a.transform(A), b.transform(A)), space.christoffel(a, b)),
+        (there.riemannian_gradient(moved_e), space.riemannian_gradient(e)),
+        (there.geodesic(0.1 * a.transform(A)), space.geodesic(0.1 * a)),
+    ]:
+        expected = expected.transform(A)
+        assert np.all(there.norm(result - expected) <= 1e-12 * (there.norm(expected) + there.norm(there.point)))
+    assert np.allclose(there.to_coordinates(a.transform(A)), space.to_coordinates(a), rtol=0, atol=1e-11)
+    x = space.to_coordinates(space.random_tangent_vector(1))
+    assert np.allclose(there.gradient_at(x, moved_e), space.gradient_at(x, e), rtol=1e-11, atol=1e-11)
+
+
+@names
+@pytest.mark.parametrize("horizontal", [True, False])
+@sizes
+def test_exact_geodesics_solve_the_equation_and_stay_horizontal(name, horizontal, size):
+    _, point, space = setting(name, (), 4, 5, 4, size)
+    v = 0.3 * float(space.norm(point)) / 2 * space.random_tangent_vector(2, horizontal=horizontal)
+    units = np.abs(flatten(space.from_coordinates(np.ones(space.n_coordinates))))  # of this gauge
+
+    def motion(t, state):
+        here, speed = (unflatten(units * part, point) for part in np.split(state, 2))
+        bend = space.metric.at(here).christoffel(speed)
+        return np.concatenate([flatten(speed) / units, -flatten(bend) / units])
+
+    start = np.concatenate([flatten(point) / units, flatten(v) / units])
+    end = solve_ivp(motion, (0.0, 1.0), start, rtol=1e-11, atol=1e-13, method="DOP853").y[:, -1]
+    place, speed = (unflatten(units * part, point) for part in np.split(end, 2))
+    there = space.metric.at(place)
+    assert there.norm(space.geodesic(v, 1.0, "exact") - place) <= 1e-9 * there.norm(place)
+    assert there.norm(speed) == pytest.approx(float(space.norm(v)), rel=1e-9)
+    assert bool(there.is_horizontal(speed)) == horizontal
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("order", [1, 2, "exact"])
+def test_gradients_in_coordinates_are_derivatives(name, order):
+    rng, point, space = setting(name, (2,), 4, 5, 4)
+    e, x = like(point, rng), 0.1 * space.to_coordinates(space.random_tangent_vector(3))
+    gradient = space.gradient_at(x, e, order)
+    y = space.to_coordinates(space.random_tangent_vector(4))
+
+    def value(t):
+        return sum(np.vdot(a, b) for a, b in zip(e, space.point_at(x + t * y, order), strict=True))
+
+    step = 1e-3
+    slope = (8 * (value(step) - value(-step)) - (value(2 * step) - value(-2 * step))) / (12 * step)
+    assert slope == pytest.approx(float(np.sum(gradient * y)), rel=1e-8)
+    assert space.is_horizontal(space.from_coordinates(gradient)).all()
+
+
+def rotary_loss(rng, tokens, n, h):
+    """Attention scores of queries and keys that are turned by their positions, and its gradient by hand."""
+    x, target = rng.standard_normal((tokens, n)), rng.standard_normal((tokens, tokens))
+    angles = np.arange(tokens)[:, None] * 10000.0 ** (-np.arange(h // 2) / (h // 2))
+    c, s = np.cos(angles), np.sin(angles)
+
+    def turned(q, s=s):
+        first, second = np.split(q, 2, axis=-1)
+        return np.concatenate([first * c - second * s, first * s + second * c], axis=-1)
+
+    def value_and_grad(pair):
+        q, k = turned(x @ pair.G), turned(x @ pair.H)
+        scores = q @ k.T
+        error = np.tanh(scores) - target
+        slope = error * (1 - np.tanh(scores) ** 2)
+        gradient = [x.T @ turned(slope @ k, -s), x.T @ turned(slope.T @ q, -s)]
+        return 0.5 * np.sum(error**2), rg.Pair(*gradient)
+
+    return value_and_grad
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_with_rotary_positions_has_this_symmetry_and_not_that_of_all_matrices(seed):
+    rng = np.random.default_rng(seed)
+    f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
+    verified = rg.symmetry.verify(f, point, rg.RotaryMetric())
+    assert [one.verdict for one in verified.findings] == ["holds"]
+    assert [one.verdict for one in rg.symmetry.verify(f, point, rg.InvariantMetric()).findings] == ["does not hold"]
+    with pytest.raises(ValueError, match="symmetr"):
+        rg.worst_case_sharpness(f, point, rg.InvariantMetric(), 0.1, n_iter=2)
+
+
+@names
+def test_sharpness_is_constant_along_orbits(name):
+    rng = np.random.default_rng(5)
+    f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
+    values = [
+        rg.worst_case_sharpness(f, point.transform(group_element(rng, 4, size)), rg.RotaryMetric(name), 0.1).value
+        for size in (1.0, 1e3, 1e-3)
+    ]
+    assert np.ptp(values) <= 1e-9 * values[0]
+
+
+@names
+def test_hessian_is_the_second_derivative_along_exact_geodesics(name):
+    rng = np.random.default_rng(6)
+    f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
+    space = rg.RotaryMetric(name).at(point)
+    v = space.random_tangent_vector(7)
+    egrad, step = f(point)[1], 1e-3
+    ehess_v = (
+        8 * (f(point + step * v)[1] - f(point - step * v)[1])
+        - (f(point + 2 * step * v)[1] - f(point - 2 * step * v)[1])
+    ) / (12 * step)
+    hessian = space.riemannian_hessian(egrad, ehess_v, v)
+    assert space.is_horizontal(hessian, 1e-7)
+    values = [f(space.geodesic(v, k * 1e-2, "exact"))[0] for k in (-2, -1, 0, 1, 2)]
+    second = np.dot([-1, 16, -30, 16, -1], values) / (12 * 1e-4)
+    assert second == pytest.approx(float(space.inner_product(v, hessian)), rel=1e-5)
+
+
+def test_defaults_and_single_precision():
+    rng, point, space = setting("mix", (), 5, 4, 4)
+    assert space.metric.name == "rotary mix"
+    v = 0.1 * space.random_tangent_vector(1)
+    assert relative_error(space.geodesic(v), space.geodesic(v, 1.0, 2)) == 0.0
+    x, e = space.to_coordinates(v), like(point, rng)
+    assert relative_error(space.point_at(x), space.geodesic(v)) < 1e-14
+    single = x.astype(np.float32)
+    assert space.point_at(single).G.dtype == np.float32
+    out = np.empty_like(single)
+    assert space.gradient_at(single, e, 2, out) is out
+    assert space.gradient_at(single, e).dtype == np.float32
+    assert np.allclose(out, space.gradient_at(x, e), rtol=1e-4, atol=1e-4)
+
+
+def test_bad_points_and_metrics_are_named():
+    with pytest.raises(ValueError, match="even number of columns"):
+        rg.RotaryMetric().at(rg.Pair(np.ones((3, 3)), np.ones((4, 3))))
+    with pytest.raises(rg.RankDeficientError):
+        rg.RotaryMetric().at(rg.Pair(np.zeros((2, 2)), np.ones((2, 2))))
+    with pytest.raises(TypeError, match="pairs"):
+        rg.RotaryMetric(rg.ElementwiseMetric())
+    space = rg.RotaryMetric().at(rg.Pair(np.ones((2, 2)), np.ones((2, 2))))
+    with pytest.raises(ValueError, match="v: expected the shapes"):
+        space.horizontal_projection(rg.Pair(np.ones((3, 2)), np.ones((2, 2))))
+    with pytest.raises(ValueError, match="b: expected the shapes"):
+        space.inner_product(rg.Pair(np.ones((2, 2)), np.ones((2, 2))), rg.Pair(np.ones((2, 2)), np.ones((3, 2))))
+    with pytest.raises(ValueError, match="x: expected shape"):
+        space.from_coordinates(np.ones(3))

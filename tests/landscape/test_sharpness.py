@@ -1,0 +1,1508 @@
+"""Sharpness against certified maxima, its limits, its invariance, and the machinery around it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import threading
+import time
+import traceback
+import tracemalloc
+
+import numpy as np
+import pytest
+import threadpoolctl
+from helpers import sampled
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+import refgeo as rg
+from refgeo.landscape.auto_pgd import Box, RoundBall, checkpoints
+from refgeo.landscape.trust_region import maximise_quadratic
+from refgeo.support.threads import one_thread
+
+PAIR_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
+pair_metrics = pytest.mark.parametrize("name", PAIR_METRICS)
+
+
+DTYPES = ("float64", "float32")
+
+
+@functools.cache
+def transformer(norm="pre"):
+    model = rg.networks.AttentionClassifier(width=8, heads=2, norm=norm)
+    rng = np.random.default_rng(0)
+    batch = rng.integers(0, model.vocabulary, (16, model.length)), rng.integers(0, model.classes, 16)
+    params = model.init(1)
+    for _ in range(60):  # some way towards a minimum
+        _, grads = model.value_and_grad(params, batch)
+        params = {name: block - 0.1 * grads[name] for name, block in params.items()}
+    return model, params, lambda p: model.value_and_grad(p, batch)
+
+
+def moved(params, seed, scale):
+    """Every head of every pair moved by A = scale · Gaussian."""
+    rng = np.random.default_rng(seed)
+    result = dict(params)
+    for name, block in params.items():
+        if isinstance(block, rg.Pair):
+            h = block.sizes[2]
+            result[name] = block.transform(scale * rng.standard_normal((*block.block_shape, h, h)))
+    return result
+
+
+def quadratic(g, H):
+    return lambda w: (float(g @ w + 0.5 * w @ H @ w), g + H @ w)
+
+
+# Known maxima ---------------------------------------------------------------------------------------------------
+
+
+def random_quadratic(i):
+    rng = np.random.default_rng([i, 17])
+    n = int(rng.integers(2, 80))
+    A = rng.standard_normal((n, n))
+    spectrum = i % 3
+    if spectrum == 0:
+        H = (A + A.T) / np.sqrt(4 * n)
+    elif spectrum == 1:
+        H = A @ A.T / n
+    else:
+        Q = np.linalg.qr(A)[0]
+        H = (Q * np.exp(rng.uniform(-6, 3, n))) @ Q.T
+    # gradients from dominant to so small that only curvature counts
+    return 10 ** rng.uniform(-3, 0.5) * rng.standard_normal(n), H, 10 ** rng.uniform(-2, 1)
+
+
+def test_default_search_finds_the_certified_maximum_of_random_quadratics():
+    reached, claimed = [], []
+    for i in range(100):
+        g, H, rho = random_quadratic(i)
+        upper = float(maximise_quadratic(g, H, rho).upper)
+        result = rg.worst_case_sharpness(quadratic(g, H), np.zeros(len(g)), rg.EuclideanMetric(), rho)
+        assert result.value <= upper * (1 + 1e-12)
+        assert result.n_evaluations <= 21
+        reached.append(result.value >= 0.999 * upper)
+        claimed.append(result.converged)
+    assert np.mean(reached) >= 0.95
+    assert np.mean(np.array(claimed) & ~np.array(reached)) <= 0.05
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_memory_the_search_is_the_algorithm_of_the_paper(seed):
+    """Alg. 1 written out again, without Gram matrices, on a hilly function where it halves for either reason."""
+    rng = np.random.default_rng(seed)
+    n, rho, n_iter = 6, 2.0, 60
+    g, frequencies = rng.standard_normal(n), rng.uniform(1.0, 6.0, n)
+
+    def f(x):
+        return float(g @ x + np.sum(np.sin(frequencies * x)))
+
+    def gradient(x):
+        return g + frequencies * np.cos(frequencies * x)
+
+    result = rg.worst_case_sharpness(
+        lambda w: (f(w), gradient(w)), np.zeros(n), rg.EuclideanMetric(), rho, method="auto_pgd", n_iter=n_iter
+    )
+
+    def project(x):
+        return x * min(1.0, rho / np.linalg.norm(x))
+
+    shares = [0.0, 0.22]
+    while shares[-1] <= 1.0:
+        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
+    marks = [math.ceil(p * n_iter - 1e-9) for p in shares if p <= 1.0]
+    size, x, previous = 2 * rho, np.zeros(n), None
+    best, count, last, values = x, 0, (2 * rho, 0.0), [0.0]
+    for k in range(1, n_iter + 1):
+        e = gradient(x)
+        z = project(x + size * e / np.linalg.norm(e))
+        new = z if previous is None else project(x + 0.75 * (z - x) + 0.25 * (x - previous))
+        count += f(new) > f(x)
+        x, previous = new, x
+        best = x if f(x) > f(best) else best
+        values.append(f(x))
+        if k in marks:
+            now = (size, f(best))
+            if count < 0.75 * (k - marks[marks.index(k) - 1]) or now == last:
+                size, x, previous = size / 2, best, None
+            last, count = now, 0
+    assert np.allclose(result.values, values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(20, [5, 9, 12, 14, 16, 18, 19, 20]), (1, [1])])
+def test_checkpoints_are_those_of_croce_and_hein(n, expected):
+    assert checkpoints(n) == expected
+
+
+@pair_metrics
+def test_default_search_finds_the_maximum_for_scalar_networks(name):
+    """L = (GH − y)²: horizontal b has two ends, β = β₀e^{2b} or β₀(1 + 2b), and the maximum is at one of them."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        g, h = rng.uniform(0.5, 2.0, 2) * rng.choice([-1.0, 1.0], 2)
+        y, rho = rng.standard_normal(), 10 ** rng.uniform(-3, -0.5)
+
+        def loss(pair, y=y):
+            r = pair.G @ pair.H.T - y
+            return r.item() ** 2, rg.Pair(2 * r @ pair.H, 2 * r.T @ pair.G)
+
+        length = rho / math.sqrt(2) / (1.0 if name == "inv" else abs(g * h))
+        ends = [math.exp(2 * b) if name == "inv" else 1 + 2 * b for b in (-length, length)]
+        expected = max((g * h * end - y) ** 2 for end in ends) - (g * h - y) ** 2
+        result = rg.worst_case_sharpness(loss, rg.Pair([[g]], [[h]]), PAIR_METRICS[name], rho, order="exact")
+        assert result.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_default_search_finds_the_certified_maximum_of_linear_networks():
+    """n = m = h and mix: X = GHᵀ moves on a straight line with ‖ξ‖² = ½‖dX‖², so the objective is a quadratic in dX."""
+    reached = []
+    for i in range(20):
+        rng = np.random.default_rng([i, 5])
+        h = int(rng.integers(1, 5))
+        point = rg.Pair(rng.standard_normal((h, h)) + 2 * np.eye(h), rng.standard_normal((h, h)) + 2 * np.eye(h))
+        x, y = rng.standard_normal((7, h)), rng.standard_normal((7, h))
+        model = rg.networks.DeepLinear((h, h, h))
+        rho = 10 ** rng.uniform(-3, -1) * np.linalg.svd(point.product, compute_uv=False)[-1]
+        result = rg.worst_case_sharpness(
+            lambda p, m=model, x=x, y=y: m.value_and_grad(p, (x, y)),
+            {"layers1-2": point},
+            model.metric("mix"),
+            rho,
+            order="exact",
+        )
+        residual = x @ point.product.T - y
+        gradient = (residual.T @ x / len(x)).ravel()
+        upper = maximise_quadratic(gradient, np.kron(np.eye(h), x.T @ x / len(x)), math.sqrt(2) * rho).upper
+        assert result.value <= upper * (1 + 1e-9)
+        reached.append(result.value >= 0.999 * upper)
+    assert np.mean(reached) >= 0.95
+
+
+# Limits ---------------------------------------------------------------------------------------------------------
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [1, 2])
+def test_sharpness_over_rho_tends_to_the_riemannian_gradient_norm(name, order):
+    model, params, f = transformer()
+    metric = model.metric(name)
+    space = metric.at(params)
+    length = float(space.norm(space.riemannian_gradient(f(params)[1])))
+    errors = []
+    for rho in (1e-3, 1e-4):
+        result = rg.worst_case_sharpness(f, params, metric, rho, order=order)
+        errors.append(abs(result.value / rho - length) / length)
+    assert errors[1] < 1e-2
+    assert errors[1] == pytest.approx(errors[0] / 10, rel=0.2)  # the next term is of first order in ρ
+
+
+def critical_point(name):
+    """A shallow linear network with residuals orthogonal to the data: every direction is stationary."""
+    rng = np.random.default_rng(3)
+    point = rg.Pair(rng.standard_normal((4, 2)) + np.eye(4, 2), rng.standard_normal((3, 2)) + np.eye(3, 2))
+    x = rng.standard_normal((9, 3))
+    y = x @ point.product.T
+    model = rg.networks.DeepLinear((3, 2, 4))
+    return {"layers1-2": point}, model, (x, y), model.metric(name)
+
+
+def hessian_operator(space, f, params, step=1e-4):
+    """The Riemannian Hessian in coordinates; Hessian-vector products of the loss by differences of its gradient."""
+    e = f(params)[1]
+
+    def apply(x):
+        v = space.horizontal_projection(space.from_coordinates(np.ravel(x)))
+
+        def gradient(t):
+            return f({n: params[n] + t * v[n] for n in params})[1]
+
+        near = {n: gradient(step)[n] - gradient(-step)[n] for n in params}
+        far = {n: gradient(2 * step)[n] - gradient(-2 * step)[n] for n in params}
+        ehess_v = {n: (8 * near[n] - far[n]) / (12 * step) for n in params}
+        return space.to_coordinates(space.riemannian_hessian(e, ehess_v, v))
+
+    return LinearOperator((space.n_coordinates,) * 2, matvec=apply, dtype=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [("inv", 2), ("inv", "exact"), ("mix", 2), pytest.param("mix", "exact", marks=pytest.mark.slow)]
+)
+def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_largest_hessian_eigenvalue(name, order):
+    params, model, batch, metric = critical_point(name)
+
+    def f(p):
+        return model.value_and_grad(p, batch)
+
+    largest = eigsh(hessian_operator(metric.at(params), f, params), k=1, which="LA", v0=np.ones(14))[0][0]
+    ratios = []
+    for rho in (1e-2, 1e-3):
+        # near a minimum model steps need few points, and an integrated geodesic takes its time
+        result = rg.worst_case_sharpness(
+            f, params, metric, rho, order=order, n_iter=12 if (order, name) == ("exact", "mix") else 20
+        )
+        ratios.append(result.value / rho**2 / (0.5 * largest) - 1)
+    assert abs(ratios[1]) < 1e-2
+    assert abs(ratios[1]) < 0.3 * abs(ratios[0]) + 1e-6
+
+
+@pair_metrics
+def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(name):
+    params, model, batch, metric = critical_point(name)
+    space = metric.at(params)
+    operator = hessian_operator(space, lambda p: model.value_and_grad(p, batch), params)
+    trace = sum((operator @ unit)[i] for i, unit in enumerate(np.eye(space.n_coordinates)))
+    result = rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=2000)
+    assert result.value / 1e-6 == pytest.approx(0.5 * trace, abs=4 * result.standard_error / 1e-6)
+    assert result.standard_error < 0.05 * result.value
+    # the standard error is that of the mean: the spread of independent repetitions
+    repeats = [
+        rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=60, rng=seed)
+        for seed in range(60)
+    ]
+    spread = np.std([r.value for r in repeats], ddof=1)
+    assert 0.7 < spread / np.mean([r.standard_error for r in repeats]) < 1.4
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_without_curvature_and_pairs_sharpness_is_adaptive_sharpness(norm):
+    """The whole-network Γ = 0 limit: the elementwise metric on every parameter, and first-order geodesics."""
+    _model, params, f = transformer(norm)
+    entries = {
+        name: np.concatenate([x.ravel() for x in b]) if isinstance(b, rg.Pair) else b for name, b in params.items()
+    }
+
+    def g(p):
+        pairs = {}
+        for name, block in params.items():
+            if isinstance(block, rg.Pair):
+                G, H = np.split(p[name], [block.G.size])
+                pairs[name] = rg.Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))
+            else:
+                pairs[name] = p[name]
+        loss, grads = f(pairs)
+        return loss, {
+            n: np.concatenate([x.ravel() for x in e]) if isinstance(e, rg.Pair) else e for n, e in grads.items()
+        }
+
+    metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
+    for rho in (1e-3, 0.1, 1.0):
+        ours = rg.worst_case_sharpness(g, entries, metric, rho, order=1, n_restarts=2)
+        theirs = rg.adaptive_sharpness(f, params, rho, n_restarts=2)
+        assert theirs.value > 0
+        if rho < 1:  # at rho = 1 signs flip, and 20 iterations amplify rounding
+            assert ours.value == pytest.approx(theirs.value, rel=1e-12)
+        assert ours.loss == theirs.loss
+    constant = rg.ProductMetric({name: rg.ConstantMetric(rg.ElementwiseMetric()) for name in params})
+    again = rg.worst_case_sharpness(g, entries, constant, 0.1, order=2)
+    assert again.value == pytest.approx(rg.adaptive_sharpness(f, params, 0.1).value, rel=1e-12)
+
+
+def test_adaptive_sharpness_of_a_linear_loss_is_known():
+    """max c·δ over ‖δ/w‖₂ ≤ ρ is ρ‖c w‖₂, over ‖δ/w‖_∞ ≤ ρ it is ρ‖c w‖₁; zeros do not move."""
+    rng = np.random.default_rng(0)
+    w, c = rng.standard_normal(30), rng.standard_normal(30)
+    w[[3, 7]] = 0.0
+    two = rg.adaptive_sharpness(lambda p: (float(c @ p), c), w, 0.3)
+    most = rg.adaptive_sharpness(lambda p: (float(c @ p), c), w, 0.3, norm=math.inf)
+    assert two.value == pytest.approx(0.3 * np.linalg.norm(c * w), rel=1e-12)
+    assert most.value == pytest.approx(0.3 * np.abs(c * w).sum(), rel=1e-12)
+    for result in (two, most):
+        assert not result.maximizer[[3, 7]].any()
+        assert result.converged
+    named = rg.adaptive_sharpness(
+        lambda p: (float(c @ p["a"] + p["b"].sum()), {"a": c, "b": np.ones(2)}),
+        {"a": w, "b": np.ones(2)},
+        0.3,
+        names=["a"],
+    )
+    assert named.value == pytest.approx(two.value, rel=1e-12)
+    assert set(named.maximizer) == {"a"}
+
+
+def test_adaptive_sharpness_in_the_box_is_found_for_separable_losses():
+    """Σ cosh is convex and even: the maximum over a box is at a corner, ρ|w| away in the direction of w."""
+    w = np.array([0.5, -1.0, 2.0])
+    result = rg.adaptive_sharpness(lambda p: (float(np.cosh(p).sum()), np.sinh(p)), w, 0.2, norm=np.inf)
+    assert result.value == pytest.approx(np.cosh(1.2 * w).sum() - np.cosh(w).sum(), rel=1e-12)
+
+
+# Invariance -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "norm"), sampled(list(itertools.product(PAIR_METRICS, (1, 2), ("pre", "post"))), 3)
+)
+def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(name, order, norm):
+    model, params, f = transformer(norm)
+    metric = model.metric(name)
+    here = rg.worst_case_sharpness(f, params, metric, 0.1, order=order, n_restarts=2)
+    adaptive = [rg.adaptive_sharpness(f, params, 0.1).value]
+    for seed, scale in enumerate((1e-2, 1.0, 1e2)):
+        there = moved(params, seed, scale)
+        result = rg.worst_case_sharpness(f, there, metric, 0.1, order=order, n_restarts=2)
+        assert result.value == pytest.approx(here.value, rel=1e-9)
+        adaptive.append(rg.adaptive_sharpness(f, there, 0.1).value)
+    assert max(adaptive) > 1.5 * min(adaptive)
+
+
+def test_average_sharpness_does_not_change_along_an_orbit():
+    model, params, f = transformer()
+    values = [
+        rg.average_case_sharpness(lambda p: f(p)[0], p, model.metric("inv"), 0.05, n_samples=20).value
+        for p in (params, moved(params, 1, 10.0))
+    ]
+    assert values[1] == pytest.approx(values[0], rel=1e-8)
+
+
+def test_riemannian_gradient_norm_is_constant_along_an_orbit_and_the_euclidean_one_is_not():
+    model = rg.networks.AttentionClassifier(width=6, heads=1)
+    params = model.init(0)
+    rng = np.random.default_rng(1)
+    batch = rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)
+    riemannian, euclidean = {"inv": [], "mix": []}, []
+    for p in (params, *(moved(params, seed, 1.0) for seed in range(5))):
+        e = model.value_and_grad(p, batch)[1]
+        for name, lengths in riemannian.items():
+            space = model.metric(name).at(p)
+            lengths.append(float(space.norm(space.riemannian_gradient(e))))
+        euclidean.append(
+            math.sqrt(
+                sum(float(np.sum(np.square(x))) for b in e.values() for x in (b if isinstance(b, rg.Pair) else [b]))
+            )
+        )
+    for lengths in riemannian.values():
+        assert np.ptp(lengths) < 1e-10 * lengths[0]
+    assert np.ptp(euclidean) > 0.3 * euclidean[0]
+
+
+# What any sharpness must satisfy --------------------------------------------------------------------------------
+
+
+@pair_metrics
+def test_sharpness_grows_with_rho_and_is_never_negative(name):
+    model, params, f = transformer()
+    values = [rg.worst_case_sharpness(f, params, model.metric(name), rho).value for rho in (1e-8, 1e-4, 1e-2, 0.1, 0.3)]
+    assert all(a < b for a, b in itertools.pairwise(values))
+    assert values[0] >= 0
+
+
+def test_at_a_maximum_sharpness_is_zero():
+    result = rg.worst_case_sharpness(lambda w: (-float(w @ w), -2 * w), np.zeros(4), rg.EuclideanMetric(), 0.5)
+    assert result.value == 0.0
+    assert not result.maximizer.any()
+    assert result.loss_max == result.loss == 0.0
+
+
+@pair_metrics
+@pytest.mark.parametrize("order", [1, 2])
+def test_maximizer_is_horizontal_within_the_ball_and_has_the_value(name, order):
+    model, params, f = transformer()
+    metric = model.metric(name, frozen=["tokens", "positions"])
+    space = metric.at(params)
+    result = rg.worst_case_sharpness(f, params, metric, 0.1, order=order)
+    assert set(result.maximizer) == set(params) - {"tokens", "positions"}
+    assert space.is_horizontal(result.maximizer, 1e-10)
+    assert space.norm(result.maximizer) == pytest.approx(0.1, rel=1e-9)
+    there = {**params, **space.geodesic(result.maximizer, 1.0, order)}
+    assert f(there)[0] - f(params)[0] == pytest.approx(result.value, rel=1e-8)
+    assert result.loss_max == pytest.approx(result.loss + result.value)
+    assert result.trace[-1] == result.value == np.max(result.values)
+    assert result.n_evaluations == 21
+    assert len(result.trace) == len(result.values) == len(result.steps) == 21
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 3])
+def test_few_iterations_take_steps(n_iter):
+    def f(w):
+        return float(w @ w), 2 * w
+
+    found = rg.worst_case_sharpness(f, np.array([1.0, 2.0]), rg.EuclideanMetric(), 0.5, n_iter=n_iter)
+    assert found.value == pytest.approx((5**0.5 + 0.5) ** 2 - 5, rel=1e-12)
+
+
+def test_the_point_opposite_the_best_is_tried():
+    """A cubic near a minimum: the gradient leads to the lower of two maxima, and the quadratic model knows no other."""
+    c = np.array([0.0, 0.0, 0.3])
+
+    def f(w):
+        return float(0.5 * w @ (w * [1.0, 1.0, 3.0]) - c @ w**3 + 0.001 * w[2]), (
+            w * [1.0, 1.0, 3.0] - 3 * c * w**2 + np.array([0.0, 0.0, 0.001])
+        )
+
+    found = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5)
+    assert found.value == pytest.approx(f(np.array([0.0, 0.0, -0.5]))[0], rel=1e-6)
+    literal = rg.worst_case_sharpness(f, np.zeros(3), rg.EuclideanMetric(), 0.5, method="auto_pgd")
+    assert literal.value < 0.9 * found.value
+
+
+def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
+    model, params, f = transformer()
+    values = {}
+    for gradient in ("exact", "paper"):
+        results = [
+            rg.worst_case_sharpness(
+                f, params, model.metric("inv"), rho, gradient=gradient, method="auto_pgd", n_iter=60
+            )
+            for rho in (0.5, 1.0)
+        ]
+        values[gradient] = [(r.value, r.residual) for r in results]
+    assert all(e[0] >= p[0] * (1 - 1e-6) for e, p in zip(values["exact"], values["paper"], strict=True))
+
+
+# Leaving the domain ---------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_leaves_the_domain_is_rejected_and_not_averaged_in():
+    """mix, GH = 1 and a loss that falls: the geodesic to GH = 0 ends at ‖ξ‖ = 1/√2."""
+
+    def loss(pair):
+        product = (pair.G @ pair.H.T).item()
+        return -product, rg.Pair(-pair.H, -pair.G)
+
+    point, metric = rg.Pair([[1.0]], [[1.0]]), rg.MixedMetric()
+    result = rg.worst_case_sharpness(loss, point, metric, 2.0, order="exact")
+    assert result.n_rejected > 0
+    assert 0.9 < result.value < 1.0  # GH falls from 1 towards the end of the manifold at 0
+    assert np.isneginf(result.values).sum() == result.n_rejected
+    average = rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 0.5, order="exact", n_samples=400)
+    assert 0 < average.n_rejected < 200
+    assert np.isnan(average.samples).sum() == average.n_rejected
+    assert abs(average.value) < 1e-12  # GH moves on a straight line: pairs ±ξ cancel
+    with pytest.raises(ValueError, match=r"rho: at 1000, fewer than two of 5 pairs stayed in the domain"):
+        rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 1000.0, order="exact", n_samples=10)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_loss_or_gradient_that_is_not_finite_is_rejected(bad):
+    for spoil_loss in (True, False):
+
+        def loss(w, spoil_loss=spoil_loss):
+            outside = w[0] > 1.5
+            return bad if outside and spoil_loss else float(w.sum()), np.array([bad if outside else 1.0, 1.0])
+
+        result = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 1.0, n_iter=60)
+        assert result.n_rejected > 0
+        assert 0.99 < result.value < 1.0  # the gradient leads straight to the wall at w_0 = 1.5
+        assert np.isfinite(result.trace).all()
+        with pytest.raises(ValueError, match="expected a finite loss and gradient at the parameters themselves"):
+            rg.worst_case_sharpness(loss, np.full(2, 2.0), rg.EuclideanMetric(), 1.0)
+    with pytest.raises(ValueError, match="expected a finite loss at the parameters themselves"):
+        rg.average_case_sharpness(lambda w: bad, np.ones(2), rg.EuclideanMetric(), 1.0)
+    with pytest.raises(TypeError, match=r"got a tuple; without its gradient it is value_and_grad\(params\)\[0\]"):
+        rg.average_case_sharpness(lambda w: (1.0, w), np.ones(2), rg.EuclideanMetric(), 1.0)
+
+
+# Seeds, workers, batches, callbacks -----------------------------------------------------------------------------
+
+
+def batches_of(model, n):
+    rng = np.random.default_rng(7)
+    return [(rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)) for _ in range(n)]
+
+
+def test_same_seed_same_result_whatever_the_number_of_workers():
+    model, params, f = transformer()
+    metric, batches = model.metric("inv"), batches_of(model, 4)
+
+    def measure(workers, rng=3):
+        return (
+            rg.worst_case_sharpness(f, params, metric, 0.1, n_iter=6, n_restarts=4, rng=rng, workers=workers),
+            rg.worst_case_sharpness(
+                model.value_and_grad,
+                params,
+                metric,
+                0.1,
+                n_iter=6,
+                batches=batches,
+                rng=rng,
+                workers=workers,
+                n_restarts=2,
+            ),
+        )
+
+    one, three = measure(1), measure(3)
+    assert one == three
+    assert one == measure(1)
+    averages = [
+        rg.average_case_sharpness(model.loss, params, metric, 0.1, batches=batches, n_samples=6, workers=workers)
+        for workers in (1, 3)
+    ]
+    assert np.array_equal(averages[0].samples, averages[1].samples)
+    assert averages[0].value == averages[1].value
+    generators = [
+        rg.worst_case_sharpness(f, params, metric, 0.1, n_iter=3, n_restarts=3, rng=np.random.default_rng(5))
+        for _ in range(2)
+    ]
+    assert generators[0] == generators[1]
+
+
+def test_restarts_differ_and_the_best_is_kept():
+    def two_peaks(w):
+        # uphill along the gradient there is a small peak; the large one is on the other side
+        value = 0.1 * w[0] + np.where(w[0] < 0, w[0] ** 2, 0)
+        return float(value), np.array([0.1 + (2 * w[0] if w[0] < 0 else 0.0), 0.0])
+
+    metric = rg.EuclideanMetric()
+    single = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, method="auto_pgd")
+    several = rg.worst_case_sharpness(two_peaks, np.zeros(2), metric, 1.0, n_restarts=6)
+    assert single.value == pytest.approx(0.1)
+    assert several.value == pytest.approx(0.9)
+    assert several.n_evaluations > 6 * 20
+
+
+def test_batches_have_maxima_of_their_own_and_are_averaged():
+    model, params, _ = transformer()
+    metric, batches = model.metric("mix"), batches_of(model, 3)
+    whole = rg.worst_case_sharpness(model.value_and_grad, params, metric, 0.1, batches=iter(batches))
+    apart = [
+        rg.worst_case_sharpness(lambda p, b=batch: model.value_and_grad(p, b), params, metric, 0.1) for batch in batches
+    ]
+    assert whole.value == pytest.approx(np.mean([r.value for r in apart]), rel=1e-14)
+    assert whole.loss == pytest.approx(np.mean([r.loss for r in apart]))
+    assert [r.value for r in whole.batches] == [r.value for r in apart]
+    assert len(whole.maximizer) == 3
+    assert whole.n_evaluations == sum(r.n_evaluations for r in apart)
+    assert np.allclose(whole.trace, np.mean([r.trace for r in apart], axis=0))
+    adaptive = rg.adaptive_sharpness(model.value_and_grad, params, 0.1, batches=batches)
+    assert len(adaptive.batches) == 3
+    average = rg.average_case_sharpness(model.loss, params, metric, 0.1, batches=batches, n_samples=8)
+    assert average.value == pytest.approx(np.mean(average.samples))
+    assert average.standard_error == pytest.approx(np.sqrt(np.sum(np.var(average.samples, axis=1, ddof=1) / 4)) / 3)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_callback_sees_every_evaluation_and_can_stop(workers):
+    model, params, _ = transformer()
+    batches, seen = batches_of(model, 3), []
+    arguments = {
+        "metric": model.metric("inv"),
+        "rho": 0.1,
+        "n_iter": 4,
+        "n_restarts": 2,
+        "batches": batches,
+        "workers": workers,
+    }
+    rg.worst_case_sharpness(model.value_and_grad, params, callback=seen.append, **arguments)
+    # per batch: θ, one random start, 2 · 4 iterations
+    assert [p.done for p in seen] == list(range(1, 31))
+    assert {p.total for p in seen} == {30}
+    assert {(p.batch, p.start) for p in seen} == {(b, s) for b in range(3) for s in range(2)}
+    for p in seen:
+        assert p.best >= p.value or p.start == 1
+
+    def stop(progress):
+        if progress.done == 7:
+            raise StopIteration
+
+    stopped = rg.worst_case_sharpness(model.value_and_grad, params, callback=stop, **arguments)
+    assert stopped.n_evaluations < 30
+    assert stopped.value > 0
+
+
+# Results --------------------------------------------------------------------------------------------------------
+
+
+def result_with_batches():
+    model, params, _ = transformer()
+    return rg.worst_case_sharpness(
+        model.value_and_grad, params, model.metric("inv"), 0.1, n_iter=3, batches=batches_of(model, 2)
+    )
+
+
+def test_results_can_be_saved_and_loaded(tmp_path):
+    for result in (
+        result_with_batches(),
+        rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(3), rg.EuclideanMetric(), 0.1),
+        rg.worst_case_sharpness(
+            lambda p: (float(np.sum(p.product)), rg.Pair(np.ones((2, 3)) @ p.H, np.ones((3, 2)) @ p.G)),
+            rg.Pair(np.eye(2, 2), np.eye(3, 2)),
+            rg.MixedMetric(),
+            0.1,
+        ),
+    ):
+        result.save(tmp_path / "result.npz")
+        again = rg.SharpnessResult.load(tmp_path / "result.npz")
+        assert again == result
+        assert again.settings == result.settings
+        assert type(again.maximizer) is type(result.maximizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["result.npz"]
+    changed = np.array(again.trace)
+    changed[-1] += 1
+    assert rg.SharpnessResult(**{**vars(again), "trace": changed}) != again
+
+
+def test_files_that_are_not_results_are_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    (tmp_path / "text.npz").write_text("no")
+    result_with_batches().save(tmp_path / "whole.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:500])
+    for name in ("other", "text", "cut"):
+        with pytest.raises(ValueError, match=r"expected a file written by SharpnessResult\.save"):
+            rg.SharpnessResult.load(tmp_path / f"{name}.npz")
+    with pytest.raises(FileNotFoundError):
+        rg.SharpnessResult.load(tmp_path / "none.npz")
+
+
+def test_results_can_be_plotted():
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    result = result_with_batches()
+    axes = result.plot()
+    lines = axes.get_lines()
+    assert len(lines) == 3
+    assert np.array_equal(lines[-1].get_ydata(), result.trace)
+    other = plt.subplots()[1]
+    assert result.batches[0].plot(other) is other
+    assert "sharpness" in other.get_title("left")
+    plt.close("all")
+
+
+# Wrong input ----------------------------------------------------------------------------------------------------
+
+
+def line(w):
+    return float(w.sum()), np.ones_like(w)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"rho": 0}, ValueError, "rho: expected a finite number > 0"),
+        ({"rho": np.inf}, ValueError, "rho: expected a finite number > 0"),
+        ({"rho": "1"}, ValueError, "rho: expected a finite number > 0"),
+        ({"order": 3}, ValueError, 'order: expected 1, 2 or "exact"'),
+        ({"gradient": "autodiff"}, ValueError, 'gradient: expected "exact" or "paper"'),
+        ({"n_iter": 0}, ValueError, "n_iter: expected an integer >= 1, got 0"),
+        ({"n_restarts": 1.5}, ValueError, "n_restarts: expected an integer >= 1"),
+        ({"method": "pgd"}, ValueError, "method: expected"),
+        ({"workers": 0}, ValueError, "workers: expected an integer >= 1"),
+        ({"rng": "seed"}, TypeError, "rng: expected a seed"),
+        (
+            {"metric": rg.EuclideanMetric},
+            TypeError,
+            "got the class EuclideanMetric; call it",
+        ),
+        ({"metric": "inv"}, TypeError, "metric: expected a metric such as"),
+        ({"params": {"w": np.ones(3)}}, TypeError, "expected a refgeo.ProductMetric that names its blocks"),
+        ({"value_and_grad": lambda w: 1.0}, TypeError, r"expected it to return \(loss, gradients\), got float"),
+        ({"value_and_grad": lambda w: (w, w)}, TypeError, "expected the loss to be one real number"),
+        (
+            {"value_and_grad": lambda w: (1.0, np.ones(2))},
+            ValueError,
+            r"the gradient: expected real numbers of shape \(3,\)",
+        ),
+        ({"value_and_grad": lambda w: (1.0, 1j * np.ones(3))}, ValueError, "got complex128"),
+        ({"batches": []}, ValueError, "batches: expected at least one batch"),
+        ({"batches": 5}, TypeError, "batches: expected an iterable"),
+        ({"batches": "data"}, TypeError, "batches: expected an iterable"),
+    ],
+)
+def test_bad_arguments_are_named(change, error, message):
+    arguments = {"value_and_grad": line, "params": np.ones(3), "metric": rg.EuclideanMetric(), "rho": 0.1} | change
+    with pytest.raises(error, match=message):
+        rg.worst_case_sharpness(**arguments)
+
+
+def test_bad_gradients_of_a_dict_are_named():
+    model, params, f = transformer()
+    metric = model.metric("inv")
+
+    def without(name):
+        return lambda p: (1.0, {k: v for k, v in f(p)[1].items() if k != name})
+
+    with pytest.raises(ValueError, match="gradient of 'tokens' is missing"):
+        rg.worst_case_sharpness(without("tokens"), params, metric, 0.1)
+    with pytest.raises(ValueError, match="gradient of 'tokens' is missing"):
+        rg.adaptive_sharpness(without("tokens"), params, 0.1)
+    with pytest.raises(TypeError, match=r"gradient of 'layer0\.query_key': expected a Pair"):
+        rg.worst_case_sharpness(lambda p: (1.0, {**f(p)[1], "layer0.query_key": 3.0}), params, metric, 0.1)
+    with pytest.raises(ValueError, match=r"gradient of 'layer0\.query_key', G: expected real numbers of shape"):
+        rg.worst_case_sharpness(
+            lambda p: (1.0, {**f(p)[1], "layer0.query_key": (np.ones(3), np.ones(3))}), params, metric, 0.1
+        )
+    with pytest.raises(TypeError, match="expected a dict of gradients, got ndarray"):
+        rg.worst_case_sharpness(lambda p: (1.0, np.ones(3)), params, metric, 0.1)
+    with pytest.raises(ValueError, match="names: expected blocks of params"):
+        rg.adaptive_sharpness(f, params, 0.1, names=["tokenz"])
+    with pytest.raises(ValueError, match="norm: expected 2 or inf, got 1"):
+        rg.adaptive_sharpness(f, params, 0.1, norm=1)
+    with pytest.raises(ValueError, match="n_samples: expected an even number >= 4"):
+        rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 0.1, n_samples=5)
+
+
+def test_an_error_of_the_loss_is_not_swallowed():
+    def loss(w):
+        raise RankDeficient
+
+    RankDeficient = rg.RankDeficientError("the user's own", (), 0.0)
+    with pytest.raises(rg.RankDeficientError, match="the user's own"):
+        rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 0.1)
+
+
+def test_parameters_are_not_modified_and_frozen_ones_are_passed_on():
+    model, params, f = transformer()
+    before = {name: [np.array(x) for x in (b if isinstance(b, rg.Pair) else [b])] for name, b in params.items()}
+
+    def loss(p):
+        assert p["tokens"] is params["tokens"]
+        return f(p)
+
+    rg.worst_case_sharpness(loss, params, model.metric("mix", frozen="tokens"), 0.1, n_iter=3)
+    for name, block in params.items():
+        for now, then in zip(block if isinstance(block, rg.Pair) else [block], before[name], strict=True):
+            assert np.array_equal(now, then)
+
+
+def test_float32_losses_and_gradients_are_accepted():
+    def loss(w):
+        w = w.astype(np.float32)
+        return np.float32(w @ w), 2 * w
+
+    result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert result.value == pytest.approx(2 * 0.1 * math.sqrt(3) + 0.01, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["model_steps", "auto_pgd"])
+@pytest.mark.parametrize(
+    "pairs", [rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.3), rg.InvariantMetric(0.01)], ids=repr
+)
+def test_a_search_in_single_precision_is_that_in_double(pairs, method):
+    model, params, f = transformer()
+    params["tokens"][0] = 0.0  # frozen entries take another way
+    metric, seen = model.metric(pairs, arrays=rg.ElementwiseMetric()), set()
+
+    def loss(blocks):
+        seen.add(np.asarray(blocks["layer0.up.weight"]).dtype.name)
+        seen.add(blocks["layer0.query_key"].G.dtype.name)
+        return f(blocks)
+
+    double = rg.worst_case_sharpness(f, params, metric, 0.1, method=method)
+    single = rg.worst_case_sharpness(loss, params, metric, 0.1, method=method, dtype="float32")
+    assert seen == {"float32"}
+    assert np.allclose(single.trace, double.trace, rtol=2e-5)
+    space = metric.at(params)
+    difference = space.to_coordinates(single.maximizer - double.maximizer)
+    assert np.linalg.norm(difference) <= 1e-3 * 0.1  # the place of a maximum is known to the root of its value
+    assert float(space.norm(single.maximizer)) <= 0.1 * (1 + 1e-6)
+    assert single.settings["dtype"] == "float32"
+
+
+def test_what_single_precision_cannot_hold_is_refused():
+    def loss(w):
+        return float(w @ w), 2 * w
+
+    metric = rg.ElementwiseMetric()
+    with pytest.raises(ValueError, match=r'rho: expected at least 6e-06 with dtype="float32"'):
+        rg.worst_case_sharpness(loss, np.ones(4), metric, [0.1, 1e-6], dtype="float32")
+    with pytest.raises(ValueError, match="dtype: expected parameters that float32 can hold"):
+        rg.worst_case_sharpness(loss, np.full(4, 1e39), metric, 0.1, dtype="float32")
+    for rho in (7e-6, 1e-4, 1e-2):
+        values = [rg.worst_case_sharpness(loss, 1 / np.arange(1.0, 5), metric, rho, dtype=d).value for d in DTYPES]
+        assert values[0] == pytest.approx(values[1], rel=0.02)
+
+
+def test_gradients_in_single_precision_are_those_in_double():
+    rng = np.random.default_rng(0)
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(0.1)):
+        point = rg.Pair(rng.standard_normal((3, 70, 5)), rng.standard_normal((3, 61, 5)))
+        space = metric.at(point)
+        x, e = 0.1 * rng.standard_normal((3, space.n_coordinates)), rg.Pair(*(f[:] for f in point))
+        rounded = x.astype(np.float32)
+        narrow = rg.Pair.unchecked(*(f.astype(np.float32) for f in e))
+        for order in (1, 2):
+            here = space.point_at(rounded, order)
+            assert here.G.dtype == np.float32
+            for one, other in zip(here, space.point_at(rounded.astype(np.float64), order), strict=True):
+                assert np.allclose(one, other, rtol=0, atol=3e-6 * np.abs(other).max())
+            gradient = space.gradient_at(rounded, narrow, order)
+            assert gradient.dtype == np.float32
+            right = space.gradient_at(rounded.astype(np.float64), e, order)
+            assert np.allclose(gradient, right, rtol=0, atol=3e-6 * np.abs(right).max())
+
+
+def blas_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def set_by_a_thread_that_ends(number):
+    """Because threadpoolctl ≥ 3.8 lets nobody else change OpenBLAS while the thread that has changed it lives."""
+    thread = threading.Thread(target=threadpoolctl.threadpool_limits, args=(number,), kwargs={"user_api": "blas"})
+    thread.start()
+    thread.join()
+
+
+def test_blas_has_its_threads_again_after_searches_in_threads_and_an_interruption():
+    inside, leave = threading.Event(), threading.Event()
+
+    def first():
+        with one_thread():
+            inside.set()
+            leave.wait(10.0)
+
+    at_start = blas_threads().pop()
+    set_by_a_thread_that_ends(2)
+    try:
+        thread = threading.Thread(target=first)
+        thread.start()
+        assert inside.wait(10.0)
+        with one_thread():  # the other thread leaves while this one is inside
+            leave.set()
+            thread.join()
+        assert blas_threads() == {2}
+        with pytest.raises(KeyboardInterrupt), one_thread():
+            raise KeyboardInterrupt
+        assert blas_threads() == {2}
+    finally:
+        set_by_a_thread_that_ends(at_start)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blas_has_one_thread_for_the_geometry_and_its_own_for_the_loss(monkeypatch, workers):
+    """Small batched products wait seconds for each other's threads where the machine is busy."""
+    in_loss, in_geometry = [], []
+
+    def loss(w):
+        in_loss.append(blas_threads())
+        return float(w @ w), 2 * w
+
+    class Watched(type(rg.EuclideanMetric().at(np.ones(1)))):
+        def point_at(self, x, order=2):
+            in_geometry.append(blas_threads())
+            return super().point_at(x, order)
+
+    monkeypatch.setattr(rg.EuclideanMetric, "at", lambda self, point: Watched(self, point))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        rg.worst_case_sharpness(loss, np.ones(20_000), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
+        assert blas_threads() == {2}
+    assert in_geometry
+    assert set(map(frozenset, in_geometry)) == {frozenset({1})}
+    assert set(map(frozenset, in_loss)) == {frozenset({2 if workers == 1 else 1})}
+
+
+# The ball's steps -----------------------------------------------------------------------------------------------
+
+
+def test_a_step_from_dot_products_is_the_step_from_vectors():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        x, previous, g = rng.standard_normal((3, 7))
+        rho, size = rng.uniform(0.5, 5.0), rng.uniform(0.1, 10.0)
+        x, previous = (y * min(1, rho / np.linalg.norm(y)) for y in (x, previous))
+
+        def project(y, rho=rho):
+            return y * min(1.0, rho / np.linalg.norm(y))
+
+        z = project(x + size * g / np.linalg.norm(g))
+        ball = RoundBall(rho)
+        assert np.allclose(ball.step(x, None, g, size), z, rtol=1e-12)
+        expected = project(x + 0.75 * (z - x) + 0.25 * (x - previous))
+        assert np.allclose(ball.step(x, previous, g, size), expected, rtol=1e-12)
+        assert ball.residual(x, g) == pytest.approx(np.linalg.norm(project(x + rho * g / np.linalg.norm(g)) - x) / rho)
+    assert RoundBall(1.0).residual(np.array([0.6, 0.8]), np.array([6.0, 8.0])) < 1e-7
+    assert Box(1.0).residual(np.array([1.0, -1.0]), np.array([3.0, -1.0])) == 0.0
+    assert Box(1.0).residual(np.array([1.0, 1.0]), np.array([3.0, -1.0])) > 0.5
+
+
+@pytest.mark.parametrize("kept", ["float64", "float32"])
+def test_combinations_are_what_arrays_are(kept):
+    """Sums, dot products and lengths, before and after room was made, beside the arrays themselves."""
+    from refgeo.landscape.vectors import Span, norm
+
+    rng, span, length = np.random.default_rng(0), None, 100_001
+    span = Span(length, kept, "float64", most=6)
+    arrays = [rng.standard_normal(length).astype(kept) for _ in range(6)]
+    first = arrays[0].copy()
+    vectors = [span.add(array, own=i > 0) for i, array in enumerate(arrays)]
+    weights = rng.standard_normal((3, 6))
+    expected = weights @ np.array(arrays, np.float64)
+    needed = [sum((c * v for c, v in zip(row, vectors, strict=True)), span.zero()) for row in weights]
+    needed += [vectors[0], 2.0 * needed[0] - needed[1], span.zero()]
+    expected = [*expected, arrays[0].astype(np.float64), 2.0 * expected[0] - expected[1], np.zeros(length)]
+    tolerance = {"float64": 1e-12, "float32": 1e-6}[kept]
+    for _ in range(2):
+        for one, right in zip(needed, expected, strict=True):
+            assert np.allclose(one[:], right, rtol=0, atol=10 * tolerance)
+            # not bit for bit: how a product of matrices is summed depends on its shape, and on the processor
+            assert np.allclose(one[7:99_000], one[:][7:99_000], rtol=0, atol=tolerance)
+            assert norm(one) == pytest.approx(np.linalg.norm(right), rel=tolerance)
+            assert one @ needed[0] == pytest.approx(right @ expected[0], rel=1e-4, abs=1e-9)
+        assert span.is_full
+        span.keep(needed)
+        assert len(span.rows) == 4  # three that are independent, and what was given
+        while not span.is_full:
+            span.add(rng.standard_normal(length))
+    assert np.array_equal(arrays[0], first)  # it was lent
+
+
+@pytest.mark.parametrize("method", ["model_steps", "auto_pgd"])
+def test_a_search_with_little_memory_finds_what_one_with_plenty_does(method):
+    n = 3000
+    rng = np.random.default_rng(1)
+    A, b = rng.standard_normal((60, n)) / n**0.5, rng.standard_normal(60)
+
+    def loss(w):
+        residual = A @ np.tanh(w) - b
+        return 0.5 * float(residual @ residual), (A.T @ residual) / np.cosh(w) ** 2
+
+    settings = {"metric": rg.EuclideanMetric(), "rho": 2.0, "n_iter": 60, "method": method}
+    plenty, little = (
+        rg.worst_case_sharpness(loss, np.full(n, 0.1), memory=memory, **settings) for memory in (None, 4 * n * 12)
+    )
+    assert (plenty.settings["kept"], little.settings["kept"], little.settings["vectors"]) == ("float64", "float32", 6)
+    assert plenty.settings["vectors"] > 10
+    assert little.converged
+    assert little.value == pytest.approx(plenty.value, rel=1e-6)
+    assert np.linalg.norm(little.maximizer) <= 2.0 * (1 + 1e-6)
+
+
+def test_memory_that_is_not_enough_is_an_error_before_the_search():
+    def loss(w):
+        raise AssertionError("it was evaluated")
+
+    with pytest.raises(ValueError, match=r"memory: expected at least 4.8e\+04 bytes for 1000 coordinates in 1 threads"):
+        rg.worst_case_sharpness(loss, np.ones(1000), rg.EuclideanMetric(), 0.1, memory=40_000)
+    with pytest.raises(ValueError, match="fewer workers need less"):
+        rg.adaptive_sharpness(loss, np.ones(1000), 0.1, memory=50_000, workers=2)
+
+
+def test_a_search_of_many_parameters_needs_little_memory():
+    """Beside the loss and its gradients, in sizes of the parameters in float32; the loss has nothing of its own."""
+    n = 2_000_000
+    w = np.random.default_rng(0).standard_normal((4, n // 4))
+    params = {str(i): row for i, row in enumerate(w)}
+    metric = rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric()))
+    gradients = {name: np.empty_like(row) for name, row in params.items()}
+
+    def loss(p):
+        value = 0.0
+        for name, row in p.items():
+            np.multiply(row, row, out=gradients[name])
+            value += float(gradients[name].sum())
+            np.multiply(row, 2.0, out=gradients[name])
+        return value, gradients
+
+    tracemalloc.start()
+    try:
+        result = rg.worst_case_sharpness(loss, params, metric, 0.1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert result.value > 0.0
+    assert peak < 13 * 4 * n  # 12, and zeros that are never written to; it was 116 once
+
+
+def test_threads_overlap():
+    """Two workers are two threads at the same time."""
+    active, most, lock = [0], [0], threading.Lock()
+
+    def loss(w):
+        with lock:
+            active[0] += 1
+            most[0] = max(most[0], active[0])
+        time.sleep(0.002)
+        with lock:
+            active[0] -= 1
+        return float(w @ w), 2 * w
+
+    rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=4, workers=2)
+    assert most[0] == 2
+
+
+# Found by reviewers ---------------------------------------------------------------------------------------------
+
+
+def product_loss(target):
+    """½‖GHᵀ − target‖²."""
+
+    def loss(pair):
+        residual = pair.G @ np.swapaxes(pair.H, -1, -2) - target
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, np.swapaxes(residual, -1, -2) @ pair.G)
+
+    return loss
+
+
+@pair_metrics
+@pytest.mark.parametrize("equal_singular_values", [False, True])
+@pytest.mark.parametrize("n_restarts", [1, 3])
+def test_at_a_minimum_sharpness_does_not_follow_the_rounding_of_the_gradient(name, equal_singular_values, n_restarts):
+    """There, the gradient is about 1e-15 and points anywhere; the search starts in a direction of the orbit instead."""
+    rng = np.random.default_rng(0)
+    G, H = rng.standard_normal((6, 3)), rng.standard_normal((5, 3))
+    if equal_singular_values:
+        G, H = np.linalg.qr(G)[0], np.linalg.qr(H)[0]
+    point = rg.Pair(G, H)
+    loss, metric = product_loss(point.product), PAIR_METRICS[name]
+    values = []
+    for scale in (None, 0.1, 1.0, 10.0):
+        at = point if scale is None else point.transform(scale * rng.standard_normal((3, 3)))
+        values.append(rg.worst_case_sharpness(loss, at, metric, 0.3, n_restarts=n_restarts).value)
+    assert values[0] > 0
+    assert np.allclose(values, values[0], rtol=1e-9)
+
+
+@pair_metrics
+def test_average_sharpness_is_the_same_on_an_orbit_with_equal_singular_values(name):
+    rng = np.random.default_rng(0)
+    point = rg.Pair(np.linalg.qr(rng.standard_normal((6, 3)))[0], np.linalg.qr(rng.standard_normal((5, 3)))[0])
+    loss = product_loss(point.product + 0.1)
+    values = [
+        rg.average_case_sharpness(lambda p: loss(p)[0], at, PAIR_METRICS[name], 0.3, n_samples=20).value
+        for at in (point, point.transform(rng.standard_normal((3, 3))))
+    ]
+    assert values[1] == pytest.approx(values[0], rel=1e-9)
+
+
+def test_parameters_in_other_precisions_are_taken_as_the_numbers_they_are():
+    w = np.random.default_rng(0).standard_normal(10000).astype(np.float32)
+
+    def loss(p):
+        return float(np.sum(p * p)), 2 * p
+
+    results = [rg.worst_case_sharpness(loss, p, rg.EuclideanMetric(), 1e-6).value for p in (w, w.astype(np.float64))]
+    assert results[0] == results[1]
+    listed = rg.worst_case_sharpness(loss, [1.0, 2.0], rg.EuclideanMetric(), 0.1)
+    assert listed.value == pytest.approx(0.2 * math.sqrt(5) + 0.01)
+    averages = [
+        rg.average_case_sharpness(lambda p: loss(p)[0], p, rg.EuclideanMetric(), 1e-5, n_samples=4).value
+        for p in (w, w.astype(np.float64))
+    ]
+    assert averages[0] == averages[1]
+
+
+def test_a_stop_iteration_of_the_loss_is_an_error():
+    def loss(w, batch):
+        return (next(iter([])), w) if batch == 4 else (batch * float(w.sum()), batch * np.ones_like(w))
+
+    for workers in (1, 2):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), 0.1, batches=[1, 4, 2, 3], workers=workers)
+
+
+def test_a_stopped_run_does_not_drain_its_batches():
+    taken = []
+
+    def batches():
+        for i in range(1000):
+            taken.append(i)
+            yield i + 1.0
+
+    def stop(progress):
+        raise StopIteration
+
+    result = rg.worst_case_sharpness(
+        lambda w, b: (b * float(w.sum()), b * np.ones_like(w)),
+        np.ones(2),
+        rg.EuclideanMetric(),
+        0.1,
+        batches=batches(),
+        callback=stop,
+    )
+    assert len(taken) == 1
+    assert len(result.batches) == 1
+
+
+def test_a_stopped_run_averages_no_different_radii():
+    """Small balls are searched first: of the second batch there is only the small one, which is given last."""
+
+    def stop(progress):
+        if progress.batch == 1 and progress.iteration == 1:
+            raise StopIteration
+
+    curve = rg.worst_case_sharpness(
+        lambda w, b: (b * float(w @ w), 2 * b * w),
+        np.ones(3),
+        rg.EuclideanMetric(),
+        [0.2, 0.1],
+        batches=[1.0, 2.0],
+        n_iter=3,
+        callback=stop,
+    )
+    assert [(one.rho, [batch.rho for batch in one.batches]) for one in curve] == [(0.1, [0.1, 0.1])]
+
+
+def test_a_stopped_average_is_that_of_the_pairs_that_were_done():
+    def stop_at(n):
+        def stop(progress):
+            if progress.done == n:
+                raise StopIteration
+
+        return stop
+
+    def average(n, batches):
+        return rg.average_case_sharpness(
+            lambda w, b: b * float(w @ w), np.ones(3), rg.EuclideanMetric(), 0.1, batches=batches, callback=stop_at(n)
+        )
+
+    stopped = average(5, [1.0, 2.0])
+    assert stopped.samples.shape == (1, 50)
+    assert np.isfinite(stopped.samples).sum() == 5
+    assert stopped.n_rejected == 0
+    with pytest.raises(ValueError, match="stopped before two pairs"):
+        average(1, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-300, 1e140])
+def test_gradients_of_any_size_are_followed(scale):
+    result = rg.worst_case_sharpness(
+        lambda w: (scale * float(w.sum()), scale * np.ones(2)), np.zeros(2), rg.EuclideanMetric(), 0.5
+    )
+    assert result.value == pytest.approx(scale * 0.5 * math.sqrt(2))
+
+
+def test_a_search_says_where_second_order_geodesics_are_none():
+    """mix at a point whose product is nearly of lower rank: what is reported there is no sharpness of anything."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (6, 5))
+    point = rg.Pair(U * [1.0, 1e-2], V * [1.0, 1e-2])
+
+    target = -3.0 * np.outer(U[:, 1], V[:, 1])  # so that the gradient leads where the product is small
+
+    def loss(pair):
+        residual = pair.product - (target if pair.G.shape == (6, 2) else 0.0)
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, residual.T @ pair.G)
+
+    far = rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 0.1)
+    assert far.bend > 10
+    assert "second-order term of the geodesic is" in far.advice
+    for near in (
+        rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 1e-6),
+        rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1),
+    ):
+        assert 0 < near.bend < 0.1
+        assert "second-order" not in near.advice
+    # the number is what it says: along Ge^b it is b/2
+    single = rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.2)
+    assert single.bend == pytest.approx(0.2 / 2**0.5 / 2, rel=1e-6)
+    assert (
+        rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.2, order="exact").bend == 0.0
+    )
+
+
+def test_spaces_without_a_direction_have_no_sharpness():
+    def loss(w):
+        return float(np.sum(w)), np.ones_like(w)
+
+    for metric, point in (
+        (rg.TranslationMetric(), np.ones(1)),
+        (rg.ScalingMetric(), np.ones(1)),
+        (rg.ElementwiseMetric(), np.zeros(3)),
+    ):
+        result = rg.worst_case_sharpness(loss, point, metric, 0.1, n_restarts=3)
+        assert result.value == 0.0
+        assert "no parameter can move" in result.advice
+        assert np.array_equal(result.maximizer, np.zeros_like(point))
+    assert rg.adaptive_sharpness(loss, np.zeros(3), 0.1, n_restarts=2).value == 0.0
+
+
+def test_a_run_of_which_every_step_was_rejected_has_not_converged(tmp_path):
+    def loss(w):
+        return (0.0 if not w.any() else math.nan), np.zeros(2) if w.any() else np.ones(2)
+
+    result = rg.worst_case_sharpness(loss, np.zeros(2), rg.EuclideanMetric(), 1.0)
+    assert result.value == 0.0
+    assert not result.converged
+    result.save(tmp_path / "r.npz")
+    assert rg.SharpnessResult.load(tmp_path / "r.npz") == result
+
+
+def test_block_names_cannot_collide_in_a_file(tmp_path):
+    names = ["a", "a.npy", "array0", "document", "x/y:G", "ü\0"]
+    params = {name: np.full(2, i + 1.0) for i, name in enumerate(names)}
+    metric = rg.ProductMetric({name: rg.EuclideanMetric() for name in names})
+    result = rg.worst_case_sharpness(
+        lambda p: (float(sum(x @ x for x in p.values())), {n: 2 * x for n, x in p.items()}), params, metric, 0.1
+    )
+    result.save(tmp_path / "r.npz")
+    assert rg.SharpnessResult.load(tmp_path / "r.npz") == result
+    strange = rg.worst_case_sharpness(
+        lambda p: (float(p[1] @ p[1]), {1: 2 * p[1]}), {1: np.ones(2)}, rg.ProductMetric({1: rg.EuclideanMetric()}), 0.1
+    )
+    with pytest.raises(TypeError, match="expected names that are strings"):
+        strange.save(tmp_path / "s.npz")
+
+
+def test_adaptive_arguments_are_checked():
+    def loss(p):
+        return float(p["w"] @ p["w"]), {"w": 2 * p["w"]}
+
+    params = {"w": np.ones(2)}
+    assert rg.adaptive_sharpness(loss, params, 0.1, names="w").value > 0
+    with pytest.raises(ValueError, match="expected each block once"):
+        rg.adaptive_sharpness(loss, params, 0.1, names=["w", "w"])
+    with pytest.raises(TypeError, match=r"params: expected real numbers .*, got dtype complex128"):
+        rg.adaptive_sharpness(loss, {"w": 1j * np.ones(2)}, 0.1)
+    with pytest.raises(TypeError, match="batches: expected an iterable"):
+        rg.average_case_sharpness(lambda p, b: 1.0, np.ones(2), rg.EuclideanMetric(), 0.1, batches=3)
+
+
+def _cliff(wrap):
+    """½‖GHᵀ‖², whose gradient is NaN beyond a small step."""
+
+    def loss(pair):
+        product = pair.G @ pair.H.T
+        bad = np.nan if np.abs(product - 6.0).max() > 0.5 else 1.0
+        return 0.5 * float(np.sum(product**2)), wrap(bad * product @ pair.H, bad * product.T @ pair.G)
+
+    return loss
+
+
+@pytest.mark.parametrize("wrap", [lambda *g: g, lambda *g: rg.Pair(*g), lambda *g: rg.Pair.unchecked(*g)])
+def test_a_gradient_that_is_not_finite_undoes_the_step(wrap):
+    found = rg.worst_case_sharpness(_cliff(wrap), rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert found.n_rejected > 0
+    assert 0.0 < found.value < 0.5 * 6.5**2 - 18.0
+
+
+def test_autograds_gradient_that_is_not_finite_undoes_the_step():
+    import autograd.numpy as anp
+
+    loss = rg.value_and_grad(lambda pair: anp.sum(anp.sqrt(7.0 - pair.G @ pair.H.T) ** 1.0) * -1.0)
+    with np.errstate(all="ignore"):
+        found = rg.worst_case_sharpness(loss, rg.Pair([[2.0]], [[3.0]]), rg.InvariantMetric(), 0.5, verify=False)
+    assert found.n_rejected > 0
+    assert found.value > 0.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loss_that_changes_during_the_search_is_refused(workers):
+    evaluations = []
+
+    def drifting(w):
+        evaluations.append(1)
+        return float(np.sum(w**2)) + 1e-3 * max(len(evaluations) - 10, 0), 2.0 * w
+
+    with pytest.raises(ValueError, match="before and after the search"):
+        rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, n_restarts=2, workers=workers)
+    evaluations.clear()
+    assert rg.worst_case_sharpness(drifting, np.ones(3), rg.EuclideanMetric(), 0.1, verify=False).value > 0.0
+
+
+@pytest.mark.parametrize("kind", ["arrays", "pairs"])
+def test_a_loss_may_keep_every_point_it_is_given(kind):
+    """What a user kept, even as a view, does not change afterwards."""
+    rng = np.random.default_rng(0)
+    if kind == "arrays":
+        params, metric = {"w": rng.standard_normal((40, 30))}, rg.ProductMetric({"w": rg.ElementwiseMetric()})
+    else:
+        pair = rg.Pair(rng.standard_normal((2, 70, 64)), rng.standard_normal((2, 70, 64)))
+        params, metric = {"w": pair}, rg.ProductMetric({"w": rg.InvariantMetric()})
+    kept = []
+
+    def loss(p):
+        factors = list(p["w"]) if kind == "pairs" else [p["w"]]
+        kept.append(([f[::2] for f in factors], [f[::2].copy() for f in factors]))
+        if kind == "arrays":
+            return float(np.sum(np.sin(factors[0]))), {"w": np.cos(factors[0])}
+        G, H = factors
+        slope = np.cos(G @ H.mT)
+        return float(np.sum(np.sin(G @ H.mT))), {"w": (slope @ H, slope.mT @ G)}
+
+    result = rg.worst_case_sharpness(loss, params, metric, 0.5, method="auto_pgd")
+    # five evaluations verify the gradient, one that the loss has not changed, and one a symmetry if there is any
+    assert len(kept) == 21 + 6 + (kind == "pairs")
+    for views, copies in kept:
+        assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
+    assert np.isfinite(result.value)
+
+
+# Several radii ------------------------------------------------------------------------------------
+
+
+def test_several_radii_are_one_search_each_in_the_order_given(tmp_path):
+    model, params, f = transformer()
+    metric, radii = model.metric("inv"), [0.4, 0.05, 0.2]
+    curve = rg.worst_case_sharpness(f, params, metric, radii, n_iter=8)
+    assert curve.rho.tolist() == radii
+    for result in curve:
+        alone = rg.worst_case_sharpness(f, params, metric, result.rho, n_iter=8)
+        assert result.value >= alone.value * (1 - 1e-12)
+        space = metric.at(params)
+        assert float(space.norm(result.maximizer)) <= result.rho * (1 + 1e-12)
+    assert curve.to_dict()["rho"] == radii
+    assert len(set(map(len, curve.to_dict().values()))) == 1
+    curve.save(tmp_path / "curve.npz")
+    assert list(rg.SharpnessCurve.load(tmp_path / "curve.npz")) == list(curve)
+    with pytest.raises(ValueError, match=r"written by SharpnessResult\.save"):
+        rg.SharpnessResult.load(tmp_path / "curve.npz")
+    assert len(repr(curve).splitlines()) == 4
+    assert curve.plot().get_xlabel() == "radius ρ"
+
+
+def test_a_smaller_balls_maximum_is_the_start_of_a_larger_search_where_that_finds_more():
+    """Two peaks, the higher one on the side that the gradient does not lead to; the small ball's random start knows."""
+
+    def two_sided(w):
+        x = float(w[0])
+        return x + 3.0 * x**2 * (x < 0) - 0.1 * x**4, np.array([1.0 + 6.0 * x * (x < 0) - 0.4 * x**3, 0.0])
+
+    metric = rg.EuclideanMetric()
+    larger = rg.worst_case_sharpness(two_sided, np.zeros(2), metric, 1.2, method="auto_pgd", n_iter=5)
+    assert larger.maximizer[0] > 0
+    seeds = [
+        seed
+        for seed in range(20)
+        if rg.worst_case_sharpness(
+            two_sided, np.zeros(2), metric, 1.0, method="auto_pgd", n_iter=5, n_restarts=2, rng=seed
+        ).maximizer[0] < 0
+    ]  # fmt: skip
+    assert seeds
+    curve = rg.worst_case_sharpness(
+        two_sided, np.zeros(2), metric, [1.2, 1.0], method="auto_pgd", n_iter=5, n_restarts=2, rng=seeds[0]
+    )
+    assert curve[0].maximizer[0] < 0
+    assert curve[0].value > larger.value
+
+
+def test_several_radii_with_batches_and_a_callback():
+    model, params, _ = transformer()
+    batches, seen = batches_of(model, 2), []
+    curve = rg.worst_case_sharpness(
+        model.value_and_grad, params, model.metric("mix"), [0.1, 0.2], n_iter=3, batches=batches, callback=seen.append
+    )
+    assert [len(result.batches) for result in curve] == [2, 2]
+    assert {p.rho for p in seen} == {0.1, 0.2}
+    assert seen[-1].done <= seen[-1].total == 2 * (2 * 3 + 2)
+    assert sum(result.n_evaluations for result in curve) == seen[-1].done
+    for bad in ([], [0.1, -1.0], [[0.1]]):
+        with pytest.raises(ValueError, match=r"^rho: expected"):
+            rg.worst_case_sharpness(model.value_and_grad, params, model.metric("mix"), bad, batches=batches)
+
+
+def test_results_say_what_to_try():
+    metric, theta = rg.EuclideanMetric(), np.array([1.0, 0.5, 0.2])
+    curved = np.array([1.0, 30.0, 31.0])
+
+    def f(w):
+        return float(0.5 * w @ (curved * w)), curved * w
+
+    rough = rg.worst_case_sharpness(f, theta, metric, 5.0, n_iter=1)
+    assert not rough.converged
+    assert "n_iter=2" in rough.advice
+    fine = rg.worst_case_sharpness(f, theta, metric, 5.0, n_iter=60)
+    assert fine.converged
+    assert "stationary" in fine.advice
+    assert json.loads(json.dumps(fine.to_dict()))["method"] == "model_steps"
+
+
+def test_the_box_has_no_model_steps():
+    with pytest.raises(ValueError, match="method: expected"):
+        rg.adaptive_sharpness(
+            lambda w: (float(w.sum()), np.ones(2)), np.ones(2), 0.1, norm=np.inf, method="model_steps"
+        )
+    curve = rg.adaptive_sharpness(lambda w: (float(w.sum()), np.ones(2)), np.ones(2), [0.1, 0.2], norm=np.inf)
+    assert curve.values == pytest.approx([0.2, 0.4])
+
+
+@pytest.mark.parametrize("batches", [None, range(3)])
+def test_an_interruption_ends_the_other_threads_after_their_next_evaluation(batches):
+    """Ctrl-C in a search of thousands of iterations: not one run goes on."""
+    calls = []
+
+    def loss(w, batch=None):
+        calls.append(threading.get_ident())
+        if len(calls) == 40:
+            raise KeyboardInterrupt
+        return float(np.sum(np.sin(3.0 * w))), 3.0 * np.cos(3.0 * w)
+
+    with pytest.raises(KeyboardInterrupt):
+        rg.worst_case_sharpness(
+            loss, np.zeros(4), rg.EuclideanMetric(), 1.0, n_iter=5000, n_restarts=3, workers=2, batches=batches,
+            verify=False,
+        )  # fmt: skip
+    ended = len(calls)
+    time.sleep(0.2)
+    assert len(calls) == ended
+    assert ended < 2000
+
+
+@pytest.mark.parametrize("name", ["inv", "mix", "s=0.5"])
+def test_at_the_proposed_radius_geodesics_are_nearly_straight_whatever_head_moves(name):
+    """In proportion to the geometry: weights of any size, and one head alone that gets all of the radius."""
+    rng = np.random.default_rng(0)
+    metric = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric, "s=0.5": lambda: rg.InterpolatedMetric(0.5)}[name]()
+    x, y = rng.standard_normal((3, 9, 6)), rng.standard_normal((3, 9, 5))
+
+    def loss(pair):
+        residual = (x @ pair.H) @ pair.G.mT - y
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual.mT @ (x @ pair.H), x.mT @ (residual @ pair.G))
+
+    radii = []
+    for size in (1.0, 0.01):
+        pair = size * rg.Pair(rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 6, 2)))
+        radius = rg.proposed_radius(loss, pair, metric)
+        space, gradient = metric.at(pair), rg.Pair(*loss(pair)[1])
+        v = space.riemannian_gradient(gradient)
+        u = v / space.norm(v)
+        bends = 0.5 * radius * space.norm(space.christoffel(u))
+        assert 0.045 <= bends.max() <= 0.05 * (1 + 1e-9)
+        assert rg.worst_case_sharpness(loss, pair, metric, radius).bend < 0.1
+        radii.append(radius)
+    # a homothety of the metric: ‖v‖ of mix is of the fourth order in the size of the factors, that of inv is relative
+    assert radii[1] / radii[0] < {"inv": 10.0, "mix": 1e-3, "s=0.5": 0.1}[name]
+    assert radii[1] / radii[0] > {"inv": 0.1, "mix": 1e-5, "s=0.5": 1e-3}[name]
+
+
+def test_the_proposed_radius_where_nothing_bends():
+    flat = rg.proposed_radius(lambda w: (float(w.sum()), np.ones(4)), np.full(4, 3.0), rg.EuclideanMetric(), bend=0.1)
+    assert flat == 0.6
+    still = rg.proposed_radius(lambda p: (0.0, rg.Pair(0 * p.G, 0 * p.H)), rg.Pair([[2.0]], [[1.0]]), rg.MixedMetric())
+    assert still > 0.0
+    with pytest.raises(ValueError, match="bend"):
+        rg.proposed_radius(lambda w: (0.0, w), np.ones(2), rg.EuclideanMetric(), bend=0.0)
+
+
+def test_a_result_is_printed_with_its_advice():
+    good = rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert str(good) == f"sharpness {good.value:.6g} at ρ = 0.1 (loss 3, 21 evaluations, converged)"
+    curve = rg.worst_case_sharpness(
+        lambda p: (float(np.sum(p.product**2)), rg.Pair(2 * p.product @ p.H, 2 * p.product.mT @ p.G)),
+        0.1 * rg.Pair(np.eye(3)[:, :2], np.eye(4)[:, :2]), rg.MixedMetric(), [1e-4, 1.0], n_iter=3,
+    )  # fmt: skip
+    assert "ρ = 1: ρ is too large: in one block the second-order term" in str(curve)
+    assert "proposed_radius" in str(curve[1])
+    assert "ρ = 0.0001" not in str(curve)
+
+
+def test_adaptive_sharpness_is_that_of_relative_steps():
+    """Without any metric: a search in u, with L(θ + θ ⊙ u) written out."""
+    rng = np.random.default_rng(3)
+    G, H, w = rng.standard_normal((4, 2)), rng.standard_normal((3, 2)), rng.standard_normal(5)
+    w[2] = 0.0
+
+    def loss(p):
+        R, tanh = p["qk"].product - 1.0, np.tanh(p["w"])
+        grads = {"qk": rg.Pair(R @ p["qk"].H, R.T @ p["qk"].G), "w": 3 * tanh**2 * (1 - tanh**2)}
+        return float(0.5 * np.sum(R**2) + np.sum(tanh**3)), grads
+
+    theta = np.concatenate([G.ravel(), H.ravel(), w])
+
+    def of_steps(u):
+        moved = theta * (1.0 + u)
+        value, grads = loss({"qk": rg.Pair(moved[:8].reshape(4, 2), moved[8:14].reshape(3, 2)), "w": moved[14:]})
+        return value, theta * np.concatenate([x.ravel() for x in (*grads["qk"], grads["w"])])
+
+    for method in ("model_steps", "auto_pgd"):
+        found = rg.adaptive_sharpness(loss, {"qk": rg.Pair(G, H), "w": w}, [0.1, 1.0], method=method)
+        expected = rg.worst_case_sharpness(of_steps, np.zeros(19), rg.EuclideanMetric(), [0.1, 1.0], method=method)
+        assert np.allclose(found.values, expected.values, rtol=1e-12, atol=0.0)
+        for one, other in zip(found, expected, strict=True):
+            delta = np.concatenate([x.ravel() for x in (*one.maximizer["qk"], one.maximizer["w"])])
+            assert np.allclose(delta, theta * other.maximizer, rtol=0.0, atol=1e-6)  # residuals are 1e-8
+
+
+def test_few_calls_lie_between_a_search_and_the_loss():
+    depths = []
+
+    def loss(w):
+        frames = [frame.name for frame in traceback.extract_stack()]
+        if "run" in frames:  # of the search, not of the check before it
+            depths.append(len(frames) - 1 - frames.index("worst_case_sharpness") - 1)
+        return float(w @ w), 2 * w
+
+    rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1)
+    assert max(depths) <= 12

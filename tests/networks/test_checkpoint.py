@@ -1,0 +1,284 @@
+"""``refgeo sharpness`` and ``refgeo verify``: a checkpoint, a file with its loss, and numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import refgeo as rg
+from refgeo.cli import main
+from refgeo.networks import checkpoint
+
+LOSS = """
+import numpy as np
+import refgeo as rg
+
+
+def model(path, network):
+    def value_and_grad(blocks, batch):
+        value, grads = 0.0, {}
+        for name, block in blocks.items():
+            if isinstance(block, rg.Pair):
+                product = batch * block.product
+                slope = batch * np.cos(product)
+                value += float(np.sum(np.sin(product)))
+                grads[name] = rg.Pair(slope @ block.H, slope.mT @ block.G)
+                EXTRA
+            else:
+                value += 0.5 * batch * float(np.sum(np.square(block)))
+                grads[name] = batch * block
+        return value, grads
+
+    return {"value_and_grad": value_and_grad, "batches": [1.0, 0.5], "frozen": ["*embeddings*"], "gap": 0.25}
+"""
+BROKEN = "value += 0.5 * float(np.sum(block.G**2)); grads[name] = rg.Pair(grads[name].G + block.G, grads[name].H)"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A small BERT in a folder, and its loss."""
+    rng = np.random.default_rng(0)
+    prefix = "encoder.layer.0.attention."
+    state = {prefix + f"self.{name}.weight": rng.standard_normal((6, 6)) for name in ("query", "key", "value")}
+    state |= {prefix + f"self.{name}.bias": rng.standard_normal(6) for name in ("query", "key", "value")}
+    state |= {prefix + "output.dense.weight": rng.standard_normal((6, 6)), "embeddings.word": rng.standard_normal(9)}
+    state["pooler.bias"] = rng.standard_normal(3)
+    (tmp_path / "model").mkdir()
+    save_file(state, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
+    (tmp_path / "loss.py").write_text(LOSS.replace("EXTRA", "pass"))
+    (tmp_path / "broken.py").write_text(LOSS.replace("EXTRA", BROKEN))
+    return tmp_path
+
+
+def given(files, loss="loss.py"):
+    return ["--checkpoint", str(files / "model"), "--layout", "bert", "--loss", str(files / loss)]
+
+
+def test_a_folder_and_a_loss_file_give_a_table_json_and_a_plot(files, capsys):
+    out, picture = files / "out.json", files / "out.png"
+    arguments = ["--rho", "0.1", "0.01", "--metric", "inv", "s=0.5", "adaptive", "--n-iter", "6"]
+    assert main(["sharpness", *given(files), *arguments, "--json", str(out), "--plot", str(picture)]) == 0
+    shown = capsys.readouterr().out
+    assert picture.stat().st_size > 5000
+    document = json.loads(out.read_text())
+    assert document["batches"] == 2
+    assert document["frozen"] == ["*embeddings*"]
+    rows = {(row["name"], row["rho"]): row for row in document["sharpness"]}
+    assert list(rows) == [(name, rho) for name in ("inv", "s=0.5", "adaptive") for rho in (0.01, 0.1)]
+    # the same from Python, by the library's own functions
+    network = rg.networks.read(files / "model" / "model.safetensors", "bert")
+    names: dict = {}
+    exec((files / "loss.py").read_text(), names)
+    told = names["model"](None, network)
+    for metric in ("inv", "s=0.5"):
+        result = rg.worst_case_sharpness(
+            told["value_and_grad"], network.blocks, network.metric(metric, frozen=told["frozen"]), [0.01, 0.1],
+            n_iter=6, batches=told["batches"],
+        )  # fmt: skip
+        for one in result.results:
+            assert rows[metric, one.rho]["value"] == pytest.approx(one.value, rel=1e-12)
+            assert f"{one.value:.6g}" in shown
+    moved = [name for name in network.blocks if name != "embeddings.word"]
+    adaptive = rg.adaptive_sharpness(
+        told["value_and_grad"], network.blocks, 0.1, names=moved, n_iter=6, batches=told["batches"]
+    )
+    assert rows["adaptive", 0.1]["value"] >= adaptive.value * (1 - 1e-12)
+
+
+def test_what_an_interrupted_run_has_measured_is_written(files, monkeypatch):
+    out = files / "out.json"
+    measure = checkpoint.measure
+
+    def interrupted(*arguments, **settings):
+        yield next(measure(*arguments, **settings))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "measure", interrupted)
+    assert main(["sharpness", *given(files), "--n-iter", "3", "--json", str(out)]) == 130
+    assert [row["name"] for row in json.loads(out.read_text())["sharpness"]] == ["inv"]
+
+
+def test_verify_says_what_is_there(files, capsys):
+    out = files / "out.json"
+    # this loss has no softmax, so that the key's bias matters: said, and nothing that the metric divides by
+    assert main(["verify", *given(files), "--json", str(out)]) == 0
+    told = {(row["blocks"][0].split(".")[-1], row["symmetry"]): row["verdict"] for row in json.loads(out.read_text())}
+    assert told == {
+        ("query_key", "GL(h)"): "holds",
+        ("query_key", "key bias"): "does not hold",
+        ("value_out", "GL(h)"): "holds",
+    }
+    assert "does not hold" in capsys.readouterr().out
+    assert main(["verify", *given(files, "broken.py")]) == 1
+    capsys.readouterr()
+    assert main(["sharpness", *given(files, "broken.py")]) == 2
+    assert "divides by the symmetry GL(h)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--loss", "nothing.py"], "--loss: expected a Python file"),
+        (["--metric", "invariant"], "--metric: expected"),
+        (["--rho", "-1"], "rho"),
+        (["--layout", "berd"], "layout: expected one of"),
+        (["--json", "no/such/folder.json"], "--json: expected the name of a file in a folder that exists"),
+        (["--checkpoint", "."], "expected one .safetensors file in the folder"),
+        (["--seed", "-1"], "--seed: expected a number >= 0"),
+        (["--plot", "x.foo"], "--plot: expected a file that ends with one of"),
+    ],
+)
+def test_bad_arguments_are_named(files, monkeypatch, capsys, change, message):
+    monkeypatch.chdir(files)
+    assert main(["sharpness", *given(files), *change]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1", "expected a function model"),
+        ("def model(path, network): return 3", "to return a dict, got int"),
+        ("def model(path, network): return {'batches': [1]}", "a dict with value_and_grad"),
+        ("def model(path, network): return {'value_and_grad': print, 'batches': []}", "at least one batch"),
+        ("def model(path, network): return {'value_and_grad': print, 'batches': 3}", "batches to be a list"),
+        (
+            "def model(path, network): return {'value_and_grad': print, 'batches': [1], 'frozen': ['a']}",
+            "frozen: 'a' fits",
+        ),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("def model(path, network): raise ValueError('boom')", "ValueError: boom"),
+        (
+            "def model(path, network):\n    def f(b, x): raise KeyError('x')\n"
+            "    return {'value_and_grad': f, 'batches': [1]}",
+            "KeyError: 'x'",
+        ),
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\n"
+            "def model(path, network): return A(3)",
+            "to return a dict, got A",
+        ),
+    ],
+)
+def test_a_loss_file_that_does_not_do_is_told_why(files, capsys, text, message):
+    (files / "loss.py").write_text(text)
+    assert main(["sharpness", *given(files)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_loss_file_may_import_its_neighbours_when_it_runs(files, capsys):
+    (files / "beside_the_loss.py").write_text("factor = 2.0")
+    text = LOSS.replace("EXTRA", "from beside_the_loss import factor; value += factor")
+    (files / "loss.py").write_text("import sys\nsys.path.insert(0, 'its own')\n" + text)
+    assert main(["verify", *given(files), "--quiet"]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_a_loss_without_batches_and_what_a_result_advises(files, capsys):
+    alone = LOSS.replace("EXTRA", "pass").replace("blocks, batch)", "blocks)").replace('"batches": [1.0, 0.5], ', "")
+    (files / "alone.py").write_text(alone.replace("batch * ", ""))
+    out = files / "out.json"
+    arguments = ["--metric", "mix", "--rho", "0.1", "100", "--n-iter", "4", "--json", str(out)]
+    assert main(["sharpness", *given(files, "alone.py"), *arguments]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    near, far = json.loads(out.read_text())["sharpness"]
+    assert (near["batches"], far["bend"] > 0.5) == (1, True)
+    assert "Try a smaller rho" in far["advice"]
+    assert "no approximation" in shown
+    assert main(["verify", *given(files, "alone.py")]) == 0
+
+
+LLAMA = """
+import torch
+import transformers
+
+from refgeo.networks.adapters import torch_value_and_grad
+
+
+def model(path, network):
+    module = transformers.AutoModelForCausalLM.from_pretrained(path.parent, attn_implementation="eager").eval().double()
+    frozen = ["*embed_tokens*", "lm_head*"]
+    ids = torch.arange(12).reshape(2, 6)
+    evaluate = torch_value_and_grad(
+        module, network, lambda call: call(input_ids=ids, labels=ids).loss, frozen=frozen, dtype="float64"
+    )
+    return {"value_and_grad": evaluate, "frozen": frozen}
+"""
+
+
+def test_a_small_llama_in_the_layout_that_the_site_recommends(tmp_path, capsys):
+    """Rotary positions leave a part of GL(h): the command line divides by what `Network.metric` divides by."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=13, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=24, max_position_embeddings=16,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    (tmp_path / "loss.py").write_text(LLAMA)
+    out = tmp_path / "out.json"
+    options = ["--checkpoint", str(tmp_path / "model"), "--layout", "llama_rotary", "--loss", str(tmp_path / "loss.py")]
+    assert main(["verify", *options]) == 0
+    assert "holds" in capsys.readouterr().out
+    assert main(["sharpness", *options, "--metric", "inv,mix", "--rho", "0.01", "--json", str(out), "--quiet"]) == 0
+    loaded = checkpoint.load(tmp_path / "model", "llama_rotary", tmp_path / "loss.py")
+    for row in json.loads(out.read_text())["sharpness"]:
+        metric = loaded.network.metric(row["name"], frozen=loaded.frozen)
+        assert any(isinstance(one, rg.RotaryMetric) for one in metric.metrics.values())
+        found = rg.worst_case_sharpness(loaded.value_and_grad, loaded.network.blocks, metric, 0.01, batches=[None])
+        assert row["value"] == pytest.approx(found.value, rel=1e-9)
+
+
+def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed_when_it_ends(
+    files, monkeypatch, capsys
+):
+    from refgeo import cli
+
+    monkeypatch.setattr(cli, "LINE_EVERY", 0.0)
+    arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3"]
+    measure, seen = checkpoint.measure, []
+
+    def watched(*given_arguments, **settings):
+        for one in measure(*given_arguments, **settings):
+            seen.append(capsys.readouterr())
+            yield one
+
+    monkeypatch.setattr(checkpoint, "measure", watched)
+    assert main(["sharpness", *arguments]) == 0
+    assert [len(shown.out.splitlines()) for shown in seen] == [1, 2], "the header, then the rows of the first search"
+    assert seen[1].out.startswith("inv ")
+    assert "searching inv: 3 of 16, 0 s" in seen[0].err
+    assert main(["sharpness", *arguments, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interruption_gives_what_has_been_found(files, monkeypatch, capsys):
+    """The first Ctrl-C ends the search that runs, and its best value so far is printed and written."""
+    import signal
+
+    calls, out, before = [], files / "out.json", signal.getsignal(signal.SIGINT)
+    evaluate = checkpoint.Checkpoint.__init__
+
+    def counted(self, path, network, value_and_grad, *others):
+        def interrupted(blocks, batch):
+            calls.append(1)
+            if len(calls) == 30:
+                signal.raise_signal(signal.SIGINT)
+            return value_and_grad(blocks, batch)
+
+        evaluate(self, path, network, interrupted, *others)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "__init__", counted)
+    assert main(["sharpness", *given(files), "--n-iter", "40", "--rho", "0.1", "--json", str(out), "--quiet"]) == 130
+    shown = capsys.readouterr()
+    assert "interrupted" in shown.err
+    (row,) = json.loads(out.read_text())["sharpness"]
+    assert row["name"] == "inv"
+    assert row["value"] > 0.0
+    assert f"{row['value']:.6g}" in shown.out
+    assert signal.getsignal(signal.SIGINT) is before

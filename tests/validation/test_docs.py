@@ -1,0 +1,174 @@
+"""The README and the pages of the documentation: every block of code there does what it shows."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from refgeo import cli
+from refgeo.conformance.drawing import KINDS
+from refgeo.conformance.recipes import POINTS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "validation" / "docs"
+PAGES = [ROOT / "README.md", ROOT / "validation" / "README.md", *sorted(DOCS.glob("*.md"))]
+ELSEWHERE = (
+    "python3 -m venv",
+    "pip install",
+    "source",
+    "octave",
+    "pytest",
+    "ruff",
+    "python -m mkdocs",
+    ".ci/run",
+    "python -m validation",
+)
+"""Commands of other programs: installation, and what `.ci/run` runs."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, title and text."""
+
+    page: Path
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.text.strip().splitlines()[0][:40]}"
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+    return [Block(page, *parts) for parts in found]
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+EXAMPLES = [page for page in PAGES if any(">>>" in block.text for block in blocks(page))]
+PROGRAMS = [b for b in BLOCKS if b.language == "python" and ">>>" not in b.text and not b.title]
+
+
+def commands(block: Block) -> list[tuple[Block, str, str]]:
+    """Those of a console with what it prints; without prompts every line is one."""
+    if not block.text.startswith("$ "):
+        return [(block, line, "") for line in block.text.splitlines()]
+    pieces = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M)
+    return [(block, command, shown) for command, shown in pieces]
+
+
+COMMANDS = [one for block in BLOCKS if block.language == "console" for one in commands(block)]
+
+
+def test_every_language_is_known():
+    assert {block.language for block in BLOCKS} <= {"python", "console", "yaml"}
+    assert len(EXAMPLES) >= 5
+    assert len(PROGRAMS) >= 4
+    assert len(COMMANDS) > 20
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+def test_examples_give_what_they_show(page):
+    failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert tried > 0
+    assert failed == 0
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_programs_run(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tree = ast.parse(block.text)
+    for node in ast.walk(tree):
+        for name in [a.name for a in node.names] if isinstance(node, ast.Import) else []:
+            if name in ("torch", "transformers", "jax"):
+                pytest.importorskip(name)
+    exec(compile(tree, str(block.page), "exec"), {"__name__": "page"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With all files that have a title."""
+    path = tmp_path_factory.mktemp("page")
+    written: dict[str, str] = {}
+    for block in BLOCKS:
+        if block.title:
+            assert written.setdefault(block.title, block.text) == block.text, "one name, one text"
+            (path / block.title).write_text(block.text, encoding="utf-8")
+    assert set(written) == {"my_backend.py", "test_geometry.py", "row_scaling.py"}
+    return path
+
+
+SHOWN = list(dict.fromkeys(command for _, command, shown in COMMANDS if shown.strip()))
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=lambda text: text[:60])
+def test_commands_print_what_is_shown(command, folder):
+    """Wherever it is shown."""
+    shown = "".join(text for _, one, text in COMMANDS if one == command)
+    words = shlex.split(command.removeprefix("python -m "))
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *(["-p", "no:cacheprovider"] if words[0] == "pytest" else [])],
+        cwd=folder, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    printed = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    for line in (" ".join(line.split()) for line in shown.splitlines()):
+        cells = line.split()
+        if line.endswith("...") or not line.strip("─"):  # shortened, or a rule of the table
+            continue
+        if line.startswith("riemannian_gradient "):  # ratios are rounding, which is another machine's affair
+            first = next(k for k, cell in enumerate(cells) if cell in ("inv", "mix")) + 2
+            assert any(one.split()[:first] == cells[:first] for one in printed), line
+        elif words[0] == "pytest":
+            assert line in done.stdout
+        else:
+            assert line in printed, line
+
+
+@pytest.mark.parametrize("command", sorted({command for _, command, _ in COMMANDS}), ids=lambda text: text[:60])
+def test_commands_are_such(command, capsys):
+    """The options are those of the program; what others do is run elsewhere."""
+    words = shlex.split(command, comments=True)
+    if words[:2] == ["python", "-m"] and words[2] == "validation":
+        assert words[3] in importlib.import_module("validation.__main__").EXPERIMENTS
+    elif not command.startswith(ELSEWHERE):
+        assert words[0] == "refgeo" or command.startswith("python -m pytest"), command
+        if words[0] == "refgeo":
+            cli._parser().parse_args(words[1:])
+    elif words[:2] == ["python", "-m"]:
+        pytest.importorskip(words[2])  # what an extra installs
+
+
+def test_tests_that_are_named_are_there():
+    """The mathematics names a test of each formula."""
+    page = (DOCS / "mathematics.md").read_text(encoding="utf-8")
+    tests = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 15
+    assert {name for name in named if not any(f"def {name}(" in text for text in tests.values())} == set()
+    assert {name for name in re.findall(r"`tests/([\w/]+\.py)`", page) if not (ROOT / "tests" / name).exists()} == set()
+
+
+def test_files_that_are_linked_are_there():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path = target.split("#")[0]
+            if path.startswith("https://github.com/refgeo/refgeo/"):
+                path = re.sub(r"^.*/(?:blob|tree)/main/", "", path)
+                assert (ROOT / path).exists() or "/refgeo/refgeo/" not in path, target
+            elif path and not path.startswith("http") and not (page.parent == DOCS and path.startswith("figures/")):
+                generated = page.parent == DOCS and path in ("study.md", "judged.md", "vectors.md", "changelog.md")
+                assert (page.parent / path).exists() or generated, f"{page.name}: {target}"
+
+
+def test_every_word_in_the_name_of_a_test_point_is_explained():
+    page = (ROOT / "validation" / "docs" / "check.md").read_text(encoding="utf-8")
+    assert [word for word in (*POINTS[1:], *list(KINDS)[1:]) if f"`{word}`" not in page] == []

@@ -1,0 +1,144 @@
+"""What the page of findings says, from the published rows: a concluding sentence is tested like a formula."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from validation.study import runner, statistics
+
+VALIDATION = Path(__file__).parents[2] / "validation"
+PAGE = " ".join((VALIDATION / "README.md").read_text(encoding="utf-8").split())
+
+
+def rows_of(population):
+    return runner.load_table(VALIDATION / "results" / f"table1-{population}.csv")
+
+
+def column(rows, name):
+    return np.array([float(row[name]) for row in rows])
+
+
+def tau(rows, name, outcome="gap", given=None):
+    rows = [row for row in rows if np.isfinite(row[name])]
+    x, y = column(rows, name), column(rows, outcome)
+    return statistics.tau_a(x, y) if given is None else statistics.partial_tau(x, y, column(rows, given))
+
+
+def within(rows, name, group):
+    """τ over the pairs of models that have the same value of `group`."""
+    x, y, z = column(rows, name), column(rows, "gap"), column(rows, group)
+    i, j = np.triu_indices(len(x), 1)
+    same = z[i] == z[j]
+    return float(np.mean((np.sign(x[i] - x[j]) * np.sign(y[i] - y[j]))[same]))
+
+
+def said(pattern):
+    """The numbers of a sentence of the page."""
+    found = re.search(pattern, PAGE)
+    assert found, pattern
+    return [float(text.replace("−", "-")) for text in found.groups()]
+
+
+NUMBER = "([+−]?[0-9]\\.[0-9]+)"
+
+
+def test_the_page_says_what_the_digits_carry():
+    rows = rows_of("digits")
+    trained = [row for row in rows if row["trained"]]
+    low = "adaptive @ 0.03"
+    numbers = [tau(rows, low, "train loss"), tau(rows, low, "gap", "train loss"), tau(trained, low)]
+    pattern = f"adaptive follows the training loss \\(τ = {NUMBER}\\); given the training loss, its partial τ with the gap is {NUMBER}, and among the {len(trained)} models that trained τ is {NUMBER}"  # noqa: E501
+    assert numbers == pytest.approx(said(pattern), abs=0.006)
+    rise = tau(trained, "adaptive @ 0.3") - tau(trained, low)
+    assert [rise] == pytest.approx(said(f"adaptive is {NUMBER} \\[.*?\\] higher at ρ = 0.3"), abs=0.006)
+    medians = [np.median(column(rows, name)) for name in ("adaptive @ 0.1", "inv @ 0.1")]
+    assert medians == pytest.approx(
+        said("loss rises by ([0-9.]+) in the ball of adaptive and by ([0-9.]+) in"), abs=0.006
+    )
+    differences = [tau(rows, f"inv @ {a}") - tau(rows, f"adaptive @ {b}") for a, b in ((0.03, 0.1), (0.1, 0.3))]
+    assert differences == pytest.approx(
+        said(f"the difference is {NUMBER} \\[.*?\\] \\(inv at 0.03, adaptive at 0.1; .*?\\) and {NUMBER}"), abs=0.006
+    )
+    # within equal numbers of images
+    numbers = [within(rows, name, "train_size") for name in ("inv @ 0.1", "inv, average @ 0.1", "mix, average @ 0.1")]
+    pattern = f"equally many images inv at 0.1 has {NUMBER} .*? keep {NUMBER} \\[.*?\\] and {NUMBER}"
+    assert numbers == pytest.approx(said(pattern), abs=0.006)
+    assert kendalltau(column(rows, "train_size"), column(rows, "gap")).statistic == pytest.approx(-0.56, abs=0.005)
+    there = [row for row in rows if np.isfinite(row["mix, Euclidean norm @ 0.1"])]
+    assert len(rows) - len(there) == 4
+    moved = tau(there, "mix, Euclidean norm @ 0.1") - tau(there, "mix @ 0.1")
+    assert [moved] == pytest.approx(said(f"on the other {len(there)} it moves mix by {NUMBER}"), abs=0.006)
+
+
+def test_the_page_says_what_the_sentences_carry():
+    rows = rows_of("sentences")
+    error = kendalltau(column(rows, "train error"), column(rows, "gap")).statistic
+    measures = [name for name in rows[0] if re.search("@|λ|trace|flatness", name)]
+    assert abs(error) > max(abs(kendalltau(column(rows, name), column(rows, "gap")).statistic) for name in measures)
+    assert [error] == pytest.approx(said(f"Its τ_b with the gap is {NUMBER}, larger than"), abs=0.006)
+    numbers = [tau(rows, f"{name} @ 0.1", "test error") for name in ("adaptive", "inv")]
+    pattern = f"With the test error adaptive has {NUMBER} \\[.*?\\] and inv {NUMBER}"
+    assert numbers == pytest.approx(said(pattern), abs=0.006)
+    names = ("inv, average", "adaptive", "mix")
+    numbers = [tau(rows, f"{name} @ 0.1", "gap", "train loss") for name in names]
+    pattern = f"falls from .*? to {NUMBER} .*? adaptive keeps {NUMBER} \\[.*?\\] and mix {NUMBER}"
+    assert numbers == pytest.approx(said(pattern), abs=0.006)
+    test = column(rows, "test error")
+    sampling = np.sqrt(np.mean(test * (1.0 - test)) / 300)
+    assert 0.45 < sampling / np.std(test) < 0.55
+    assert [test.mean()] == pytest.approx(said("test error is ([0-9.]+) in the mean"), abs=0.006)
+    told = json.loads((VALIDATION / "results" / "table1.json").read_text(encoding="utf-8"))["populations"]["sentences"]
+    assert told["errors and losses"]["train error"] == pytest.approx(error, abs=1e-3)
+
+
+def test_the_sign_turns_with_the_number_of_points():
+    summary = json.loads((VALIDATION / "results" / "regime.json").read_text(encoding="utf-8"))["summary"]
+    assert summary["zeros 0.9, n 20"]["tau"]["sharpness"][1] > 0.0
+    assert summary["zeros 0.9, n 100"]["tau"]["sharpness"][2] < 0.0
+    for name, row in summary.items():
+        zeros, n = (float(part.split()[1]) for part in name.split(", "))
+        if n <= 200 * (1.0 - zeros) + 1e-9:
+            assert row["tau"]["sharpness"][0] > 0.0, name
+        if n >= 1.6 * 200 * (1.0 - zeros):
+            assert row["tau"]["sharpness"][0] < 0.0, name
+        strong = abs(row["tau"]["‖β‖₂"][0])
+        assert strong >= abs(row["tau"]["sharpness"][0]) - 1e-9, name
+        assert abs(row["sharpness given the norm"][0]) < abs(row["the norm given sharpness"][0]), name
+        assert np.sign(row["tau"]["−ℓ1/ℓ2"][0]) == np.sign(row["tau"]["sharpness"][0]), name
+    left = sorted(abs(row["sharpness given the norm"][0]) for row in summary.values())
+    assert left[-2] <= said("partial τ within ([0-9.]+)")[0] < left[-1]
+    assert summary["zeros 0.9, n 100"]["tau"]["‖β‖₄/‖β‖₂"][0] > 0.0
+
+
+def test_no_student_of_attention_is_near_its_teacher():
+    summary = json.loads((VALIDATION / "results" / "teacher_baseline.json").read_text(encoding="utf-8"))["summary"]
+    assert min(min(row["best"]) for row in summary.values()) > 0.2
+    every = [x for row in summary.values() for x in row["median"]]
+    rank_one = summary["rank 1"]["median"]
+    numbers = [min(every), max(every), min(min(row["best"]) for row in summary.values()), min(rank_one), max(rank_one)]
+    pattern = (
+        "has ([0-9.]+) to ([0-9.]+) times .*? the best one has ([0-9.]+) times.*? has ([0-9.]+) to ([0-9.]+) times"
+    )
+    assert numbers == pytest.approx(said(pattern), abs=0.006)
+
+
+def test_the_page_says_what_the_searches_found():
+    summary = json.loads((VALIDATION / "results" / "fault.json").read_text(encoding="utf-8"))["summary"]
+    for rho, row in summary["diagonal"].items():
+        shares = [f"{row['tau']['certified'][0]:.2f}".replace("-", "−")]
+        for name in ("ours", "published"):
+            shares.append(", ".join(f"{x:.2f}" for x in row["share"][name]))
+            moves = row["moves"][name][0]
+            shares.append(f"{moves:.3f}" if 0.002 < moves < 0.01 else f"{moves:.2f}")
+        assert f"| {' | '.join([rho.replace('0.0001', '1e-4'), *shares])} |" in PAGE
+    for rho, row in summary["digits"].items():
+        shares = [", ".join(f"{x:.2f}" for x in row[name]) for name in ("ours", "published", "published, 100")]
+        assert f"| {' | '.join([rho, *shares])} |" in PAGE
+    smallest = summary["diagonal"]["0.0001"]
+    numbers = [100 * smallest["above the bound"]["published"], 100 * smallest["outside"]]
+    assert numbers == pytest.approx(said("1e-4 ([0-9]+)% of the published values .*? by up to ([0-9]+)%"), abs=0.5)
+    assert summary["digits"]["0.3"]["ours"][0] == pytest.approx(0.56, abs=0.005)

