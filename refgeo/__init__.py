@@ -46,9 +46,9 @@ __all__ = [
 _MODULES = {
     "adapters": "networks.adapters", "checkpoint": "networks.checkpoint", "metrics": "geometry",
     "metrics.array_space": "geometry.arrays", "metrics.pair": "geometry.pair_metrics",
-    "metrics.tangent_space": "geometry.tangent_space", "operations": "conformance.operations", "pymanopt": "bridges.pymanopt",
-    "spectrum": "landscape.spectrum", "strategies": "bridges.strategies", "symmetry": "landscape.symmetry", "testing": "bridges.testing",
-    "toy": "diagonal.toy",
+    "metrics.tangent_space": "geometry.tangent_space", "operations": "conformance.operations",
+    "pymanopt": "bridges.pymanopt", "spectrum": "landscape.spectrum", "strategies": "bridges.strategies",
+    "symmetry": "landscape.symmetry", "testing": "bridges.testing", "toy": "diagonal.toy",
 }  # fmt: skip
 """Modules that are imported without their folder, too."""
 
