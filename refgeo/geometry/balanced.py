@@ -22,9 +22,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from refgeo.support.arguments import Array
 from refgeo.support.errors import RankDeficientError
+from refgeo.support.threads import blockwise
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     triangular = (R_G, R_H)
     if relaxation > 0.0:
         R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
-    U, sigma, V_transposed = np.linalg.svd(R_G @ R_H.mT)
+    U, sigma, V_transposed = blockwise(np.linalg.svd, R_G @ R_H.mT)
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
     if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
         # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
@@ -209,7 +211,8 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
         least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)
         sigma = np.maximum(sigma, (least_G * least_H)[..., None])
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
-    white_G = np.ldexp(np.linalg.solve(R_G, U), -exponent_G[..., None, None])
+    white_G, white_H = blockwise(_solved, R_G, U, R_H, V_transposed.mT)
+    white_G = np.ldexp(white_G, -exponent_G[..., None, None])
     signs = _signs(G, white_G)
     U, V = U * signs, V_transposed.mT * signs
     return BalancedGauge(
@@ -217,7 +220,7 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
         root_G=np.ldexp(R_G.mT @ U, exponent_G[..., None, None]),
         root_H=np.ldexp(R_H.mT @ V, exponent_H[..., None, None]),
         white_G=white_G * signs,
-        white_H=np.ldexp(np.linalg.solve(R_H, V), -exponent_H[..., None, None]),
+        white_H=np.ldexp(white_H * signs, -exponent_H[..., None, None]),
         triangular=triangular,
         factors=(G, H),
         accurate=(accurate_G, accurate_H),
@@ -237,9 +240,13 @@ def _triangular(factor: Array) -> tuple[Array, Array, bool]:
     whether κ(G) is small in every block.
     """
     large = factor.shape[-2] * factor.shape[-1] >= _LARGE
-    R, small = _cholesky_or_householder(factor) if large else (_householder(factor), False)
+    R, small = blockwise(_cholesky_or_householder, factor) if large else (_householder(factor), np.zeros(1, bool))
     exponent = np.frexp(np.abs(R).max(axis=(-2, -1), initial=0.0))[1]
-    return np.ldexp(R, -exponent[..., None, None]), exponent, small
+    return np.ldexp(R, -exponent[..., None, None]), exponent, bool(small.all())
+
+
+def _solved(R_G: Array, U: Array, R_H: Array, V: Array) -> tuple[Array, Array]:
+    return np.linalg.solve(R_G, U), np.linalg.solve(R_H, V)
 
 
 def _householder(factor: Array) -> Array:
@@ -254,8 +261,8 @@ def _upper(h: int) -> Array:
     return np.triu(np.ones((h, h)))
 
 
-def _cholesky_or_householder(factor: Array) -> tuple[Array, bool]:
-    """R by one fast product where κ(G) ≤ 2√h, so that its square is no loss, block by block."""
+def _cholesky_or_householder(factor: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """R by one fast product where κ(G) ≤ 2√h, so that its square is no loss, block by block; and whether it was."""
     h = factor.shape[-1]
     with np.errstate(over="ignore", invalid="ignore"):
         gram = factor.mT @ factor
@@ -263,12 +270,12 @@ def _cholesky_or_householder(factor: Array) -> tuple[Array, bool]:
             R = np.linalg.cholesky(gram, upper=True)
             spread = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R), axis=(-2, -1))
         except np.linalg.LinAlgError:
-            return _householder(factor), False
+            return _householder(factor), np.zeros(factor.shape[:-2], bool)
     size = np.trace(gram, axis1=-2, axis2=-1)
     small = (spread <= 2.0 * h) & (size > 1e-200) & (size < 1e200)
     if not small.all():
         R[~small] = _householder(factor[~small])
-    return R, bool(small.all())
+    return R, np.asarray(small)
 
 
 def _orthonormalised(Q: Array) -> Array:

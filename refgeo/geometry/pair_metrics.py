@@ -52,11 +52,10 @@ from refgeo.geometry.geodesics import InvariantCurve, exact_geodesic
 from refgeo.geometry.pair import Pair, as_pair, each
 from refgeo.geometry.tangent_space import Metric, TangentSpace
 from refgeo.support.arguments import ENDS, Array, Order, number, order_of
+from refgeo.support.threads import groups, spread
 
 Matrices = tuple[Array, Array]
 """For G and for H, h×h."""
-_LARGE, _CACHED = 1 << 21, 1 << 17
-"""More numbers leave all caches; so few, and what is made of them, stay in that of a core."""
 
 
 def symmetric_sum(matrix: Array) -> Array:
@@ -315,9 +314,9 @@ class PairTangentSpace(TangentSpace[Pair]):
     @cached_property
     def _groups(self) -> list[tuple[slice, PairTangentSpace]]:
         """Of a large batch, with their tangent spaces."""
-        size, blocks = self.n_coordinates, math.prod(self.block_shape)
-        count = max(1, _CACHED // size) if blocks * size > _LARGE else blocks
-        parts = [slice(start, start + count) for start in range(0, blocks, count)] if count < blocks else []
+        parts = groups(math.prod(self.block_shape), self.n_coordinates)
+        if len(parts) < 2:
+            return []
         point = each(_as_one_batch, self.point)
         return [
             (part, PairTangentSpace(self.metric, each(lambda F: F[part], point), self.gauge.blocks(part)))  # noqa: B023
@@ -330,10 +329,14 @@ class PairTangentSpace(TangentSpace[Pair]):
             return function(self, *vectors)
         flat = [each(_as_one_batch, v) for v in vectors]
         whole = [np.empty(F.shape) for F in self.point]
-        for part, space in self._groups:
-            found = function(space, *(each(lambda F: F[part], v) for v in flat))  # noqa: B023
+
+        def of_group(group: tuple[slice, PairTangentSpace]) -> None:
+            part, space = group
+            found = function(space, *(each(lambda F: F[part], v) for v in flat))
             for target, F in zip(whole, found, strict=True):
                 _as_one_batch(target)[part] = F
+
+        spread(of_group, self._groups)
         return Pair.unchecked(*whole)
 
     # What h×h matrices do to them
@@ -546,7 +549,9 @@ class PairTangentSpace(TangentSpace[Pair]):
         >>> round(G.item(), 12), round(H.item(), 12)
         (1.0, 1.5)
         """
-        v = self._vector("v", v)
+        return self._by_groups(PairTangentSpace._projected, self._vector("v", v))
+
+    def _projected(self, v: Pair) -> Pair:
         return v - self._vertical_part(v, self._C, self._C_inverse)
 
     def vertical_projection(self, v: Pair) -> Pair:

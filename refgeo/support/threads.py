@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
+_LARGE, _CACHED = 1 << 21, 1 << 18
+"""More operations are worth several threads; so many numbers, and what is made of them, stay in a core's cache."""
 
+Item = TypeVar("Item")
 _in_control = threading.RLock()
 
 
@@ -24,8 +31,8 @@ def _controller() -> Any:
 
 
 @contextmanager
-def one_thread(size: float = math.inf) -> Iterator[None]:
-    """Limit BLAS to one thread, for work on `size` numbers.
+def one_thread(size: float = math.inf) -> Iterator[int]:
+    """Limit BLAS to one thread, for work on `size` numbers; gives the number of threads that it had.
 
     The limit is one of the whole process. While one Python thread is inside, what others ask for has no effect.
 
@@ -37,17 +44,82 @@ def one_thread(size: float = math.inf) -> Iterator[None]:
     {1}
     """
     if size < LEAST or not _in_control.acquire(blocking=False):
-        yield
+        yield 1
         return
     try:
         controller = _controller()
-        before = [pool["num_threads"] for pool in controller.info()]
+        before = [pool.num_threads for pool in controller.lib_controllers]
         try:
             with controller.limit(limits=1, user_api="blas"):
-                yield
+                yield max(before, default=1)
         finally:  # an interruption can come between the limit and the block that would have lifted it
             for pool, number in zip(controller.lib_controllers, before, strict=True):
                 if pool.num_threads != number:
                     pool.set_num_threads(number)
     finally:
         _in_control.release()
+
+
+def spread(function: Callable[[Item], object], items: Sequence[Item]) -> None:
+    """Call the function with each item, in as many threads as BLAS would use, of which each has one of BLAS.
+
+    Products of a few blocks at a time stay in the cache of a core, and factorisations, of which BLAS does one at a
+    time, take place side by side.
+
+    Examples
+    --------
+    >>> squares = {}
+    >>> spread(lambda x: squares.update({x: x * x}), [1, 2, 3])
+    >>> sorted(squares.values())
+    [1, 4, 9]
+    """
+    with one_thread() as threads:
+        if threads == 1 or len(items) < 2:
+            for item in items:
+                function(item)
+            return
+        with ThreadPoolExecutor(threads) as pool:  # each with the caller's context, such as NumPy's errstate
+            list(pool.map(lambda context, item: context.run(function, item), [copy_context() for _ in items], items))
+
+
+def groups(blocks: int, entries: int, columns: int = 1) -> list[slice]:
+    """A large batch, a few blocks at a time; where that is less than 2 million operations, it is one group.
+
+    Parameters
+    ----------
+    blocks, entries : int
+        How many, of so many numbers each.
+    columns : int
+        Operations on each number.
+
+    Examples
+    --------
+    >>> groups(48, 100_000)[:2], groups(12, 100_000)
+    ([slice(0, 2, None), slice(2, 4, None)], [slice(0, 12, None)])
+    """
+    large = blocks * entries * columns > _LARGE
+    count = max(1, min(_CACHED // entries, -(-blocks // 8))) if large else blocks
+    return [slice(start, start + count) for start in range(0, blocks, max(count, 1))]
+
+
+def blockwise(function: Callable[..., tuple[Any, ...]], *stacks: Any) -> tuple[Any, ...]:
+    """``function(*stacks)`` of stacks of matrices, whose results are stacks, too; of large ones a few at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> blockwise(lambda a, b: (a + b, a @ b), np.eye(2), np.ones((2, 2)))[1]
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    if sum(stack.size for stack in stacks) * stacks[0].shape[-1] <= _LARGE:
+        return function(*stacks)
+    shape = stacks[0].shape[:-2]
+    flat = [stack.reshape(-1, *stack.shape[-2:]) for stack in stacks]
+    parts = groups(len(flat[0]), sum(math.prod(stack.shape[1:]) for stack in flat), flat[0].shape[-1])
+    if len(parts) < 2:
+        return function(*stacks)
+    found: dict[int, tuple[Any, ...]] = {}
+    spread(lambda part: found.update({part.start: function(*(stack[part] for stack in flat))}), parts)
+    whole = (np.concatenate(pieces) for pieces in zip(*(found[part.start] for part in parts), strict=True))
+    return tuple(piece.reshape(*shape, *piece.shape[1:]) for piece in whole)
