@@ -6,7 +6,7 @@ import itertools
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from refgeo.support.arguments import Array, integer, listed, number, one_of
 from refgeo.support.errors import about
 
 PROFILES = ("quick", "full", "fuzz")
-EXAMPLES = 300
-"""How many points the profile fuzz tries by default."""
 _MOST_NUMBERS = 2_000_000
 """Of a network's point."""
 _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
@@ -35,74 +33,58 @@ GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 @dataclass(frozen=True)
 class Points:
-    """Where the test points of a run come from; can be written as a command line and as Python.
+    """Where the test points of a run come from: options of `refgeo.check`, with their defaults.
 
     Attributes
     ----------
-    kind : "generated", "checkpoint", "given" or "files"
-    profile, dtype : str
-    seed : int
-    relaxation : float
-    options : dict
-        What else the command line has to say: the checkpoint, its layout and heads; the examples of a search.
-    source : object
-        The checkpoint or its state dict, the named arrays of given points, the cases of files.
+    profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads
+        As for `refgeo.check`.
+    files : tuple of str and list of Case, optional
+        A folder of vectors, and its cases.
+
+    Examples
+    --------
+    >>> str(Points())
+    'generated points'
     """
 
-    kind: str = "generated"
     profile: str = "quick"
     dtype: str = "float64"
     seed: int = 0
     relaxation: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
-    source: Any = None
+    examples: int = 300
+    points: GivenPoints | None = None
+    checkpoint: str | Path | Mapping[str, Any] | None = None
+    layout: str | None = None
+    heads: int | None = None
+    files: tuple[str, list[Case]] | None = None
 
-    @classmethod
-    def chosen(
-        cls,
-        profile: str,
-        dtype: str,
-        seed: int,
-        relaxation: float,
-        points: GivenPoints | None = None,
-        checkpoint: str | Path | Mapping[str, Any] | None = None,
-        layout: str | None = None,
-        heads: int | None = None,
-        examples: int = EXAMPLES,
-    ) -> Points:
-        """Those that arguments of `refgeo.check` choose: the user's, a network's, a search's, or generated ones.
-
-        Examples
-        --------
-        >>> str(Points.chosen("quick", "float64", 0, 0.0))
-        'generated points'
-        """
-        common = (
-            one_of("profile", profile, PROFILES),
-            one_of("dtype", dtype, PRECISIONS),
-            integer("seed", seed, least=0),
-            number("relaxation", relaxation, "ε of App. H.2", least=0.0),
-        )
-        if sum((points is not None, checkpoint is not None, profile == "fuzz")) > 1:
+    def __post_init__(self) -> None:
+        one_of("profile", self.profile, PROFILES)
+        one_of("dtype", self.dtype, PRECISIONS)
+        integer("seed", self.seed, least=0)
+        integer("examples", self.examples)
+        number("relaxation", self.relaxation, "ε of App. H.2", least=0.0)
+        if sum((self.points is not None, self.checkpoint is not None, self.profile == "fuzz")) > 1:
             raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
-        if checkpoint is not None:
-            file = str(checkpoint) if isinstance(checkpoint, (str, Path)) else None
-            return cls("checkpoint", *common, {"checkpoint": file, "layout": layout, "heads": heads}, checkpoint)
-        if layout is not None or heads is not None:
+        if self.checkpoint is None and (self.layout is not None or self.heads is not None):
             raise ValueError("layout, heads: go with a checkpoint, got none")
-        if points is not None:
-            _refuse_strange(points)
-            return cls("given", *common, source=points)
-        return cls("generated", *common, {"examples": integer("examples", examples)} if profile == "fuzz" else {})
+        if self.points is not None:
+            _refuse_strange(self.points)
+
+    @property
+    def generated(self) -> bool:
+        """Whether they are made from names."""
+        return self.points is None and self.checkpoint is None and self.files is None
 
     def cases(self, metric: str) -> Sequence[Lazy]:
         """The names of the points, each with the function that makes it; a search makes its own."""
         options = metric, self.dtype, self.seed, self.relaxation
-        if self.kind == "generated":
+        if self.generated:
             return () if self.profile == "fuzz" else generated(self.profile, *options)
-        if self.kind == "files":
-            return [(case.name, partial(_itself, case)) for case in self.source if case.metric == metric]
-        arrays = self._network if self.kind == "checkpoint" else self.source
+        if self.files is not None:
+            return [(case.name, partial(_itself, case)) for case in self.files[1] if case.metric == metric]
+        arrays = self._network if self.points is None else self.points
         return [(name, partial(given_case, name, one, *options)) for name, one in arrays.items()]
 
     def selected(self, metric: str, names: Iterable[str] | None) -> list[Lazy]:
@@ -116,7 +98,7 @@ class Points:
         for name in listed(names):
             start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a case's name
             exact = [one for one in found if one[0] == start]
-            recipe = Recipe.parse(start) if self.kind == "generated" and not exact else None
+            recipe = Recipe.parse(start) if self.generated and not exact else None
             if recipe is not None:
                 exact = [lazy(recipe, metric, self.dtype, self.seed, self.relaxation)]
             several = exact or [one for one in found if one[0].startswith((start + "/", start + ".", start + " "))]
@@ -129,23 +111,22 @@ class Points:
     def _network(self) -> dict[str, dict[str, Array]]:
         from refgeo import networks
 
-        layout = self.options.get("layout")
-        if layout is None:
+        assert self.checkpoint is not None
+        if self.layout is None:
             raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
-        blocks = networks.read(self.source, layout, self.options.get("heads")).blocks
+        blocks = networks.read(self.checkpoint, self.layout, self.heads).blocks
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         portions = itertools.chain(_first_rows(pairs), *(_portions(*pair) for pair in pairs.items()))
         return {name: {"G": part.G, "H": part.H} for name, part in portions}
 
     def __str__(self) -> str:
-        text = {
-            "generated": "generated points",
-            "given": "given points",
-            "checkpoint": f"{self.options.get('layout')} checkpoint",
-            "files": f"vectors in {self.options.get('directory')}",
-        }[self.kind]
-        if self.profile == "fuzz":
-            text = f"search with Hypothesis, {self.options['examples']} examples"
+        if self.generated:
+            fuzz = f"search with Hypothesis, {self.examples} examples"
+            text = fuzz if self.profile == "fuzz" else "generated points"
+        elif self.files is not None:
+            text = f"vectors in {self.files[0]}"
+        else:
+            text = "given points" if self.checkpoint is None else f"{self.layout} checkpoint"
         return text + (f", ε = {self.relaxation:g}" if self.relaxation else "")
 
     def command(self) -> list[str] | None:
@@ -156,23 +137,25 @@ class Points:
     def python(self, case: str | None) -> list[str]:
         """The arguments of `refgeo.check` that make one point again, or all."""
         words = [f"{key}={x!r}" for key, x in self._unusual(case is not None).items()]
-        if self.kind == "given":
+        if self.points is not None:
             return [*words, f"points={{{case!r}: points[{case!r}]}}"]
-        words += ["checkpoint=state_dict"] if self.kind == "checkpoint" and not self.can_be_sent else []
+        words += ["checkpoint=state_dict"] if self.checkpoint is not None and not self.can_be_sent else []
         return [*words, f"cases={[case]!r}"] if case is not None else words
 
     def _unusual(self, one_point: bool) -> dict[str, Any]:
         """The options that are not those by default; one point that a search has found has a name."""
-        usual = {"dtype": "float64", "profile": "quick", "relaxation": 0.0}
-        found = {key: getattr(self, key) for key, x in usual.items() if getattr(self, key) != x} | self.options
-        if one_point and self.profile == "fuzz":
-            found = {key: x for key, x in found.items() if key not in ("profile", "examples")}
-        return {key: x for key, x in found.items() if x is not None}
+        names = ["dtype", "relaxation", "layout", "heads"]
+        if self.can_be_sent:
+            names.append("checkpoint")
+        if not one_point or self.profile != "fuzz":
+            names += ["profile", "examples"]
+        found = {key: getattr(self, key) for key in names if getattr(self, key) != getattr(Points, key)}
+        return {key: str(x) if isinstance(x, Path) else x for key, x in found.items()}
 
     @property
     def can_be_sent(self) -> bool:
         """Whether another process can make the same points."""
-        return self.kind == "generated" or self.options.get("checkpoint") is not None
+        return self.generated or isinstance(self.checkpoint, (str, Path))
 
 
 def _itself(case: Case) -> Case:

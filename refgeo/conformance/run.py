@@ -20,7 +20,7 @@ from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, d
 from refgeo.conformance.host import Breaches
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Operation
-from refgeo.conformance.points import EXAMPLES, GivenPoints, Points
+from refgeo.conformance.points import GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
 from refgeo.conformance.report import Report
 from refgeo.conformance.rows import Row, Verdict
@@ -53,11 +53,11 @@ def check(
     *,
     metrics: Iterable[str] = ("inv", "mix"),
     checks: Iterable[str] | None = None,
-    dtype: str = "float64",
-    profile: str = "quick",
-    examples: int = EXAMPLES,
-    seed: int = 0,
-    relaxation: float = 0.0,
+    dtype: str = Points.dtype,
+    profile: str = Points.profile,
+    examples: int = Points.examples,
+    seed: int = Points.seed,
+    relaxation: float = Points.relaxation,
     laws_only: bool = False,
     cases: Iterable[str] | None = None,
     points: GivenPoints | None = None,
@@ -137,9 +137,7 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
-    if not wanted:
-        raise ValueError("metrics: expected at least one, got none")
+    where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads)
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     if not isinstance(laws_only, bool):
@@ -148,20 +146,18 @@ def check(
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     if profile == "fuzz" and cases is not None:
         raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    where = Points.chosen(profile, dtype, seed, relaxation, points, checkpoint, layout, heads, examples)
-    chosen = chosen_checks(checks, laws_only)
-    searches = chosen_searches(checks)
+    chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
     if not chosen and not searches:
         raise ValueError(
             "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
         )
-    jobs = None if jobs is None else integer("jobs", jobs)
-    searching = cases is None and not laws_only and where.kind == "generated" and searches and profile != "fuzz"
+    if cases is not None or laws_only or not where.generated or profile == "fuzz":
+        searches = []
     sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
-    here, *elsewhere = shares(wanted, jobs if chosen and cases is None and sendable else 1)
-    progress = progress or no_progress
-    with ExitStack() as stack:
-        stack.enter_context(one_thread())  # a process of a backend and one of ours are at work already
+    jobs = None if jobs is None else integer("jobs", jobs)
+    plan = _Plan(_metrics(metrics), chosen, searches, where, laws_only, cases)
+    with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
+        here, *elsewhere = shares(plan.metrics, jobs if chosen and cases is None and sendable else 1)
         others = [Elsewhere() for _ in elsewhere]
         for other in others:
             stack.callback(other.terminate)
@@ -169,25 +165,48 @@ def check(
         if loaded is not backend:
             stack.callback(loaded.close)
         if not loaded.has_own_process:
-            here, others = wanted, []
+            here, others = plan.metrics, []
         known = loaded.spec, loaded.name, loaded.timeout, loaded.described
         for other, share in zip(others, elsewhere, strict=False):
             total = sum(len(list(where.cases(metric))) for metric in share)
             other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in chosen], share, where)
-        run = Run(loaded, chosen, here, where, together(progress, others), laws_only)
-        if profile == "fuzz":
+        return plan.carried_out(loaded, here, others, progress or no_progress)
+
+
+def _metrics(names: Iterable[str]) -> list[str]:
+    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(names)))
+    if not wanted:
+        raise ValueError("metrics: expected at least one, got none")
+    return wanted
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be judged."""
+
+    metrics: list[str]
+    checks: list[Check]
+    searches: list[str]
+    points: Points
+    laws_only: bool
+    cases: Iterable[str] | None
+
+    def carried_out(self, backend: Backend, here: list[str], others: list[Elsewhere], progress: Progress) -> Report:
+        """The report: of the metrics here, and of those that other processes judge."""
+        run = Run(backend, self.checks, here, self.points, together(progress, others), self.laws_only)
+        if self.points.profile == "fuzz":
             from refgeo.conformance.fuzz import try_random_cases
 
-            try_random_cases(run, examples)
-        elif chosen:
-            run.over(cases)
+            try_random_cases(run, self.points.examples)
+        elif self.checks:
+            run.over(self.cases)
         try:
             rows, found = run.rows(), [other.result() for other in others]
             missed = not_run([run.backend.reached(), *(reached for _, reached in found)])
             rows += [row for their_rows, _ in found for row in their_rows]
-            rows.sort(key=lambda row: (list(CHECKS).index(row.check), wanted.index(row.metric)))
-            if searching:
-                rows += judge_routine(loaded, searches, wanted, profile, dtype, seed, progress)
+            rows.sort(key=lambda row: (list(CHECKS).index(row.check), self.metrics.index(row.metric)))
+            if self.searches:
+                rows += judge_routine(backend, self.searches, self.metrics, self.points, progress)
             return run.report(rows, not_run=missed)
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"

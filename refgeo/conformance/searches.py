@@ -28,6 +28,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.host import BackendFailure, Breaches, Request
 from refgeo.conformance.operations import ROUTINE
+from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.support.arguments import Array
@@ -104,16 +105,14 @@ def judge_routine(
     backend: Backend,
     names: Collection[str],
     metrics: Collection[str],
-    profile: str,
-    dtype: str,
-    seed: int,
+    points: Points,
     progress: Callable[[int, int, str], None],
 ) -> list[Row]:
     """A row for each of these names and metrics of the backend's ``sharpness``; adaptive sharpness has no metric."""
     if not backend.provides(ROUTINE):
         missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
         return [replace(missing, message=f"{ABSENT} {ROUTINE}")]
-    rows = []
+    rows, dtype, seed = [], points.dtype, points.seed
     settings = _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
         settings = (_ADAPTIVE, *((metric, _order_of(backend, metric, dtype, seed)) for metric in ("inv", "mix")))
@@ -124,7 +123,7 @@ def judge_routine(
     )
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
-        rows.append(_judged(backend, metric, order, list(networks(profile, seed, dtype))))
+        rows.append(_judged(backend, metric, order, list(networks(points.profile, seed, dtype))))
     return rows
 
 

@@ -92,7 +92,7 @@ def write(
     one_of("profile", profile, PROFILES)
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
-    points = Points.chosen(profile, dtype, seed, relaxation, None, checkpoint, layout, heads)
+    points = Points(profile, dtype, seed, relaxation, checkpoint=checkpoint, layout=layout, heads=heads)
     made = (make() for metric in wanted for _, make in points.selected(metric, cases))
     blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
@@ -149,7 +149,7 @@ def grade(
     values = [one_of("checks", name, VALUE_CHECKS) for name in (VALUE_CHECKS if checks is None else listed(checks))]
     chosen = [known[name] for name in wanted]
     options = {key: manifest[key] for key in ("profile", "dtype", "seed", "relaxation")}
-    points = Points("files", **options, options={"directory": str(directory)}, source=chosen)
+    points = Points(**options, files=(str(directory), chosen))
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
     run = Run(backend, [VALUE_CHECKS[name] for name in values], metrics, points, progress or no_progress)

@@ -3,7 +3,7 @@
 from refgeo.networks.block_metric import block_metric
 from refgeo.networks.models import AttentionClassifier, DeepLinear, LowRankAdapter
 from refgeo.networks.neurons import NeuronPairs
-from refgeo.networks.reading import LAYOUTS, LayoutError, Network, read
+from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, read
 
 __all__ = [
     "LAYOUTS",
@@ -14,5 +14,6 @@ __all__ = [
     "Network",
     "NeuronPairs",
     "block_metric",
+    "layout_of",
     "read",
 ]

@@ -119,6 +119,11 @@ class AttentionLayout:
         """The pairs behind rotary positions."""
         return {f"{layer.prefix}query_key" for layer in self.layers(names) if layer.rotary and layer.paired}
 
+    def key_biases(self, names: Mapping[str, object]) -> set[str]:
+        """The pairs whose keys have a bias that softmax does not notice."""
+        layers = [layer for layer in self.layers(names) if not layer.rotary and len(layer.key.names(names)) == 2]
+        return {f"{layer.prefix}query_key" for layer in layers}
+
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
         tensors: dict[str, Array] = {}
@@ -166,6 +171,8 @@ class LowRankLayout:
     def rotary(self, names: Mapping[str, object]) -> set[str]:
         """None."""
         return set()
+
+    key_biases = rotary
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The way back."""

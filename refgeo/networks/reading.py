@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
@@ -19,7 +18,9 @@ from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
+from refgeo.networks.files import configuration, configured, fitting_layout, load, tensor_names
 from refgeo.networks.layouts import LAYOUTS, Heads
+from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
 
 Block = Pair | Array
@@ -75,6 +76,21 @@ class Network:
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
+
+    def summary(self) -> NetworkSummary:
+        """The shapes, condition numbers and spectra of all heads, and how many parameters are redundant.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> adapter = {"lora_A.weight": np.ones((1, 5)), "lora_B.weight": np.ones((4, 1))}
+        >>> rg.networks.read(adapter, "lora").summary().redundant  # of 9
+        1
+        """
+        layout = LAYOUTS[self.layout]
+        pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        return summarised(self.layout, size, pairs, layout.rotary(self.shapes), layout.key_biases(self.shapes))
 
     def state_dict(
         self,
@@ -176,7 +192,7 @@ class Network:
 
 def read(
     source: str | Path | Mapping[str, npt.ArrayLike],
-    layout: str,
+    layout: str | None = None,
     heads: Heads | None = None,
     key_value_heads: Heads | None = None,
 ) -> Network:
@@ -185,10 +201,11 @@ def read(
     Parameters
     ----------
     source : path or mapping
-        A ``.safetensors`` file (never a pickle), or a state dict of arrays.
-    layout : str
+        A ``.safetensors`` file (never a pickle), a folder with one or with its shards, or a state dict of arrays.
+    layout : str, optional
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
+        Default: the one that fits the names of the tensors; of Llama's names ``"llama_rotary"``.
     heads : int or mapping of str to int, optional
         Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
@@ -223,14 +240,15 @@ def read(
     >>> all(np.array_equal(network.state_dict()[name], state[name]) for name in state)
     True
     """
-    if layout not in LAYOUTS:
-        raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     if not isinstance(source, (str, Path, Mapping)):
         module = hasattr(source, "state_dict")
         hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
         raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
+    layout = layout_of(source) if layout is None else layout
+    if layout not in LAYOUTS:
+        raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
-    state = dict(source) if isinstance(source, Mapping) else _load(Path(source))
+    state = dict(source) if isinstance(source, Mapping) else load(Path(source))
     heads, key_value_heads = _counts(file, layout, heads, key_value_heads)
     constant = re.compile(LAYOUTS[layout].constants)
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
@@ -253,13 +271,29 @@ def read(
     )
 
 
+def layout_of(source: str | Path | Mapping[str, Any]) -> str:
+    """The layout that fits the names of a checkpoint's tensors.
+
+    Raises
+    ------
+    LayoutError
+        None fits, or several do.
+
+    Examples
+    --------
+    >>> layout_of({"lora_A.weight": np.ones((2, 5)), "lora_B.weight": np.ones((4, 2))})
+    'lora'
+    """
+    return fitting_layout(source if isinstance(source, Mapping) else tensor_names(Path(source)))
+
+
 def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads: Heads | None) -> tuple[Heads, Heads]:
     """The numbers of heads, of queries and of keys: as given, or as the configuration beside the file says."""
     place = None
     if file is not None:
-        place, _ = config = _configuration(file)
-        heads = _configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
-        key_value_heads = _configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
+        place, _ = config = configuration(file)
+        heads = configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
+        key_value_heads = configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
     if heads is None and layout == "lora":
         heads = 1
     heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
@@ -276,82 +310,6 @@ def _shown(shapes: list[tuple[int, ...]]) -> str:
 def _holds_numbers(dtype: np.dtype[Any]) -> bool:
     """Floating point, with the machine-learning types (bfloat16, float8) that NumPy knows from other packages."""
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
-
-
-def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    if not path.is_file():
-        if not path.is_dir():
-            raise FileNotFoundError(f"checkpoint: no file {path}")
-        inside = sorted(path.glob("*.safetensors"))
-        which = f"did you mean {inside[0]}?" if inside else "there is no *.safetensors file in it"
-        raise IsADirectoryError(f"checkpoint: expected a file, got the folder {path}; {which}")
-    try:
-        return dict(load_file(path))
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-        widened = _with_bfloat16(path)
-        if widened is not None:
-            return widened
-        advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
-        raise LayoutError(
-            f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}"
-        ) from error
-
-
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
-
-
-def _with_bfloat16(path: Path) -> dict[str, Any] | None:
-    """The tensors of a file with bfloat16, which NumPy lacks: as float32, of which it is the upper half; or None."""
-    import safetensors
-
-    found: dict[str, Any] = {}
-    try:
-        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-        for name, tensor in tensors:
-            if tensor["dtype"] == "BF16":
-                upper = np.frombuffer(tensor["data"], dtype="<u2").astype(np.uint32)
-                flat: Any = (upper << np.uint32(16)).view(np.float32)
-            else:
-                flat = np.frombuffer(tensor["data"], dtype=_TYPES[tensor["dtype"]])
-            found[name] = flat.reshape(tensor["shape"])
-    except (safetensors.SafetensorError, ValueError, KeyError):
-        return None
-    return found
-
-
-def _configuration(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The config.json beside a file, if there is one."""
-    file = path.with_name("config.json")
-    if not file.is_file():
-        return file, {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LayoutError(f"{file}: expected JSON, got {error}; or give heads") from error
-    if not isinstance(config, dict):
-        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; or give heads")
-    return file, config
-
-
-def _configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> Heads | None:
-    """The first of the keys that the configuration has, a whole number, or one for each tower."""
-    file, config = configuration
-    for key in keys:
-        if key in config:
-            value = config[key]
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
-            return int(value)
-    towers = {
-        f"{tower}_model.*": found
-        for tower in ("text", "vision")
-        if isinstance(config.get(f"{tower}_config"), dict)
-        and (found := _configured((file, config[f"{tower}_config"]), keys)) is not None
-    }
-    return {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None
 
 
 def _checked_heads(name: str, heads: Heads | None) -> Heads | None:

@@ -132,7 +132,7 @@ def test_a_process_that_is_lost_is_an_error(monkeypatch):
 
 
 def test_what_goes_wrong_there_is_said_here():
-    points = Points.chosen("quick", "float64", 0, 0.0)
+    points = Points()
     backend = "refgeo.formulas", "formulas", 1.0, {}
     other = Elsewhere()
     other.begin(0, "refgeo.conformance.run:judged", backend, ["nonsense"], ["inv"], points)

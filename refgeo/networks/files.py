@@ -1,0 +1,159 @@
+"""Checkpoints on disk: safetensors, whole or in shards, the configuration beside them, and which layout fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.networks.attention import LayoutError
+from refgeo.networks.layouts import LAYOUTS, Heads
+
+INDEX = "model.safetensors.index.json"
+"""What lists the files of a checkpoint in shards."""
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files of a checkpoint: the one that is named, or those of a folder.
+
+    Examples
+    --------
+    >>> weight_files(Path("nowhere"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: checkpoint: there is no file or folder nowhere
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
+    if (path / INDEX).is_file():
+        shards = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        return [path / name for name in sorted(set(shards.values()))]
+    inside = sorted(path.glob("*.safetensors"))
+    if len(inside) != 1:
+        found = ", ".join(file.name for file in inside) or "none"
+        raise LayoutError(f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; name one")
+    return inside
+
+
+def tensor_names(path: Path) -> list[str]:
+    """The names of a checkpoint's tensors, without their numbers."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in weight_files(path):
+        with safe_open(file, "np") as opened:
+            names += opened.keys()
+    return names
+
+
+def fitting_layout(names: Iterable[str]) -> str:
+    """The layout whose names a checkpoint's tensors have.
+
+    Of Llama's names it is ``llama_rotary``, unless a network normalises queries and keys.
+
+    Raises
+    ------
+    LayoutError
+        None fits, or several do.
+
+    Examples
+    --------
+    >>> fitting_layout(["base.lora_A.weight", "base.lora_B.weight"])
+    'lora'
+    """
+    known = dict.fromkeys(names)
+    fitting = [layout for layout, one in LAYOUTS.items() if _fits(one, known)]
+    if "llama" in fitting:
+        return "llama_rotary" if "llama_rotary" in fitting else "llama"
+    if len(fitting) == 1:
+        return fitting[0]
+    found = f"{' and '.join(fitting)} fit" if fitting else f"none fits tensors such as {', '.join(list(known)[:2])}"
+    raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
+
+
+def _fits(layout: Any, names: Mapping[str, object]) -> bool:
+    try:
+        return bool(layout.used(names))
+    except LayoutError:
+        return False
+
+
+def load(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """All tensors of a checkpoint."""
+    return {name: tensor for file in weight_files(path) for name, tensor in _load(file).items()}
+
+
+def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
+        widened = _with_bfloat16(path)
+        if widened is not None:
+            return widened
+        advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
+        raise LayoutError(
+            f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}"
+        ) from error
+
+
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+
+
+def _with_bfloat16(path: Path) -> dict[str, Any] | None:
+    """The tensors of a file with bfloat16, which NumPy lacks: as float32, of which it is the upper half; or None."""
+    import safetensors
+
+    found: dict[str, Any] = {}
+    try:
+        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        for name, tensor in tensors:
+            if tensor["dtype"] == "BF16":
+                upper = np.frombuffer(tensor["data"], dtype="<u2").astype(np.uint32)
+                flat: Any = (upper << np.uint32(16)).view(np.float32)
+            else:
+                flat = np.frombuffer(tensor["data"], dtype=_TYPES[tensor["dtype"]])
+            found[name] = flat.reshape(tensor["shape"])
+    except (safetensors.SafetensorError, ValueError, KeyError):
+        return None
+    return found
+
+
+def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The config.json beside a file, or in a folder, if there is one."""
+    file = path / "config.json" if path.is_dir() else path.with_name("config.json")
+    if not file.is_file():
+        return file, {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LayoutError(f"{file}: expected JSON, got {error}; or give heads") from error
+    if not isinstance(config, dict):
+        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; or give heads")
+    return file, config
+
+
+def configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> Heads | None:
+    """The first of the keys that the configuration has, a whole number, or one for each tower."""
+    file, config = configuration
+    for key in keys:
+        if key in config:
+            value = config[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
+                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
+            return int(value)
+    towers = {
+        f"{tower}_model.*": found
+        for tower in ("text", "vision")
+        if isinstance(config.get(f"{tower}_config"), dict)
+        and (found := configured((file, config[f"{tower}_config"]), keys)) is not None
+    }
+    return {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None

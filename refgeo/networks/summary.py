@@ -1,0 +1,241 @@
+"""What a network's heads look like: shapes, condition numbers, spectra, and how many parameters are redundant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.pair import Pair
+from refgeo.support.arguments import Array
+from refgeo.support.extras import require
+
+GRAM_LIMIT = 64.0
+"""κ⁴ · 2⁻²⁴ is 1 there: what the projection of inv by Gram matrices loses in single precision."""
+DAMPING = 1e-2
+"""The ε that PEFT's Riemannian optimiser adds to Gram matrices by default."""
+
+
+@dataclass(frozen=True)
+class PairSummary:
+    """The heads of one pair; arrays have a number for each head, or h of them.
+
+    Attributes
+    ----------
+    name : str
+    n, m, h, heads : int
+    orbit : int
+        Dimension of the orbit of one head: h² for GL(h), h for what rotary positions leave of it.
+    condition_G, condition_H : ndarray
+        κ(G), κ(H); infinite where a factor lacks rank.
+    singular_values : ndarray, shape ``(heads, h)``
+        Of G Hᵀ.
+    imbalance : ndarray
+        ‖log A‖ of the group element A that carries the head to its balanced representative, GᵀG = HᵀH, where A is
+        symmetric: 0 if the head is balanced, infinite where a factor lacks rank.
+    least_eigenvalue : ndarray
+        The smallest eigenvalue of GᵀG and HᵀH.
+    """
+
+    name: str
+    n: int
+    m: int
+    h: int
+    heads: int
+    orbit: int
+    condition_G: Array
+    condition_H: Array
+    singular_values: Array
+    imbalance: Array
+    least_eigenvalue: Array
+
+    @classmethod
+    def of(cls, name: str, pair: Pair, orbit: int) -> PairSummary:
+        """Measure a pair, whatever its rank.
+
+        Examples
+        --------
+        >>> two = PairSummary.of("qk", Pair([[4.0], [0.0]], [[1.0], [0.0]]), 1)
+        >>> two.singular_values.item(), round(float(two.imbalance[0] / np.log(2.0)), 12)
+        (4.0, 1.0)
+        """
+        n, m, h = pair.sizes
+        factors = [factor.reshape(-1, rows, h) for factor, rows in zip(pair, (n, m), strict=True)]
+        values = [np.linalg.svd(factor, compute_uv=False) for factor in factors]
+        R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)
+        U, sigma, _ = np.linalg.svd(R_G @ R_H.mT)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            conditions = [np.where(v[:, -1] > 0.0, v[:, 0] / v[:, -1], np.inf) for v in values]
+            lacking = np.isinf(np.maximum(*conditions)) | (sigma[:, -1] == 0.0)
+            scale = np.where(lacking[:, None], 1.0, np.sqrt(sigma))
+            A = np.where(lacking[:, None, None], np.eye(h), (U.mT @ R_G) / scale[..., None])
+            logs = np.log(np.linalg.svd(A, compute_uv=False))
+        imbalance = np.where(lacking, np.inf, np.linalg.norm(logs, axis=-1))
+        least = np.minimum(*(v[:, -1] ** 2 for v in values))
+        return cls(name, n, m, h, len(sigma), orbit, conditions[0], conditions[1], sigma, imbalance, least)
+
+    @property
+    def condition(self) -> Array:
+        """The larger of κ(G) and κ(H)."""
+        return np.maximum(self.condition_G, self.condition_H)
+
+    @property
+    def stable_rank(self) -> Array:
+        """‖G Hᵀ‖_F² / ‖G Hᵀ‖₂²."""
+        largest = np.maximum(self.singular_values[:, 0], np.finfo(np.float64).tiny)
+        return np.asarray(np.sum((self.singular_values / largest[:, None]) ** 2, axis=-1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with a list for what is one number a head."""
+        numbers = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in vars(self).items()}
+        return {**numbers, "stable_rank": self.stable_rank.tolist()}
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """All pairs of a network; printed, a table and what follows from it.
+
+    Attributes
+    ----------
+    layout : str
+    parameters : int
+    pairs : tuple of PairSummary
+    key_biases : int
+        Parameters of the keys' biases, which softmax does not notice.
+    """
+
+    layout: str
+    parameters: int
+    pairs: tuple[PairSummary, ...]
+    key_biases: int
+
+    @property
+    def redundant(self) -> int:
+        """How many parameters can change without changing the function: the dimension of the orbit."""
+        return sum(pair.heads * pair.orbit for pair in self.pairs) + self.key_biases
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the numbers mean, in sentences."""
+        conditions = np.concatenate([pair.condition for pair in self.pairs])
+        heads, worst = len(conditions), max(self.pairs, key=lambda pair: float(pair.condition.max()))
+        lacking = int(np.isinf(conditions).sum())
+        kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
+        said = [
+            f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
+            "redundant: the network is the same function along that many directions.",
+            f"The largest condition number is {conditions.max():.3g}, in {worst.name}. A QR factorisation in single "
+            f"precision keeps about {kept:.0f} digits there.",
+        ]
+        if lacking:
+            said.append(f"{lacking} of {heads} heads lack rank: they are no points of the manifold. Freeze them.")
+        gram = int((conditions > GRAM_LIMIT).sum())
+        if gram:
+            said.append(
+                f"In {gram} of {heads} heads κ is above {GRAM_LIMIT:g}. There, formulas with Gram matrices keep no "
+                "digit of inv's projection in single precision."
+            )
+        damped = sum(int((pair.least_eigenvalue < 100.0 * DAMPING).sum()) for pair in self.pairs)
+        if damped:
+            said.append(f"In {damped} of {heads} heads a damping of {DAMPING:g} changes the metric by more than 1% in "
+                        "some direction.")  # fmt: skip
+        return said
+
+    def rows(self, each_head: bool = False) -> Iterator[tuple[str, ...]]:
+        """The table: a row for each pair, with the range over its heads or the largest, or for each head."""
+        words = [pair.name.split(".") for pair in self.pairs]
+        common = set.intersection(*map(set, words)) if len(words) > 1 else set()
+        for pair, parts in zip(self.pairs, words, strict=True):
+            name = ".".join(part for part in parts if part not in common)
+            sizes, ends = f"{pair.n}x{pair.m}x{pair.h}", (pair.singular_values[:, 0], pair.singular_values[:, -1])
+            if each_head:
+                columns = (pair.condition_G, pair.condition_H, *ends, pair.stable_rank, pair.imbalance)
+                for head in range(pair.heads):
+                    yield (f"{name}[{head}]", sizes, *(f"{column[head]:.2g}" for column in columns))
+            else:
+                largest = [f"{x.max():.2g}" for x in (pair.condition_G, pair.condition_H, pair.imbalance)]
+                ranges = map(_range, (*ends, pair.stable_rank))
+                yield name, f"{pair.heads}x{sizes}", *largest[:2], *ranges, largest[2]
+
+    def table(self, each_head: bool = False) -> Any:
+        """For `rich`."""
+        from rich.table import Table
+
+        shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        sizes = "n x m x h" if each_head else "heads x\nn x m x h"
+        for i, title in enumerate(("pair", sizes, "κ(G)", "κ(H)", "σ₁", "σₕ", "stable\nrank", "imbalance")):
+            shown.add_column(title, justify="left" if i == 0 else "right", no_wrap=True)
+        for row in self.rows(each_head):
+            shown.add_row(*row)
+        return shown
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=80)
+        with console.capture() as captured:
+            console.print(self.table())
+        table = "\n".join(line.rstrip() for line in captured.get().splitlines())
+        return "\n".join([table, *self.remarks])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: everything of every head."""
+        return {
+            "layout": self.layout, "parameters": self.parameters, "redundant": self.redundant,
+            "pairs": [pair.to_dict() for pair in self.pairs],
+        }  # fmt: skip
+
+    def plot(self, axes: Any = None) -> Any:
+        """Condition numbers and stable ranks of all heads in their order, with matplotlib; returns both axes.
+
+        Parameters
+        ----------
+        axes : pair of matplotlib axes, optional
+            Default: those of a new figure.
+        """
+        if axes is None:
+            require("plot", "plot", "matplotlib")
+            import matplotlib.pyplot as plt
+
+            axes = plt.subplots(2, 1, figsize=(7.0, 4.8), sharex=True, layout="constrained")[1]
+        kinds = list(dict.fromkeys(pair.name.rpartition(".")[2] for pair in self.pairs))
+        for k, kind in enumerate(kinds):
+            chosen = [pair for pair in self.pairs if pair.name.rpartition(".")[2] == kind]
+            places = np.concatenate([i + np.linspace(-0.3, 0.3, pair.heads) for i, pair in enumerate(chosen)])
+            colour = f"C{k}"
+            for values, marker, factor in (("condition_G", "o", "G"), ("condition_H", "x", "H")):
+                y = np.concatenate([getattr(pair, values) for pair in chosen])
+                axes[0].plot(places, y, marker, ms=3.5, color=colour, label=f"{kind}, κ({factor})", alpha=0.8)
+            axes[1].plot(places, np.concatenate([pair.stable_rank for pair in chosen]), "o", ms=3.5, color=colour)
+        axes[0].set(yscale="log", ylabel="condition number")
+        axes[0].legend(frameon=False, ncols=2, fontsize="small")
+        axes[1].set(ylim=(0, None), ylabel="stable rank of G Hᵀ", xlabel="layer, and its heads from left to right")
+        for ax in axes:
+            ax.spines[["top", "right"]].set_visible(False)
+        return axes
+
+
+def _range(values: Array) -> str:
+    low, high = f"{values.min():.2g}", f"{values.max():.2g}"
+    return low if low == high else f"{low}–{high}"
+
+
+def summarised(
+    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], key_biases: Set[str]
+) -> NetworkSummary:
+    """Measure all pairs: those behind rotary positions, and those whose keys have a bias, by name.
+
+    Raises
+    ------
+    ValueError
+        There are no pairs.
+    """
+    if not pairs:
+        raise ValueError("network: expected at least one pair of factors, got none")
+    orbits = {name: pair.sizes[2] if name in rotary else pair.sizes[2] ** 2 for name, pair in pairs.items()}
+    measured = tuple(PairSummary.of(name, pair, orbits[name]) for name, pair in pairs.items())
+    biases = sum(pair.heads * pair.h for pair in measured if pair.name in key_biases)
+    return NetworkSummary(layout, parameters, measured, biases)
