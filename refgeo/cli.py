@@ -1,4 +1,4 @@
-"""The command line: ``refgeo check``, ``sharpness``, ``verify``, ``vectors write`` and ``vectors grade``."""
+"""The command line: ``refgeo check``, ``read``, ``inspect``, ``sharpness``, ``verify`` and ``vectors``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
+from refgeo.support.console import show
 from refgeo.support.errors import LossFileError, RefereeError
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
 PASSED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-LINE_EVERY = 10.0
-"""Seconds between lines of progress, where there is no terminal."""
+FIRST_LINE, LINE_EVERY = 2.0, 10.0
+"""Seconds until the first line of progress, and between them, where there is no terminal."""
 
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope, lora"
 
 _OUTPUTS = {
     "json": "JSON",
@@ -43,9 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["check", "--checks", "no_such_check"])
     2
     """
-    parser = _parser()
     try:
-        options = parser.parse_args(arguments)
+        options = _parser().parse_args(arguments)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     try:
@@ -54,162 +55,32 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # of `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (ValueError, OSError) as error:
-        print(f"refgeo: {error}", file=sys.stderr)
-        return USAGE
-    except RefereeError as error:
-        print(f"refgeo: {error}", file=sys.stderr)
-        return FAILED
-    except LossFileError as error:
-        traceback.print_exception(error.__cause__)
-        print(f"refgeo: {error}", file=sys.stderr)
-        return USAGE
     except KeyboardInterrupt:
         print("refgeo: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except (ValueError, OSError, RefereeError, LossFileError) as error:
+        if isinstance(error, LossFileError):
+            traceback.print_exception(error.__cause__)
+        print(f"refgeo: {error}", file=sys.stderr)
+        return FAILED if isinstance(error, RefereeError) else USAGE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="refgeo", description="The referee for symmetry-aware sharpness.")
-    parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    _check_parser(commands)
-    _read_parser(commands)
-    _network_parsers(commands)
-    _vectors_parser(commands)
-    return parser
+# Arguments ------------------------------------------------------------------------------------------------------------
 
 
-def _check_parser(commands: Any) -> None:
-    check = commands.add_parser(
-        "check",
-        help="judge an implementation of the geometry",
-        description="Judge an implementation of the GL(h) geometry against rigorous enclosures. "
-        "Exit status: 0 all provided checks pass, 1 something is wrong or nothing could be judged, 2 usage.",
-    )
-    check.set_defaults(run=_check)
-    check.add_argument(
-        "backend", nargs="?", help="module, module:object or file.py; default: the paper's formulas, literally"
-    )
-    _several(
-        check, "--checks", "only these: inner_product, horizontal_projection, riemannian_gradient, "
-        "riemannian_hessian, christoffel, geodesic (a function), geodesic_2 (a value), christoffel.many_blocks (a law)",
-    )  # fmt: skip
-    _point_arguments(check, ["quick", "full", "fuzz"], _DTYPES, "inv, mix or s=0.5")
-    check.add_argument("--examples", type=int, help="how many points --profile fuzz tries for each value (300)")
-    check.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
-    check.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="how many metrics are judged at once (all, if there are as many processors)",
-    )
-    check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
-    check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
-    check.add_argument(
-        "--strict",
-        action="store_true",
-        help="findings count, too: inaccurate, partly provided, contract, lines that were not run",
-    )
-    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
-    _output_arguments(check)
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Examples as they are typed, and the default of every option that has one."""
 
-
-def _read_parser(commands: Any) -> None:
-    read = commands.add_parser(
-        "read",
-        help="print the formulas that an implementation computes",
-        description="Print the formulas that an implementation computes, right or wrong, read from its numbers.",
-    )
-    read.set_defaults(run=_read)
-    read.add_argument("backend", help="module, module:object or file.py")
-    _several(read, "--checks", "only these functions or values: christoffel, geodesic_2, ...")
-    _several(read, "--metric", "the names of metrics that it gets (inv,mix)")
-    read.add_argument("--dtype", default="float64", choices=_DTYPES)
-    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="S + εI and T + εI are words, too")
-    read.add_argument("--timeout", type=float, default=60.0, help="seconds that one call may take (60)")
-
-
-def _read(options: argparse.Namespace) -> int:
-    from refgeo.conformance import read
-
-    found = read(
-        options.backend, metrics=options.metric or ("inv", "mix"), functions=options.checks, dtype=options.dtype,
-        relaxation=options.relaxation, timeout=options.timeout,
-    )  # fmt: skip
-    print(found)
-    return PASSED
-
-
-def _vectors_parser(commands: Any) -> None:
-    vectors = commands.add_parser(
-        "vectors",
-        help="test points in files, for any language",
-        description="Write test points into files that any language reads, and grade the results.",
-    )
-    verbs = vectors.add_subparsers(dest="verb", required=True)
-    write = verbs.add_parser("write", help="write inputs and instructions into a folder")
-    write.set_defaults(run=_write_vectors)
-    write.add_argument("directory", type=Path, metavar="DIR")
-    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"])
-    write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
-    write.add_argument("--quiet", action="store_true", help="no progress bar")
-    # not all files and languages have the other types, and no file says what M_G between the two metrics is
-    _point_arguments(write, ["quick", "full"], _DTYPES[:2], "inv or mix")
-    grade = verbs.add_parser(
-        "grade",
-        help="judge results that were computed from them",
-        description="Judge results computed elsewhere. Exit status as for refgeo check.",
-    )
-    grade.set_defaults(run=_grade_vectors)
-    grade.add_argument("directory", type=Path, metavar="DIR")
-    grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
-    _output_arguments(grade)
-
-
-def _network_parsers(commands: Any) -> None:
-    sharpness = commands.add_parser(
-        "sharpness",
-        help="measure the sharpness of a checkpoint",
-        description="Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function "
-        "model(path, network) that returns a dict with value_and_grad and, optional, batches and the names of frozen "
-        "blocks: see help('refgeo.checkpoint').",
-    )
-    sharpness.set_defaults(run=_sharpness)
-    _several(sharpness, "--metric", "inv, mix, s=0.5, adaptive (default: inv, mix and adaptive)", spaced=True)
-    _several(sharpness, "--rho", "radii (default: one for each metric, at which second-order geodesics are nearly "
-             "straight)", convert=float, spaced=True)  # fmt: skip
-    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics (2)")
-    sharpness.add_argument("--n-iter", type=int, default=20, help="iterations of a search (20)")
-    sharpness.add_argument("--n-restarts", type=int, default=1, help="starts of a search (1)")
-    sharpness.add_argument("--seed", type=int, default=0)
-    sharpness.add_argument("--dtype", default="float64", choices=_DTYPES[:2], help="of the search's vectors (float64)")
-    sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
-                           "(default: 12 times the moving parameters in float32)")  # fmt: skip
-    sharpness.add_argument("--plot", type=Path, metavar="FILE", help="also draw it (needs the extra plot)")
-    verify = commands.add_parser(
-        "verify",
-        help="measure which symmetries a checkpoint's loss has",
-        description="Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits. "
-        "Exit status: 0 the geometry divides by nothing that is not there, 1 it does.",
-    )
-    verify.set_defaults(run=_verify)
-    verify.add_argument("--samples", type=int, default=2, help="random group elements of each size (2)")
-    verify.add_argument("--seed", type=int, default=0)
-    for parser in (sharpness, verify):
-        parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="a safetensors file, or a "
-                            "folder with one")  # fmt: skip
-        parser.add_argument("--layout", required=True, help="how it names its tensors: bert, llama, ...")
-        parser.add_argument("--heads", type=int, help="attention heads; default: config.json beside it")
-        parser.add_argument("--loss", type=Path, required=True, metavar="FILE.py", help="Python file with model()")
-        parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
-        parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        silent = any(action.default is one for one in (None, False, argparse.SUPPRESS)) or "default" in text
+        return text if silent else f"{text} (default: %(default)s)"
 
 
 class _Several(argparse.Action):
     """Several values: separated by commas, or the option given again."""
 
-    def __init__(self, *arguments: Any, convert: Callable[[str], Any], **options: Any) -> None:
+    def __init__(self, *arguments: Any, convert: Callable[[str], Any] = str, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._convert = convert
 
@@ -226,219 +97,237 @@ class _Several(argparse.Action):
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
 
 
-def _several(
-    parser: argparse.ArgumentParser, name: str, what: str, convert: Callable[[str], Any] = str, spaced: bool = False
-) -> None:
-    """An option with several values; `spaced` ones may have spaces between them, where no other argument follows."""
-    parser.add_argument(
-        name, action=_Several, convert=convert, nargs="+" if spaced else None, metavar=name[2:].upper() + ",...",
-        help=f"{what}; separated by commas",
+def _seed(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a number >= 0, got {text}")
+    return int(text)
+
+
+def _new_file(text: str) -> Path:
+    """What cannot be written is an error before the run rather than after it."""
+    file = Path(text).resolve()
+    if file.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; expected the name of a file")
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected the name of a file in a folder that exists, got {text}")
+    return file
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="refgeo", description="The referee for symmetry-aware sharpness.", formatter_class=_Help,
+        epilog="examples:\n  refgeo check                        the paper's formulas, taken literally\n"
+        "  refgeo check my_backend.py          your implementation\n"
+        "  refgeo inspect --checkpoint model/  the heads of a network",
     )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _check_parser(commands)
+    _read_parser(commands)
+    _network_parsers(commands)
+    _vectors_parser(commands)
+    return parser
 
 
-def _point_arguments(parser: argparse.ArgumentParser, profiles: list[str], dtypes: Sequence[str], metrics: str) -> None:
-    _several(parser, "--metric", f"only this metric: {metrics}")
-    parser.add_argument("--case", action="append", help="only this test point, or all that start with it (repeatable)")
-    parser.add_argument("--dtype", default="float64", choices=dtypes)
-    fuzz = "; fuzz searches for failing ones and simplifies them" if "fuzz" in profiles else ""
-    parser.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="take the test points from a safetensors file")
-    parser.add_argument("--layout", help="how the checkpoint names its tensors: bert, llama, ...")
-    parser.add_argument("--heads", type=int, help="attention heads of the checkpoint; default: config.json beside it")
+def _command(
+    commands: Any, name: str, run: Any, summary: str, details: str, example: str, *shared: argparse.ArgumentParser
+) -> Any:
+    parser = commands.add_parser(
+        name, help=summary, description=details, epilog=f"example:\n  {example}", formatter_class=_Help, parents=shared
+    )
+    parser.set_defaults(run=run)
+    return parser
 
 
-def _points(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `_point_arguments`, as functions take them."""
-    if options.seed < 0:
-        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
-    for name in ("layout", "heads"):
-        if getattr(options, name) is not None and options.checkpoint is None:
-            raise ValueError(f"--{name}: goes with --checkpoint FILE")
-    return {
-        "metrics": options.metric or ("inv", "mix"),
-        "dtype": options.dtype,
-        "profile": options.profile,
-        "seed": options.seed,
-        "relaxation": options.relaxation,
-        "cases": options.case,
-        "checkpoint": None if options.checkpoint is None else options.checkpoint.resolve(),
-        "layout": options.layout,
-        "heads": options.heads,
-    }
+def _shared() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(add_help=False)
 
 
-def _output_arguments(parser: argparse.ArgumentParser) -> None:
+def _quiet() -> argparse.ArgumentParser:
+    shared = _shared()
+    shared.add_argument("--quiet", action="store_true", help="show no progress")
+    return shared
+
+
+def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> argparse.ArgumentParser:
+    """Which test points; with the names that `refgeo.check` has for them."""
+    shared = _shared()
+    shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
+                        help=f"only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
+    shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
+                        help="only this test point, or all that start with it (repeatable)")  # fmt: skip
+    shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
+    fuzz = "; fuzz searches for failing ones" if "fuzz" in profiles else ""
+    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
+    shared.add_argument("--seed", type=_seed, default=0, help="of the test points")
+    shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
+    _checkpoint_arguments(shared, "take the test points from it: ")
+    return shared
+
+
+_POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkpoint", "layout", "heads")
+
+
+def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", required: bool = False) -> None:
+    parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
+                        help=f"{purpose}a safetensors file, or a folder with one")  # fmt: skip
+    parser.add_argument("--layout", help=f"how it names its tensors: {LAYOUTS} (default: the one that fits)")
+    parser.add_argument("--heads", type=int, help="its attention heads (default: config.json beside it)")
+
+
+def _outputs() -> argparse.ArgumentParser:
+    shared = _shared()
     for name, what in _OUTPUTS.items():
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also write the report as {what}")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+        shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"also write the report as {what}")
+    return shared
 
 
-def _outputs(options: argparse.Namespace) -> dict[str, Path]:
-    """Format to absolute path; what cannot be written is an error before the run rather than after it."""
-    chosen: dict[str, Path] = {}
-    for name in _OUTPUTS:
-        file: Path | None = getattr(options, name)
-        if file is None:
-            continue
-        if not file.resolve().parent.is_dir():
-            raise ValueError(f"--{name}: the folder {file.parent} does not exist")
-        if file.is_dir():
-            raise ValueError(f"--{name}: {file} is a folder; expected the name of a file")
-        if file.resolve() in chosen.values():
-            raise ValueError(f"--{name}: {file} is asked for twice; expected a file for each format")
-        chosen[name] = file.resolve()
-    if "html" in chosen:
-        from refgeo.conformance.render.html import require_html
+def _check_parser(commands: Any) -> None:
+    check = _command(
+        commands, "check", _check, "check an implementation of the geometry",
+        "Check an implementation of the GL(h) geometry against rigorous enclosures.\nExit status: 0 if all provided "
+        "checks pass, 1 if something is wrong or nothing could be judged, 2 for usage.",
+        "refgeo check my_backend.py --dtype float32 --html report.html",
+        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix or s=0.5"), _outputs(), _quiet(),
+    )  # fmt: skip
+    check.add_argument(
+        "backend", nargs="?", help="module, module:object or file.py (default: the paper's formulas, taken literally)"
+    )
+    check.add_argument(
+        "--checks", action=_Several, metavar="C,...", help="only these: christoffel, geodesic (a function), geodesic_2 "
+        "(a value), christoffel.many_blocks (a law), sharpness; --list names all",
+    )  # fmt: skip
+    check.add_argument("--examples", type=int, metavar="N", help="points that --profile fuzz tries for each value "
+                       "(default: 300)")  # fmt: skip
+    check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
+    check.add_argument("--jobs", type=int, metavar="N", help="metrics that are judged at once (default: as many as "
+                       "there are processors)")  # fmt: skip
+    check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
+    check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
+    check.add_argument("--strict", action="store_true", help="findings count, too: inaccurate, partly provided, "
+                       "contract, lines that were not run")  # fmt: skip
+    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
 
-        require_html()
-    return chosen
+
+def _read_parser(commands: Any) -> None:
+    read = _command(
+        commands, "read", _read, "print the formulas that an implementation computes",
+        "Print the formulas that an implementation computes, right or wrong, read from its numbers.",
+        "refgeo read my_backend.py --checks christoffel",
+    )  # fmt: skip
+    read.add_argument("backend", help="module, module:object or file.py")
+    read.add_argument("--checks", action=_Several, metavar="C,...", help="only these: christoffel, geodesic_2, ...")
+    read.add_argument("--metric", action=_Several, metavar="M,...", help="the metrics that it gets (default: inv,mix)")
+    read.add_argument("--dtype", default="float64", choices=DTYPES, help="precision of the arrays")
+    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="S + εI and T + εI are words, too")
+    read.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
 
 
-def _deliver(report: Report, outputs: dict[str, Path], strict: bool = False) -> int:
-    """Write the files, print the table, and return the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
-    report.print()
-    for name, file in outputs.items():
-        text: str = getattr(report, f"to_{name}")()
-        try:
-            file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ValueError(f"--{name}: {error}") from error
-    return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
+def _vectors_parser(commands: Any) -> None:
+    vectors = commands.add_parser(
+        "vectors", help="test points in files, for any language",
+        description="Write test points into files that any language reads, and grade the results.",
+    )  # fmt: skip
+    verbs = vectors.add_subparsers(dest="verb", required=True)
+    write = _command(
+        verbs, "write", _write_vectors, "write inputs and instructions into a folder",
+        "Write test points and FORMAT.md, which says what to compute.", "refgeo vectors write points --format json",
+        # not all files and languages have the other types, and no file says what M_G between the two metrics is
+        _points(["quick", "full"], DTYPES[:2], "inv or mix"), _quiet(),
+    )  # fmt: skip
+    write.add_argument("directory", type=Path, metavar="DIR")
+    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="of the file of inputs")
+    write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
+    grade = _command(
+        verbs, "grade", _grade_vectors, "judge results that were computed from them",
+        "Judge results computed elsewhere. Exit status as for refgeo check.",
+        "refgeo vectors grade points results.json", _outputs(), _quiet(),
+    )  # fmt: skip
+    grade.add_argument("directory", type=Path, metavar="DIR")
+    grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
+
+
+def _network_parsers(commands: Any) -> None:
+    network, loss = _shared(), _shared()
+    _checkpoint_arguments(network, required=True)
+    network.add_argument("--json", type=_new_file, metavar="FILE", help="also write the numbers as JSON")
+    loss.add_argument(
+        "--loss", type=Path, required=True, metavar="FILE.py", help="Python file with model(path, network)"
+    )
+    loss.add_argument("--seed", type=_seed, default=0, help="of random numbers")
+    inspect = _command(
+        commands, "inspect", _inspect, "show condition numbers, spectra and redundancy of a checkpoint's heads",
+        "What the heads of a checkpoint look like: sizes, condition numbers, singular values and stable rank of G Hᵀ,\n"
+        "distance from the balanced representative, and how many parameters are redundant.",
+        "refgeo inspect --checkpoint model/ --plot heads.png", network,
+    )  # fmt: skip
+    inspect.add_argument("--each-head", action="store_true", help="a row for each head")
+    sharpness = _command(
+        commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
+        "Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function model(path, network)\n"
+        "that returns a dict with value_and_grad and, optional, batches and the names of frozen blocks: see\n"
+        "help('refgeo.checkpoint').",
+        "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
+    )  # fmt: skip
+    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, adaptive "
+                           "(default: inv,mix,adaptive)")  # fmt: skip
+    sharpness.add_argument(
+        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric the "
+        "one up to which second-order geodesics are nearly straight)",
+    )  # fmt: skip
+    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics")
+    sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="iterations of a search")
+    sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="starts of a search")
+    sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="of the search's vectors")
+    sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
+                           "(default: 12 times the moving parameters in float32)")  # fmt: skip
+    verify = _command(
+        commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
+        "Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits.\n"
+        "Exit status: 0 if every symmetry that the metric uses holds, else 1.",
+        "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
+    )  # fmt: skip
+    verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
+    verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
+    for parser in (inspect, sharpness):
+        parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
+
+
+# Progress and results -------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _progress(options: argparse.Namespace, what: str = "checking") -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal; in a file or pipe a line now and then."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
     if options.quiet or not console.is_terminal:
         yield (lambda *_: None) if options.quiet else _lines(what, sys.stderr)
         return
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
-               TextColumn("{task.description}"))  # fmt: skip
+               TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
 
 
 def _lines(what: str, stream: Any) -> Callable[[int, int, str], None]:
-    """Progress as lines of text, `LINE_EVERY` seconds apart."""
-    begun = last = time.monotonic()
+    """Progress as lines of text, the first after `FIRST_LINE`, then `LINE_EVERY` seconds apart."""
+    begun = time.monotonic()
+    next_line = begun + FIRST_LINE
 
     def show(done: int, total: int, of: str) -> None:
-        nonlocal last
+        nonlocal next_line
         now = time.monotonic()
-        if now - last >= LINE_EVERY:
-            last = now
-            print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s", file=stream, flush=True)
+        if now < next_line:
+            return
+        next_line = now + LINE_EVERY
+        left = f", about {(now - begun) * (total - done) / done:.0f} s left" if 0 < done < total else ""
+        print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
 
     return show
-
-
-def _check(options: argparse.Namespace) -> int:
-    from refgeo.conformance import check
-
-    if options.examples is not None and options.profile != "fuzz":
-        raise ValueError("--examples: goes with --profile fuzz")
-    points, outputs = _points(options), _outputs(options)
-    if options.list:
-        return _list(options, points)
-    chosen = {
-        name: getattr(options, name) for name in ("examples", "specification") if getattr(options, name) is not None
-    }
-    with _progress(options) as show:
-        report = check(
-            options.backend,
-            checks=options.checks,
-            timeout=options.timeout,
-            jobs=options.jobs,
-            laws_only=options.laws_only,
-            progress=show,
-            **chosen,
-            **points,
-        )
-    return _deliver(report, outputs, options.strict)
-
-
-def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
-    """The names that --checks and --case take, of the checks and test points that are chosen."""
-    from refgeo.conformance.points import Points
-    from refgeo.conformance.run import chosen_checks, chosen_searches
-    from refgeo.conformance.searches import SEARCH
-
-    for one in chosen_checks(options.checks):
-        print(f"{one.kind:9s} {one.name:50s} {one.statement}")
-    for name in chosen_searches(options.checks):
-        print(f"search    {name:50s} {SEARCH[name]}")
-    if points["profile"] == "fuzz":  # which makes its own
-        return PASSED
-    metrics, cases = points.pop("metrics"), points.pop("cases")
-    for name, _ in Points(**points).selected(metrics[0], cases):
-        print(f"case      {name}")
-    return PASSED
-
-
-def _loaded(options: argparse.Namespace, *files: str) -> Any:
-    """The checkpoint with its loss; where a file cannot be written, an error before the run."""
-    from refgeo.networks import checkpoint
-
-    for name in files:
-        file: Path | None = getattr(options, name)
-        if file is not None and (file.is_dir() or not file.resolve().parent.is_dir()):
-            raise ValueError(f"--{name}: expected the name of a file in a folder that exists, got {file}")
-    if options.seed < 0:
-        raise ValueError(f"--seed: expected a number >= 0, got {options.seed}")
-    return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
-
-
-def _sharpness(options: argparse.Namespace) -> int:
-
-    from refgeo.geometry.pair_metrics import pair_metric
-    from refgeo.networks import checkpoint
-
-    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
-    for name in metrics:
-        if name != checkpoint.ADAPTIVE:
-            pair_metric(name, argument="--metric")
-    if options.plot is not None:
-        checkpoint.check_plot(options.plot)
-    loaded = _loaded(options, "json", "plot")
-    found: dict[str, Any] = {}
-    order: Any = options.order if options.order == "exact" else int(options.order)
-    memory = None if options.memory is None else 1e9 * options.memory
-    print(checkpoint.HEADER)
-    with _interruptible() as interrupted, _progress(options, "searching") as show:
-
-        def heard(name: str, done: int, total: int) -> None:
-            show(done, total, name)
-            if interrupted():
-                raise StopIteration  # which gives what has been found so far
-
-        measured = checkpoint.measure(
-            loaded, metrics, radii, heard, order=order, n_iter=options.n_iter, n_restarts=options.n_restarts,
-            rng=options.seed, dtype=options.dtype, memory=memory,
-        )  # fmt: skip
-        for name, results in measured:
-            found[name] = results
-            print("\n".join(line for result in results for line in checkpoint.lines(name, result)), flush=True)
-            if options.json is not None:  # after each metric: what kills the process takes one
-                checkpoint.write_json(options.json, checkpoint.document(loaded, found))
-            if interrupted():
-                break
-    if radii is None:
-        print("ρ was not given: it is the radius up to which second-order geodesics are nearly straight in each metric")
-    if options.plot is not None:
-        checkpoint.plot(found, options.plot, loaded.path.name)
-    if interrupted():
-        print("refgeo: interrupted; the last search above was stopped before its end", file=sys.stderr)
-        return INTERRUPTED
-    return PASSED
 
 
 @contextlib.contextmanager
@@ -458,13 +347,168 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _verify(options: argparse.Namespace) -> int:
-    from rich.console import Console
+def _output_files(options: argparse.Namespace) -> dict[str, Path]:
+    """Format to path."""
+    chosen = {name: file for name in _OUTPUTS if (file := getattr(options, name)) is not None}
+    for name, file in chosen.items():
+        if list(chosen.values()).count(file) > 1:
+            raise ValueError(f"--{name}: {file} is asked for twice; expected a file for each format")
+    if "html" in chosen:
+        from refgeo.conformance.render.html import require_html
 
+        require_html()
+    return chosen
+
+
+def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
+    """Write the files, print the table, and return the exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
+    report.print()
+    for name, file in outputs.items():
+        text: str = getattr(report, f"to_{name}")()
+        try:
+            file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"--{name}: {error}") from error
+    return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `_points`, as functions take them."""
+    for name in ("layout", "heads"):
+        if getattr(options, name) is not None and options.checkpoint is None:
+            raise ValueError(f"--{name}: goes with --checkpoint PATH")
+    if options.checkpoint is not None:
+        options.checkpoint = options.checkpoint.resolve()
+        _infer_layout(options)
+    return {name: getattr(options, name) for name in _POINTS} | {"metrics": options.metrics or ("inv", "mix")}
+
+
+def _infer_layout(options: argparse.Namespace) -> None:
+    """The layout that fits, which is said."""
+    if options.layout is None:
+        from refgeo.networks import layout_of
+
+        options.layout = layout_of(options.checkpoint)
+        print(f"layout: {options.layout}, by the names of the tensors", file=sys.stderr)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from refgeo.conformance import check
+
+    if options.examples is not None and options.profile != "fuzz":
+        raise ValueError("--examples: goes with --profile fuzz")
+    points, outputs = _chosen_points(options), _output_files(options)
+    if options.list:
+        return _list(options, points)
+    names = ("checks", "timeout", "jobs", "laws_only", "examples", "specification")
+    chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
+    with _progress(options) as progress:
+        report = check(options.backend, progress=progress, **chosen, **points)
+    return _deliver(report, outputs, options.strict)
+
+
+def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
+    """The names that --checks and --case take, of the checks and test points that are chosen."""
+    from refgeo.conformance.points import Points
+    from refgeo.conformance.run import chosen_checks, chosen_searches
+    from refgeo.conformance.searches import SEARCH
+
+    for one in chosen_checks(options.checks):
+        print(f"{one.kind:9s} {one.name:50s} {one.statement}")
+    for name in chosen_searches(options.checks):
+        print(f"search    {name:50s} {SEARCH[name]}")
+    metrics, cases = points.pop("metrics"), points.pop("cases")
+    if points["profile"] != "fuzz":  # which makes its own
+        for name, _ in Points(**points).selected(metrics[0], cases):
+            print(f"case      {name}")
+    return PASSED
+
+
+def _read(options: argparse.Namespace) -> int:
+    from refgeo.conformance import read
+
+    found = read(
+        options.backend, metrics=options.metric or ("inv", "mix"), functions=options.checks, dtype=options.dtype,
+        relaxation=options.relaxation, timeout=options.timeout,
+    )  # fmt: skip
+    print(found)
+    return PASSED
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from refgeo import networks
+    from refgeo.networks import checkpoint
+
+    _infer_layout(options)
+    if options.plot is not None:
+        checkpoint.check_plot(options.plot)
+    summary = networks.read(options.checkpoint, options.layout, options.heads).summary()
+    show(summary.table(options.each_head), *summary.remarks)
+    if options.json is not None:
+        checkpoint.write_json(options.json, summary.to_dict())
+    if options.plot is not None:
+        checkpoint.save_figure(summary.plot()[0].figure, options.plot)
+    return PASSED
+
+
+def _loaded(options: argparse.Namespace) -> Any:
+    """The checkpoint with its loss."""
+    from refgeo.networks import checkpoint
+
+    _infer_layout(options)
+    return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
+
+
+def _sharpness(options: argparse.Namespace) -> int:
+    from refgeo.geometry.pair_metrics import pair_metric
+    from refgeo.networks import checkpoint
+
+    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
+    for name in metrics:
+        if name != checkpoint.ADAPTIVE:
+            pair_metric(name, argument="--metric")
+    if options.plot is not None:
+        checkpoint.check_plot(options.plot)
+    loaded = _loaded(options)
+    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter", "n_restarts", "dtype")}
+    settings["order"] = options.order if options.order == "exact" else int(options.order)
+    settings["memory"] = None if options.memory is None else 1e9 * options.memory
+    print(checkpoint.HEADER)
+    with _interruptible() as interrupted, _progress(options, "searching") as progress:
+
+        def heard(name: str, done: int, total: int) -> None:
+            progress(done, total, name)
+            if interrupted():
+                raise StopIteration  # which gives what has been found so far
+
+        for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
+            found[name] = results
+            print("\n".join(line for result in results for line in checkpoint.lines(name, result)), flush=True)
+            if options.json is not None:  # after each metric: what kills the process takes one
+                checkpoint.write_json(options.json, checkpoint.document(loaded, found))
+            if interrupted():
+                break
+    if radii is None:
+        print("No --rho was given. Each metric has its own: up to it second-order geodesics are nearly straight.")
+    if options.plot is not None:
+        checkpoint.plot(found, options.plot, loaded.title)
+    if interrupted():
+        print("refgeo: interrupted; the last search above was stopped before its end", file=sys.stderr)
+        return INTERRUPTED
+    return PASSED
+
+
+def _verify(options: argparse.Namespace) -> int:
     from refgeo.landscape import symmetry
     from refgeo.networks import checkpoint
 
-    loaded = _loaded(options, "json")
+    loaded = _loaded(options)
     moving = checkpoint.geometry(loaded, "inv")
     batch = loaded.batches[0]
     found = symmetry.verify(
@@ -476,18 +520,24 @@ def _verify(options: argparse.Namespace) -> int:
     )
     if options.json is not None:
         checkpoint.write_json(options.json, found.to_dict())
-    Console().print(found.table())
+    show(found.table())
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
+    if wrong:
+        print(f"{len(wrong)} of {len(divided)} symmetries that the metrics divide by do not hold, so that sharpness "
+              "depends on the representative.")  # fmt: skip
+    else:
+        print(f"All {len(divided)} symmetries that the metrics divide by hold.")
     return FAILED if wrong else PASSED
 
 
 def _write_vectors(options: argparse.Namespace) -> int:
     from refgeo.conformance import vectors
 
-    with _progress(options) as show:
+    points = _chosen_points(options)
+    with _progress(options) as progress:
         count = vectors.write(
-            options.directory, options.format, with_results=options.with_results, progress=show, **_points(options)
+            options.directory, options.format, with_results=options.with_results, progress=progress, **points
         )
     print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then:")
     print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
@@ -497,9 +547,9 @@ def _write_vectors(options: argparse.Namespace) -> int:
 def _grade_vectors(options: argparse.Namespace) -> int:
     from refgeo.conformance import vectors
 
-    outputs = _outputs(options)
-    with _progress(options) as show:
-        report = vectors.grade(options.directory, options.results, progress=show)
+    outputs = _output_files(options)
+    with _progress(options) as progress:
+        report = vectors.grade(options.directory, options.results, progress=progress)
     return _deliver(report, outputs)
 
 

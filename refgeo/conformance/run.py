@@ -102,7 +102,7 @@ def check(
     checkpoint : path or state dict, optional
         Take the test points from a network instead.
     layout : str, optional
-        The network's layout, see `refgeo.networks.read`.
+        The network's layout, see `refgeo.networks.read`. Default: the one that fits.
     heads : int, optional
         The network's number of attention heads, where no ``config.json`` beside the file says it.
     timeout : float
@@ -137,6 +137,10 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
+    if checkpoint is not None and layout is None:
+        from refgeo.networks import layout_of
+
+        layout = layout_of(checkpoint)
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads)
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")

@@ -2,6 +2,7 @@ r"""The product geometry of a network: ‖ξ‖² = Σ_blocks ‖ξ_block‖² (
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -245,6 +246,13 @@ class ProductMetric(Metric[Named]):
 
     def __repr__(self) -> str:
         return f"ProductMetric({self.metrics!r})"
+
+    def __str__(self) -> str:
+        """How many blocks have which metric: ``inv on 12 blocks, constant elementwise on 61``."""
+        counts = Counter(metric.name for metric in self.metrics.values())
+        (first, number), *others = counts.most_common()[::-1]
+        blocks = f"{first} on {number} block{'s' if number > 1 else ''}"
+        return ", ".join([blocks, *(f"{name} on {count}" for name, count in others)])
 
 
 def _names(names: Any, most: int = 4) -> str:

@@ -37,6 +37,7 @@ from refgeo.landscape.parameters import ONLY, Parameters, as_factors, checked_lo
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
 from refgeo.networks.reading import Network
 from refgeo.support.arguments import Array, integer, number
+from refgeo.support.console import as_text
 from refgeo.support.errors import RankDeficientError
 
 __all__ = [
@@ -537,12 +538,7 @@ class Verification:
         return len(self.findings)
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=120)
-        with console.capture() as captured:
-            console.print(self.table())
-        return captured.get().rstrip("\n")
+        return as_text(self.table())
 
     def table(self) -> Any:
         """For `rich`."""

@@ -141,7 +141,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     effort.plan(space.tangent.n_coordinates, dtype)
     settings = {
         "sharpness": "worst case",
-        "metric": repr(metric),
+        "metric": str(metric),
         "order": order,
         "gradient": gradient,
         "dtype": dtype,

@@ -13,6 +13,7 @@ The loss is a Python file with a function ``model(path, network)`` that returns 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from refgeo.landscape.radius import proposed_radius
 from refgeo.landscape.result import SharpnessResult
 from refgeo.landscape.worst_case import worst_case_sharpness
 from refgeo.networks.block_metric import moving
+from refgeo.networks.files import weight_files
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.support.errors import LossFileError
@@ -59,15 +61,20 @@ class Checkpoint:
     frozen: tuple[str, ...]
     known: dict[str, Any]
 
+    @property
+    def title(self) -> str:
+        """What a plot calls it: the name of the file, or of the folder where the file has the usual one."""
+        return self.path.resolve().parent.name if self.path.stem == "model" else self.path.stem
 
-def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Checkpoint:
+
+def load(path: Path, layout: str | None, loss: Path, heads: Heads | None = None) -> Checkpoint:
     """Read a checkpoint and run the file with its loss.
 
     Parameters
     ----------
     path : Path
         A ``.safetensors`` file, or a folder with one, such as Hugging Face's.
-    layout : str
+    layout : str, optional
     loss : Path
     heads : int, optional
 
@@ -77,10 +84,9 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
         The file has no ``model``, or what it returns lacks something; the message says what.
     FileNotFoundError, LayoutError
     """
-    path = _one_file(path)
     if not loss.is_file():
         raise FileNotFoundError(f"--loss: expected a Python file, but there is no {loss}")
-    network = read(path, layout, heads)
+    network, path = read(path, layout, heads), weight_files(path)[0]
     model = _function(loss)
     with _errors_of(loss):
         described = model(path, network)
@@ -105,16 +111,6 @@ def load(path: Path, layout: str, loss: Path, heads: Heads | None = None) -> Che
     return Checkpoint(
         path, network, value_and_grad, batches, (frozen,) if isinstance(frozen, str) else tuple(frozen), known
     )
-
-
-def _one_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    inside = sorted(path.glob("*.safetensors"))
-    if len(inside) != 1:
-        found = ", ".join(file.name for file in inside) or "none"
-        raise ValueError(f"--checkpoint: expected one .safetensors file in the folder {path}, found {found}; name one")
-    return inside[0]
 
 
 @contextmanager
@@ -220,19 +216,31 @@ def check_plot(path: Path) -> None:
 
 
 def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> None:
-    """Sharpness against ρ, with matplotlib."""
+    """Sharpness against ρ, or one bar a metric where each has one radius, with matplotlib."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(5.0, 3.6), layout="constrained")
-    for name, results in found.items():
-        ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
-    ax.set(xscale="log", yscale="log", xlabel="ρ", ylabel="sharpness", title=title)
-    ax.legend(frameon=False)
+    if all(len(results) == 1 for results in found.values()):
+        labels = [f"{name}\nρ = {results[0].rho:.3g}" for name, results in found.items()]
+        bars = ax.bar(labels, [results[0].value for results in found.values()], width=0.5)
+        ax.bar_label(bars, fmt="%.3g")
+        ax.set(ylabel="increase of the loss", title=title)
+    else:
+        for name, results in found.items():
+            ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
+        ax.set(xscale="log", yscale="log", xlabel="radius ρ", ylabel="increase of the loss", title=title)
+        ax.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Without a frame above and on the right."""
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluations':>12s}  converged"
@@ -246,4 +254,4 @@ def lines(name: str, result: SharpnessResult) -> Iterator[str]:
         f"{'yes' if result.converged else 'no'}"
     )
     if result.needs_advice:
-        yield f"           {result.advice}"
+        yield from textwrap.wrap(result.advice, 78, initial_indent="    ", subsequent_indent="    ")

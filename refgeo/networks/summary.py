@@ -11,6 +11,7 @@ import numpy as np
 
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
+from refgeo.support.console import as_text
 from refgeo.support.extras import require
 
 GRAM_LIMIT = 64.0
@@ -173,13 +174,7 @@ class NetworkSummary:
         return shown
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=80)
-        with console.capture() as captured:
-            console.print(self.table())
-        table = "\n".join(line.rstrip() for line in captured.get().splitlines())
-        return "\n".join([table, *self.remarks])
+        return as_text(self.table(), *self.remarks)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: everything of every head."""

@@ -239,6 +239,7 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
 ):
     from refgeo import cli
 
+    monkeypatch.setattr(cli, "FIRST_LINE", 0.0)
     monkeypatch.setattr(cli, "LINE_EVERY", 0.0)
     arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3"]
     measure, seen = checkpoint.measure, []
@@ -252,7 +253,7 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
     assert main(["sharpness", *arguments]) == 0
     assert [len(shown.out.splitlines()) for shown in seen] == [1, 2], "the header, then the rows of the first search"
     assert seen[1].out.startswith("inv ")
-    assert "searching inv: 3 of 16, 0 s" in seen[0].err
+    assert "searching inv: 3 of 16, 0 s, about " in seen[0].err
     assert main(["sharpness", *arguments, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -1,0 +1,172 @@
+"""What `Network.summary` and ``refgeo inspect`` say, beside dense matrices; layouts and files that are found."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.linalg
+from safetensors.numpy import save_file
+
+import refgeo as rg
+from refgeo.cli import LAYOUTS, main
+from refgeo.networks.summary import PairSummary, summarised
+
+
+def bert(layers=2, width=12):
+    rng = np.random.default_rng(0)
+    state = {}
+    for layer in range(layers):
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            prefix = f"encoder.layer.{layer}.attention.{name}"
+            state[f"{prefix}.weight"] = rng.standard_normal((width, width)).astype(np.float32)
+            state[f"{prefix}.bias"] = rng.standard_normal(width).astype(np.float32)
+    return state | {"pooler.dense.weight": rng.standard_normal((3, 5)).astype(np.float32)}
+
+
+def llama(norm=False):
+    rng = np.random.default_rng(0)
+    sizes = {"q_proj": (16, 16), "k_proj": (8, 16), "v_proj": (8, 16), "o_proj": (16, 16)}
+    state = {f"model.layers.0.self_attn.{name}.weight": rng.standard_normal(size) for name, size in sizes.items()}
+    return state | ({"model.layers.0.self_attn.q_norm.weight": np.ones(4)} if norm else {})
+
+
+def test_numbers_are_those_of_dense_matrices():
+    network = rg.networks.read(bert(), "bert", heads=3)
+    for one in network.summary().pairs:
+        pair = network.blocks[one.name]
+        assert (one.heads, one.n, one.m, one.h) == (*pair.block_shape, *pair.sizes)
+        for head in range(one.heads):
+            G, H = pair.G[head], pair.H[head]
+            dense = np.linalg.svd(G @ H.T, compute_uv=False)[: one.h]
+            assert one.singular_values[head] == pytest.approx(dense, rel=1e-12)
+            assert one.condition_G[head] == pytest.approx(np.linalg.cond(G), rel=1e-12)
+            assert one.condition_H[head] == pytest.approx(np.linalg.cond(H), rel=1e-12)
+            size = np.linalg.norm(G @ H.T) / np.linalg.norm(G @ H.T, 2)
+            assert one.stable_rank[head] == pytest.approx(size**2, rel=1e-12)
+            # A² is the geometric mean of T⁻¹ and S
+            S, T = G.T @ G, H.T @ H
+            root = np.real(scipy.linalg.sqrtm(T))
+            mean = np.linalg.solve(root, np.linalg.solve(root, np.real(scipy.linalg.sqrtm(root @ S @ root))).T)
+            assert one.imbalance[head] == pytest.approx(np.linalg.norm(np.real(scipy.linalg.logm(mean))) / 2, rel=1e-7)
+            assert one.least_eigenvalue[head] == pytest.approx(min(np.linalg.eigvalsh(S)[0], np.linalg.eigvalsh(T)[0]))
+
+
+def test_imbalance_is_0_at_the_balanced_representative_and_grows_away_from_it():
+    pair = rg.networks.read(bert(), "bert", heads=3).blocks["encoder.layer.0.attention.query_key"]
+    balanced, _ = pair.balanced()
+    assert np.abs(PairSummary.of("x", balanced, 1).imbalance).max() < 1e-12
+    moved = balanced.transform(2.0 * np.eye(4))
+    assert PairSummary.of("x", moved, 1).imbalance == pytest.approx(np.log(2.0) * 2.0)  # ‖log 2·I‖, h = 4
+
+
+def test_redundant_parameters_are_the_dimension_of_the_orbit():
+    """By the rank of the velocities of the symmetries that the network is said to have."""
+    for state, layout, heads in ((bert(1), "bert", 3), (llama(), "llama_rotary", 4)):
+        network = rg.networks.read(state, layout, heads=heads, key_value_heads=2 if layout != "bert" else None)
+        groups = [
+            one for one in rg.symmetry.of_network(network) if not (one.name == "GL(h)" and is_rotary(network, one))
+        ]
+        rng, velocities = np.random.default_rng(0), []
+        for group in groups:
+            for _ in range(3 * 4 * 4 * 4):
+                moved = group.velocity(network.blocks, group.generator(network.blocks, rng))
+                blocks = {**{name: 0.0 * block for name, block in network.blocks.items()}, **moved}
+                parts = [
+                    part for block in blocks.values() for part in (block if isinstance(block, rg.Pair) else [block])
+                ]
+                velocities.append(np.concatenate([np.ravel(part) for part in parts]))
+        values = np.linalg.svd(np.array(velocities), compute_uv=False)
+        assert network.summary().redundant == np.count_nonzero(values > 1e-7 * values[0]), layout
+
+
+def is_rotary(network, group):
+    return network.layout == "llama_rotary" and "query_key" in group.blocks[0]
+
+
+def test_a_head_without_rank_is_said_and_nothing_divides_by_it():
+    state = bert()
+    state["encoder.layer.1.attention.self.value.weight"][:4] = 0.0
+    state["encoder.layer.1.attention.self.value.bias"][:4] = 0.0
+    summary = rg.networks.read(state, "bert", heads=3).summary()
+    (found,) = (one for one in summary.pairs if one.name == "encoder.layer.1.attention.value_out")
+    assert np.isinf(found.condition_G).tolist() == [True, False, False]
+    assert np.isinf(found.imbalance).tolist() == [True, False, False]
+    assert "1 of 12 heads lack rank" in str(summary)
+
+
+def test_no_pairs_are_an_error():
+    with pytest.raises(ValueError, match="at least one pair"):
+        summarised("bert", 3, {}, set(), set())
+
+
+@pytest.mark.parametrize(
+    ("state", "layout"),
+    [
+        (bert(), "bert"),
+        (llama(), "llama_rotary"),
+        (llama(norm=True), "llama"),
+        ({"h.0.attn.c_attn.weight": np.ones((4, 12)), "h.0.attn.c_attn.bias": np.ones(12),
+          "h.0.attn.c_proj.weight": np.ones((4, 4))}, "gpt2"),
+        ({"a.lora_A.weight": np.ones((1, 5)), "a.lora_B.weight": np.ones((4, 1))}, "lora"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)  # fmt: skip
+def test_the_layout_that_fits_is_found(state, layout):
+    assert rg.networks.layout_of(state) == layout
+
+
+def test_a_state_that_fits_nothing_names_the_layouts():
+    with pytest.raises(rg.networks.LayoutError, match=r"expected one of bert, vit.*none fits tensors such as w"):
+        rg.networks.read({"w": np.ones(3)})
+
+
+def test_the_help_lists_all_layouts():
+    assert LAYOUTS.split(", ") == list(rg.networks.LAYOUTS)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint in two shards, as Hugging Face saves large ones."""
+    state = bert()
+    names = sorted(state)
+    parts = {"model-00001-of-00002.safetensors": names[:7], "model-00002-of-00002.safetensors": names[7:]}
+    for file, members in parts.items():
+        save_file({name: state[name] for name in members}, tmp_path / file)
+    index = {"weight_map": {name: file for file, members in parts.items() for name in members}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 3}))
+    return tmp_path
+
+
+def test_a_folder_of_shards_is_one_checkpoint(folder):
+    found, expected = rg.networks.read(folder), rg.networks.read(bert(), "bert", heads=3)
+    assert found.layout == "bert"
+    assert set(found.blocks) == set(expected.blocks)
+    for name, array in expected.state_dict().items():
+        assert np.array_equal(found.state_dict()[name], array)
+
+
+def test_inspect_shows_writes_and_draws(folder, capsys):
+    out, picture = folder / "out.json", folder / "heads.png"
+    assert main(["inspect", "--checkpoint", str(folder), "--json", str(out), "--plot", str(picture)]) == 0
+    shown = capsys.readouterr()
+    assert "layout: bert" in shown.err
+    assert all(line == line.rstrip() for line in shown.out.splitlines())
+    assert max(len(line) for line in shown.out.splitlines() if "x13x" in line) <= 80
+    assert picture.stat().st_size > 5000
+    document = json.loads(out.read_text())
+    assert document["redundant"] == 12 * 16 + 2 * 12
+    assert len(document["pairs"]) == 4
+    assert len(document["pairs"][0]["singular_values"]) == 3
+    assert main(["inspect", "--checkpoint", str(folder), "--each-head"]) == 0
+    assert "0.query_key[2]" in capsys.readouterr().out
+
+
+def test_check_takes_a_folder_and_finds_the_layout(folder, capsys):
+    assert main(["check", "--checkpoint", str(folder), "--checks", "riemannian_gradient", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert "layout: bert" in shown.err
+    assert "bert checkpoint" in shown.out
+    report = rg.check(checkpoint=folder, checks=["inner_product"], metrics=["inv"])
+    assert report.passed
+    assert "layout='bert'" in report.reproduce_in_python(report.rows[0])
