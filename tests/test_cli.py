@@ -18,8 +18,21 @@ def test_status_0_and_a_table(capsys):
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
     assert "14 of 14 provided values pass" in out
-    for word in ("worst ratio", "threshold", "digits kept", "verdict", "horizontal_projection"):
+    for word in ("ratio", "kept", "verdict", "horizontal_projection", "All values right."):
         assert word in out
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_table_fits_where_it_is_shown(columns, capsys, monkeypatch):
+    """Of 80 columns and more no verdict is folded; a narrow table has fewer columns."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["check", "--quiet", "--case", "10x9x4/k10000"]) == 1  # undecided, each where Gram matrices lose all
+    out = capsys.readouterr().out
+    table = out.partition("\n\n")[2].partition("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= columns
+    assert all(line == line.rstrip() for line in out.splitlines())
+    assert ("worst case" in table[1]) == (columns == 120)
+    assert "UNDECIDED: " in out.splitlines()[-1]
 
 
 def test_status_1_names_the_wrong_operation(tmp_path, capsys):
@@ -32,7 +45,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     report = tmp_path / "report.json"
     assert main(["check", str(file), *FEW, "--json", str(report)]) == 1
     out = capsys.readouterr().out
-    assert "wrong: inner_product[inv], inner_product[mix]" in out
+    assert "WRONG: inner_product[inv], inner_product[mix]" in out
     assert "not provided: horizontal_projection, riemannian_gradient, riemannian_hessian, christoffel, " in out
     assert f"reproduce: refgeo check {file} --metric inv --checks inner_product --case 10x9x4/k1 " in out
     data = json.loads(report.read_text())
@@ -155,8 +168,9 @@ def test_checkpoint_from_a_file(tmp_path, capsys):
         assert "6/6" in capsys.readouterr().out
 
 
-def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys):
+def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys, monkeypatch):
     """rich would take [0] for markup."""
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["check", "--case", "20-1x1x1", "--checks", "inner_product", "--quiet"]) == 0
     assert "20-1x1x1/k3[" in capsys.readouterr().out
 

@@ -13,6 +13,8 @@ from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import Points
 from refgeo.conformance.rows import ABSENT, EVERY, FINDINGS, NOT_RIGHT, Row, Verdict
 
+_SAID = {"UNDECIDED": Verdict.UNDECIDED, "INACCURATE": Verdict.INACCURATE}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -187,16 +189,30 @@ class Report:
                 lines.append(f"{words}: " + ", ".join(_named(rows)))
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"not run: {self.missing}"] if self.not_run else []
-        if not self.judged:
-            lines.insert(0, "nothing was judged: the backend provides none of the chosen checks at these points")
-        inaccurate = [str(row) for row in self.rows if row.verdict is Verdict.INACCURATE]
-        if inaccurate:
-            lines.append("inaccurate: " + ", ".join(inaccurate))
-        if self.misconduct:
-            lines.append("fails: " + ", ".join(map(str, self.misconduct)))
-        if self.wrong:
-            lines.append("wrong: " + ", ".join(self.wrong))
         return lines
+
+    @property
+    def conclusion(self) -> list[str]:
+        """The answer, in a line or two.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"]).conclusion
+        ['All values right.']
+        """
+        if not self.judged:
+            return ["Nothing was checked: the backend provides none of the chosen checks at these points."]
+        rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
+        bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows}
+        said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
+        if self.passed:
+            kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
+            judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
+            lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
+            lost = f" {lossy} lose digits at ill-conditioned points (allowed)." if lossy else ""
+            said.append(f"All {judged} right.{lost}")
+        return said
 
     @property
     def missing(self) -> str:

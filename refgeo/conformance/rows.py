@@ -192,7 +192,7 @@ class Row:
             return "pass"
         where = f"κ={self.lossy_case.condition:.0e}"
         if self.lossy_case.relative_error > NOTHING_LEFT:
-            return f"nothing left at {where}"
+            return f"no digit at {where}"
         return f"loses {counted(self.digits_lost, 'digit')} at {where}"
 
     @property
@@ -217,8 +217,8 @@ class Row:
         assert self.lossy_case is not None
         place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
         if self.lossy_case.relative_error > NOTHING_LEFT:
-            return f"right where well conditioned; nothing is left at {place}, where a factorised route keeps {lost}"
-        return f"right, but keeps {lost} fewer than a factorised route at {place}"
+            return f"right when well conditioned; at {place} no digit is right (a QR-based implementation keeps {lost})"
+        return f"right, but at {place} it keeps {lost} fewer than a QR-based implementation"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"

@@ -5,25 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 
-def as_text(*shown: Any, width: int = 80) -> str:
-    r"""What `rich` would print, as lines of plain text without spaces at their ends; a wide table is not broken.
+def needed(table: Any) -> int:
+    """The width of a table that is not broken.
 
     Examples
     --------
     >>> from rich.table import Table
-    >>> table = Table("a", "b", box=None)
-    >>> table.add_row("1", "2")
-    >>> as_text(table)
-    ' a  b\n 1  2'
+    >>> needed(Table("one", "two", box=None))
+    10
     """
     from rich.console import Console
 
-    widest = Console(width=1000)
-    console = Console(width=max(width, *(widest.measure(one).maximum for one in shown if not isinstance(one, str))))
+    return Console(width=1000).measure(table).maximum
+
+
+def as_text(*shown: Any, width: int = 0) -> str:
+    r"""What `rich` would print, as lines of plain text without spaces at their ends; as wide as its tables need.
+
+    Parameters
+    ----------
+    shown : table or str
+    width : int, optional
+        Of tables, which are folded to it.
+
+    Examples
+    --------
+    >>> from rich.table import Table
+    >>> table = Table("a", "b", box=None, pad_edge=False)
+    >>> table.add_row("1", "2")
+    >>> as_text(table)
+    'a  b\n1  2'
+    """
+    from rich.console import Console
+
+    console = Console(width=width or max((needed(one) for one in shown if not isinstance(one, str)), default=80))
     with console.capture() as captured:
         for one in shown:
             console.print(one, soft_wrap=isinstance(one, str), markup=False, highlight=False)
-    return "\n".join(line.strip("\n").rstrip() for line in captured.get().splitlines()).strip("\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def show(*shown: Any) -> None:

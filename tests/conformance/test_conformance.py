@@ -315,7 +315,7 @@ def test_unknown_options_are_named():
         ({"dtype": "float8"}, "dtype: expected"),
         ({"profile": "slow"}, "profile: expected"),
         ({"cases": ["nowhere"]}, "none of the test points is called nowhere"),
-        ({"checkpoint": {}}, "layout: a checkpoint needs"),
+        ({"checkpoint": {}}, "layout: expected one of bert"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(**options)

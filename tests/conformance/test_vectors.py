@@ -397,7 +397,7 @@ def test_the_command_line(tmp_path, capsys):
     assert json.loads((tmp_path / "json").read_text())["passed"] is True
     results["inv_0002__inner_product"] = 0.0
     assert main(["vectors", "grade", str(folder), str(save(file, results))]) == 1
-    assert "wrong: inner_product[inv]" in capsys.readouterr().out
+    assert "WRONG: inner_product[inv]" in capsys.readouterr().out
     file.write_text("{")
     assert main(["vectors", "grade", str(folder), str(file)]) == 2
     assert "damaged, truncated or not JSON" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, 
     assert main(["check", file, *options, "--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")]) == 1
     out = capsys.readouterr().out
     assert f"FAILS      {rule}: " in out
-    assert f"fails: horizontal_projection.{rule}[inv], horizontal_projection.{rule}[mix]" in out
+    assert f"FAILS: horizontal_projection.{rule}[inv], horizontal_projection.{rule}[mix]" in out
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert {row["check"] for row in rows if row["fails"]} == {f"horizontal_projection.{rule}"}
     assert (tmp_path / "r.xml").read_text().count("<failure") == 2
@@ -308,7 +308,7 @@ def test_a_diagnosis_that_cannot_be_evaluated_is_skipped(tmp_path, capsys):
     file = written(tmp_path, MIXED_UP)
     few = ["--checks", "christoffel,geodesic_2", "--case", "5x4x2/k3", "--case", "10x9x4/k3", "--case", "2.2-7x4x2"]
     assert main(["check", file, "--dtype", "float32", "--metric", "mix", *few, "--quiet"]) == 1
-    assert "wrong: christoffel[mix]" in capsys.readouterr().out
+    assert "WRONG: christoffel[mix]" in capsys.readouterr().out
 
 
 def test_what_the_referee_cannot_evaluate_is_undecided_and_not_the_end(monkeypatch):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from refgeo.conformance.rows import Row, Verdict
+from refgeo.support.console import as_text, needed
 
 if TYPE_CHECKING:
     from refgeo.conformance.report import Report
 
-_WIDEST = 400
 _STYLES = {Verdict.PASS: "green", Verdict.WRONG: "bold red", Verdict.INHERITS: "red", Verdict.NOT_PROVIDED: "dim"}
 _GROUPS = {"law": "laws", "contract": "contract"}
 _FEW_LAWS = 1
@@ -32,44 +32,46 @@ def show(report: Report, file: Any = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    table = _table(report)
-    # A narrower table would break words and numbers; a narrow terminal wraps its lines.
-    needed = Console(file=file, width=_WIDEST).measure(table).maximum
-    console = Console(file=file, width=max(needed, Console(file=file).width))
-    console.print(
-        Text(f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"), style="bold"
-    )
-    console.print(table)
-    for text, style in _lines(report):
-        console.print(Text(text), style=style, soft_wrap=True)
+    console = Console(file=file)
+    tables = [_table(report, without) for without in ((), ("worst case",), ("worst case", "points"))]
+    table = next((one for one in tables if needed(one) <= console.width), tables[-1])  # whose verdicts are folded
+    title = f"refgeo check · {report.backend} · {report.dtype} · {report.points} · seed {report.seed}"
+    if console.is_terminal:
+        console.print(Text(title, style="bold"), "", table, "", sep="\n")
+        for text, style in _lines(report):
+            console.print(Text(text), style=style, soft_wrap=True)
+    else:
+        text = as_text(table, width=console.width)
+        print(title, "", text, "", *(line for line, _ in _lines(report)), sep="\n", file=file)
 
 
-def _table(report: Report) -> Any:
-    from rich import box
+def _table(report: Report, without: Collection[str] = ()) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name, justify in (
-        ("check", "left"), ("metric", "left"), ("points", "right"), ("worst ratio", "right"), ("threshold", "right"),
-        ("digits kept", "right"), ("verdict", "left"), ("worst case", "left"),
-    ):  # fmt: skip
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name == "verdict")  # type: ignore[arg-type]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in _COLUMNS:
+        if name not in without:
+            numbers = name in ("points", "worst ratio", "digits kept")
+            title = name.replace(" ", "\n") if numbers else name
+            table.add_column(title, justify="right" if numbers else "left", no_wrap=name != "verdict")
     for row in _table_rows(report):
         counted = row.kind in ("value", "law") and row.points
-        table.add_row(
-            row.check,
-            row.metric,
-            f"{row.decisive_points}/{row.points}" if counted else "-",
-            f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
-            f"{row.threshold:g}" if counted else "-",
-            "-" if row.digits_kept is None or row.kind != "value" else f"{row.digits_kept:.1f}",
-            Text(
-                row.outcome, style=_STYLES.get(row.verdict, "yellow") if row.outcome == row.verdict.value else "yellow"
-            ),
-            Text("-" if row.worst_case is None or not counted else str(row.worst_case)),
-        )
+        style = _STYLES.get(row.verdict, "yellow") if row.outcome == row.verdict.value else "yellow"
+        cells: dict[str, Any] = {
+            "check": row.check,
+            "metric": row.metric,
+            "points": f"{row.decisive_points}/{row.points}" if counted else "-",
+            "worst ratio": f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
+            "digits kept": "-" if row.digits_kept is None or row.kind != "value" else f"{row.digits_kept:.1f}",
+            "verdict": Text(row.outcome, style=style),
+            "worst case": Text("-" if row.worst_case is None or not counted else str(row.worst_case)),
+        }
+        table.add_row(*(cell for name, cell in cells.items() if name not in without))
     return table
+
+
+_COLUMNS = ("check", "metric", "points", "worst ratio", "digits kept", "verdict", "worst case")
 
 
 def _table_rows(report: Report) -> list[Row]:
@@ -117,7 +119,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield f"not run    {report.missing}: no decisive call reached these lines", "yellow"
     for line in report.summary:
         if not line.startswith("not run"):
-            yield line, "bold"
+            yield line, ""
+    yield from ((line, "bold green" if report.passed else "bold red") for line in report.conclusion)
 
 
 def _remarks(report: Report) -> Iterator[tuple[str, str]]:
