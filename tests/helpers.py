@@ -51,6 +51,20 @@ def bert_layer(width):
     return state
 
 
+def linear_loss(x, y):
+    """½ mean ‖x H Gᵀ − y‖² of the block "layers", a linear network, with its gradient written out."""
+
+    def value_and_grad(params):
+        G, H = params["layers"]
+        residual = x @ H @ G.T - y
+        rows = len(x)
+        return 0.5 * np.sum(residual**2) / rows, {
+            "layers": rg.Pair(residual.T @ (x @ H) / rows, x.T @ residual @ G / rows)
+        }
+
+    return value_and_grad
+
+
 def random_pair(rng, batch, n, m, h):
     return rg.Pair(rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h)))
 

@@ -1,16 +1,14 @@
 """Real networks: from a checkpoint to named blocks of pairs and arrays, and back."""
 
 from refgeo.networks.block_metric import block_metric
-from refgeo.networks.models import AttentionClassifier, DeepLinear, LowRankAdapter
+from refgeo.networks.models import AttentionClassifier
 from refgeo.networks.neurons import NeuronPairs
 from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, read
 
 __all__ = [
     "LAYOUTS",
     "AttentionClassifier",
-    "DeepLinear",
     "LayoutError",
-    "LowRankAdapter",
     "Network",
     "NeuronPairs",
     "block_metric",

@@ -1,4 +1,4 @@
-r"""Small networks written with autograd, to try sharpness on: each has its GL(h) symmetries as `Pair` blocks.
+"""A small transformer written with autograd, to try sharpness on: its heads are `Pair` blocks.
 
 A model is an immutable description; parameters are a dict of named blocks, `init` makes them, `loss` and
 `value_and_grad` take them, and `metric` is the geometry they live in.
@@ -7,7 +7,6 @@ A model is an immutable description; parameters are a dict of named blocks, `ini
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,33 +24,8 @@ from refgeo.support.arguments import Array
 Batch = tuple[Array, Array]
 
 
-class Model(ABC):
-    """What the models have in common."""
-
-    @abstractmethod
-    def init(self, rng: np.random.Generator | int) -> dict[str, Any]:
-        """Random parameters of the usual size."""
-
-    @abstractmethod
-    def loss(self, params: Any, batch: Batch) -> Any:
-        """The mean loss over a batch of inputs and targets."""
-
-    def value_and_grad(self, params: Any, batch: Batch) -> tuple[float, Any]:
-        """The loss and its gradient, by autograd."""
-        return value_and_grad(self.loss)(params, batch)
-
-    def metric(
-        self,
-        pairs: str | Metric[Any] = "inv",
-        arrays: Metric[Any] | None = None,
-        frozen: Iterable[str] = (),
-    ) -> ProductMetric:
-        """The product geometry, see `refgeo.networks.block_metric`."""
-        return block_metric(self.init(0), pairs, arrays, frozen)
-
-
 @dataclass(frozen=True)
-class AttentionClassifier(Model):
+class AttentionClassifier:
     """A transformer encoder whose mean over the tokens is classified.
 
     Token and position embeddings, `depth` layers of multi-head attention and a GELU network, each with biases, a
@@ -146,7 +120,19 @@ class AttentionClassifier(Model):
     def loss(self, params: Any, batch: Batch) -> Any:
         """Mean cross-entropy of ``(tokens, labels)``."""
         tokens, labels = batch
-        return _cross_entropy(self.logits(params, tokens), labels)
+        logits = self.logits(params, tokens)
+        shifted = logits - anp.max(logits, axis=-1, keepdims=True)
+        return anp.mean(anp.log(anp.sum(anp.exp(shifted), axis=-1)) - shifted[np.arange(len(labels)), labels])
+
+    def value_and_grad(self, params: Any, batch: Batch) -> tuple[float, Any]:
+        """The loss and its gradient, by autograd."""
+        return value_and_grad(self.loss)(params, batch)
+
+    def metric(
+        self, pairs: str | Metric[Any] = "inv", arrays: Metric[Any] | None = None, frozen: Iterable[str] = ()
+    ) -> ProductMetric:
+        """The product geometry, see `refgeo.networks.block_metric`."""
+        return block_metric(self.init(0), pairs, arrays, frozen)
 
     def _attention(self, params: Any, prefix: str, x: Any) -> Any:
         ones = np.ones((*x.shape[:-1], 1), dtype=anp.result_type(x))
@@ -164,90 +150,6 @@ class AttentionClassifier(Model):
         return _gelu(up) @ params[f"{prefix}down.weight"] + params[f"{prefix}down.bias"]
 
 
-@dataclass(frozen=True)
-class DeepLinear(Model):
-    """A linear network ``W_L ⋯ W_1 x`` with squared loss.
-
-    Neighbouring layers are pairs, (W₂, W₁ᵀ), (W₄, W₃ᵀ), …; of an odd number the last layer is an array. (Each hidden
-    layer has a GL(h) symmetry of its own; those of neighbouring pairs overlap, and only one of two is quotiented.)
-
-    Parameters
-    ----------
-    widths : tuple of int
-        Of the input, the hidden layers and the output; a hidden layer of a pair may not be wider than its neighbours.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> model = rg.networks.DeepLinear((4, 2, 3))
-    >>> model.init(0)
-    {'layers1-2': Pair(G (3, 2), H (4, 2))}
-    """
-
-    widths: tuple[int, ...] = (5, 3, 4)
-
-    def init(self, rng: np.random.Generator | int) -> dict[str, Any]:
-        """Gaussian weights with variance 1/inputs."""
-        rng = np.random.default_rng(rng)
-        weights = [rng.standard_normal((m, n)) / np.sqrt(n) for n, m in zip(self.widths, self.widths[1:], strict=False)]
-        params: dict[str, Any] = {
-            f"layers{i + 1}-{i + 2}": Pair(weights[i + 1], weights[i].T) for i in range(0, len(weights) - 1, 2)
-        }
-        if len(weights) % 2:
-            params[f"layer{len(weights)}"] = weights[-1]
-        return params
-
-    def outputs(self, params: Any, x: Any) -> Any:
-        """W_L ⋯ W_1 x for rows x."""
-        for block in params.values():
-            x = x @ block.T if not hasattr(block, "G") else (x @ block.H) @ block.G.T
-        return x
-
-    def loss(self, params: Any, batch: Batch) -> Any:
-        """½‖outputs − targets‖², the mean over rows."""
-        x, y = batch
-        return 0.5 * anp.mean(anp.sum((self.outputs(params, x) - y) ** 2, axis=-1))
-
-
-@dataclass(frozen=True)
-class LowRankAdapter(Model):
-    """LoRA on a linear classifier, logits ``x (W + L Rᵀ)``: the pair (L, R) and the pre-trained W (App. A.3).
-
-    Fine-tuning leaves W alone: ``model.metric(frozen=["weight"])``.
-
-    Parameters
-    ----------
-    inputs, classes, rank : int
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> rg.networks.LowRankAdapter().metric(frozen=["weight"])
-    ProductMetric({'adapter': InvariantMetric(relaxation=0.0)})
-    """
-
-    inputs: int = 8
-    classes: int = 5
-    rank: int = 2
-
-    def init(self, rng: np.random.Generator | int) -> dict[str, Any]:
-        """Gaussian; R is not zero, as it is before the first step of fine-tuning, where the geometry has no rank."""
-        rng = np.random.default_rng(rng)
-        return {
-            "weight": rng.standard_normal((self.inputs, self.classes)) / np.sqrt(self.inputs),
-            "adapter": Pair(
-                rng.standard_normal((self.inputs, self.rank)) / np.sqrt(self.inputs),
-                0.3 * rng.standard_normal((self.classes, self.rank)),
-            ),
-        }
-
-    def loss(self, params: Any, batch: Batch) -> Any:
-        """Mean cross-entropy of ``(x, labels)``."""
-        x, labels = batch
-        L, R = params["adapter"]
-        return _cross_entropy(x @ params["weight"] + (x @ L) @ R.T, labels)
-
-
 def _normalised(x: Any) -> Any:
     centred = x - anp.mean(x, axis=-1, keepdims=True)
     return centred / anp.sqrt(anp.mean(centred**2, axis=-1, keepdims=True) + 1e-12)
@@ -257,8 +159,3 @@ def _gelu(x: Any) -> Any:
     from autograd.scipy.special import erf
 
     return 0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))
-
-
-def _cross_entropy(logits: Any, labels: Any) -> Any:
-    shifted = logits - anp.max(logits, axis=-1, keepdims=True)
-    return anp.mean(anp.log(anp.sum(anp.exp(shifted), axis=-1)) - shifted[np.arange(len(labels)), labels])

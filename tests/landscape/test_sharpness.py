@@ -14,7 +14,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers import sampled
+from helpers import linear_loss, sampled
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 import refgeo as rg
@@ -163,12 +163,11 @@ def test_default_search_finds_the_certified_maximum_of_linear_networks():
         h = int(rng.integers(1, 5))
         point = rg.Pair(rng.standard_normal((h, h)) + 2 * np.eye(h), rng.standard_normal((h, h)) + 2 * np.eye(h))
         x, y = rng.standard_normal((7, h)), rng.standard_normal((7, h))
-        model = rg.networks.DeepLinear((h, h, h))
         rho = 10 ** rng.uniform(-3, -1) * np.linalg.svd(point.product, compute_uv=False)[-1]
         result = rg.worst_case_sharpness(
-            lambda p, m=model, x=x, y=y: m.value_and_grad(p, (x, y)),
-            {"layers1-2": point},
-            model.metric("mix"),
+            linear_loss(x, y),
+            {"layers": point},
+            rg.ProductMetric({"layers": rg.MixedMetric()}),
             rho,
             order="exact",
         )
@@ -204,8 +203,7 @@ def critical_point(name):
     point = rg.Pair(rng.standard_normal((4, 2)) + np.eye(4, 2), rng.standard_normal((3, 2)) + np.eye(3, 2))
     x = rng.standard_normal((9, 3))
     y = x @ point.product.T
-    model = rg.networks.DeepLinear((3, 2, 4))
-    return {"layers1-2": point}, model, (x, y), model.metric(name)
+    return {"layers": point}, linear_loss(x, y), rg.ProductMetric({"layers": PAIR_METRICS[name]})
 
 
 def hessian_operator(space, f, params, step=1e-4):
@@ -230,11 +228,7 @@ def hessian_operator(space, f, params, step=1e-4):
     ("name", "order"), [("inv", 2), ("inv", "exact"), ("mix", 2), pytest.param("mix", "exact", marks=pytest.mark.slow)]
 )
 def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_largest_hessian_eigenvalue(name, order):
-    params, model, batch, metric = critical_point(name)
-
-    def f(p):
-        return model.value_and_grad(p, batch)
-
+    params, f, metric = critical_point(name)
     largest = eigsh(hessian_operator(metric.at(params), f, params), k=1, which="LA", v0=np.ones(14))[0][0]
     ratios = []
     for rho in (1e-2, 1e-3):
@@ -249,17 +243,16 @@ def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_larges
 
 @pair_metrics
 def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(name):
-    params, model, batch, metric = critical_point(name)
+    params, f, metric = critical_point(name)
     space = metric.at(params)
-    operator = hessian_operator(space, lambda p: model.value_and_grad(p, batch), params)
+    operator = hessian_operator(space, f, params)
     trace = sum((operator @ unit)[i] for i, unit in enumerate(np.eye(space.n_coordinates)))
-    result = rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=2000)
+    result = rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 1e-3, n_samples=2000)
     assert result.value / 1e-6 == pytest.approx(0.5 * trace, abs=4 * result.standard_error / 1e-6)
     assert result.standard_error < 0.05 * result.value
     # the standard error is that of the mean: the spread of independent repetitions
     repeats = [
-        rg.average_case_sharpness(lambda p: model.loss(p, batch), params, metric, 1e-3, n_samples=60, rng=seed)
-        for seed in range(60)
+        rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 1e-3, n_samples=60, rng=seed) for seed in range(60)
     ]
     spread = np.std([r.value for r in repeats], ddof=1)
     assert 0.7 < spread / np.mean([r.standard_error for r in repeats]) < 1.4

@@ -366,19 +366,12 @@ def test_metric_of_a_network():
 MODELS = {
     "pre": rg.networks.AttentionClassifier(norm="pre"),
     "post": rg.networks.AttentionClassifier(norm="post", depth=2),
-    "linear": rg.networks.DeepLinear((5, 3, 4)),
-    "deep linear": rg.networks.DeepLinear((5, 3, 4, 2, 3, 3)),
-    "lora": rg.networks.LowRankAdapter(),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def model_batch(model, rng):
-    if isinstance(model, rg.networks.AttentionClassifier):
-        return rng.integers(0, model.vocabulary, (7, model.length)), rng.integers(0, model.classes, 7)
-    if isinstance(model, rg.networks.DeepLinear):
-        return rng.standard_normal((7, model.widths[0])), rng.standard_normal((7, model.widths[-1]))
-    return rng.standard_normal((7, model.inputs)), rng.integers(0, model.classes, 7)
+    return rng.integers(0, model.vocabulary, (7, model.length)), rng.integers(0, model.classes, 7)
 
 
 @every_model
