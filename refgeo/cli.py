@@ -262,6 +262,19 @@ def _network_parsers(commands: Any) -> None:
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
     )  # fmt: skip
     inspect.add_argument("--each-head", action="store_true", help="a row for each head")
+    for parser in (inspect, _sharpness_parser(commands, network, loss)):
+        parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
+    verify = _command(
+        commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
+        "Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits.\n"
+        "Exit status: 0 if every symmetry that the metric uses holds, else 1.",
+        "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
+    )  # fmt: skip
+    verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
+    verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
+
+
+def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
     sharpness = _command(
         commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
         "Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function model(path, network)\n"
@@ -281,16 +294,7 @@ def _network_parsers(commands: Any) -> None:
     sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="of the search's vectors")
     sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
                            "(default: 12 times the moving parameters in float32)")  # fmt: skip
-    verify = _command(
-        commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
-        "Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits.\n"
-        "Exit status: 0 if every symmetry that the metric uses holds, else 1.",
-        "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
-    )  # fmt: skip
-    verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
-    verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
-    for parser in (inspect, sharpness):
-        parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
+    return sharpness
 
 
 # Progress and results -------------------------------------------------------------------------------------------------

@@ -157,23 +157,14 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
         b, h_v = 0.0 * b, 0.0 * h_v
     elif kind.second != "any":
         b = {"same": a, "equal": Pair(*a) + kind.off * b, "opposite": -a}[kind.second]
-    masks: dict[str, Callable[[Array], Any]] = {
-        "": lambda x: 1.0, "block": _all_but_the_first_block, "row": lambda x: np.arange(x.shape[-2])[:, None] > 0,
-        "sparse": lambda x: rng.random(x.shape) < 0.3,
-    }  # fmt: skip
-    mask = masks[kind.zeros]
+    mask = _mask(kind.zeros, rng)
     if kind.parts != (1.0, 1.0) or kind.zeros:
         masked = (Pair(*(part * x * mask(x) for part, x in zip(kind.parts, v, strict=True))) for v in (a, b, e))
         a, b, e = masked
     if kind.zeros == "block":
         h_v = Pair(*(x * mask(x) for x in h_v))
-    v = (
-        a * (FASTEST / max(abs(t), 1e-3) / relative_speed(space, a))
-        if kind.length == np.inf
-        else a
-        if kind.first == "radial"
-        else 0.25 * a
-    )
+    fastest = FASTEST / max(abs(t), 1e-3) / relative_speed(space, a) if kind.length == np.inf else None
+    v = a * (fastest if fastest is not None else 1.0 if kind.first == "radial" else 0.25)
     length = kind.length if np.isfinite(kind.length) else 1.0
     once = {id(x): length * x for x in (a, b)}  # vectors that are one object stay one
     h_v = length * h_v
@@ -181,6 +172,15 @@ def _drawn(space: PairTangentSpace, kind: Kind, rng: np.random.Generator, t: flo
         "a": once[id(a)], "b": once[id(b)], "e": length * e, "v": length * v, "hessian_e": loss.gradient(),
         "hessian_w": loss.hessian(h_v), "hessian_v": h_v,
     }  # fmt: skip
+
+
+def _mask(zeros: str, rng: np.random.Generator) -> Callable[[Array], Any]:
+    """What a factor is multiplied by, to have zeros of this kind."""
+    masks: dict[str, Callable[[Array], Any]] = {
+        "": lambda x: 1.0, "block": _all_but_the_first_block, "row": lambda x: np.arange(x.shape[-2])[:, None] > 0,
+        "sparse": lambda x: rng.random(x.shape) < 0.3,
+    }  # fmt: skip
+    return masks[zeros]
 
 
 def _all_but_the_first_block(x: Array) -> Array:

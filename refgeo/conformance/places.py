@@ -16,6 +16,8 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.operations import Operation
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Recipe, build
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PairTangentSpace
 
 _FRESH = 50
 """Draws of fresh cases begin here."""
@@ -76,14 +78,17 @@ def features(case: Case, operation: Operation) -> dict[str, float]:
     if operation.inputs[0].type == "vector" and np.all(length > 0.0):
         found["the vertical share of the vector"] = np.max(space.norm(space.vertical_projection(first)) / length)
     if len(vectors) == 2 and all(map(_size, vectors)):
-        a, b = vectors
-        cosines = space.inner_product(a, b) / (space.norm(a) * space.norm(b))
-        found |= {
-            "the cosine of the vectors' angle": np.max(np.abs(cosines)),
-            "the length of the first vector beside the second": _size(a) / _size(b),
-            "the distance of the vectors beside their length": _size(a - b) / _size(a),
-        }
+        found |= _of_two_vectors(space, *vectors)
     return {name: 0.0 if abs(x) < _NOTHING else float(x) for name, x in found.items() if not np.isnan(x)}
+
+
+def _of_two_vectors(space: PairTangentSpace, a: Pair, b: Pair) -> dict[str, Any]:
+    cosines = space.inner_product(a, b) / (space.norm(a) * space.norm(b))
+    return {
+        "the cosine of the vectors' angle": np.max(np.abs(cosines)),
+        "the length of the first vector beside the second": _size(a) / _size(b),
+        "the distance of the vectors beside their length": _size(a - b) / _size(a),
+    }
 
 
 def _size(pair: Any) -> float:

@@ -6,7 +6,7 @@ import itertools
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,14 @@ class Points:
         if self.points is not None:
             _refuse_strange(self.points)
 
+    def with_layout(self) -> Points:
+        """The same, with the layout that fits the checkpoint where none was given."""
+        if self.checkpoint is None or self.layout is not None:
+            return self
+        from refgeo import networks
+
+        return replace(self, layout=networks.layout_of(self.checkpoint))
+
     @property
     def generated(self) -> bool:
         """Whether they are made from names."""
@@ -112,8 +120,6 @@ class Points:
         from refgeo import networks
 
         assert self.checkpoint is not None
-        if self.layout is None:
-            raise ValueError(f"layout: a checkpoint needs one of {', '.join(networks.LAYOUTS)}")
         blocks = networks.read(self.checkpoint, self.layout, self.heads).blocks
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         portions = itertools.chain(_first_rows(pairs), *(_portions(*pair) for pair in pairs.items()))

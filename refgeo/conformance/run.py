@@ -137,31 +137,16 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    if checkpoint is not None and layout is None:
-        from refgeo.networks import layout_of
-
-        layout = layout_of(checkpoint)
-    where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads)
-    if specification != SPECIFICATION:
-        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
-    if not isinstance(laws_only, bool):
-        raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
-    if profile == "fuzz" and cases is not None:
-        raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
-    chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
-    if not chosen and not searches:
-        raise ValueError(
-            "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
-        )
-    if cases is not None or laws_only or not where.generated or profile == "fuzz":
-        searches = []
+    if specification != SPECIFICATION:
+        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
+    where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
+    plan = _Plan.of(metrics, checks, where, laws_only, cases)
     sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
     jobs = None if jobs is None else integer("jobs", jobs)
-    plan = _Plan(_metrics(metrics), chosen, searches, where, laws_only, cases)
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
-        here, *elsewhere = shares(plan.metrics, jobs if chosen and cases is None and sendable else 1)
+        here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
         others = [Elsewhere() for _ in elsewhere]
         for other in others:
             stack.callback(other.terminate)
@@ -173,15 +158,8 @@ def check(
         known = loaded.spec, loaded.name, loaded.timeout, loaded.described
         for other, share in zip(others, elsewhere, strict=False):
             total = sum(len(list(where.cases(metric))) for metric in share)
-            other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in chosen], share, where)
+            other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in plan.checks], share, where)
         return plan.carried_out(loaded, here, others, progress or no_progress)
-
-
-def _metrics(names: Iterable[str]) -> list[str]:
-    wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(names)))
-    if not wanted:
-        raise ValueError("metrics: expected at least one, got none")
-    return wanted
 
 
 @dataclass(frozen=True)
@@ -194,6 +172,31 @@ class _Plan:
     points: Points
     laws_only: bool
     cases: Iterable[str] | None
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Iterable[str],
+        checks: Iterable[str] | None,
+        points: Points,
+        laws_only: bool,
+        cases: Iterable[str] | None,
+    ) -> _Plan:
+        """What arguments of `check` choose."""
+        wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
+        if not wanted:
+            raise ValueError("metrics: expected at least one, got none")
+        if not isinstance(laws_only, bool):
+            raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
+        if points.profile == "fuzz" and cases is not None:
+            raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
+        chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
+        if not chosen and not searches:
+            raise ValueError(
+                "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
+            )
+        generated = cases is None and points.generated and points.profile != "fuzz"
+        return cls(wanted, chosen, searches if generated and not laws_only else [], points, laws_only, cases)
 
     def carried_out(self, backend: Backend, here: list[str], others: list[Elsewhere], progress: Progress) -> Report:
         """The report: of the metrics here, and of those that other processes judge."""

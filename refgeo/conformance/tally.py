@@ -279,11 +279,7 @@ class Tally:
             return Verdict.UNDECIDED, f"what came at {_places(unevaluated)} cannot be evaluated ({why})"
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
-            if exhausted:  # a law may be tried at such points alone
-                verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
-                return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
-            explained = f"rounding in {self.dtype} explains any error at every point"
-            return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
+            return self._nothing_decides(notes)
         if self.doubtful:
             worst, count = max(self.doubtful, key=lambda one: one.ratio), self._count(self.doubtful)
             if self.is_wrong:
@@ -295,6 +291,14 @@ class Tally:
         missing = list(filter(None, (exhausted, self.events["refused"], self.events["not called"])))
         notes += [f"not at {_places(found)}: {found[0][1]}" for found in missing]
         return Verdict.PARTIAL if missing else Verdict.PASS, "; ".join(notes)
+
+    def _nothing_decides(self, notes: list[str]) -> tuple[Verdict, str]:
+        exhausted = self.events["exhausted"]
+        if exhausted:  # a law may be tried at such points alone
+            verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
+            return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
+        explained = f"rounding in {self.dtype} explains any error at every point"
+        return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
 
     def _count(self, found: list[Measurement]) -> str:
         return f"at {len(found)} of {counted(len(self.decisive), 'decisive point')}"

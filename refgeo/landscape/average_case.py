@@ -79,10 +79,7 @@ def average_case_sharpness(
     n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
     if n_samples < 4 or n_samples % 2:
         raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
-    space = ParameterSpace(params, metric)
-    losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
-    if not losses:
-        raise ValueError("batches: expected at least one batch, got none")
+    space, losses = ParameterSpace(params, metric), _losses(value, batches)
     at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a finite loss at the parameters themselves")
@@ -108,6 +105,14 @@ def average_case_sharpness(
     samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
     begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
     return _averaged(samples, begun, at_origin, rho, watcher.stopped)
+
+
+def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[Callable[[Any], float]]:
+    """A function of the parameters for each batch."""
+    losses = [value] if batches is None else [on_batch(value, batch) for batch in checked_batches(batches)]
+    if not losses:
+        raise ValueError("batches: expected at least one batch, got none")
+    return losses
 
 
 def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool) -> AverageSharpness:

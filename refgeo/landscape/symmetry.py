@@ -624,16 +624,13 @@ def verify(
     >>> rg.symmetry.verify(broken, rg.Pair([[2.0], [1.0]], [[3.0]]), rg.InvariantMetric()).findings[0].verdict
     'does not hold'
     """
-    parameters = Parameters(params)
+    parameters, symmetries = Parameters(params), _listed(geometry)
     blocks = {name: _block(x) for name, x in parameters.blocks.items()}
-    symmetries = _listed(geometry)
     missing = [block for one in symmetries for block in one.blocks if block not in blocks]
     if missing:
         raise ValueError(f"params: the block {missing[0]!r} of the geometry is missing; expected a dict with it")
     integer("samples", samples)
-    times = [number("sizes", t, "t of exp(t K)", above=0.0) for t in np.atleast_1d(np.asarray(sizes))]
-    if not times:
-        raise ValueError("sizes: expected at least one number > 0, got none")
+    times = _times(sizes)
     generator = np.random.default_rng(rng)
 
     def at(moved: Named) -> tuple[float, Any]:
@@ -658,13 +655,20 @@ def verify(
         change = max(abs(loss - here) / scale if math.isfinite(loss) else math.inf for loss in moved)
         share = math.nan if grads is None else _share(one, near, grads, generator, samples)
         found.append(Finding(one.name, one.blocks, change, share, max(times), len(moved), least))
-    if isinstance(geometry, Metric):
-        found += [
-            _of_relaxed(block, metric, near[block], times, generator)
-            for block, metric in _parts(geometry).items()
-            if getattr(metric, "relaxation", 0.0) > 0.0
-        ]
+    found += [_of_relaxed(block, metric, near[block], times, generator) for block, metric in _relaxed(geometry)]
     return Verification(tuple(found))
+
+
+def _times(sizes: float | Sequence[float]) -> list[float]:
+    times = [number("sizes", t, "t of exp(t K)", above=0.0) for t in np.atleast_1d(np.asarray(sizes))]
+    if not times:
+        raise ValueError("sizes: expected at least one number > 0, got none")
+    return times
+
+
+def _relaxed(geometry: Any) -> list[tuple[str, Any]]:
+    parts = _parts(geometry).items() if isinstance(geometry, Metric) else ()
+    return [(block, metric) for block, metric in parts if getattr(metric, "relaxation", 0.0) > 0.0]
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:

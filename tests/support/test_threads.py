@@ -32,16 +32,11 @@ EXACT = {"exact": lambda space, v: space.geodesic(0.01 * v, 1.0, "exact")}
 
 
 @pytest.mark.parametrize(
-    ("metric", "operations"),
-    [
-        (rg.InvariantMetric(), OPERATIONS | EXACT),
-        (rg.MixedMetric(), OPERATIONS),
-        (rg.InterpolatedMetric(0.5), OPERATIONS),
-    ],
-    ids=str,
+    "metric", [rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5)], ids=["inv", "mix", "between"]
 )
-def test_a_large_batch_is_what_it_is_at_once(metric, operations, monkeypatch):
+def test_a_large_batch_is_what_it_is_at_once(metric, monkeypatch):
     point, v, _ = a_batch()
+    operations = OPERATIONS | (EXACT if metric.s == 0.0 else {})
 
     def results():
         space = metric.at(point)
