@@ -30,7 +30,7 @@ from refgeo.conformance.tally import Tally
 from refgeo.conformance.trial import Trial
 from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.support.arguments import integer, listed, one_of
+from refgeo.support.arguments import listed, one_of
 from refgeo.support.errors import RefereeError
 from refgeo.support.threads import one_thread
 
@@ -137,14 +137,11 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    if progress is not None and not callable(progress):
-        raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
-    plan = _Plan.of(metrics, checks, where, laws_only, cases)
+    plan = _Plan.of(metrics, checks, where, laws_only, cases, progress)
     sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
-    jobs = None if jobs is None else integer("jobs", jobs)
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
         here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
         others = [Elsewhere() for _ in elsewhere]
@@ -155,10 +152,8 @@ def check(
             stack.callback(loaded.close)
         if not loaded.has_own_process:
             here, others = plan.metrics, []
-        known = loaded.spec, loaded.name, loaded.timeout, loaded.described
         for other, share in zip(others, elsewhere, strict=False):
-            total = sum(len(list(where.cases(metric))) for metric in share)
-            other.begin(total, "refgeo.conformance.run:judged", known, [one.name for one in plan.checks], share, where)
+            plan.begin(other, share, loaded)
         return plan.carried_out(loaded, here, others, progress or no_progress)
 
 
@@ -181,8 +176,11 @@ class _Plan:
         points: Points,
         laws_only: bool,
         cases: Iterable[str] | None,
+        progress: Progress | None,
     ) -> _Plan:
         """What arguments of `check` choose."""
+        if progress is not None and not callable(progress):
+            raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
         wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
         if not wanted:
             raise ValueError("metrics: expected at least one, got none")
@@ -197,6 +195,13 @@ class _Plan:
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         return cls(wanted, chosen, searches if generated and not laws_only else [], points, laws_only, cases)
+
+    def begin(self, other: Elsewhere, metrics: list[str], backend: Backend) -> None:
+        """Have some metrics judged by another process, with a process of the same backend."""
+        total = sum(len(list(self.points.cases(metric))) for metric in metrics)
+        known = backend.spec, backend.name, backend.timeout, backend.described
+        names = [one.name for one in self.checks]
+        other.begin(total, "refgeo.conformance.run:judged", known, names, metrics, self.points)
 
     def carried_out(self, backend: Backend, here: list[str], others: list[Elsewhere], progress: Progress) -> Report:
         """The report: of the metrics here, and of those that other processes judge."""

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from refgeo.conformance.process import Child
+from refgeo.support.arguments import integer
 
 
 def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
@@ -24,7 +25,7 @@ def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
     """
     affinity = getattr(os, "sched_getaffinity", None)  # the processors that this process may use, where one can ask
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
-    count = min(len(metrics), jobs or processors)
+    count = min(len(metrics), processors if jobs is None else integer("jobs", jobs))
     return [list(metrics[i::count]) for i in range(count)]
 
 
