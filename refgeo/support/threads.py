@@ -27,7 +27,7 @@ def _controller() -> Any:
     import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which is to be limited, too)
     from threadpoolctl import ThreadpoolController  # deferred: importing refgeo needs NumPy and SciPy only
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def one_thread(size: float = math.inf) -> Iterator[int]:
         controller = _controller()
         before = [pool.num_threads for pool in controller.lib_controllers]
         try:
-            with controller.limit(limits=1, user_api="blas"):
+            with controller.limit(limits=1):
                 yield max(before, default=1)
         finally:  # an interruption can come between the limit and the block that would have lifted it
             for pool, number in zip(controller.lib_controllers, before, strict=True):
