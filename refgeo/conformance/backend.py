@@ -83,6 +83,8 @@ class Backend:
         known: dict[str, Any] | None = None,
     ) -> None:
         timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
+        if isinstance(implementation, os.PathLike):
+            implementation = os.fspath(implementation)
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout

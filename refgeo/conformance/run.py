@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -73,7 +74,7 @@ def check(
 
     Parameters
     ----------
-    backend : module, object, function, str or Backend, optional
+    backend : module, object, function, str, path or Backend, optional
         The implementation (see `Backend`), or where it is: ``"module"``, ``"module:object"``, ``"file.py"``. Default:
         the paper's formulas, `refgeo.formulas`.
     metrics : iterable of "inv", "mix", or between them "s=0.5"
@@ -141,7 +142,7 @@ def check(
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
     plan = _Plan.of(metrics, checks, where, laws_only, cases, progress)
-    sendable = isinstance(backend, (str, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
+    sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
         here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
         others = [Elsewhere() for _ in elsewhere]

@@ -70,7 +70,7 @@ COMMANDS = [one for block in BLOCKS if block.language == "console" for one in co
 
 
 def test_every_language_is_known():
-    assert {block.language for block in BLOCKS} <= {"python", "console", "yaml"}
+    assert {block.language for block in BLOCKS} <= {"python", "console", "yaml", "bibtex"}
     assert len(EXAMPLES) >= 5
     assert len(PROGRAMS) >= 4
     assert len(COMMANDS) > 20
@@ -165,7 +165,13 @@ def test_files_that_are_linked_are_there():
                 path = re.sub(r"^.*/(?:blob|tree)/main/", "", path)
                 assert (ROOT / path).exists() or "/refgeo/refgeo/" not in path, target
             elif path and not path.startswith("http") and not (page.parent == DOCS and path.startswith("figures/")):
-                generated = page.parent == DOCS and path in ("study.md", "judged.md", "vectors.md", "changelog.md")
+                generated = page.parent == DOCS and path in (
+                    "study.md",
+                    "judged.md",
+                    "vectors.md",
+                    "changelog.md",
+                    "tour.md",
+                )
                 assert (page.parent / path).exists() or generated, f"{page.name}: {target}"
 
 

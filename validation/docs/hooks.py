@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
+
+import refgeo
 
 PROJECT = Path(__file__).parent.parent.parent
 REPOSITORY = "https://github.com/refgeo/refgeo/blob/main/"
@@ -21,14 +24,45 @@ PAGES = {
 """Pages that are files of the project, where people also read them."""
 
 
+TOUR = PROJECT / "validation/examples/minilm_tour.py"
+
+
 def on_files(files: Files, config: Any, **_: Any) -> Files:
-    """Add those pages, with links that hold here, and the figures."""
+    """Add those pages, with links that hold here, the tour, an index of the API, and the figures."""
+    files.append(File.generated(config, "tour.md", content=_tour(TOUR.read_text(encoding="utf-8"))))
+    files.append(File.generated(config, "api/index.md", content=_index()))
     for name, path in PAGES.items():
         text = _with_links((PROJECT / path).read_text(encoding="utf-8"), Path(path).parent)
         files.append(File.generated(config, name, content=text))
     for figure in sorted((PROJECT / "validation/figures").glob("*.png")):
         files.append(File.generated(config, f"figures/{figure.name}", abs_src_path=str(figure)))
     return files
+
+
+def _tour(script: str) -> str:
+    """A script in cells as a page: comments as text, the rest as code."""
+    parts = []
+    for cell in re.split(r"^# %%", script, flags=re.M)[1:]:
+        kind, _, text = cell.partition("\n")
+        text = text.strip("\n")
+        parts.append(re.sub(r"^# ?", "", text, flags=re.M) if "[markdown]" in kind else f"```python\n{text}\n```")
+    folder = f"{REPOSITORY}validation/examples"
+    parts.insert(1, f"The same as [a script]({folder}/minilm_tour.py) and as [a notebook]({folder}/minilm_tour.ipynb).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _index() -> str:
+    """Every public name with the first sentence about it."""
+    rows = []
+    for name in refgeo.__all__:
+        found = getattr(refgeo, name)
+        sentence = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split()).replace("|", "\\|")
+        sentence = re.sub(r":math:`(.*?)`", r"\\(\1\\)", sentence)
+        target = found.__name__ if inspect.ismodule(found) else f"refgeo.{name}"
+        linked = name in ("conformance", "exact", "networks")
+        rows.append(f"| `rg.{name}` | {sentence} |" if linked else f"| [`rg.{name}`][{target}] | {sentence} |")
+    head = "# All names\n\n`import refgeo as rg`; every name loads on first use.\n\n| | |\n|---|---|\n"
+    return head + "\n".join(rows)
 
 
 def _with_links(text: str, folder: Path) -> str:

@@ -1,0 +1,76 @@
+"""The examples: files that are ready to use, and the notebook, which is the script."""
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo.cli import main
+from validation.examples import notebook
+
+FOLDER = Path(notebook.__file__).parent
+
+
+def test_the_notebook_is_the_script():
+    made = notebook.notebook(notebook.SCRIPT.read_text(encoding="utf-8"))
+    assert json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8")) == made
+    assert sum(cell["cell_type"] == "code" for cell in made["cells"]) >= 6
+
+
+def test_the_template_of_a_backend_is_right_in_both_precisions():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    for dtype in ("float32", "float64"):
+        report = rg.check(FOLDER / "torch_backend.py", dtype=dtype, cases=["5x4x2/k3", "2.3-6x7x2/k3"])
+        assert report.passed, report.conclusion
+        assert len(report.judged) > 10
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A tiny model of Hugging Face's, saved, with a tokenizer that stands for a real one."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def saved(module):
+        torch.manual_seed(0)
+        module.save_pretrained(tmp_path / "model")
+        words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "the", "two", "."])}
+        (tmp_path / "model" / "vocab.txt").write_text("\n".join(words))
+        transformers.BertTokenizer(str(tmp_path / "model" / "vocab.txt")).save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    return saved
+
+
+@pytest.mark.parametrize("name", ["classifier", "causal"])
+def test_loss_files_measure_what_the_module_computes(name, checkpoint, capsys):
+    transformers = pytest.importorskip("transformers")
+    if name == "classifier":
+        config = transformers.BertConfig(
+            vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+        )
+        folder = checkpoint(transformers.BertForSequenceClassification(config))
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+            intermediate_size=24, max_position_embeddings=64,
+        )  # fmt: skip
+        folder = checkpoint(transformers.LlamaForCausalLM(config))
+    given = ["--checkpoint", str(folder), "--loss", str(FOLDER / f"loss_{name}.py")]
+    assert main(["verify", *given]) == 0
+    assert f"layout: {'bert' if name == 'classifier' else 'llama_rotary'}" in capsys.readouterr().err
+    out = folder / "out.json"
+    assert main(["sharpness", *given, "--metric", "inv", "--n-iter", "4", "--quiet", "--json", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["sharpness"]
+    assert row["value"] > 0.0
+    assert row["batches"] == 2
+    assert row["metric"].startswith(("inv on", "rotary inv on"))
+    # the loss at the parameters is the module's own
+    loss_file = runpy.run_path(str(FOLDER / f"loss_{name}.py"))
+    network = rg.networks.read(folder)
+    told = loss_file["model"](folder / "model.safetensors", network)
+    losses = [told["value_and_grad"](network.blocks, batch)[0] for batch in told["batches"]]
+    assert row["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
