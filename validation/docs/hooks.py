@@ -87,7 +87,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def on_page_content(content: str, **_: Any) -> str:
     """TeX to MathML, which every browser shows without a script."""
     content = re.sub(
-        r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: _mathml(m[1], "inline"), content, flags=re.S
+        r'<span class="arithmatex">\\\((.*?)\\\)</span>',
+        lambda m: f'<span class="inline-math">{_mathml(m[1], "inline")}</span>',
+        content,
+        flags=re.S,
     )
     return re.sub(
         r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', lambda m: _mathml(m[1], "block"), content, flags=re.S
