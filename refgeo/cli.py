@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
 from refgeo.support.console import show
-from refgeo.support.errors import LossFileError, RefereeError
+from refgeo.support.errors import Interrupted, LossFileError, RefereeError
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -375,6 +375,8 @@ def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) 
             file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         except OSError as error:
             raise ValueError(f"--{name}: {error}") from error
+    if report.interrupted:
+        return INTERRUPTED
     return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
 
 
@@ -411,8 +413,11 @@ def _check(options: argparse.Namespace) -> int:
         return _list(options, points)
     names = ("checks", "timeout", "jobs", "laws_only", "examples", "specification")
     chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
-    with _progress(options) as progress:
-        report = check(options.backend, progress=progress, **chosen, **points)
+    try:
+        with _progress(options) as progress:
+            report = check(options.backend, progress=progress, **chosen, **points)
+    except Interrupted as stop:
+        report = stop.report
     return _deliver(report, outputs, options.strict)
 
 

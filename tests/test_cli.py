@@ -145,6 +145,28 @@ def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_
     assert json.loads(report.read_text(encoding="utf-8"))["passed"] is True
 
 
+def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeypatch):
+    from refgeo.conformance.run import Run
+
+    over, calls = Run.tally, []
+
+    def interrupted(self, *given):
+        calls.append(1)
+        if len(calls) == 40:
+            raise KeyboardInterrupt
+        return over(self, *given)
+
+    monkeypatch.setattr(Run, "tally", interrupted)
+    out = tmp_path / "out.json"
+    assert main(["check", "--checks", "inner_product,christoffel", "--quiet", "--json", str(out)]) == 130
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == "INTERRUPTED: only what is above has been checked."
+    assert "inner_product" in shown
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert (document["passed"], document["interrupted"]) == (False, True)
+    assert 0 < max(row["points"] for row in document["rows"]) < 600
+
+
 def test_help_and_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("refgeo ")

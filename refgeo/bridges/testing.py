@@ -111,7 +111,8 @@ def parametrize_with_checks(
     *,
     metrics: Iterable[str] = ("inv", "mix"),
     checks: Iterable[str] | None = None,
-    dtypes: Iterable[str] = ("float64",),
+    dtype: str | Iterable[str] = "float64",
+    dtypes: str | Iterable[str] | None = None,
     profile: str = "quick",
     seed: int = 0,
     timeout: float = TIMEOUT,
@@ -126,8 +127,10 @@ def parametrize_with_checks(
     ----------
     backends : iterable
         Modules, objects or names, as `refgeo.check` takes them.
-    metrics, checks, dtypes : iterable of str, optional
+    metrics, checks : iterable of str, optional
         Which; all checks by default. Names of functions stand for all of their checks.
+    dtype : str or iterable of str
+        The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
     profile, seed, timeout
         As for `refgeo.check`.
     expected_failures : mapping of str to str, optional
@@ -157,15 +160,15 @@ def parametrize_with_checks(
 
     names = [one.name for one in chosen_checks(checks)]
     wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
-    wanted_dtypes = [one_of("dtypes", dtype, PRECISIONS) for dtype in listed(dtypes)]
+    wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
     items = []
     for given in backends:
         backend = Backend.of(given, timeout)
         expected = _expected_of(_short(backend), expected_failures or {})
         for metric in wanted_metrics:
             for name in names:
-                for dtype in wanted_dtypes:
-                    item = BackendCheck(name, metric, dtype, profile, seed)
+                for precision in wanted_dtypes:
+                    item = BackendCheck(name, metric, precision, profile, seed)
                     failure = expected.get(f"{name}[{metric}]", expected.get(name))
                     marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                     items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))

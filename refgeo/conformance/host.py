@@ -490,7 +490,11 @@ def _foreign(request: Request, result: list[Any], arrays: Arrays) -> Breaches:
     pairs = zip(result, arrays, strict=True)
     kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
     foreign = ", ".join(sorted(kinds - set(request.dtypes)))
-    return {"dtype_kept": f"returned {foreign} for {request.dtypes[0]} input"} if request.dtypes and foreign else {}
+    if not (request.dtypes and foreign):
+        return {}
+    single = "jax" in sys.modules and foreign == "float32" and request.dtypes[0] == "float64"
+    hint = '; JAX keeps double precision after jax.config.update("jax_enable_x64", True)' if single else ""
+    return {"dtype_kept": f"returned {foreign} for {request.dtypes[0]} input{hint}"}
 
 
 def _shared(results: Arrays, inputs: Arrays) -> Breaches:

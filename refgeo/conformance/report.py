@@ -38,6 +38,8 @@ class Report:
         The folder of vectors and the results that were graded.
     not_run : dict
         The lines of the backend's own files that no decisive call has reached, as ranges, by file.
+    interrupted : bool
+        Whether Ctrl-C has ended it before all points had been judged.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Report:
     notes: tuple[str, ...] = ()
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def dtype(self) -> str:
@@ -72,7 +75,7 @@ class Report:
         """Something has been judged, nothing provided is wrong or undecided, and no conduct makes a caller's numbers
         wrong. Other findings pass.
         """
-        return bool(self.judged) and not any(row.fails for row in self.rows)
+        return bool(self.judged) and not self.interrupted and not any(row.fails for row in self.rows)
 
     @property
     def passed_strictly(self) -> bool:
@@ -201,11 +204,13 @@ class Report:
         >>> rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"]).conclusion
         ['All values right.']
         """
-        if not self.judged:
+        if not self.judged and not self.interrupted:
             return ["Nothing was checked: the backend provides none of the chosen checks at these points."]
         rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
         bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows}
         said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
+        if self.interrupted:
+            said.append("INTERRUPTED: only what is above has been checked.")
         if self.passed:
             kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ from refgeo.conformance.trial import Trial
 from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import listed, one_of
-from refgeo.support.errors import RefereeError
+from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
@@ -128,6 +129,8 @@ def check(
         An option has an unknown value, or no case is left.
     RefereeError
         The referee itself failed.
+    Interrupted
+        Ctrl-C, a KeyboardInterrupt whose ``report`` has what had been seen by then.
 
     Examples
     --------
@@ -212,18 +215,24 @@ class _Plan:
 
             try_random_cases(run, self.points.examples)
         elif self.checks:
-            run.over(self.cases)
+            with contextlib.suppress(KeyboardInterrupt):  # what has been seen is reported; the second one ends it
+                run.over(self.cases)
+        if run.interrupted:
+            others = []
         try:
             rows, found = run.rows(), [other.result() for other in others]
             missed = not_run([run.backend.reached(), *(reached for _, reached in found)])
             rows += [row for their_rows, _ in found for row in their_rows]
             rows.sort(key=lambda row: (list(CHECKS).index(row.check), self.metrics.index(row.metric)))
-            if self.searches:
+            if self.searches and not run.interrupted:
                 rows += judge_routine(backend, self.searches, self.metrics, self.points, progress)
-            return run.report(rows, not_run=missed)
+            report = run.report(rows, not_run=missed, interrupted=run.interrupted)
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
+        if run.interrupted:
+            raise Interrupted(report)
+        return report
 
 
 def judged(
@@ -250,6 +259,7 @@ class Run:
     progress: Progress
     laws_only: bool = False
     cases: list[tuple[str, Lazy]] = field(default_factory=list)
+    interrupted: bool = False
     tallies: dict[tuple[str, str], Tally] = field(init=False)
     _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     _large: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -262,12 +272,14 @@ class Run:
     def over(self, names: Iterable[str] | None = None) -> None:
         """All checks on all cases; only those of these `names`, which are made only then."""
         found = [(metric, lazy) for metric in self.metrics for lazy in self.points.selected(metric, names)]
+        self.interrupted = True  # until it has come to the end
         for done, (metric, (name, make)) in enumerate(found):
             self.progress(done, len(found), f"{metric} {name}")
             self.cases.append((metric, (name, make)))
             case = make()
             for one in self.checks:
                 self.tally(one, case)
+        self.interrupted = False
         self.progress(len(found), len(found), "done")
 
     def tally(self, one: Check, case: Case, tally: Tally | None = None) -> None:

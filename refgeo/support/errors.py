@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class NotFiniteError(ValueError):
@@ -51,6 +52,14 @@ class GeodesicIncompleteError(ValueError):
 
 class RefereeError(RuntimeError):
     """The referee itself failed after its run had begun; the cause says how. It is no matter of usage."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came during a check; `report` says what had been seen by then."""
+
+    def __init__(self, report: Any) -> None:
+        super().__init__("interrupted")
+        self.report = report
 
 
 class LossFileError(RuntimeError):

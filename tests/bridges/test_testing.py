@@ -126,7 +126,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
         ({"expected_failures": {"christoffel": ""}}, "has no reason"),
         ({"checks": ["curvature"]}, "checks: expected one of"),
         ({"metrics": ["euclid"]}, 'metrics: expected "inv", "mix" or'),
-        ({"dtypes": ["float8"]}, "dtypes: expected one of"),
+        ({"dtypes": ["float8"]}, "dtype: expected one of"),
     ],
 )
 def test_bad_options_are_named_when_tests_are_collected(options, message):
