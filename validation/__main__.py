@@ -28,7 +28,7 @@ EXPERIMENTS = {
 def main() -> int:
     """Run the experiment that the first argument names."""
     if len(sys.argv) < 2 or sys.argv[1] not in EXPERIMENTS:
-        lines = [__doc__ or "", *(f"  {name:15}{what}" for name, what in EXPERIMENTS.items())]
+        lines = [__doc__ or "", "", *(f"  {name:18}{what}" for name, what in EXPERIMENTS.items())]
         print("\n".join(lines), file=sys.stdout if sys.argv[1:] in (["-h"], ["--help"]) else sys.stderr)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     name = sys.argv.pop(1)
