@@ -116,7 +116,7 @@ def _new_file(text: str) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="refgeo", description="The referee for symmetry-aware sharpness.", formatter_class=_Help,
-        epilog="examples:\n  refgeo check                        the paper's formulas, taken literally\n"
+        epilog="examples:\n  refgeo check                        a built-in literal implementation of the paper\n"
         "  refgeo check my_backend.py          your implementation\n"
         "  refgeo inspect --checkpoint model/  the heads of a network",
     )  # fmt: skip
@@ -191,7 +191,7 @@ def _check_parser(commands: Any) -> None:
         _points(["quick", "full", "fuzz"], DTYPES, "inv, mix or s=0.5"), _outputs(), _quiet(),
     )  # fmt: skip
     check.add_argument(
-        "backend", nargs="?", help="module, module:object or file.py (default: the paper's formulas, taken literally)"
+        "backend", nargs="?", help="module, module:object or file.py (default: a built-in literal implementation)"
     )
     check.add_argument(
         "--checks", action=_Several, metavar="C,...", help="only these: christoffel, geodesic (a function), geodesic_2 "

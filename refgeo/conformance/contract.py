@@ -23,9 +23,9 @@ SEEN = {
     "inputs_unchanged": "the arrays it gets are not written to",
     "silent": "nothing is printed, nothing is warned of",
     "dtype_kept": "the result has the dtype of the input",
-    "owns_its_results": "results share no memory with inputs or with each other",
-    "keeps_its_results": "later calls leave the results of earlier ones alone",
-    "frees_its_memory": "one call after another does not use up the memory of its process",
+    "owns_its_results": "results do not share memory with inputs or with each other",
+    "keeps_its_results": "later calls do not change the results of earlier ones",
+    "frees_its_memory": "repeated calls do not use more and more memory",
     "leaves_the_process_alone": "random generators, NumPy's settings, warning filters, folder, streams and environment "
     "stay",
 }
@@ -85,7 +85,7 @@ def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
         raise Breach("returned finite numbers for a vector with NaN")
     pairs = zip(comparable(operation, result), comparable(operation, clean), strict=True)
     if not all(_alike(x[others], y[others], 1e-6, rtol=1e-2) for x, y in pairs):
-        raise Breach("NaN in the first block of a batch changes the others")
+        raise Breach("NaN in the first block of a batch changes the other blocks")
     return np.zeros(shape)
 
 
@@ -110,7 +110,7 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
         expected = comparable(operation, alone[i * 2 // len(together)])
         found = comparable(operation, together[i : i + len(alone[0])])
         if not all(_alike(part, right, rounding) for part, right in zip(found, expected, strict=True)):
-            raise Breach("two calls at once, in threads, do not give what each gives alone")
+            raise Breach("two calls at once, in two threads, do not give what each gives alone")
     return np.zeros(trial.case.point.block_shape)
 
 
@@ -121,7 +121,7 @@ def _several_blocks(case: Case) -> bool:
 _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case], bool]]] = {
     **{name: (statement, _called, anywhere) for name, statement in SEEN.items()},
     "refuses_wrong_shapes": ("a vector of another shape is refused", _refuses_wrong_shapes, anywhere),
-    "takes_an_empty_batch": ("a batch without blocks gives results without blocks", _takes_an_empty_batch,
+    "takes_an_empty_batch": ("an empty batch gives empty results", _takes_an_empty_batch,
                              _several_blocks),
     "nan_stays_in_its_block": ("NaN in one block leaves the others alone", _nan_stays_in_its_block, _several_blocks),
     "thread_safe": ("two calls at once give what each gives alone", _thread_safe, anywhere),

@@ -229,7 +229,7 @@ class Report:
 
     @property
     def enclosed(self) -> tuple[int, int]:
-        """How many of the values were judged by an enclosure, of how many; the factorised route acquits the others."""
+        """How many of the values were judged by an enclosure, of how many; the factorised route acquits others."""
         found = [one.enclosed for row in self.rows for one in row.measurements if row.kind == "value"]
         return sum(found), len(found)
 

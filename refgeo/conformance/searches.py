@@ -45,10 +45,10 @@ ROUNDINGS = 1000.0
 LITTLE = 0.5
 """A routine that finds less of the maximum, in the median, is *inaccurate*."""
 SEARCH = {
-    "sharpness_1": "order 1: in the ball, horizontal, as large as claimed and no larger than proved",
-    "sharpness_2": "order 2: in the ball, horizontal, as large as claimed and no larger than proved",
-    "sharpness_exact": "exact geodesics: in the ball, horizontal, as large as claimed and no larger than proved",
-    "sharpness_adaptive": "adaptive: in the ball, as large as claimed and no larger than proved",
+    "sharpness_1": "order 1: in the ball, horizontal; its value as claimed, and within the proved bound",
+    "sharpness_2": "order 2: in the ball, horizontal; its value as claimed, and within the proved bound",
+    "sharpness_exact": "exact geodesics: in the ball, horizontal; its value as claimed, and within the proved bound",
+    "sharpness_adaptive": "adaptive: in the ball; its value as claimed, and within the proved bound",
 }
 
 _ADAPTIVE = ("adaptive", "adaptive")
@@ -163,7 +163,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
             if complaint:
                 wrong.append((share, f"{place}: {complaint}"))
     if not shares:
-        reason = "on no problem do the bounds meet and tell an increase of the loss from rounding"
+        reason = "no problem has proved bounds that meet and an increase beyond rounding"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
         message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])
@@ -241,7 +241,7 @@ def _held_against(
             return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
         return reached, f"claims {value:.10g}, but the loss there increases by {reached:.10g}"
     if value < -rounding:
-        return reached, f"claims {value:.6g}, less than the parameters themselves give"
+        return reached, f"claims {value:.6g}, less than the loss at the parameters themselves"
     if value > upper * (1.0 + 10.0 * TOLERANCE) + rounding:
         return reached, f"claims {value:.10g}, more than the proved bound {upper:.10g}"
     return reached, ""

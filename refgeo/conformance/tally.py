@@ -284,7 +284,7 @@ class Tally:
             worst, count = max(self.doubtful, key=lambda one: one.ratio), self._count(self.doubtful)
             if self.is_wrong:
                 return Verdict.WRONG, "; ".join([f"wrong {count}", *notes])
-            found = f"up to {worst.ratio:.0f} times what rounding does as a rule, {count} ({worst}): "
+            found = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {count} ({worst}): "
             return Verdict.INACCURATE, "; ".join([f"{found}right, but less accurate than it could be", *notes])
         if breaches:
             return Verdict.CONTRACT, _told(breaches)
@@ -297,7 +297,7 @@ class Tally:
         if exhausted:  # a law may be tried at such points alone
             verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
             return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
-        explained = f"rounding in {self.dtype} explains any error at every point"
+        explained = f"at every point, rounding in {self.dtype} explains an error of any size"
         return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
 
     def _count(self, found: list[Measurement]) -> str:

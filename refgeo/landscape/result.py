@@ -233,21 +233,20 @@ class SharpnessResult(Saved):
     def advice(self) -> str:
         """What to try for a better value."""
         if len(self.trace) == 1:
-            return "nothing was searched: no parameter can move, or the gradient is zero and no direction is random"
+            return "nothing was searched: no parameter can move, or the gradient and every random direction are zero"
         if self.bend > _BENT:
             return (
-                f"ρ is too large: in one block the second-order term of the geodesic is {self.bend:.2g} times as long "
-                "as the first, so that it is no approximation there. Try a smaller rho (refgeo.proposed_radius), or "
-                'order="exact"'
+                f"ρ is too large: the second-order correction is {self.bend:.2g} times the first-order step. "
+                'Use a smaller rho (refgeo.proposed_radius) or order="exact"'
             )
-        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} tells how much the start matters"
+        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows how much the start matters"
         if self.converged:
             return f"stationary (residual {self.residual:.2g}); {again}"
         done = len(self.trace) - 1
         if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
             return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
         rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
-        short = f"; with more memory= it would keep more than {self.settings.get('vectors')} vectors" if rounded else ""
+        short = f"; a larger memory= lets it keep more than {self.settings.get('vectors')} vectors" if rounded else ""
         return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
 
     def to_dict(self) -> dict[str, Any]:

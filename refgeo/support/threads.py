@@ -34,7 +34,7 @@ def _controller() -> Any:
 def one_thread(size: float = math.inf) -> Iterator[int]:
     """Limit BLAS to one thread, for work on `size` numbers; gives the number of threads that it had.
 
-    The limit is one of the whole process. While one Python thread is inside, what others ask for has no effect.
+    The limit holds for the whole process. While one Python thread is inside, only its limit applies.
 
     Examples
     --------

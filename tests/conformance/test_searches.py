@@ -199,7 +199,7 @@ def test_a_search_that_goes_down_is_wrong(few_problems):
         return problem.value_and_grad(G - a, H - b)[0] - first, (-a, -b)
 
     row = next(row for row in judged(down).rows if str(row) == "sharpness_1[inv]")
-    assert "less than the parameters themselves give" in row.message
+    assert "less than the loss at the parameters themselves" in row.message
 
 
 def test_the_reproduce_lines_of_searches_repeat_them(few_problems):

@@ -1161,7 +1161,7 @@ def test_a_search_says_where_second_order_geodesics_are_none():
 
     far = rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 0.1)
     assert far.bend > 10
-    assert "second-order term of the geodesic is" in far.advice
+    assert "second-order correction is" in far.advice
     for near in (
         rg.worst_case_sharpness(loss, point, rg.MixedMetric(), 1e-6),
         rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1),
@@ -1456,7 +1456,7 @@ def test_a_result_is_printed_with_its_advice():
         lambda p: (float(np.sum(p.product**2)), rg.Pair(2 * p.product @ p.H, 2 * p.product.mT @ p.G)),
         0.1 * rg.Pair(np.eye(3)[:, :2], np.eye(4)[:, :2]), rg.MixedMetric(), [1e-4, 1.0], n_iter=3,
     )  # fmt: skip
-    assert "ρ = 1: ρ is too large: in one block the second-order term" in str(curve)
+    assert "ρ = 1: ρ is too large: the second-order correction" in str(curve)
     assert "proposed_radius" in str(curve[1])
     assert "ρ = 0.0001" not in str(curve)
 

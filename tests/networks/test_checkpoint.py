@@ -187,8 +187,8 @@ def test_a_loss_without_batches_and_what_a_result_advises(files, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     near, far = json.loads(out.read_text())["sharpness"]
     assert (near["batches"], far["bend"] > 0.5) == (1, True)
-    assert "Try a smaller rho" in far["advice"]
-    assert "no approximation" in shown
+    assert "Use a smaller rho" in far["advice"]
+    assert "ρ is too large" in shown
     assert main(["verify", *given(files, "alone.py")]) == 0
 
 

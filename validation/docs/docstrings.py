@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
+import importlib
 import inspect
 import re
 from functools import cache
@@ -18,7 +21,34 @@ class Docstrings(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the text before it is parsed."""
         if obj.docstring:
-            obj.docstring.value = as_markdown(obj.docstring.value)
+            obj.docstring.value = as_markdown(with_imports(obj.docstring.value, obj.module.path))
+
+
+def with_imports(text: str, module: str) -> str:
+    """Examples that somebody can paste: first come imports of what they use of their module without importing it."""
+    examples = doctest.DocTestParser().get_examples(text)
+    if not examples:
+        return text
+    names = vars(importlib.import_module(module))
+    nodes = list(ast.walk(ast.parse("".join(example.source for example in examples))))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made |= {a.asname or a.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names}
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    needed = sorted(name for name in used - made if name in names)
+    first = text.splitlines()[examples[0].lineno]
+    indent = first[: len(first) - len(first.lstrip())]
+    lines = "".join(f"{indent}>>> {_import_of(name, names[name], module)}\n" for name in needed)
+    start = text.index(first) if text.count(first) == 1 else sum(map(len, text.splitlines(True)[: examples[0].lineno]))
+    return text[:start] + lines + text[start:]
+
+
+def _import_of(name: str, value: Any, module: str) -> str:
+    if inspect.ismodule(value):
+        return f"import {value.__name__} as {name}"
+    if name in refgeo.__all__ and getattr(refgeo, name) is value:
+        return f"from refgeo import {name}"
+    return f"from {module} import {name}"
 
 
 def as_markdown(text: str) -> str:

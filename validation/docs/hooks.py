@@ -85,7 +85,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """TeX to MathML, which every browser shows without a script."""
+    """TeX to MathML, which every browser shows without a script; and what an error prints is output, too."""
+    content = re.sub(
+        r'<span class="gt">.*?(?=<span class="gp">|</code>)',
+        lambda m: f'<span class="go">{m[0]}</span>',
+        content,
+        flags=re.S,
+    )
     content = re.sub(
         r'<span class="arithmatex">\\\((.*?)\\\)</span>',
         lambda m: f'<span class="inline-math">{_mathml(m[1], "inline")}</span>',

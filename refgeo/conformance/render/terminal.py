@@ -111,12 +111,15 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     if report.reproduce_any() and any(row.worst_case for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
-        yield "the backend ran in this process: it has no name by which another one could import it", "dim"
+        yield "the backend ran in this process, because another process could not import it by a name", "dim"
     enclosed, values = report.enclosed
     if enclosed < values:
-        yield f"enclosed: {enclosed} of {values} values; the factorised route acquits the others", "dim"
+        yield (
+            f"enclosed: {enclosed} of {values} values; the others agree with a QR-based computation",
+            "dim",
+        )
     if report.not_run:
-        yield f"not run    {report.missing}: no decisive call reached these lines", "yellow"
+        yield f"not run    {report.missing}: no call that decides a verdict reached these lines", "yellow"
     for line in report.summary:
         if not line.startswith("not run"):
             yield line, ""
