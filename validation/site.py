@@ -56,7 +56,7 @@ def too_wide(browser, address, pages):
 
 
 def pasted(browser, address, name):
-    """What the copy buttons of a page give, in order; with the titles of blocks that are files."""
+    """What the copy buttons of a page give, in order; with the titles of blocks that are files, and which show an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
@@ -68,7 +68,10 @@ def pasted(browser, address, name):
         button.scroll_into_view_if_needed()
         button.click(force=True)
         page.wait_for_timeout(60)
-        texts.append((title.inner_text() if title else "", page.evaluate("navigator.clipboard.readText()")))
+        shows_an_error = block.query_selector(".gt") is not None
+        texts.append(
+            (title.inner_text() if title else "", page.evaluate("navigator.clipboard.readText()"), shows_an_error)
+        )
     context.close()
     return texts
 
@@ -80,9 +83,10 @@ for number, path in enumerate(sys.argv[1:], 1):
     try:
         exec(compile(source, f"block {number}", "exec"), names)
     except BaseException:
-        print(source)
-        traceback.print_exc()
-        sys.exit(1)
+        if not path.endswith("_raises.py"):
+            print(source)
+            traceback.print_exc()
+            sys.exit(1)
 """
 
 
@@ -90,8 +94,8 @@ def run(texts):
     """All blocks in one interpreter; the end of what it printed, and its status."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for i, (title, text) in enumerate(texts):
-            file = Path(folder) / (title or f"block{i:02}.py")
+        for i, (title, text, shows_an_error) in enumerate(texts):
+            file = Path(folder) / (title or f"block{i:02}{'_raises' if shows_an_error else ''}.py")
             file.write_text(text + "\n", encoding="utf-8")
             files += [] if title else [file.name]
         done = subprocess.run(
