@@ -56,7 +56,7 @@ def too_wide(browser, address, pages):
 
 
 def pasted(browser, address, name):
-    """What the copy buttons of a page give, in order; with the titles of blocks that are files, and which show an error."""
+    """What the copy buttons of a page give, in order: titles of blocks that are files, texts, and who shows an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
@@ -68,7 +68,7 @@ def pasted(browser, address, name):
         button.scroll_into_view_if_needed()
         button.click(force=True)
         page.wait_for_timeout(60)
-        shows_an_error = block.query_selector(".gt") is not None
+        shows_an_error = "Traceback (most recent" in block.inner_text()
         texts.append(
             (title.inner_text() if title else "", page.evaluate("navigator.clipboard.readText()"), shows_an_error)
         )
