@@ -44,8 +44,10 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "adapters": "networks.adapters", "checkpoint": "networks.checkpoint", "metrics": "geometry",
-    "metrics.array_space": "geometry.arrays", "metrics.pair": "geometry.pair_metrics",
+    "adapters": "networks.adapters", "checkpoint": "networks.checkpoint", "metrics.ablations": "geometry.ablations",
+    "metrics.array_space": "geometry.arrays", "metrics.elementwise": "geometry.arrays",
+    "metrics.euclidean": "geometry.arrays", "metrics.pair": "geometry.pair_metrics",
+    "metrics.product": "geometry.product", "metrics.rotary": "geometry.rotary", "metrics.scaling": "geometry.arrays",
     "metrics.tangent_space": "geometry.tangent_space", "operations": "conformance.operations",
     "pymanopt": "bridges.pymanopt", "spectrum": "landscape.spectrum", "strategies": "bridges.strategies",
     "symmetry": "landscape.symmetry", "testing": "bridges.testing", "toy": "diagonal.toy",
@@ -75,7 +77,7 @@ _PLACES = {
 ShortNames({f"refgeo.{name}": f"refgeo.{module}" for name, module in _MODULES.items()})
 __getattr__, __dir__ = deferred(
     __name__,
-    {name: name for name in ("conformance", "diagonal", "exact", "formulas", "networks")}
-    | _MODULES
+    {name: name for name in ("conformance", "diagonal", "exact", "formulas", "metrics", "networks")}
+    | {name: module for name, module in _MODULES.items() if "." not in name}
     | {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()},
 )

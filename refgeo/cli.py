@@ -45,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["check", "--checks", "no_such_check"])
     2
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets the rest
     try:
         options = _parser().parse_args(arguments)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
@@ -366,8 +368,6 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
 
 def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe without Greek letters still gets its report
     report.print()
     for name, file in outputs.items():
         text: str = getattr(report, f"to_{name}")()

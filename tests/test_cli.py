@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import refgeo as rg
 from refgeo.cli import main
 
 FEW = ["--case", "10x9x4/k1", "--quiet"]
@@ -157,6 +158,7 @@ def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeyp
         return over(self, *given)
 
     monkeypatch.setattr(Run, "tally", interrupted)
+    monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "out.json"
     assert main(["check", "--checks", "inner_product,christoffel", "--quiet", "--json", str(out)]) == 130
     shown = capsys.readouterr().out
@@ -165,6 +167,34 @@ def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeyp
     document = json.loads(out.read_text(encoding="utf-8"))
     assert (document["passed"], document["interrupted"]) == (False, True)
     assert 0 < max(row["points"] for row in document["rows"]) < 600
+
+
+@pytest.mark.parametrize("where", ["selected", "rows"])
+def test_an_interruption_before_and_after_the_points_is_one_too(where, monkeypatch):
+    from refgeo.conformance.points import Points
+    from refgeo.conformance.run import Run
+
+    kind = Points if where == "selected" else Run
+    given, calls = getattr(kind, where), []
+
+    def interrupted(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return given(self, *arguments, **options)
+
+    monkeypatch.setattr(kind, where, interrupted)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        rg.check(checks=["christoffel"], cases=["5x4x3"], jobs=1)
+    report = stop.value.report
+    assert not report.passed
+    assert report.conclusion == ["INTERRUPTED: only what is above has been checked."]
+    assert bool(report.judged) == (where == "rows")
+
+
+def test_numbers_of_numpy_are_numbers():
+    report = rg.check(seed=np.int64(3), relaxation=np.float32(0.25), checks=["inner_product"], cases=["1x1x1"])
+    assert json.loads(report.to_json())["seed"] == 3
 
 
 def test_help_and_version(capsys):

@@ -32,6 +32,23 @@ def test_what_a_backends_process_runs_does_not_load_the_referee():
     assert not loaded & {"flint", "refgeo.exact", "refgeo.conformance.run", "scipy.optimize"}
 
 
+def test_short_names_are_the_same_modules():
+    probe = """if True:
+        import refgeo, refgeo.metrics.pair, refgeo.geometry.pair, refgeo.spectrum, refgeo.toy, refgeo.metrics.product
+        import refgeo.metrics.elementwise
+        assert refgeo.metrics.pair.InvariantMetric is refgeo.InvariantMetric
+        assert refgeo.geometry.pair.Pair is refgeo.Pair
+        from refgeo.metrics import pair
+        assert pair is refgeo.geometry.pair_metrics and pair.__spec__.name == pair.__name__
+        assert refgeo.metrics.product.ProductMetric is refgeo.ProductMetric
+        assert refgeo.metrics.elementwise.ElementwiseMetric is refgeo.ElementwiseMetric
+        assert refgeo.spectrum is refgeo.landscape.spectrum
+        assert not any("." in name for name in dir(refgeo))
+    """
+    subprocess.run([sys.executable, "-W", "error", "-c", probe], check=True)
+    subprocess.run([sys.executable, "-m", "refgeo.toy"], check=True)
+
+
 def test_help_needs_no_optional_package():
     """Hypothesis is not there, as in a plain install: what needs it is no attribute, and says why."""
     probe = """if True:

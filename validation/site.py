@@ -56,7 +56,7 @@ def too_wide(browser, address, pages):
 
 
 def pasted(browser, address, name):
-    """What the copy buttons of a page give, in order: titles of blocks that are files, texts, and who shows an error."""
+    """What the copy buttons of a page give, in order: titles of blocks that are files, texts, who shows an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()

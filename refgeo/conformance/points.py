@@ -62,9 +62,13 @@ class Points:
     def __post_init__(self) -> None:
         one_of("profile", self.profile, PROFILES)
         one_of("dtype", self.dtype, PRECISIONS)
-        integer("seed", self.seed, least=0)
-        integer("examples", self.examples)
-        number("relaxation", self.relaxation, "ε of App. H.2", least=0.0)
+        plain = {
+            "seed": integer("seed", self.seed, least=0),
+            "examples": integer("examples", self.examples),
+            "relaxation": number("relaxation", self.relaxation, "ε of App. H.2", least=0.0),
+        }
+        for name, value in plain.items():  # NumPy's numbers are no JSON
+            object.__setattr__(self, name, value)
         if sum((self.points is not None, self.checkpoint is not None, self.profile == "fuzz")) > 1:
             raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -208,31 +207,40 @@ class _Plan:
         other.begin(total, "refgeo.conformance.run:judged", known, names, metrics, self.points)
 
     def carried_out(self, backend: Backend, here: list[str], others: list[Elsewhere], progress: Progress) -> Report:
-        """The report: of the metrics here, and of those that other processes judge."""
+        """The report: of the metrics here, and of those that other processes judge; after Ctrl-C of what there is."""
         run = Run(backend, self.checks, here, self.points, together(progress, others), self.laws_only)
-        if self.points.profile == "fuzz":
-            from refgeo.conformance.fuzz import try_random_cases
-
-            try_random_cases(run, self.points.examples)
-        elif self.checks:
-            with contextlib.suppress(KeyboardInterrupt):  # what has been seen is reported; the second one ends it
-                run.over(self.cases)
-        if run.interrupted:
-            others = []
+        found: list[tuple[list[Row], Reached]] = []
         try:
-            rows, found = run.rows(), [other.result() for other in others]
-            missed = not_run([run.backend.reached(), *(reached for _, reached in found)])
-            rows += [row for their_rows, _ in found for row in their_rows]
-            rows.sort(key=lambda row: (list(CHECKS).index(row.check), self.metrics.index(row.metric)))
-            if self.searches and not run.interrupted:
-                rows += judge_routine(backend, self.searches, self.metrics, self.points, progress)
-            report = run.report(rows, not_run=missed, interrupted=run.interrupted)
+            run.everything(self.cases)
+            self._finish(run, others, progress, found)
+        except KeyboardInterrupt:
+            found = found or [(run.rows(explained=False), {})]
+            raise Interrupted(run.report(self._in_order(found), interrupted=True)) from None
+        return run.report(self._in_order(found), not_run=not_run([reached for _, reached in found]))
+
+    def _finish(
+        self, run: Run, others: list[Elsewhere], progress: Progress, found: list[tuple[list[Row], Reached]]
+    ) -> None:
+        """Add what this process has found, the others, and searches, each when it is there."""
+        try:
+            found.append((run.rows(), run.backend.reached()))
+            for other in others:
+                found.append(other.result())
+            if self.searches:
+                found.append((judge_routine(run.backend, self.searches, self.metrics, self.points, progress), {}))
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
-        if run.interrupted:
-            raise Interrupted(report)
-        return report
+
+    def _in_order(self, found: list[tuple[list[Row], Reached]]) -> list[Row]:
+        """Rows as the checks and metrics stand; searches are last."""
+        rows = [row for some, _ in found for row in some]
+        names = list(CHECKS)
+        place = {row.check: names.index(row.check) if row.check in names else len(names) for row in rows}
+        metric = {name: i for i, name in enumerate(self.metrics)}
+        return sorted(
+            rows, key=lambda row: (place[row.check], metric.get(row.metric, 0) if row.kind != "search" else 0)
+        )
 
 
 def judged(
@@ -259,7 +267,6 @@ class Run:
     progress: Progress
     laws_only: bool = False
     cases: list[tuple[str, Lazy]] = field(default_factory=list)
-    interrupted: bool = False
     tallies: dict[tuple[str, str], Tally] = field(init=False)
     _tried: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
     _large: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -269,17 +276,24 @@ class Run:
             (one.name, metric): Tally(one, metric, self.points.dtype) for one in self.checks for metric in self.metrics
         }
 
+    def everything(self, names: Iterable[str] | None) -> None:
+        """All checks on all cases, or those of a search."""
+        if self.points.profile == "fuzz":
+            from refgeo.conformance.fuzz import try_random_cases
+
+            try_random_cases(self, self.points.examples)
+        elif self.checks:
+            self.over(names)
+
     def over(self, names: Iterable[str] | None = None) -> None:
         """All checks on all cases; only those of these `names`, which are made only then."""
         found = [(metric, lazy) for metric in self.metrics for lazy in self.points.selected(metric, names)]
-        self.interrupted = True  # until it has come to the end
         for done, (metric, (name, make)) in enumerate(found):
             self.progress(done, len(found), f"{metric} {name}")
             self.cases.append((metric, (name, make)))
             case = make()
             for one in self.checks:
                 self.tally(one, case)
-        self.interrupted = False
         self.progress(len(found), len(found), "done")
 
     def tally(self, one: Check, case: Case, tally: Tally | None = None) -> None:
@@ -345,9 +359,11 @@ class Run:
         if self.points.dtype == "bfloat16" and not self.backend.converts:
             yield "bfloat16: without an asarray of its own the backend has got, and computed in, float32"
 
-    def rows(self) -> list[Row]:
+    def rows(self, explained: bool = True) -> list[Row]:
         """A row for each check and metric that met a case, and who is to blame: `Row.uses` is the graph of it."""
         rows = [tally.row() for tally in self.tallies.values() if tally.has_seen]
+        if not explained:
+            return rows
         return [self._blamed(row, self.tallies[row.check, row.metric]) for row in rows]
 
     def _blamed(self, row: Row, tally: Tally) -> Row:

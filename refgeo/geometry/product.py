@@ -248,11 +248,9 @@ class ProductMetric(Metric[Named]):
         return f"ProductMetric({self.metrics!r})"
 
     def __str__(self) -> str:
-        """How many blocks have which metric: ``inv on 12 blocks, constant elementwise on 61``."""
-        counts = Counter(metric.name for metric in self.metrics.values())
-        (first, number), *others = counts.most_common()[::-1]
-        blocks = f"{first} on {number} block{'s' if number > 1 else ''}"
-        return ", ".join([blocks, *(f"{name} on {count}" for name, count in others)])
+        """Which metrics how many blocks have, in the order in which they come."""
+        counts = Counter(map(str, self.metrics.values()))
+        return ", ".join(f"{metric} on {count} block{'s' if count > 1 else ''}" for metric, count in counts.items())
 
 
 def _names(names: Any, most: int = 4) -> str:

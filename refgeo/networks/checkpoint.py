@@ -13,6 +13,7 @@ The loss is a Python file with a function ``model(path, network)`` that returns 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,7 +65,8 @@ class Checkpoint:
     @property
     def title(self) -> str:
         """What a plot calls it: the name of the file, or of the folder where the file has the usual one."""
-        return self.path.resolve().parent.name if self.path.stem == "model" else self.path.stem
+        usual = re.fullmatch(r"(adapter_|pytorch_)?model(-\d+-of-\d+)?", self.path.stem)
+        return self.path.resolve().parent.name if usual else self.path.stem
 
 
 def load(path: Path, layout: str | None, loss: Path, heads: Heads | None = None) -> Checkpoint:
@@ -237,10 +239,13 @@ def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> 
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Without a frame above and on the right."""
+    """Without a frame above and on the right; it is closed then."""
+    import matplotlib.pyplot as plt
+
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
+    plt.close(figure)
 
 
 HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluations':>12s}  converged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,7 @@ def weight_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
     if (path / INDEX).is_file():
-        shards = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        return [path / name for name in sorted(set(shards.values()))]
+        return [path / name for name in _shards(path / INDEX)]
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
@@ -41,19 +41,42 @@ def weight_files(path: Path) -> list[Path]:
     return inside
 
 
-def tensor_names(path: Path) -> list[str]:
-    """The names of a checkpoint's tensors, without their numbers."""
-    from safetensors import safe_open
+def _shards(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LayoutError(f"{index}: expected JSON with a weight_map of tensors to files, got {error!r}") from error
+
+
+def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:
+    """The names of the tensors that hold floating-point numbers, of a file without their numbers."""
+    if isinstance(source, Mapping):
+        return [name for name, tensor in source.items() if holds_numbers(np.asarray(tensor).dtype)]
+    from safetensors import SafetensorError, safe_open
 
     names: list[str] = []
-    for file in weight_files(path):
-        with safe_open(file, "np") as opened:
-            names += opened.keys()
+    for file in weight_files(Path(source)):
+        try:
+            with safe_open(file, "np") as opened:
+                names += [name for name in opened.keys() if "F" in opened.get_slice(name).get_dtype()]  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise _no_safetensors(file, error) from error
     return names
 
 
+def holds_numbers(dtype: np.dtype[Any]) -> bool:
+    """Floating point, with the machine-learning types (bfloat16, float8) that NumPy knows from other packages.
+
+    Examples
+    --------
+    >>> holds_numbers(np.dtype(np.float32)), holds_numbers(np.dtype(int))
+    (True, False)
+    """
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
 def fitting_layout(names: Iterable[str]) -> str:
-    """The layout whose names a checkpoint's tensors have.
+    """The layout whose names a checkpoint's parameters have.
 
     Of Llama's names it is ``llama_rotary``, unless a network normalises queries and keys.
 
@@ -67,21 +90,28 @@ def fitting_layout(names: Iterable[str]) -> str:
     >>> fitting_layout(["base.lora_A.weight", "base.lora_B.weight"])
     'lora'
     """
-    known = dict.fromkeys(names)
-    fitting = [layout for layout, one in LAYOUTS.items() if _fits(one, known)]
-    if "llama" in fitting:
-        return "llama_rotary" if "llama_rotary" in fitting else "llama"
+    known = list(names)
+    fitting = [layout for layout in LAYOUTS if _fits(layout, known)]
+    llama = [layout for layout in fitting if layout.startswith("llama")]
+    if fitting and fitting == llama:
+        return "llama_rotary" if "llama_rotary" in llama else llama[0]
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{' and '.join(fitting)} fit" if fitting else f"none fits tensors such as {', '.join(list(known)[:2])}"
+    found = f"{' and '.join(fitting)} fit" if fitting else f"none fits tensors such as {', '.join(known[:2])}"
     raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
 
 
-def _fits(layout: Any, names: Mapping[str, object]) -> bool:
+def _fits(layout: str, names: Iterable[str]) -> bool:
+    one, constant = LAYOUTS[layout], re.compile(LAYOUTS[layout].constants)
     try:
-        return bool(layout.used(names))
+        return bool(one.used({name: None for name in names if not constant.fullmatch(name)}))
     except LayoutError:
         return False
+
+
+def _no_safetensors(path: Path, error: Exception) -> LayoutError:
+    advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
+    return LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}")
 
 
 def load(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -99,10 +129,7 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         widened = _with_bfloat16(path)
         if widened is not None:
             return widened
-        advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
-        raise LayoutError(
-            f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}"
-        ) from error
+        raise _no_safetensors(path, error) from error
 
 
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}

@@ -119,10 +119,15 @@ class AttentionLayout:
         """The pairs behind rotary positions."""
         return {f"{layer.prefix}query_key" for layer in self.layers(names) if layer.rotary and layer.paired}
 
-    def key_biases(self, names: Mapping[str, object]) -> set[str]:
-        """The pairs whose keys have a bias that softmax does not notice."""
-        layers = [layer for layer in self.layers(names) if not layer.rotary and len(layer.key.names(names)) == 2]
-        return {f"{layer.prefix}query_key" for layer in layers}
+    def redundant_biases(self, names: Mapping[str, object]) -> set[str]:
+        """The pairs whose keys have a bias, which softmax does not notice, or values and outputs have one each."""
+        found = set()
+        for layer in self.layers(names):
+            if len(layer.key.names(names)) == 2 and not layer.rotary:
+                found.add(f"{layer.prefix}query_key")
+            if len(layer.value.names(names)) == 2 and layer.out.weight.removesuffix("weight") + "bias" in names:
+                found.add(f"{layer.prefix}value_out")
+        return found
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The tensors that `split` took, from the pairs; `like` has the shape of every tensor."""
@@ -172,7 +177,7 @@ class LowRankLayout:
         """None."""
         return set()
 
-    key_biases = rotary
+    redundant_biases = rotary
 
     def join(self, pairs: Mapping[str, Pair], like: Mapping[str, tuple[int, ...]], heads: Heads) -> dict[str, Array]:
         """The way back."""

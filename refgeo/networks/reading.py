@@ -18,7 +18,7 @@ from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
-from refgeo.networks.files import configuration, configured, fitting_layout, load, tensor_names
+from refgeo.networks.files import configuration, configured, fitting_layout, holds_numbers, load, parameter_names
 from refgeo.networks.layouts import LAYOUTS, Heads
 from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
@@ -90,7 +90,7 @@ class Network:
         layout = LAYOUTS[self.layout]
         pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
         size = sum(math.prod(shape) for shape in self.shapes.values())
-        return summarised(self.layout, size, pairs, layout.rotary(self.shapes), layout.key_biases(self.shapes))
+        return summarised(self.layout, size, pairs, layout.rotary(self.shapes), layout.redundant_biases(self.shapes))
 
     def state_dict(
         self,
@@ -240,19 +240,16 @@ def read(
     >>> all(np.array_equal(network.state_dict()[name], state[name]) for name in state)
     True
     """
-    if not isinstance(source, (str, Path, Mapping)):
-        module = hasattr(source, "state_dict")
-        hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
-        raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
-    layout = layout_of(source) if layout is None else layout
-    if layout not in LAYOUTS:
+    _check_source(source)
+    if layout is not None and layout not in LAYOUTS:
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
     state = dict(source) if isinstance(source, Mapping) else load(Path(source))
+    layout = layout_of(state) if layout is None else layout
     heads, key_value_heads = _counts(file, layout, heads, key_value_heads)
     constant = re.compile(LAYOUTS[layout].constants)
     tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
-    numeric = {n: t for n, t in tensors.items() if _holds_numbers(t.dtype) and not constant.fullmatch(n)}
+    numeric = {n: t for n, t in tensors.items() if holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
@@ -284,7 +281,15 @@ def layout_of(source: str | Path | Mapping[str, Any]) -> str:
     >>> layout_of({"lora_A.weight": np.ones((2, 5)), "lora_B.weight": np.ones((4, 2))})
     'lora'
     """
-    return fitting_layout(source if isinstance(source, Mapping) else tensor_names(Path(source)))
+    _check_source(source)
+    return fitting_layout(parameter_names(source))
+
+
+def _check_source(source: object) -> None:
+    if not isinstance(source, (str, Path, Mapping)):
+        module = hasattr(source, "state_dict")
+        hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
+        raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
 
 
 def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads: Heads | None) -> tuple[Heads, Heads]:
@@ -305,11 +310,6 @@ def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
     return " and ".join(map(str, shapes))
-
-
-def _holds_numbers(dtype: np.dtype[Any]) -> bool:
-    """Floating point, with the machine-learning types (bfloat16, float8) that NumPy knows from other packages."""
-    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
 def _checked_heads(name: str, heads: Heads | None) -> Heads | None:

@@ -64,18 +64,24 @@ class PairSummary:
         (4.0, 1.0)
         """
         n, m, h = pair.sizes
+        # in units of powers of two, so that products neither overflow nor underflow
         factors = [factor.reshape(-1, rows, h) for factor, rows in zip(pair, (n, m), strict=True)]
+        powers = [np.frexp(np.abs(factor).max(axis=(-2, -1), initial=0.0))[1] for factor in factors]
+        factors = [np.ldexp(factor, -power[:, None, None]) for factor, power in zip(factors, powers, strict=True)]
         values = [np.linalg.svd(factor, compute_uv=False) for factor in factors]
+        floors = [rows * np.finfo(np.float64).eps * v[:, 0] for rows, v in zip((n, m), values, strict=True)]
+        full = [v[:, -1] > floor for v, floor in zip(values, floors, strict=True)]
         R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)
         U, sigma, _ = np.linalg.svd(R_G @ R_H.mT)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            conditions = [np.where(v[:, -1] > 0.0, v[:, 0] / v[:, -1], np.inf) for v in values]
-            lacking = np.isinf(np.maximum(*conditions)) | (sigma[:, -1] == 0.0)
-            scale = np.where(lacking[:, None], 1.0, np.sqrt(sigma))
-            A = np.where(lacking[:, None, None], np.eye(h), (U.mT @ R_G) / scale[..., None])
-            logs = np.log(np.linalg.svd(A, compute_uv=False))
-        imbalance = np.where(lacking, np.inf, np.linalg.norm(logs, axis=-1))
-        least = np.minimum(*(v[:, -1] ** 2 for v in values))
+        ranked = full[0] & full[1] & (sigma[:, -1] > 0.0)
+        scale = np.where(ranked[:, None], np.sqrt(sigma), 1.0)
+        A = np.where(ranked[:, None, None], (U.mT @ R_G) / scale[..., None], np.eye(h))
+        logs = np.log(np.linalg.svd(A, compute_uv=False)) + 0.5 * np.log(2.0) * (powers[0] - powers[1])[:, None]
+        conditions = [v[:, 0] / np.where(one, v[:, -1], 1.0) for v, one in zip(values, full, strict=True)]
+        conditions = [np.where(one, condition, np.inf) for condition, one in zip(conditions, full, strict=True)]
+        imbalance = np.where(ranked, np.linalg.norm(logs, axis=-1), np.inf)
+        least = np.minimum(*(np.ldexp(v[:, -1] ** 2, 2 * power) for v, power in zip(values, powers, strict=True)))
+        sigma = np.ldexp(sigma, (powers[0] + powers[1])[:, None])
         return cls(name, n, m, h, len(sigma), orbit, conditions[0], conditions[1], sigma, imbalance, least)
 
     @property
@@ -90,9 +96,9 @@ class PairSummary:
         return np.asarray(np.sum((self.singular_values / largest[:, None]) ** 2, axis=-1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with a list for what is one number a head."""
-        numbers = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in vars(self).items()}
-        return {**numbers, "stable_rank": self.stable_rank.tolist()}
+        """Plain data, with a list for what is one number a head; None is infinite."""
+        numbers = {name: _plain(x) if isinstance(x, np.ndarray) else x for name, x in vars(self).items()}
+        return {**numbers, "stable_rank": _plain(self.stable_rank)}
 
 
 @dataclass(frozen=True)
@@ -104,19 +110,20 @@ class NetworkSummary:
     layout : str
     parameters : int
     pairs : tuple of PairSummary
-    key_biases : int
-        Parameters of the keys' biases, which softmax does not notice.
+    biases : int
+        Directions in which biases alone can change: those of keys add the same to all scores of a query, which softmax
+        does not notice; those of values add the same to all outputs, as the output bias does.
     """
 
     layout: str
     parameters: int
     pairs: tuple[PairSummary, ...]
-    key_biases: int
+    biases: int
 
     @property
     def redundant(self) -> int:
         """How many parameters can change without changing the function: the dimension of the orbit."""
-        return sum(pair.heads * pair.orbit for pair in self.pairs) + self.key_biases
+        return sum(pair.heads * pair.orbit for pair in self.pairs) + self.biases
 
     @property
     def remarks(self) -> list[str]:
@@ -127,7 +134,7 @@ class NetworkSummary:
         kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
         said = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
-            "redundant: the network is the same function along that many directions.",
+            "redundant: along that many directions at least, the network stays the same function.",
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. A QR factorisation in single "
             f"precision keeps about {kept:.0f} digits there.",
         ]
@@ -213,15 +220,20 @@ class NetworkSummary:
         return axes
 
 
+def _plain(values: Array) -> Any:
+    """Nested lists for JSON, which has no infinity."""
+    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]
+
+
 def _range(values: Array) -> str:
     low, high = f"{values.min():.2g}", f"{values.max():.2g}"
     return low if low == high else f"{low}–{high}"
 
 
 def summarised(
-    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], key_biases: Set[str]
+    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str]
 ) -> NetworkSummary:
-    """Measure all pairs: those behind rotary positions, and those whose keys have a bias, by name.
+    """Measure all pairs; by name those behind rotary positions, and those with biases that are redundant.
 
     Raises
     ------
@@ -232,5 +244,5 @@ def summarised(
         raise ValueError("network: expected at least one pair of factors, got none")
     orbits = {name: pair.sizes[2] if name in rotary else pair.sizes[2] ** 2 for name, pair in pairs.items()}
     measured = tuple(PairSummary.of(name, pair, orbits[name]) for name, pair in pairs.items())
-    biases = sum(pair.heads * pair.h for pair in measured if pair.name in key_biases)
+    biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
     return NetworkSummary(layout, parameters, measured, biases)

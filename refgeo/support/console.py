@@ -50,8 +50,9 @@ def show(*shown: Any) -> None:
     from rich.console import Console
 
     console = Console()
+    console.width = max([console.width, *(needed(one) for one in shown if not isinstance(one, str))])
     if not console.is_terminal:
         print(as_text(*shown))
         return
     for one in shown:
-        console.print(one, markup=False, highlight=False)
+        console.print(one, markup=False, highlight=False, soft_wrap=isinstance(one, str))

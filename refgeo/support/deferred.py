@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
@@ -70,6 +71,11 @@ class _SameModule(Loader):
         module = importlib.import_module(self._name)
         self._spec = module.__spec__
         return module
+
+    def get_code(self, name: str) -> Any:
+        """For ``python -m``."""
+        loader: Any = importlib.util.find_spec(self._name).loader  # type: ignore[union-attr]
+        return loader.get_code(self._name)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # which the import system has replaced by that of the short name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import lru_cache
@@ -78,8 +78,16 @@ def spread(function: Callable[[Item], object], items: Sequence[Item]) -> None:
             for item in items:
                 function(item)
             return
-        with ThreadPoolExecutor(threads) as pool:  # each with the caller's context, such as NumPy's errstate
-            list(pool.map(lambda context, item: context.run(function, item), [copy_context() for _ in items], items))
+        running: list[Future[object]] = []
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                for item in items:  # each with the caller's context, such as NumPy's errstate
+                    running.append(pool.submit(copy_context().run, function, item))
+            except RuntimeError:  # no thread can be started any more, as when the interpreter ends
+                for item in items[len(running) :]:
+                    function(item)
+            for one in running:
+                one.result()
 
 
 def groups(blocks: int, entries: int, columns: int = 1) -> list[slice]:

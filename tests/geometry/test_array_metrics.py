@@ -490,6 +490,25 @@ def test_euclidean_norm_keeps_the_horizontal_space_and_the_geodesics():
         rg.ConstantMetric("inv")
 
 
+def test_a_product_says_in_short_which_metrics_it_has():
+    metric = rg.ProductMetric(
+        {"a": rg.MixedMetric(0.1), "b": rg.MixedMetric(), "c": OWN["RowScalingMetric"](), "d": rg.MixedMetric()}
+    )
+    text = (
+        "MixedMetric(relaxation=0.1) on 1 block, MixedMetric(relaxation=0.0) on 2 blocks, RowScalingMetric() on 1 block"
+    )
+    assert str(metric) == text
+    result = rg.worst_case_sharpness(
+        lambda p: (float(np.sum(p["c"])), {"c": np.ones((2, 3))}),
+        {"c": POINT},
+        rg.ProductMetric({"c": OWN["RowScalingMetric"]()}),
+        0.1,
+        verify=False,
+        n_iter=2,
+    )
+    assert result.settings["metric"] == "RowScalingMetric() on 1 block"
+
+
 def test_vectors_of_a_product_can_be_added():
     metric, point, _ = network()
     space = metric.at(point)

@@ -60,7 +60,7 @@ def test_imbalance_is_0_at_the_balanced_representative_and_grows_away_from_it():
 
 
 def test_redundant_parameters_are_the_dimension_of_the_orbit():
-    """By the rank of the velocities of the symmetries that the network is said to have."""
+    """By the rank of the velocities of the symmetries that the network has."""
     for state, layout, heads in ((bert(1), "bert", 3), (llama(), "llama_rotary", 4)):
         network = rg.networks.read(state, layout, heads=heads, key_value_heads=2 if layout != "bert" else None)
         groups = [
@@ -69,14 +69,30 @@ def test_redundant_parameters_are_the_dimension_of_the_orbit():
         rng, velocities = np.random.default_rng(0), []
         for group in groups:
             for _ in range(3 * 4 * 4 * 4):
-                moved = group.velocity(network.blocks, group.generator(network.blocks, rng))
-                blocks = {**{name: 0.0 * block for name, block in network.blocks.items()}, **moved}
-                parts = [
-                    part for block in blocks.values() for part in (block if isinstance(block, rg.Pair) else [block])
-                ]
-                velocities.append(np.concatenate([np.ravel(part) for part in parts]))
+                velocities.append(flat(network, group.velocity(network.blocks, group.generator(network.blocks, rng))))
+        velocities += [flat(network, shift) for shift in shifts_of_values(network)] if layout == "bert" else []
         values = np.linalg.svd(np.array(velocities), compute_uv=False)
         assert network.summary().redundant == np.count_nonzero(values > 1e-7 * values[0]), layout
+
+
+def flat(network, moved):
+    blocks = {**{name: 0.0 * block for name, block in network.blocks.items()}, **moved}
+    return np.concatenate(
+        [np.ravel(part) for block in blocks.values() for part in (block if isinstance(block, rg.Pair) else [block])]
+    )
+
+
+def shifts_of_values(network):
+    """Biases of values add W_o c to every output, as attention weights sum to 1; the output bias takes it away."""
+    pair = network.blocks["encoder.layer.0.attention.value_out"]
+    for head, column in np.ndindex(pair.block_shape[0], pair.sizes[2]):
+        G = np.zeros(pair.G.shape)
+        G[head, -1, column] = 1.0
+        shift = -pair.H[head, :, column]
+        yield {
+            "encoder.layer.0.attention.value_out": rg.Pair(G, 0.0 * pair.H),
+            "encoder.layer.0.attention.output.dense.bias": shift,
+        }
 
 
 def is_rotary(network, group):
@@ -92,6 +108,29 @@ def test_a_head_without_rank_is_said_and_nothing_divides_by_it():
     assert np.isinf(found.condition_G).tolist() == [True, False, False]
     assert np.isinf(found.imbalance).tolist() == [True, False, False]
     assert "1 of 12 heads lack rank" in str(summary)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e150])
+def test_rank_is_that_of_the_geometry_at_any_scale(size):
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((4, 9)), rng.standard_normal((8, 4))
+    full = rg.networks.read({"lora_A.weight": size * A, "lora_B.weight": size * B}, "lora").summary().pairs[0]
+    plain = rg.networks.read({"lora_A.weight": A, "lora_B.weight": B}, "lora").summary().pairs[0]
+    for name in ("condition_G", "condition_H", "imbalance", "stable_rank"):
+        expected = getattr(plain, name)
+        if name != "stable_rank" or 1e-100 < size < 1e100:  # its singular values leave the range of doubles
+            assert getattr(full, name) == pytest.approx(expected, rel=1e-9), name
+    for lacking in (np.zeros(8), B[:, 2]):
+        B[:, 3] = lacking
+        network = rg.networks.read({"lora_A.weight": size * A, "lora_B.weight": size * B}, "lora")
+        with pytest.raises(rg.RankDeficientError):
+            network.metric("inv").at(network.blocks)
+        (found,) = network.summary().pairs
+        assert np.isinf(found.condition_G).all()
+        assert np.isinf(found.imbalance).all()
+        assert np.isfinite(found.condition_H).all()
+        assert found.to_dict()["imbalance"] == [None]
+        assert "1 of 1 heads lack rank" in str(network.summary())
 
 
 def test_no_pairs_are_an_error():
@@ -113,6 +152,41 @@ def test_no_pairs_are_an_error():
 )  # fmt: skip
 def test_the_layout_that_fits_is_found(state, layout):
     assert rg.networks.layout_of(state) == layout
+
+
+@pytest.mark.parametrize("mask", [np.ones((1, 1, 5, 5), bool), np.ones((1, 1, 5, 5), np.float32)])
+def test_what_is_no_parameter_does_not_keep_a_layout_from_fitting(mask):
+    gpt2 = {"h.0.attn.c_attn.weight": np.ones((4, 12)), "h.0.attn.c_attn.bias": np.ones(12),
+            "h.0.attn.c_proj.weight": np.ones((4, 4)), "h.0.attn.bias": mask}  # fmt: skip
+    assert rg.networks.read(gpt2, heads=2).layout == "gpt2"
+    ids = {"encoder.layer.0.attention.self.ids": np.arange(3)}
+    assert rg.networks.layout_of(bert(1) | ids) == "bert"
+
+
+def test_several_layouts_that_fit_are_an_error():
+    adapter = {"a.lora_A.weight": np.ones((1, 5)), "a.lora_B.weight": np.ones((4, 1))}
+    for state in (bert(1), llama()):
+        with pytest.raises(rg.networks.LayoutError, match="and lora fit"):
+            rg.networks.layout_of(state | adapter)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"weight_map": []}', '{"weight_map": null}', "no JSON"])
+def test_an_index_that_is_none_is_named(text, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(rg.networks.LayoutError, match=r"index.json: expected JSON with a weight_map"):
+        rg.networks.read(tmp_path, heads=2)
+
+
+def test_what_is_no_safetensors_file_is_named(tmp_path, capsys):
+    for name in ("model.pt", "empty.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+        for call in (rg.networks.read, rg.networks.layout_of):
+            with pytest.raises(rg.networks.LayoutError, match="expected a safetensors file"):
+                call(tmp_path / name)
+        assert main(["inspect", "--checkpoint", str(tmp_path / name)]) == 2
+        assert "expected a safetensors file" in capsys.readouterr().err
+    with pytest.raises(TypeError, match="pass its state_dict"):
+        rg.check(checkpoint=type("Module", (), {"state_dict": None})())
 
 
 def test_a_state_that_fits_nothing_names_the_layouts():
@@ -155,7 +229,7 @@ def test_inspect_shows_writes_and_draws(folder, capsys):
     assert max(len(line) for line in shown.out.splitlines() if "x13x" in line) <= 80
     assert picture.stat().st_size > 5000
     document = json.loads(out.read_text())
-    assert document["redundant"] == 12 * 16 + 2 * 12
+    assert document["redundant"] == 12 * 16 + 4 * 12
     assert len(document["pairs"]) == 4
     assert len(document["pairs"][0]["singular_values"]) == 3
     assert main(["inspect", "--checkpoint", str(folder), "--each-head"]) == 0

@@ -69,6 +69,21 @@ def test_threads_have_the_callers_floating_point_errors():
         assert np.isinf(threads.blockwise(overflow, stack)[0]).all()
 
 
+def test_where_no_thread_can_be_started_the_work_is_done_all_the_same(monkeypatch):
+    seen, submit = [], threads.ThreadPoolExecutor.submit
+
+    def refused(self, *given):
+        if len(seen) == 0:
+            seen.append("one")
+            return submit(self, *given)
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(threads.ThreadPoolExecutor, "submit", refused)
+    done = []
+    threads.spread(done.append, list(range(10)))
+    assert sorted(done) == list(range(10))
+
+
 def test_inside_one_thread_nothing_is_spread():
     seen = set()
     with threads.one_thread():

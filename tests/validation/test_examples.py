@@ -67,7 +67,7 @@ def test_loss_files_measure_what_the_module_computes(name, checkpoint, capsys):
     (row,) = json.loads(out.read_text())["sharpness"]
     assert row["value"] > 0.0
     assert row["batches"] == 2
-    assert row["metric"].startswith(("inv on", "rotary inv on"))
+    assert row["metric"].startswith(("InvariantMetric(relaxation=0.0) on", "RotaryMetric(InvariantMetric"))
     # the loss at the parameters is the module's own
     loss_file = runpy.run_path(str(FOLDER / f"loss_{name}.py"))
     network = rg.networks.read(folder)
