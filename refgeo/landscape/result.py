@@ -12,7 +12,7 @@ import numpy as np
 
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
-from refgeo.support.extras import require
+from refgeo.support.figures import plain_axes
 from refgeo.support.files import write_whole
 
 FORMAT = "refgeo-sharpness/2"
@@ -270,7 +270,7 @@ class SharpnessResult(Saved):
         ax : matplotlib axes, optional
             Default: those of a new figure.
         """
-        ax = _axes(ax)
+        ax = plain_axes(ax)
         at = np.arange(len(self.trace))
         for batch in self.batches:
             ax.plot(np.arange(len(batch.trace)), batch.trace, color="#bbbbbb", linewidth=1)
@@ -361,7 +361,7 @@ class SharpnessCurve(Saved):
         ax : matplotlib axes, optional
             Default: those of a new figure.
         """
-        ax = _axes(ax)
+        ax = plain_axes(ax)
         order = np.argsort(self.rho)
         ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
         unsure = [one for one in self if not one.converged]
@@ -369,17 +369,6 @@ class SharpnessCurve(Saved):
         ax.set_xlabel("radius ρ")
         ax.set_ylabel("increase of the loss")
         return ax
-
-
-def _axes(ax: Any) -> Any:
-    """The axes given or those of a new figure, without a frame above and on the right."""
-    if ax is None:
-        require("plot", "plot", "matplotlib")
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")[1]
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
 
 
 _NUMBERS = (

@@ -33,6 +33,7 @@ from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
 from refgeo.support.errors import LossFileError
 from refgeo.support.extras import require
+from refgeo.support.figures import plain_axes
 from refgeo.support.files import imported, write_text
 
 ADAPTIVE = "adaptive"
@@ -210,6 +211,9 @@ def write_json(path: Path, content: Any) -> None:
 def check_plot(path: Path) -> None:
     """Whether matplotlib is there and can write such a file: an error before the searches."""
     require("--plot", "plot", "matplotlib")
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # a file needs no screen
     import matplotlib.backends.backend_agg as agg
 
     known = agg.FigureCanvasAgg.get_supported_filetypes()
@@ -219,12 +223,7 @@ def check_plot(path: Path) -> None:
 
 def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> None:
     """Sharpness against ρ, or one bar a metric where each has one radius, with matplotlib."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(5.0, 3.6), layout="constrained")
+    ax = plain_axes(size=(5.0, 3.6))
     if all(len(results) == 1 for results in found.values()):
         labels = [f"{name}\nρ = {results[0].rho:.3g}" for name, results in found.items()]
         bars = ax.bar(labels, [results[0].value for results in found.values()], width=0.5)
@@ -235,15 +234,13 @@ def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> 
             ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
         ax.set(xscale="log", yscale="log", xlabel="radius ρ", ylabel="increase of the loss", title=title)
         ax.legend(frameon=False)
-    save_figure(figure, path)
+    save_figure(ax.figure, path)
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Without a frame above and on the right; it is closed then."""
+    """Write it, and close it."""
     import matplotlib.pyplot as plt
 
-    for ax in figure.axes:
-        ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -12,7 +12,7 @@ import numpy as np
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.console import as_text
-from refgeo.support.extras import require
+from refgeo.support.figures import plain_axes
 
 GRAM_LIMIT = 64.0
 """κ⁴ · 2⁻²⁴ is 1 there: what the projection of inv by Gram matrices loses in single precision."""
@@ -198,11 +198,7 @@ class NetworkSummary:
         axes : pair of matplotlib axes, optional
             Default: those of a new figure.
         """
-        if axes is None:
-            require("plot", "plot", "matplotlib")
-            import matplotlib.pyplot as plt
-
-            axes = plt.subplots(2, 1, figsize=(7.0, 4.8), sharex=True, layout="constrained")[1]
+        axes = plain_axes(axes, 2, (7.0, 4.8))
         kinds = list(dict.fromkeys(pair.name.rpartition(".")[2] for pair in self.pairs))
         for k, kind in enumerate(kinds):
             chosen = [pair for pair in self.pairs if pair.name.rpartition(".")[2] == kind]
@@ -215,8 +211,6 @@ class NetworkSummary:
         axes[0].set(yscale="log", ylabel="condition number")
         axes[0].legend(frameon=False, ncols=2, fontsize="small")
         axes[1].set(ylim=(0, None), ylabel="stable rank of G Hᵀ", xlabel="layer, and its heads from left to right")
-        for ax in axes:
-            ax.spines[["top", "right"]].set_visible(False)
         return axes
 
 
