@@ -63,8 +63,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, RefereeError, LossFileError) as error:
         if isinstance(error, LossFileError):
             traceback.print_exception(error.__cause__)
-        print(f"refgeo: {error}", file=sys.stderr)
+        print(f"refgeo: {_as_option(str(error), options)}", file=sys.stderr)
         return FAILED if isinstance(error, RefereeError) else USAGE
+
+
+def _as_option(message: str, options: argparse.Namespace) -> str:
+    """An error that begins with the name of an argument, with that of the option."""
+    name, colon, rest = message.partition(":")
+    flags = {"metrics": "metric", "cases": "case", "rng": "seed"} | {dest: dest for dest in vars(options)}
+    return f"--{flags[name].replace('_', '-')}:{rest}" if colon and name in flags else message
 
 
 # Arguments ------------------------------------------------------------------------------------------------------------
@@ -92,8 +99,8 @@ class _Several(argparse.Action):
         texts = [part.strip() for text in given for part in text.split(",")]
         try:
             found = [self._convert(text) for text in texts if text]
-        except ValueError as error:
-            raise argparse.ArgumentError(self, str(error)) from None
+        except ValueError:
+            raise argparse.ArgumentError(self, f"expected numbers such as 0.01,0.1, got {','.join(texts)}") from None
         if not found:
             raise argparse.ArgumentError(self, "expected values separated by commas")
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
@@ -161,7 +168,7 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
     fuzz = "; fuzz searches for failing ones" if "fuzz" in profiles else ""
     shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
-    shared.add_argument("--seed", type=_seed, default=0, help="of the test points")
+    shared.add_argument("--seed", type=_seed, default=0, help="seed of the test points")
     shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
     _checkpoint_arguments(shared, "take the test points from it: ")
     return shared
@@ -174,7 +181,7 @@ def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", re
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
                         help=f"{purpose}a safetensors file, or a folder with one")  # fmt: skip
     parser.add_argument("--layout", help=f"how it names its tensors: {LAYOUTS} (default: the one that fits)")
-    parser.add_argument("--heads", type=int, help="its attention heads (default: config.json beside it)")
+    parser.add_argument("--heads", type=int, help="number of attention heads (default: from the config.json beside it)")
 
 
 def _outputs() -> argparse.ArgumentParser:
@@ -206,7 +213,7 @@ def _check_parser(commands: Any) -> None:
                        "there are processors)")  # fmt: skip
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
     check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
-    check.add_argument("--strict", action="store_true", help="findings count, too: inaccurate, partly provided, "
+    check.add_argument("--strict", action="store_true", help="also fail for findings: inaccurate, partly provided, "
                        "contract, lines that were not run")  # fmt: skip
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
 
@@ -230,7 +237,7 @@ def _vectors_parser(commands: Any) -> None:
         "vectors", help="test points in files, for any language",
         description="Write test points into files that any language reads, and grade the results.",
     )  # fmt: skip
-    verbs = vectors.add_subparsers(dest="verb", required=True)
+    verbs = vectors.add_subparsers(dest="verb", required=True, metavar="{write,grade}")
     write = _command(
         verbs, "write", _write_vectors, "write inputs and instructions into a folder",
         "Write test points and FORMAT.md, which says what to compute.", "refgeo vectors write points --format json",
@@ -238,7 +245,7 @@ def _vectors_parser(commands: Any) -> None:
         _points(["quick", "full"], DTYPES[:2], "inv or mix"), _quiet(),
     )  # fmt: skip
     write.add_argument("directory", type=Path, metavar="DIR")
-    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="of the file of inputs")
+    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="format of the inputs")
     write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
     grade = _command(
         verbs, "grade", _grade_vectors, "judge results that were computed from them",
@@ -256,7 +263,7 @@ def _network_parsers(commands: Any) -> None:
     loss.add_argument(
         "--loss", type=Path, required=True, metavar="FILE.py", help="Python file with model(path, network)"
     )
-    loss.add_argument("--seed", type=_seed, default=0, help="of random numbers")
+    loss.add_argument("--seed", type=_seed, default=0, help="seed of random numbers")
     inspect = _command(
         commands, "inspect", _inspect, "show condition numbers, spectra and redundancy of a checkpoint's heads",
         "What the heads of a checkpoint look like: sizes, condition numbers, singular values and stable rank of G Hᵀ,\n"
@@ -268,8 +275,9 @@ def _network_parsers(commands: Any) -> None:
         parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
     verify = _command(
         commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
-        "Which of the symmetries that a layout suggests the loss of a checkpoint has, to how many digits.\n"
-        "Exit status: 0 if every symmetry that the metric uses holds, else 1.",
+        "Measure which of the symmetries that a layout suggests hold for the loss of a checkpoint,\n"
+        "and to how many digits.\n"
+        "Exit status: 0 if all that inv and mix divide by hold, else 1.",
         "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
     )  # fmt: skip
     verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
@@ -290,10 +298,10 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric the "
         "one up to which second-order geodesics are nearly straight)",
     )  # fmt: skip
-    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="of the geodesics")
+    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="order of the geodesics")
     sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="iterations of a search")
     sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="starts of a search")
-    sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="of the search's vectors")
+    sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="precision of the search")
     sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
                            "(default: 12 times the moving parameters in float32)")  # fmt: skip
     return sharpness
@@ -330,7 +338,8 @@ def _lines(what: str, stream: Any) -> Callable[[int, int, str], None]:
         if now < next_line:
             return
         next_line = now + LINE_EVERY
-        left = f", about {(now - begun) * (total - done) / done:.0f} s left" if 0 < done < total else ""
+        # the first few evaluations take longer, and say nothing yet
+        left = f", about {(now - begun) * (total - done) / done:.0f} s left" if total / 20 < done < total else ""
         print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
 
     return show
@@ -498,9 +507,10 @@ def _sharpness(options: argparse.Namespace) -> int:
 
         for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
             found[name] = results
-            print("\n".join(line for result in results for line in checkpoint.lines(name, result)), flush=True)
+            rows = (line for result in results for line in checkpoint.lines(name, result, interrupted()))
+            print("\n".join(rows), flush=True)
             if options.json is not None:  # after each metric: what kills the process takes one
-                checkpoint.write_json(options.json, checkpoint.document(loaded, found))
+                checkpoint.write_json(options.json, checkpoint.document(loaded, found, interrupted()))
             if interrupted():
                 break
     if radii is None:
@@ -536,7 +546,8 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"{len(wrong)} of {len(divided)} symmetries that the metrics divide by do not hold, so that sharpness "
               "depends on the representative.")  # fmt: skip
     else:
-        print(f"All {len(divided)} symmetries that the metrics divide by hold.")
+        others = f" The other {len(found) - len(divided)} are not divided by." if len(found) > len(divided) else ""
+        print(f"All {len(divided)} symmetries that the metrics divide by hold.{others}")
     return FAILED if wrong else PASSED
 
 

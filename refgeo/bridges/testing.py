@@ -84,7 +84,7 @@ class BackendCheck:
         if row is None or row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
             import pytest
 
-            none = f"{self.name}: no test point of the profile {self.profile} is one for it"
+            none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
             pytest.skip(none if row is None else f"{row.verdict.value}: {row.message}")
 
     def __str__(self) -> str:

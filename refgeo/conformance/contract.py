@@ -27,7 +27,7 @@ SEEN = {
     "keeps_its_results": "later calls do not change the results of earlier ones",
     "frees_its_memory": "repeated calls do not use more and more memory",
     "leaves_the_process_alone": "random generators, NumPy's settings, warning filters, folder, streams and environment "
-    "stay",
+    "stay as they were",
 }
 HARMFUL = ("inputs_unchanged", "keeps_its_results")
 """Who breaks these makes his caller's numbers wrong: a report with such a row does not pass."""

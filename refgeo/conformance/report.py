@@ -38,8 +38,8 @@ class Report:
         The folder of vectors and the results that were graded.
     not_run : dict
         The lines of the backend's own files that no decisive call has reached, as ranges, by file.
-    interrupted : bool
-        Whether Ctrl-C has ended it before all points had been judged.
+    interrupted : str
+        How far it had come when Ctrl-C ended it.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class Report:
     notes: tuple[str, ...] = ()
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    interrupted: bool = False
+    interrupted: str = ""
 
     @property
     def dtype(self) -> str:
@@ -210,13 +210,13 @@ class Report:
         bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows}
         said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
         if self.interrupted:
-            said.append("INTERRUPTED: only what is above has been checked.")
+            said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
             kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
             lost = f" {lossy} lose digits at ill-conditioned points (allowed)." if lossy else ""
-            said.append(f"All {judged} right.{lost}")
+            said.append(f"All {'other ' if said else ''}{judged} right.{lost}")
         return said
 
     @property

@@ -218,7 +218,7 @@ class Row:
         place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
         if self.lossy_case.relative_error > NOTHING_LEFT:
             return f"right when well conditioned; at {place} no digit is right (a QR-based implementation keeps {lost})"
-        return f"right, but at {place} it keeps {lost} fewer than a QR-based implementation"
+        return f"right, with {lost} fewer than a QR-based implementation at {place}"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"

@@ -215,8 +215,15 @@ class _Plan:
             self._finish(run, others, progress, found)
         except KeyboardInterrupt:
             found = found or [(run.rows(explained=False), {})]
-            raise Interrupted(run.report(self._in_order(found), interrupted=True)) from None
+            raise Interrupted(run.report(self._in_order(found), interrupted=self._how_far(run, found))) from None
         return run.report(self._in_order(found), not_run=not_run([reached for _, reached in found]))
+
+    def _how_far(self, run: Run, found: list[tuple[list[Row], Reached]]) -> str:
+        """The points of each metric that had been judged."""
+        seen, elsewhere = Counter(metric for metric, _ in run.cases), {row.metric for rows, _ in found for row in rows}
+        here = {metric: f"{seen[metric]} points checked" for metric in run.metrics}
+        said = {metric: "checked" if metric in elsewhere else "not checked" for metric in self.metrics} | here
+        return "; ".join(f"{metric}: {text}" for metric, text in said.items())
 
     def _finish(
         self, run: Run, others: list[Elsewhere], progress: Progress, found: list[tuple[list[Row], Reached]]
@@ -357,7 +364,7 @@ class Run:
     def _notes(self) -> Iterator[str]:
         yield from self.backend.misspelt
         if self.points.dtype == "bfloat16" and not self.backend.converts:
-            yield "bfloat16: without an asarray of its own the backend has got, and computed in, float32"
+            yield "bfloat16: the backend has no asarray, so it has received float32 arrays and computed in float32"
 
     def rows(self, explained: bool = True) -> list[Row]:
         """A row for each check and metric that met a case, and who is to blame: `Row.uses` is the graph of it."""

@@ -75,7 +75,7 @@ class Elsewhere(Child):
             said = self.line.recv()
         except (EOFError, OSError):
             how = self.ended()
-            raise ChildProcessError(f"judging other metrics: {how}; with jobs=1 (--jobs 1) there is none") from None
+            raise ChildProcessError(f"the process for other metrics: {how}; jobs=1 (--jobs 1) needs none") from None
         if isinstance(said, int):
             self.done = said
         else:

@@ -154,7 +154,7 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
         )
         if found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
-            raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False searches all the same")
+            raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False turns this check off")
     objective.check_symmetry()
 
 
@@ -169,7 +169,7 @@ def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or d
     if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
         raise ValueError(
             f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}{when}? "
-            "(module.eval(), a fixed batch and a fixed seed help; verify=False searches all the same)"
+            "(module.eval(), a fixed batch and a fixed seed help; verify=False turns this check off)"
         )
 
 

@@ -204,7 +204,7 @@ class Objective:
                 where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
                 raise ValueError(
                     f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss does not have: an "
-                    f"element of that group changes it by a share of {found.change:.2g}. Give this block another "
+                    f"element of that group changes the loss by {found.change:.2g} (relative). Give this block another "
                     "metric, or none to keep it fixed; refgeo.symmetry.verify measures all symmetries; verify=False "
                     "searches without this check"
                 )

@@ -247,7 +247,7 @@ class SharpnessResult(Saved):
             return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
         rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
         short = f"; a larger memory= lets it keep more than {self.settings.get('vectors')} vectors" if rounded else ""
-        return f"not stationary (residual {self.residual:.2g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
+        return f"not stationary (residual {self.residual:.3g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.
@@ -366,6 +366,8 @@ class SharpnessCurve(Saved):
         ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
         unsure = [one for one in self if not one.converged]
         ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color="#1f4e79", mfc="white")
+        ax.set_xticks(self.rho[order], [f"{rho:.3g}" for rho in self.rho[order]])
+        ax.minorticks_off()
         ax.set_xlabel("radius ρ")
         ax.set_ylabel("increase of the loss")
         return ax

@@ -72,10 +72,9 @@ class Effort:
             self.vectors = max(self.vectors, _LEAST)
         elif self.vectors < _LEAST:
             needed = (_BESIDE + _LEAST * self.workers) * single
-            fewer = "; fewer workers need less" if self.workers > 1 else ""
+            threads = f" in {self.workers} threads; fewer workers need less" if self.workers > 1 else ""
             raise ValueError(
-                f"memory: expected at least {needed:.2g} bytes for {length} coordinates in {self.workers} threads, got "
-                f"{self.memory:.2g}{fewer}"
+                f"memory: expected at least {needed:.2g} bytes for {length} coordinates, got {self.memory:.2g}{threads}"
             )
 
     @property
@@ -228,6 +227,8 @@ class _OfBatch:
             climbs = list(in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort))
             if best is not None and not is_zero(best.x):
                 climbs.append(self._from_smaller(balls[i], best.x, max(climb.value for climb in climbs)))
+                if max(climb.value for climb in climbs) < best.value:  # at the larger boundary there is less
+                    climbs.append(self._at(balls[i], best.x))
             before = 1 if best is None else 0  # at θ itself
             best = max(climbs, key=lambda climb: climb.value)
             found[i] = self._result(balls[i], best, before + sum(climb.n_evaluations for climb in climbs), climbs)
@@ -253,6 +254,14 @@ class _OfBatch:
         method = self._method(ball, 0)
         method.start_at(ball.outermost(x), tries=1)
         climb = method.run(self.effort.n_iter if method.value > to_beat else 0)
+        assert climb is not None
+        return climb
+
+    def _at(self, ball: Ball, x: Array) -> Climb:
+        """The maximizer of a smaller ball, as it is."""
+        method = self._method(ball, 0)
+        method.start_at(x, tries=1)
+        climb = method.run(0)
         assert climb is not None
         return climb
 

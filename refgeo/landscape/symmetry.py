@@ -37,7 +37,7 @@ from refgeo.landscape.parameters import ONLY, Parameters, as_factors, checked_lo
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, heads_of
 from refgeo.networks.reading import Network
 from refgeo.support.arguments import Array, integer, number
-from refgeo.support.console import as_text
+from refgeo.support.console import as_text, without_common_words
 from refgeo.support.errors import RankDeficientError
 
 __all__ = [
@@ -542,18 +542,19 @@ class Verification:
 
     def table(self) -> Any:
         """For `rich`."""
-        from rich import box
         from rich.table import Column, Table
 
-        where = Column("blocks", overflow="fold")
-        verdict = Column("verdict", no_wrap=True)
-        shown = Table(where, "symmetry", "loss changes", "gradient", "digits", verdict, box=box.SIMPLE)
+        shown = Table(
+            Column("blocks", overflow="fold"), "symmetry", "loss changes", "gradient", "digits",
+            Column("verdict", no_wrap=True), box=None, padding=(0, 2, 0, 0), pad_edge=False,
+        )  # fmt: skip
+        names = without_common_words({block for one in self.findings for block in one.blocks})
         for one in self.findings:
             gradient = "" if math.isnan(one.gradient) else f"{one.gradient:.1e}"
             colour = {"holds": "green", "does not hold": "red"}.get(one.verdict, "yellow")
             shown.add_row(
-                "\n".join(one.blocks), one.symmetry, f"{one.change:.1e}", gradient, f"{one.digits:.1f}",
-                f"[{colour}]{one.verdict}[/]",
+                "\n".join(names[block] for block in one.blocks), one.symmetry, f"{one.change:.1e}", gradient,
+                f"{one.digits:.1f}", f"[{colour}]{one.verdict}[/]",
             )  # fmt: skip
         return shown
 

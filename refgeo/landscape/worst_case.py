@@ -65,7 +65,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         For a dict, a `ProductMetric`: parameters that it does not name stay fixed.
     rho : float or sequence of float
         Radius of the ball in the metric. For several there is one search each, and the maximizer of a smaller ball is
-        tried as a start in the next larger one, if it is better there than what was found.
+        moved to the boundary of the next larger one and tried as a start there; a larger ball never gives less.
     order : 1, 2 or "exact"
         Of the geodesics; 2 is the paper's (4/5).
     method : "model_steps" or "auto_pgd"
@@ -164,6 +164,6 @@ def _refuse_rounding(space: ParameterSpace, rho: float) -> None:
     least = 50.0 * 2.0**-24 * math.sqrt(space.tangent.n_coordinates)
     if rho < least:
         raise ValueError(
-            f'rho: expected at least {least:.1g} with dtype="float32", whose rounding of '
-            f'{space.tangent.n_coordinates} parameters is as long as a fiftieth of that, got {rho:g}; use "float64"'
+            f'rho: expected at least {least:.1g} with dtype="float32", because rounding '
+            f'{space.tangent.n_coordinates} parameters moves them by a fiftieth of that, got {rho:g}; use "float64"'
         )

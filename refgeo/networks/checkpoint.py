@@ -23,7 +23,7 @@ from typing import Any
 
 from refgeo.geometry.product import ProductMetric
 from refgeo.landscape.adaptive import adaptive_sharpness
-from refgeo.landscape.parameters import on_batch
+from refgeo.landscape.parameters import checked_evaluation, on_batch
 from refgeo.landscape.radius import proposed_radius
 from refgeo.landscape.result import SharpnessResult
 from refgeo.landscape.worst_case import worst_case_sharpness
@@ -108,7 +108,7 @@ def load(path: Path, layout: str | None, loss: Path, heads: Heads | None = None)
 
     def value_and_grad(blocks: Any, batch: Any) -> tuple[float, Any]:
         with _errors_of(loss):
-            return evaluate(blocks) if one else evaluate(blocks, batch)  # type: ignore[no-any-return]
+            return checked_evaluation(evaluate(blocks) if one else evaluate(blocks, batch))
 
     known = {name: value for name, value in described.items() if name not in ("value_and_grad", "batches", "frozen")}
     return Checkpoint(
@@ -184,8 +184,10 @@ def measure(
         yield name, list(curve.results)
 
 
-def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]]) -> dict[str, Any]:
-    """Everything that was measured, for JSON."""
+def document(
+    checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]], interrupted: bool = False
+) -> dict[str, Any]:
+    """Everything that was measured, for JSON; whether the last search was stopped before its end."""
     from refgeo import __version__
 
     return {
@@ -194,6 +196,7 @@ def document(checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]])
         "batches": len(checkpoint.batches),
         "frozen": list(checkpoint.frozen),
         "refgeo": __version__,
+        **({"interrupted": True} if interrupted else {}),
         "sharpness": [
             {"name": name, **result.to_dict(), "advice": result.advice}
             for name, results in found.items()
@@ -249,11 +252,19 @@ HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluati
 """Of the `lines` of results."""
 
 
-def lines(name: str, result: SharpnessResult) -> Iterator[str]:
+_OPTIONS = {
+    "n_iter=": "--n-iter ", "n_restarts=": "--n-restarts ", "memory=": "--memory", 'order="exact"': "--order exact",
+    "rho (refgeo.proposed_radius)": "--rho",
+}  # fmt: skip
+"""What the command line has in the place of arguments."""
+
+
+def lines(name: str, result: SharpnessResult, interrupted: bool = False) -> Iterator[str]:
     """A result, and below it what to try where it is not to be taken as it is."""
     yield (
         f"{name:10s} {result.rho:9.4g} {result.value:13.6g} {result.loss:12.6g} {result.n_evaluations:12d}  "
-        f"{'yes' if result.converged else 'no'}"
+        f"{'interrupted' if interrupted else 'yes' if result.converged else 'no'}"
     )
-    if result.needs_advice:
-        yield from textwrap.wrap(result.advice, 78, initial_indent="    ", subsequent_indent="    ")
+    if result.needs_advice and not interrupted:
+        advice = re.sub("|".join(map(re.escape, _OPTIONS)), lambda match: _OPTIONS[match[0]], result.advice)
+        yield from textwrap.wrap(advice, 78, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

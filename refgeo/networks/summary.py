@@ -11,7 +11,7 @@ import numpy as np
 
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
-from refgeo.support.console import as_text
+from refgeo.support.console import as_text, without_common_words
 from refgeo.support.figures import plain_axes
 
 GRAM_LIMIT = 64.0
@@ -134,7 +134,7 @@ class NetworkSummary:
         kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
         said = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
-            "redundant: along that many directions at least, the network stays the same function.",
+            "redundant: along that many directions at least they can change without changing the network's function.",
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. A QR factorisation in single "
             f"precision keeps about {kept:.0f} digits there.",
         ]
@@ -148,16 +148,17 @@ class NetworkSummary:
             )
         damped = sum(int((pair.least_eigenvalue < 100.0 * DAMPING).sum()) for pair in self.pairs)
         if damped:
-            said.append(f"In {damped} of {heads} heads a damping of {DAMPING:g} changes the metric by more than 1% in "
-                        "some direction.")  # fmt: skip
+            said.append(
+                f"In {damped} of {heads} heads, adding ε = {DAMPING:g} to the Gram matrices (App. H.2) changes the "
+                "metric by more than 1% in some direction."
+            )
         return said
 
     def rows(self, each_head: bool = False) -> Iterator[tuple[str, ...]]:
         """The table: a row for each pair, with the range over its heads or the largest, or for each head."""
-        words = [pair.name.split(".") for pair in self.pairs]
-        common = set.intersection(*map(set, words)) if len(words) > 1 else set()
-        for pair, parts in zip(self.pairs, words, strict=True):
-            name = ".".join(part for part in parts if part not in common)
+        names = without_common_words([pair.name for pair in self.pairs])
+        for pair in self.pairs:
+            name = names[pair.name]
             sizes, ends = f"{pair.n}x{pair.m}x{pair.h}", (pair.singular_values[:, 0], pair.singular_values[:, -1])
             if each_head:
                 columns = (pair.condition_G, pair.condition_H, *ends, pair.stable_rank, pair.imbalance)
@@ -209,6 +210,8 @@ class NetworkSummary:
                 axes[0].plot(places, y, marker, ms=3.5, color=colour, label=f"{kind}, κ({factor})", alpha=0.8)
             axes[1].plot(places, np.concatenate([pair.stable_rank for pair in chosen]), "o", ms=3.5, color=colour)
         axes[0].set(yscale="log", ylabel="condition number")
+        axes[0].yaxis.set_minor_formatter("{x:g}")
+        axes[0].yaxis.set_major_formatter("{x:g}")
         axes[0].legend(frameon=False, ncols=2, fontsize="small")
         axes[1].set(ylim=(0, None), ylabel="stable rank of G Hᵀ", xlabel="layer, and its heads from left to right")
         return axes
@@ -224,6 +227,11 @@ def _range(values: Array) -> str:
     return low if low == high else f"{low}–{high}"
 
 
+def _naturally(name: str) -> list[tuple[int, str]]:
+    """So that layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+
+
 def summarised(
     layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str]
 ) -> NetworkSummary:
@@ -237,6 +245,6 @@ def summarised(
     if not pairs:
         raise ValueError("network: expected at least one pair of factors, got none")
     orbits = {name: pair.sizes[2] if name in rotary else pair.sizes[2] ** 2 for name, pair in pairs.items()}
-    measured = tuple(PairSummary.of(name, pair, orbits[name]) for name, pair in pairs.items())
+    measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=_naturally))
     biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
     return NetworkSummary(layout, parameters, measured, biases)

@@ -188,6 +188,8 @@ def one_of(name: str, value: str, known: Iterable[str]) -> str:
     if value in known:
         return value
     near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5) + [one for one in known if str(value) in one]
-    if len(known) <= _FEW or not near:
+    if len(known) <= _FEW:
         raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
-    raise ValueError(f"{name}: {value!r} is unknown; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?")
+    if near:
+        raise ValueError(f"{name}: {value!r} is unknown; did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?")
+    raise ValueError(f"{name}: {value!r} is none of {len(known)} names such as {', '.join(known[:3])}")

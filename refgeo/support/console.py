@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Collection
 from typing import Any
+
+
+def without_common_words(names: Collection[str]) -> dict[str, str]:
+    """Names of blocks without the words that stand in all of them, each by its full name.
+
+    Examples
+    --------
+    >>> list(without_common_words(["encoder.layer.0.query_key", "encoder.layer.1.query_key"]).values())
+    ['0', '1']
+    """
+    words = {name: name.split(".") for name in names}
+    common = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
+    return {name: ".".join(part for part in parts if part not in common) for name, parts in words.items()}
 
 
 def needed(table: Any) -> int:
@@ -39,15 +54,21 @@ def as_text(*shown: Any, width: int = 0) -> str:
     from rich.console import Console
 
     console = Console(width=width or max((needed(one) for one in shown if not isinstance(one, str)), default=80))
-    with console.capture() as captured:
-        for one in shown:
-            console.print(one, soft_wrap=isinstance(one, str), markup=False, highlight=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
+    lines = []
+    for one in shown:
+        if isinstance(one, str):
+            lines += textwrap.wrap(one, width or 80, break_long_words=False, break_on_hyphens=False)
+        else:
+            with console.capture() as captured:
+                console.print(one, highlight=False)
+            lines += captured.get().strip("\n").splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def show(*shown: Any) -> None:
     """Print tables and sentences: in colour on a terminal, else as plain text."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console()
     console.width = max([console.width, *(needed(one) for one in shown if not isinstance(one, str))])
@@ -55,4 +76,4 @@ def show(*shown: Any) -> None:
         print(as_text(*shown))
         return
     for one in shown:
-        console.print(one, markup=False, highlight=False, soft_wrap=isinstance(one, str))
+        console.print(Text(one) if isinstance(one, str) else one, highlight=False)

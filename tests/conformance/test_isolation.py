@@ -108,7 +108,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     file = tmp_path / "race.py"
     file.write_text(RACE.replace("{taken}", taken))
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2/k3", "3-5x4x4/k3"])
-    broken = [row for row in report.findings if "two calls at once, in threads" in row.message]
+    broken = [row for row in report.findings if "two calls at once, in two threads" in row.message]
     assert len(broken) == found
     assert report.passed
 

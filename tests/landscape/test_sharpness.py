@@ -957,7 +957,7 @@ def test_memory_that_is_not_enough_is_an_error_before_the_search():
     def loss(w):
         raise AssertionError("it was evaluated")
 
-    with pytest.raises(ValueError, match=r"memory: expected at least 4.8e\+04 bytes for 1000 coordinates in 1 threads"):
+    with pytest.raises(ValueError, match=r"memory: expected at least 4.8e\+04 bytes for 1000 coordinates, got"):
         rg.worst_case_sharpness(loss, np.ones(1000), rg.EuclideanMetric(), 0.1, memory=40_000)
     with pytest.raises(ValueError, match="fewer workers need less"):
         rg.adaptive_sharpness(loss, np.ones(1000), 0.1, memory=50_000, workers=2)
@@ -1499,3 +1499,15 @@ def test_few_calls_lie_between_a_search_and_the_loss():
 
     rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), 0.1)
     assert max(depths) <= 12
+
+
+def test_a_larger_ball_never_gives_less_than_a_smaller_one():
+    """A bump near θ: at the larger boundary, where the smaller maximizer is tried, the loss is below that at θ."""
+
+    def bump(w):
+        size = float(w @ w)
+        return float(w[0] * np.exp(-size)), np.eye(3)[0] * np.exp(-size) - 2.0 * w[0] * np.exp(-size) * w
+
+    curve = rg.worst_case_sharpness(bump, np.zeros(3), rg.EuclideanMetric(), [0.5, 50.0, 500.0], n_iter=3, verify=False)
+    assert np.all(np.diff(curve.values) >= 0.0)
+    assert curve.values[0] > 0.3

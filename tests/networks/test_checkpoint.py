@@ -112,7 +112,10 @@ def test_verify_says_what_is_there(files, capsys):
         ("query_key", "key bias"): "does not hold",
         ("value_out", "GL(h)"): "holds",
     }
-    assert "does not hold" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "does not hold" in shown
+    assert "[green]" not in shown
+    assert "All 2 symmetries that the metrics divide by hold. The other 1 are not divided by." in shown
     assert main(["verify", *given(files, "broken.py")]) == 1
     capsys.readouterr()
     assert main(["sharpness", *given(files, "broken.py")]) == 2

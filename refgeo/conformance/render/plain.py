@@ -56,7 +56,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "not_run": [{"file": file, "lines": ranges} for file, ranges in report.not_run.items()],
             "rows": rows,
         }
-        | ({"interrupted": True} if report.interrupted else {})
+        | ({"interrupted": report.interrupted} if report.interrupted else {})
     )
     return plain
 

@@ -54,7 +54,11 @@ def _table(report: Report, without: Collection[str] = ()) -> Any:
         if name not in without:
             numbers = name in ("points", "worst ratio", "digits kept")
             title = name.replace(" ", "\n") if numbers else name
-            table.add_column(title, justify="right" if numbers else "left", no_wrap=name != "verdict")
+            folds = name == "verdict" or (name == "check" and "points" in without)
+            least = 12 if name == "verdict" else None
+            table.add_column(
+                title, justify="right" if numbers else "left", no_wrap=not folds, min_width=least, overflow="fold"
+            )
     for row in _table_rows(report):
         counted = row.kind in ("value", "law") and row.points
         style = _STYLES.get(row.verdict, "yellow") if row.outcome == row.verdict.value else "yellow"
@@ -114,10 +118,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "the backend ran in this process, because another process could not import it by a name", "dim"
     enclosed, values = report.enclosed
     if enclosed < values:
-        yield (
-            f"enclosed: {enclosed} of {values} values; the others agree with a QR-based computation",
-            "dim",
-        )
+        yield f"enclosed: {enclosed} of {values} results; the others were compared with a QR-based computation", "dim"
     if report.not_run:
         yield f"not run    {report.missing}: no call that decides a verdict reached these lines", "yellow"
     for line in report.summary:
