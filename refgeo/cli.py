@@ -221,7 +221,7 @@ def _check_parser(commands: Any) -> None:
 def _read_parser(commands: Any) -> None:
     read = _command(
         commands, "read", _read, "print the formulas that an implementation computes",
-        "Print the formulas that an implementation computes, right or wrong, read from its numbers.",
+        "Print the formulas that an implementation computes, right or wrong. They are inferred from its results.",
         "refgeo read my_backend.py --checks christoffel",
     )  # fmt: skip
     read.add_argument("backend", help="module, module:object or file.py")

@@ -314,7 +314,7 @@ class ExactTangentSpace:
         factors = (point.G, point.H)
         if not self._is_closed:
             if self.s not in (0.0, 1.0):
-                raise EnclosureError("exact geodesics between inv and mix are enclosed for h = 1 only")
+                raise EnclosureError("for metrics between inv and mix, exact geodesics can be enclosed for h = 1 only")
             return flow("mix" if self.s else "inv", factors, velocity, point.epsilons, time)
         if self.s > 0.0:
             return _cone_geodesic(factors, velocity, time, arb(self.s))

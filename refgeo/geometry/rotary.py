@@ -54,7 +54,8 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         """
         generator, h = self.point.square("K", K), self.point.sizes[2]
         if np.abs(generator - commuting_part(generator)).max() > 1e-12 * np.abs(generator).max():
-            raise ValueError(f"K: expected a matrix a + bJ in every plane (i, i + {h // 2}), got another one")
+            form = f"a + bJ, J = [[0, −1], [1, 0]], in every plane of columns (i, i + {h // 2}), and zeros elsewhere"
+            raise ValueError(f"K: expected {form}; this matrix is not of that form")
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def _vector(self, name: str, value: object) -> Pair:

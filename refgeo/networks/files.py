@@ -111,7 +111,7 @@ def _fits(layout: str, names: Iterable[str]) -> bool:
 
 def _no_safetensors(path: Path, error: Exception) -> LayoutError:
     advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
-    return LayoutError(f"checkpoint {path}: expected a safetensors file NumPy can hold, got {error}{advice}")
+    return LayoutError(f"checkpoint {path}: expected a safetensors file whose types NumPy knows, got {error}{advice}")
 
 
 def load(path: Path) -> dict[str, npt.NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -297,7 +298,10 @@ def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads
     place = None
     if file is not None:
         place, _ = config = configuration(file)
-        heads = configured(config, ("num_attention_heads", "n_head")) if heads is None else heads
+        found = configured(config, ("num_attention_heads", "n_head"))
+        if heads is not None and found is not None and heads != found:
+            warnings.warn(f"heads: {place} says {found}, got {heads}, which is taken", stacklevel=3)
+        heads = found if heads is None else heads
         key_value_heads = configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
     if heads is None and layout == "lora":
         heads = 1

@@ -220,6 +220,11 @@ def test_a_folder_of_shards_is_one_checkpoint(folder):
         assert np.array_equal(found.state_dict()[name], array)
 
 
+def test_heads_that_the_configuration_contradicts_are_warned_of(folder):
+    with pytest.warns(UserWarning, match=r"heads: .*config.json says 3, got 6, which is taken"):
+        assert rg.networks.read(folder, heads=6).heads == 6
+
+
 def test_inspect_shows_writes_and_draws(folder, capsys):
     out, picture = folder / "out.json", folder / "heads.png"
     assert main(["inspect", "--checkpoint", str(folder), "--json", str(out), "--plot", str(picture)]) == 0
