@@ -93,7 +93,7 @@ def main():
     text = "\n".join(
         [
             "# Implementations judged so far\n",
-            f"By refgeo {rg.__version__}, with `{COMMAND}`.\n",
+            f"The verdicts are those of refgeo {rg.__version__}. The command `{COMMAND}` makes this table.\n",
             experiment.markdown(header, [[shown(value) for value in one.values()] for one in rows]),
         ]
     )
