@@ -118,16 +118,16 @@ def _new_file(text: str) -> Path:
     if file.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder; expected the name of a file")
     if not file.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected the name of a file in a folder that exists, got {text}")
+        raise argparse.ArgumentTypeError(f"expected the name of a file in an existing folder, got {text}")
     return file
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="refgeo", description="The referee for symmetry-aware sharpness.", formatter_class=_Help,
-        epilog="examples:\n  refgeo check                        a built-in literal implementation of the paper\n"
-        "  refgeo check my_backend.py          your implementation\n"
-        "  refgeo inspect --checkpoint model/  the heads of a network",
+        epilog="examples:\n  refgeo check                        check the built-in formulas of the paper\n"
+        "  refgeo check my_backend.py          check your implementation\n"
+        "  refgeo inspect --checkpoint model/  show the heads of a network",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -164,7 +164,7 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
                         help=f"only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
     shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
-                        help="only this test point, or all that start with it (repeatable)")  # fmt: skip
+                        help="only this test point, or all whose names start so (repeatable)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
     fuzz = "; fuzz searches for failing ones" if "fuzz" in profiles else ""
     shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
@@ -180,7 +180,7 @@ _POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkp
 def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", required: bool = False) -> None:
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
                         help=f"{purpose}a safetensors file, or a folder with one")  # fmt: skip
-    parser.add_argument("--layout", help=f"how it names its tensors: {LAYOUTS} (default: the one that fits)")
+    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: what fits)")
     parser.add_argument("--heads", type=int, help="number of attention heads (default: from the config.json beside it)")
 
 
@@ -200,22 +200,22 @@ def _check_parser(commands: Any) -> None:
         _points(["quick", "full", "fuzz"], DTYPES, "inv, mix or s=0.5"), _outputs(), _quiet(),
     )  # fmt: skip
     check.add_argument(
-        "backend", nargs="?", help="module, module:object or file.py (default: a built-in literal implementation)"
+        "backend", nargs="?", help="module, module:object or file.py (default: the built-in formulas of the paper)"
     )
     check.add_argument(
-        "--checks", action=_Several, metavar="C,...", help="only these: christoffel, geodesic (a function), geodesic_2 "
-        "(a value), christoffel.many_blocks (a law), sharpness; --list names all",
+        "--checks", action=_Several, metavar="C,...", help="only these checks, such as christoffel, geodesic (a "
+        "function), geodesic_2 (a value), christoffel.many_blocks (a law), sharpness; --list names all",
     )  # fmt: skip
-    check.add_argument("--examples", type=int, metavar="N", help="points that --profile fuzz tries for each value "
+    check.add_argument("--examples", type=int, metavar="N", help="how many points --profile fuzz tries for each value "
                        "(default: 300)")  # fmt: skip
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
-    check.add_argument("--jobs", type=int, metavar="N", help="metrics that are judged at once (default: as many as "
-                       "there are processors)")  # fmt: skip
+    check.add_argument("--jobs", type=int, metavar="N", help="how many metrics are judged at the same time "
+                       "(default: the number of processors)")  # fmt: skip
     check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
     check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
-    check.add_argument("--strict", action="store_true", help="also fail for findings: inaccurate, partly provided, "
-                       "contract, lines that were not run")  # fmt: skip
-    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, and end")
+    check.add_argument("--strict", action="store_true", help="also fail for these findings: inaccurate, partly "
+                       "provided, contract, lines that were not run")  # fmt: skip
+    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, then exit")
 
 
 def _read_parser(commands: Any) -> None:
@@ -249,7 +249,7 @@ def _vectors_parser(commands: Any) -> None:
     write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
     grade = _command(
         verbs, "grade", _grade_vectors, "judge results that were computed from them",
-        "Judge results computed elsewhere. Exit status as for refgeo check.",
+        "Judge results that were computed elsewhere. The exit status is as for refgeo check.",
         "refgeo vectors grade points results.json", _outputs(), _quiet(),
     )  # fmt: skip
     grade.add_argument("directory", type=Path, metavar="DIR")
@@ -266,7 +266,7 @@ def _network_parsers(commands: Any) -> None:
     loss.add_argument("--seed", type=_seed, default=0, help="seed of random numbers")
     inspect = _command(
         commands, "inspect", _inspect, "show condition numbers, spectra and redundancy of a checkpoint's heads",
-        "What the heads of a checkpoint look like: sizes, condition numbers, singular values and stable rank of G Hᵀ,\n"
+        "Show the heads of a checkpoint: sizes, condition numbers, singular values and stable rank of G Hᵀ,\n"
         "distance from the balanced representative, and how many parameters are redundant.",
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
     )  # fmt: skip
@@ -275,9 +275,9 @@ def _network_parsers(commands: Any) -> None:
         parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
     verify = _command(
         commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
-        "Measure which of the symmetries that a layout suggests hold for the loss of a checkpoint,\n"
+        "The layout of a checkpoint suggests symmetries. Measure which of them its loss has,\n"
         "and to how many digits.\n"
-        "Exit status: 0 if all that inv and mix divide by hold, else 1.",
+        "Exit status: 0 if all symmetries that inv and mix divide by hold, else 1.",
         "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
     )  # fmt: skip
     verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
@@ -287,23 +287,23 @@ def _network_parsers(commands: Any) -> None:
 def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
     sharpness = _command(
         commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
-        "Worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function model(path, network)\n"
-        "that returns a dict with value_and_grad and, optional, batches and the names of frozen blocks: see\n"
-        "help('refgeo.checkpoint').",
+        "Measure the worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function\n"
+        "model(path, network) that returns a dict with value_and_grad. The dict may also have batches and the\n"
+        "names of frozen blocks: see help('refgeo.checkpoint').",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
     sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, adaptive "
                            "(default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
-        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric the "
-        "one up to which second-order geodesics are nearly straight)",
+        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric "
+        "the radius up to which second-order geodesics are nearly straight)",
     )  # fmt: skip
     sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="order of the geodesics")
     sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="iterations of a search")
     sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="starts of a search")
     sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="precision of the search")
-    sharpness.add_argument("--memory", type=float, metavar="GB", help="what a search may need beside the loss "
-                           "(default: 12 times the moving parameters in float32)")  # fmt: skip
+    sharpness.add_argument("--memory", type=float, metavar="GB", help="memory that a search may use beside "
+                           "the loss (default: 12 times the size of the moving parameters in float32)")  # fmt: skip
     return sharpness
 
 
@@ -367,7 +367,7 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     chosen = {name: file for name in _OUTPUTS if (file := getattr(options, name)) is not None}
     for name, file in chosen.items():
         if list(chosen.values()).count(file) > 1:
-            raise ValueError(f"--{name}: {file} is asked for twice; expected a file for each format")
+            raise ValueError(f"--{name}: {file} is given twice; expected a file of its own for each format")
     if "html" in chosen:
         from refgeo.conformance.render.html import require_html
 
@@ -514,7 +514,7 @@ def _sharpness(options: argparse.Namespace) -> int:
             if interrupted():
                 break
     if radii is None:
-        print("No --rho was given. Each metric has its own: up to it second-order geodesics are nearly straight.")
+        print("No --rho was given. Each metric has its own ρ, up to which second-order geodesics are nearly straight.")
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
     if interrupted():
@@ -543,8 +543,8 @@ def _verify(options: argparse.Namespace) -> int:
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
     if wrong:
-        print(f"{len(wrong)} of {len(divided)} symmetries that the metrics divide by do not hold, so that sharpness "
-              "depends on the representative.")  # fmt: skip
+        print(f"{len(wrong)} of {len(divided)} symmetries that the metrics divide by do not hold. Sharpness then "
+              "depends on which of the weights related by them you take.")  # fmt: skip
     else:
         others = f" The other {len(found) - len(divided)} are not divided by." if len(found) > len(divided) else ""
         print(f"All {len(divided)} symmetries that the metrics divide by hold.{others}")
@@ -559,7 +559,7 @@ def _write_vectors(options: argparse.Namespace) -> int:
         count = vectors.write(
             options.directory, options.format, with_results=options.with_results, progress=progress, **points
         )
-    print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then:")
+    print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then run:")
     print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
     return PASSED
 

@@ -68,7 +68,7 @@ def pasted(browser, address, name):
         button.scroll_into_view_if_needed()
         button.click(force=True)
         page.wait_for_timeout(60)
-        shows_an_error = "Traceback (most recent" in block.inner_text()
+        shows_an_error = "Traceback (most recent" in (block.text_content() or "")
         texts.append(
             (title.inner_text() if title else "", page.evaluate("navigator.clipboard.readText()"), shows_an_error)
         )

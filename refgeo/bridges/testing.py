@@ -248,7 +248,7 @@ def assert_matches(
     except BackendFailure as failure:
         raise AssertionError(f"{function}[{metric}]: {failure}") from None
     if np.isnan(errors).any():
-        raise ValueError(f"{function}: no reference value at this point; is a vector zero, or the scale extreme?")
+        raise ValueError(f"{function}: refgeo has no reference value here; is a vector zero, or is the scale extreme?")
     if np.all(errors <= tolerance):
         return
     worst = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
@@ -295,7 +295,7 @@ def _as_case(
     one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
     if not one.applies(case):
         raise ValueError(
-            "order: this exact geodesic has no closed form, and integrating it with a proof takes too long"
+            "order: this exact geodesic has no closed form, and a rigorous integration of it takes too long"
         )
     return case, one
 

@@ -167,7 +167,7 @@ class Backend:
             self.close()  # a new process tells a function that leaks from one that asks for too much
             result, breaches = self._asked(request, kind, demand)
             if not isinstance(result, Exhausted):
-                text = f"its process ran out of memory after {calls} calls; a new one did not"
+                text = f"its process ran out of memory after {calls} calls; a new process did not"
                 breaches |= {"frees_its_memory": text}
         if isinstance(result, Exhausted):  # which takes its time, every time
             self._given_up[kind].append((demand, str(result)))

@@ -110,7 +110,7 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
         expected = comparable(operation, alone[i * 2 // len(together)])
         found = comparable(operation, together[i : i + len(alone[0])])
         if not all(_alike(part, right, rounding) for part, right in zip(found, expected, strict=True)):
-            raise Breach("two calls at once, in two threads, do not give what each gives alone")
+            raise Breach("two calls at once, in two threads, do not give the results that each gives alone")
     return np.zeros(trial.case.point.block_shape)
 
 

@@ -241,7 +241,7 @@ def _failure(error: BaseException, request: Request) -> Exception:
     if isinstance(error, Refused):
         return error.with_traceback(None)
     if isinstance(error, MemoryError):
-        return Exhausted("MemoryError: it needs more memory than it may have")
+        return Exhausted("MemoryError: the call needs more memory than it may use")
     text = said(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
         text += f"; it is called with ({', '.join(request.names)})"
@@ -475,7 +475,7 @@ class Host:
         back = getattr(self.implementation, "to_numpy", None)
         found = array if back is None else back(array)
         if isinstance(found, np.ma.MaskedArray):
-            raise Unusable("expected an array, got a masked one, whose data may be anything where it is masked")
+            raise Unusable("expected an array, got a masked one: its data may be anything where it is masked")
         return np.asarray(found)
 
 

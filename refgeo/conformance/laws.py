@@ -180,7 +180,7 @@ def _one_column(case: Case) -> bool:
 
 CIRCUMSTANCES: dict[str, tuple[Callable[[Trial, Value], Array], str]] = {
     "any_memory_layout": (_any_memory_layout, "the memory layout of the arrays does not change the result"),
-    "remembers_nothing": (_remembers_nothing, "the result depends on what the arrays hold, not on where they lie"),
+    "remembers_nothing": (_remembers_nothing, "the result depends on what the arrays hold, not on where they are"),
     "loop_over_blocks": (_loop_over_blocks, "a batch gives what its blocks give one by one"),
     "many_blocks": (_many_blocks, f"blocks have the same results in a batch of {_MANY_BLOCKS:,} as in a small one"),
 }  # fmt: skip

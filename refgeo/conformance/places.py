@@ -66,8 +66,8 @@ def features(case: Case, operation: Operation) -> dict[str, float]:
         "the size of G": size(G),
         "the size of H": size(H),
         "the spread of sizes between blocks": max(_spread(size(factor, axis=(-2, -1))) for factor in (G, H)),
-        "the length of the first vector beside the point": _size(first) / _size(case.point),
-        "the size of a vector's G part beside its H part": _ratio(size(first.G), size(first.H)),
+        "the length of the first vector relative to the point": _size(first) / _size(case.point),
+        "the size of a vector's G part relative to its H part": _ratio(size(first.G), size(first.H)),
         "the share of zeros in a vector": np.mean([np.mean(x == 0.0) for x in first]),
         "|S − T| beside |S|": size(S - T) / size(S),
         "the off-diagonal part of S": size(S - np.eye(h) * S) / size(S),
@@ -86,8 +86,8 @@ def _of_two_vectors(space: PairTangentSpace, a: Pair, b: Pair) -> dict[str, Any]
     cosines = space.inner_product(a, b) / (space.norm(a) * space.norm(b))
     return {
         "the cosine of the vectors' angle": np.max(np.abs(cosines)),
-        "the length of the first vector beside the second": _size(a) / _size(b),
-        "the distance of the vectors beside their length": _size(a - b) / _size(a),
+        "the length of the first vector relative to the second": _size(a) / _size(b),
+        "the distance of the vectors relative to their length": _size(a - b) / _size(a),
     }
 
 

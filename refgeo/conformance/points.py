@@ -115,7 +115,7 @@ class Points:
                 exact = [lazy(recipe, metric, self.dtype, self.seed, self.relaxation)]
             several = exact or [one for one in found if one[0].startswith((start + "/", start + ".", start + " "))]
             if not several:
-                raise ValueError(f"cases: none of the test points is called {name}; --list shows them")
+                raise ValueError(f"cases: none of the test points is called {name}; --list shows their names")
             chosen |= {one[0]: one for one in several}
         return list(chosen.values())
 
@@ -239,5 +239,5 @@ def given_case(
         case = make_case(name, metric, point, rng_of(seed, name), dtype, seed, relaxation, given, t)
         slack = 200 * PRECISIONS[dtype].roundoff * np.max(case.condition, initial=1.0)
         if hessian and not np.all(case.space.is_horizontal(case.vectors["hessian_v"], float(slack))):
-            raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; use horizontal_projection")
+            raise ValueError(f"hessian_v: expected a horizontal vector for {metric}; use horizontal_projection")
     return case

@@ -215,7 +215,7 @@ class Report:
             kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
-            lost = f" {lossy} lose digits at ill-conditioned points (allowed)." if lossy else ""
+            lost = f" {lossy} of them lose digits at ill-conditioned points (allowed)." if lossy else ""
             said.append(f"All {'other ' if said else ''}{judged} right.{lost}")
         return said
 

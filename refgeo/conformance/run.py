@@ -141,7 +141,7 @@ def check(
     True
     """
     if specification != SPECIFICATION:
-        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
+        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION} of it, got {specification}")
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
     plan = _Plan.of(metrics, checks, where, laws_only, cases, progress)
     sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
@@ -190,11 +190,11 @@ class _Plan:
         if not isinstance(laws_only, bool):
             raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
         if points.profile == "fuzz" and cases is not None:
-            raise ValueError("cases: the profile fuzz makes its own; leave one of the two out")
+            raise ValueError("cases: the profile fuzz makes its own test points; leave out cases or profile='fuzz'")
         chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
         if not chosen and not searches:
             raise ValueError(
-                "checks: expected at least one check, and with laws_only one that other metrics can pass; got none"
+                "checks: expected at least one check (with laws_only, one that other metrics can pass), got none"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         return cls(wanted, chosen, searches if generated and not laws_only else [], points, laws_only, cases)

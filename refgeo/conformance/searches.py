@@ -45,10 +45,11 @@ ROUNDINGS = 1000.0
 LITTLE = 0.5
 """A routine that finds less of the maximum, in the median, is *inaccurate*."""
 SEARCH = {
-    "sharpness_1": "order 1: in the ball, horizontal; its value as claimed, and within the proved bound",
-    "sharpness_2": "order 2: in the ball, horizontal; its value as claimed, and within the proved bound",
-    "sharpness_exact": "exact geodesics: in the ball, horizontal; its value as claimed, and within the proved bound",
-    "sharpness_adaptive": "adaptive: in the ball; its value as claimed, and within the proved bound",
+    "sharpness_1": "order 1: the step is in the ball and horizontal; its value is as claimed and within the bound",
+    "sharpness_2": "order 2: the step is in the ball and horizontal; its value is as claimed and within the bound",
+    "sharpness_exact": "exact geodesics: the step is in the ball and horizontal; its value is as claimed and within "
+    "the bound",
+    "sharpness_adaptive": "adaptive: the step is in the ball; its value is as claimed and within the proved bound",
 }
 
 _ADAPTIVE = ("adaptive", "adaptive")
@@ -163,7 +164,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
             if complaint:
                 wrong.append((share, f"{place}: {complaint}"))
     if not shares:
-        reason = "no problem has proved bounds that meet and an increase beyond rounding"
+        reason = "there is no problem whose proved bounds meet and whose increase is more than rounding"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
         message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])

@@ -169,7 +169,7 @@ def _claim(folder: Path) -> None:
     for name in names:
         if (folder / name).exists() and not schema.startswith("refgeo-vectors/"):
             raise VectorFileError(
-                f"{folder}: holds {name}, which refgeo has not written; expected an empty folder, or a new one"
+                f"{folder}: holds {name}, which refgeo has not written; expected an empty or a new folder"
             )
     write_text(folder / "manifest.json", json.dumps({"schema": SCHEMA, "file": None}))
 
@@ -388,7 +388,7 @@ def _read_npz(file: Path) -> Named:
     with file.open("rb") as stream:
         archive = np.load(stream, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("expected an archive of named arrays (numpy.savez), got a single one")
+            raise ValueError("expected an archive of named arrays (numpy.savez), got a single array")
         named = {name: archive[name] for name in archive.files}
     strange = [name for name, value in named.items() if not isinstance(value, np.ndarray)]
     if strange:

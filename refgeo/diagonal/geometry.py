@@ -272,7 +272,7 @@ class Interpolated(Geometry):
         if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
             raise ValueError(
                 "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
-                "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() accepts any"
+                "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() accepts any velocity"
             )
         lowest = np.min(rate_u, axis=-1)
         return np.asarray(np.divide(-0.5 / self.s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
@@ -372,7 +372,7 @@ def geometry_of(metric: Any) -> Geometry:
     """
     if isinstance(metric, InterpolatedMetric):
         if metric.relaxation != 0.0:
-            raise ValueError(f"metric: expected no relaxation, got {metric}; use refgeo.worst_case_sharpness for it")
+            raise ValueError(f"metric: expected no relaxation, got {metric}; refgeo.worst_case_sharpness allows it")
         return GEOMETRIES[metric.name] if metric.s in (0.0, 1.0) else Interpolated(metric.s)
     if isinstance(metric, str) and metric in GEOMETRIES:
         return GEOMETRIES[metric]

@@ -575,7 +575,7 @@ class _BallGauge:
             values, vectors = acb_mat(S * T).eig(right=True)
         except ValueError as error:
             raise EnclosureError(
-                "between inv and mix the singular values of G Hᵀ must be told apart, and they are not"
+                "for metrics between inv and mix, the singular values of G Hᵀ must be told apart, and they are not"
             ) from error
         W, squares = vectors.real, [value.real for value in values]
         if not all(square > 0 for square in squares):

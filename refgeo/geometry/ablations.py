@@ -141,7 +141,7 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
                 return x - left
         raise ValueError(
             "point: expected a condition number at which the projection in the Euclidean norm keeps digits, got "
-            f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself has no such bound"
+            f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself allows any κ"
         )
 
     @cached_property
@@ -171,7 +171,7 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
 
     def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
         """Not defined: the norm and the curvature are not of one metric."""
-        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use either of them")
+        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use one of the two")
 
 
 class EuclideanNormMetric(Metric[Any]):

@@ -132,7 +132,7 @@ class ScalingTangentSpace(ArrayTangentSpace):
         super().__init__(metric, point, dim=np.size(point) - 1)
         self._radius = float(np.linalg.norm(self.point))
         if self._radius == 0.0:
-            raise RankDeficientError("point: expected an array that is not all zero, which cannot be scaled", (), 0.0)
+            raise RankDeficientError("point: expected a nonzero array, because zeros cannot be scaled", (), 0.0)
         self._unit = self.point / self._radius
 
     @property

@@ -134,7 +134,7 @@ def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:
     """The blocks that move, each once."""
     if not isinstance(params, Mapping):
         if names is not None:
-            raise ValueError("names: expected none, because params is not a dict")
+            raise ValueError("names: expected no names, because params is not a dict")
         return None
     chosen = list(params) if names is None else listed(names)
     if len(set(chosen)) < len(chosen):

@@ -98,7 +98,7 @@ def check_gradient(
         if found[label] > tolerance:
             complaints.append(f"{label}: {said}")
     if not found:
-        raise ValueError(f"value_and_grad: expected gradients of some of {', '.join(params)}, got {', '.join(grads)}")
+        raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
         raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
     return found
@@ -132,7 +132,7 @@ def _disagreement(
     quotient = _slope_by_differences(along, slope, beside, loss, max(step, min(telling, longest)), agree)
     if quotient is None:
         return None
-    said = f"by {quotient / slope:.3g} times what it says" if slope else "and it says 0"
+    said = f"by {quotient / slope:.3g} times what the gradient says" if slope else "and the gradient says 0"
     return abs(quotient - slope) / beside, f"the loss changes {said}"
 
 
@@ -161,8 +161,8 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
 def verify_unchanged(objective: Objective, workers: int) -> None:
     """One evaluation again at the parameters, after the search: an error if it has changed them."""
     again, _ = objective(objective.origin)
-    threads = "it is not thread-safe, or it changes the model" if workers > 1 else "it changes the model"
-    _refuse_chance(objective.loss, objective.loss + again, f"before and after the search; {threads}")
+    threads = "is it not thread-safe, or does it change the model" if workers > 1 else "does it change the model"
+    _refuse_chance(objective.loss, objective.loss + again, f" before and after the search; {threads}")
 
 
 def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or does it change the model") -> None:

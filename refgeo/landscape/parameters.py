@@ -154,7 +154,7 @@ def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64)
     """
     what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
     if name not in grads:
-        raise ValueError(f"{what} is missing; expected one for every block that is moved")
+        raise ValueError(f"{what} is missing; expected it for every block that moves")
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape, dtype)
     try:
@@ -207,7 +207,7 @@ def checked_loss(name: str, loss: Any) -> float:
     """
     expected = f"{name}: expected the loss to be one real number, got"
     if isinstance(loss, tuple):
-        raise TypeError(f"{expected} a tuple; without its gradient it is value_and_grad(params)[0]")
+        raise TypeError(f"{expected} a tuple; the loss without its gradient is value_and_grad(params)[0]")
     array = np.asarray(loss)
     if array.size != 1 or array.dtype.kind not in "fiu":
         raise TypeError(f"{expected} {type(loss).__name__} {array.shape}")

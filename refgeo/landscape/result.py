@@ -117,7 +117,7 @@ def _flattened(value: Any, arrays: list[Array]) -> Any:
     if isinstance(value, Mapping):
         strange = [block for block in value if not isinstance(block, str)]
         if strange:
-            raise TypeError(f"blocks: expected names that are strings, to save them, got {strange[0]!r}")
+            raise TypeError(f"blocks: expected names that are strings, so that they can be saved, got {strange[0]!r}")
         return ["dict", {name: _flattened(part, arrays) for name, part in value.items()}]
     if isinstance(value, Saved):
         return [type(value).__name__, _flattened(vars(value), arrays)]

@@ -629,7 +629,7 @@ def verify(
     blocks = {name: _block(x) for name, x in parameters.blocks.items()}
     missing = [block for one in symmetries for block in one.blocks if block not in blocks]
     if missing:
-        raise ValueError(f"params: the block {missing[0]!r} of the geometry is missing; expected a dict with it")
+        raise ValueError(f"params: the block {missing[0]!r} of the geometry is missing; expected it as a key")
     integer("samples", samples)
     times = _times(sizes)
     generator = np.random.default_rng(rng)

@@ -164,6 +164,6 @@ def _refuse_rounding(space: ParameterSpace, rho: float) -> None:
     least = 50.0 * 2.0**-24 * math.sqrt(space.tangent.n_coordinates)
     if rho < least:
         raise ValueError(
-            f'rho: expected at least {least:.1g} with dtype="float32", because rounding '
-            f'{space.tangent.n_coordinates} parameters moves them by a fiftieth of that, got {rho:g}; use "float64"'
+            f'rho: expected at least {least:.1g} with dtype="float32", got {rho:g}; rounding '
+            f'{space.tangent.n_coordinates} parameters already moves them by a fiftieth of that; use "float64"'
         )

@@ -54,8 +54,8 @@ def block_metric(
     """
     if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
-            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness takes "
-            "every entry by itself"
+            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness is "
+            "the sharpness that treats every entry separately"
         )
     on_pairs = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
@@ -77,7 +77,7 @@ def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
         return ConstantMetric(behind_rotations(metric.base))
     if not isinstance(metric, InterpolatedMetric):
         raise TypeError(
-            f'pairs: expected "inv", "mix", a metric on pairs, or ConstantMetric of one, behind rotary positions; '
+            f'pairs: behind rotary positions, expected "inv", "mix", a metric on pairs, or ConstantMetric of one; '
             f"got {metric!r}"
         )
     return RotaryMetric(metric)
@@ -97,5 +97,5 @@ def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
             raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(names[:4])}, ...")
     left = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not left:
-        raise ValueError(f"frozen: expected to leave at least one block, got {patterns}")
+        raise ValueError(f"frozen: expected to leave at least one block that can move, got {patterns}")
     return left

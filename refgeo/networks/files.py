@@ -45,7 +45,7 @@ def _shards(index: Path) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LayoutError(f"{index}: expected JSON with a weight_map of tensors to files, got {error!r}") from error
+        raise LayoutError(f"{index}: expected JSON with a weight_map from tensors to files, got {error!r}") from error
 
 
 def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,7 @@ class AttentionLayout:
         if isinstance(heads, int) and len(widths) > 1:
             raise LayoutError(
                 f"heads: the attention layers have {len(widths)} different widths, {sorted(widths)}; give the heads of "
-                'each by a pattern of the names, such as heads={"text_model.*": 8, "vision_model.*": 12}'
+                'each layer by a pattern of its name, such as heads={"text_model.*": 8, "vision_model.*": 12}'
             )
         found: dict[str, Factors] = {}
         for layer in layers:

@@ -72,8 +72,8 @@ class Network:
         metric becomes a `RotaryMetric`.
         """
         if isinstance(pairs, RotaryMetric):
-            raise TypeError(f"pairs: expected a metric for every pair, such as {pairs.pairs!r}; where a pair is behind "
-                            "rotary positions it becomes a RotaryMetric by itself")  # fmt: skip
+            raise TypeError(f"pairs: expected a metric for every pair, such as {pairs.pairs!r}; behind rotary "
+                            "positions refgeo makes it a RotaryMetric")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
@@ -124,7 +124,7 @@ class Network:
         blocks = self.blocks if blocks is None else blocks
         if set(blocks) != set(self.blocks):
             difference = sorted(set(blocks) ^ set(self.blocks))
-            raise KeyError(f"blocks: expected the names of Network.blocks; differing: {', '.join(difference[:5])}")
+            raise KeyError(f"blocks: expected the names of Network.blocks; these differ: {', '.join(difference[:5])}")
         for name, block in self.blocks.items():
             given: Any = blocks[name]
             shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
@@ -185,7 +185,7 @@ class Network:
                 raise ValueError(f"tensors[{name!r}]: expected the shape {self.shapes[name]}, got {array.shape}")
         missing = sorted(layout.used(self.shapes) - arrays.keys())
         if missing:
-            raise KeyError(f"tensors: expected one for each tensor of the pairs; missing: {', '.join(missing[:5])}")
+            raise KeyError(f"tensors: expected every tensor that belongs to a pair; missing: {', '.join(missing[:5])}")
         given = {n: arrays[n] if n in arrays else np.zeros(shape) for n, shape in self.shapes.items()}
         factors = layout.factors(given, self.heads, self.key_value_heads)
         return {**factors, **{name: arrays[name] for name in self.blocks if name in arrays}}
@@ -319,5 +319,5 @@ def _shown(shapes: list[tuple[int, ...]]) -> str:
 def _checked_heads(name: str, heads: Heads | None) -> Heads | None:
     for value in heads.values() if isinstance(heads, Mapping) else [heads]:
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-            raise LayoutError(f"{name}: expected an integer >= 1 (or a mapping of patterns to such), got {value!r}")
+            raise LayoutError(f"{name}: expected an integer >= 1 (or a mapping of patterns to integers), got {value!r}")
     return heads

@@ -134,12 +134,12 @@ class NetworkSummary:
         kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
         said = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
-            "redundant: along that many directions at least they can change without changing the network's function.",
+            "redundant: in at least that many directions they can change without changing the network's function.",
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. A QR factorisation in single "
             f"precision keeps about {kept:.0f} digits there.",
         ]
         if lacking:
-            said.append(f"{lacking} of {heads} heads lack rank: they are no points of the manifold. Freeze them.")
+            said.append(f"{lacking} of {heads} heads lack rank, so they are not on the manifold. Freeze them.")
         gram = int((conditions > GRAM_LIMIT).sum())
         if gram:
             said.append(

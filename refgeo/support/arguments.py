@@ -33,7 +33,7 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
     except ValueError as error:
         raise ValueError(f"{name}: expected a rectangular array of real numbers, got uneven nested lists") from error
     except (TypeError, RuntimeError) as error:  # a tensor of PyTorch that needs a gradient, or is bfloat16
-        raise TypeError(f"{name}: expected an array that NumPy takes, got {type(value).__name__}: {error}") from error
+        raise TypeError(f"{name}: expected what NumPy can read, got {type(value).__name__}: {error}") from error
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name}: expected real numbers (float or integer), got dtype {array.dtype}; convert it first")
     if not (array.dtype == np.float64 and array.flags.owndata and not array.flags.writeable):
@@ -99,7 +99,7 @@ def radii_listed(value: Any) -> list[float]:
         return [radius_of(value)]
     radii = [radius_of(radius) for radius in np.ravel(value).tolist()] if np.ndim(value) == 1 else []
     if not radii:
-        raise ValueError(f"rho: expected a number or a list of them, got shape {np.shape(value)}")
+        raise ValueError(f"rho: expected a number or a list of numbers, got shape {np.shape(value)}")
     return radii
 
 
@@ -118,7 +118,7 @@ def radii_of(value: npt.ArrayLike, batch: tuple[int, ...]) -> Array:
         return np.array(np.broadcast_to(array, np.broadcast_shapes(array.shape, batch)))
     except ValueError:
         raise ValueError(
-            f"rho: expected a shape that broadcasts with the networks' {batch}, got {array.shape}"
+            f"rho: expected a shape that broadcasts with the shape {batch} of the networks, got {array.shape}"
         ) from None
 
 

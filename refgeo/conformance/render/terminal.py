@@ -115,7 +115,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     if report.reproduce_any() and any(row.worst_case for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
-        yield "the backend ran in this process, because another process could not import it by a name", "dim"
+        yield "the backend ran in this process, because another process could not import it by its name", "dim"
     enclosed, values = report.enclosed
     if enclosed < values:
         yield f"enclosed: {enclosed} of {values} results; the others were compared with a QR-based computation", "dim"
