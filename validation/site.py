@@ -65,13 +65,16 @@ def pasted(browser, address, name):
     for block in page.query_selector_all(BLOCKS):
         title = block.query_selector(".filename")
         button = block.query_selector("button.md-clipboard, .md-code__button[data-md-type=copy]")
-        button.scroll_into_view_if_needed()
+        button.evaluate("it => it.scrollIntoView({block: 'center', behavior: 'instant'})")  # not under the header
+        page.evaluate("navigator.clipboard.writeText('nothing was copied')")
         button.click(force=True)
-        page.wait_for_timeout(60)
+        for _ in range(50):  # the click copies a little later
+            text = page.evaluate("navigator.clipboard.readText()")
+            if text != "nothing was copied":
+                break
+            page.wait_for_timeout(20)
         shows_an_error = "Traceback (most recent" in (block.text_content() or "")
-        texts.append(
-            (title.inner_text() if title else "", page.evaluate("navigator.clipboard.readText()"), shows_an_error)
-        )
+        texts.append((title.inner_text() if title else "", text, shows_an_error))
     context.close()
     return texts
 
