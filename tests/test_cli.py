@@ -72,7 +72,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         (["check", "--checkpoint", "nowhere.safetensors", "--layout", "bert"], "nowhere.safetensors"),
         (["check", "--checkpoint", "nowhere.safetensors"], "there is no file or folder"),
         (["check", "--layout", "bert"], "goes with --checkpoint"),
-        (["check", "--json", "nowhere/report.json"], "a folder that exists, got nowhere/report.json"),
+        (["check", "--json", "nowhere/report.json"], "an existing folder, got nowhere/report.json"),
         (["check", "--json", "."], "is a folder"),
         (["check", "--heads", "2"], "goes with --checkpoint"),
         (["check", "--checks", ","], "expected values separated by commas"),

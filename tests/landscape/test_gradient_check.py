@@ -97,7 +97,7 @@ def test_at_a_minimum_nothing_can_be_told_and_nothing_is_refused():
     ("value_and_grad", "message"),
     [
         (lambda p: (float("nan"), p), "expected a finite loss"),
-        (lambda p: (0.0, {"another": 1.0}), "expected gradients of some of w"),
+        (lambda p: (0.0, {"another": 1.0}), "expected gradients among w"),
         (lambda p: (0.0, {"w": None}), "the gradient of 'w': expected real numbers of shape"),
         (lambda p: (0.0, None), "expected a dict of gradients"),
         (3, "expected a function of the parameters"),

@@ -483,7 +483,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_rejected(bad):
             rg.worst_case_sharpness(loss, np.full(2, 2.0), rg.EuclideanMetric(), 1.0)
     with pytest.raises(ValueError, match="expected a finite loss at the parameters themselves"):
         rg.average_case_sharpness(lambda w: bad, np.ones(2), rg.EuclideanMetric(), 1.0)
-    with pytest.raises(TypeError, match=r"got a tuple; without its gradient it is value_and_grad\(params\)\[0\]"):
+    with pytest.raises(TypeError, match=r"got a tuple; the loss without its gradient is value_and_grad\(params\)\[0\]"):
         rg.average_case_sharpness(lambda w: (1.0, w), np.ones(2), rg.EuclideanMetric(), 1.0)
 
 

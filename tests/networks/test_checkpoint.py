@@ -129,7 +129,7 @@ def test_verify_says_what_is_there(files, capsys):
         (["--metric", "invariant"], "--metric: expected"),
         (["--rho", "-1"], "rho"),
         (["--layout", "berd"], "layout: expected one of"),
-        (["--json", "no/such/folder.json"], "--json: expected the name of a file in a folder that exists"),
+        (["--json", "no/such/folder.json"], "--json: expected the name of a file in an existing folder"),
         (["--checkpoint", "."], "expected one .safetensors file in the folder"),
         (["--seed", "-1"], "--seed: expected a number >= 0"),
         (["--plot", "x.foo"], "--plot: expected a file that ends with one of"),

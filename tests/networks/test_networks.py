@@ -447,7 +447,7 @@ def test_towers_with_different_heads_are_told_apart(tmp_path):
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
             prefix = f"{tower}.encoder.layers.0.self_attn.{name}"
             state |= {f"{prefix}.weight": rng.standard_normal((d, d)), f"{prefix}.bias": rng.standard_normal(d)}
-    with pytest.raises(LayoutError, match=r"2 different widths, \[4, 6\]; give the heads of each by a pattern"):
+    with pytest.raises(LayoutError, match=r"2 different widths, \[4, 6\]; give the heads of each layer by a pattern"):
         rg.networks.read(state, "clip_hf", heads=2)
     with pytest.raises(LayoutError, match=r"no pattern of text\* fits vision_model"):
         rg.networks.read(state, "clip_hf", heads={"text*": 2})
