@@ -164,7 +164,7 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
                         help=f"only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
     shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
-                        help="only this test point, or all whose names start so (repeatable)")  # fmt: skip
+                        help="only this test point, or all whose names begin with it (repeatable)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
     fuzz = "; fuzz searches for failing ones" if "fuzz" in profiles else ""
     shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
@@ -180,7 +180,7 @@ _POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkp
 def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", required: bool = False) -> None:
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
                         help=f"{purpose}a safetensors file, or a folder with one")  # fmt: skip
-    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: what fits)")
+    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: the one that fits)")
     parser.add_argument("--heads", type=int, help="number of attention heads (default: from the config.json beside it)")
 
 

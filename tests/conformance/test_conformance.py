@@ -639,7 +639,11 @@ def _time_in_single(metric, G, H, v_G, v_H, t, order):
     ("check", "broken", "said"),
     [
         ("christoffel", _clipped, "wrong where the length of the first vector relative to the point > "),
-        ("horizontal_projection", _nothing_of_little, "wrong where the length of the first vector relative to the point < "),
+        (
+            "horizontal_projection",
+            _nothing_of_little,
+            "wrong where the length of the first vector relative to the point < ",
+        ),
         ("christoffel", _square_of_one_object, ""),
         ("geodesic_1", _time_in_single, ""),
     ],
