@@ -277,7 +277,7 @@ def _network_parsers(commands: Any) -> None:
         commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
         "The layout of a checkpoint suggests symmetries. Measure which of them its loss has,\n"
         "and to how many digits.\n"
-        "Exit status: 0 if all symmetries that inv and mix divide by hold, else 1.",
+        "Exit status: 0 if the loss has all symmetries that inv and mix divide out, else 1.",
         "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
     )  # fmt: skip
     verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
@@ -543,11 +543,11 @@ def _verify(options: argparse.Namespace) -> int:
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
     if wrong:
-        print(f"{len(wrong)} of {len(divided)} symmetries that the metrics divide by do not hold. Sharpness then "
+        print(f"The loss lacks {len(wrong)} of {len(divided)} symmetries that the metrics divide out. Sharpness then "
               "depends on which of the weights related by them you take.")  # fmt: skip
     else:
-        others = f" The other {len(found) - len(divided)} are not divided by." if len(found) > len(divided) else ""
-        print(f"All {len(divided)} symmetries that the metrics divide by hold.{others}")
+        others = f" The other {len(found) - len(divided)} are not divided out." if len(found) > len(divided) else ""
+        print(f"The loss has all {len(divided)} symmetries that the metrics divide out.{others}")
     return FAILED if wrong else PASSED
 
 

@@ -209,7 +209,7 @@ def _simple(scenes: list[_Scene]) -> Explanation | None:
 def _explanations(scenes: list[_Scene]) -> Iterator[Explanation]:
     count = len(scenes[0].right)
     if count == 2:
-        yield "the G and H parts of your result are exchanged", lambda right: right[::-1]
+        yield "the G and H parts of your result are swapped", lambda right: right[::-1]
         yield "your result is transposed", lambda right: tuple(x if 1 in x.shape[-2:] else x.mT for x in right)
     if len(scenes) < 2:  # a number that is fitted to one point proves nothing
         return

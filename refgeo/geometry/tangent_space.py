@@ -4,13 +4,13 @@ A geometry is six methods, in orthonormal coordinates x, z (flat arrays, one for
 plain dot product:
 
     _to(v), _back(x)      the coordinates of a vector, and the vector
-    _vertical(x)          the part along the orbit of the symmetry that the metric divides by
+    _vertical(x)          the part along the orbit of the symmetry that the metric divides out
     _gamma(x, z)          the Christoffel term Γ(x, z)
     _gamma_adjoint(x, e)  its adjoint, Γ(x, ·)* e
     _exact(v, t)          the geodesic without truncation
 
 beside what its points are made of (`_vector`), and how the coordinates of Euclidean gradients, which are those of the
-Riemannian ones, come from the transposes of `_back` and `_to`. A geometry is flat, and divides by nothing, unless it
+Riemannian ones, come from the transposes of `_back` and `_to`. A geometry is flat, and divides out nothing, unless it
 says otherwise. All else follows, once for all geometries: as the metric is constant along the Levi-Civita connection,
 Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
 """

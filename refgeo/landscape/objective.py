@@ -179,7 +179,7 @@ class Objective:
             return gradient if is_finite(gradient) else None
 
     def check_symmetry(self) -> None:
-        """An error where the loss changes along the symmetries that the metric divides by: one evaluation with all
+        """An error where the loss changes along the symmetries that the metric divides out: one evaluation with all
         blocks moved at once, and more only if it has changed.
         """
         from refgeo.landscape import symmetry  # deferred: it loads networks

@@ -154,7 +154,7 @@ def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64)
     """
     what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
     if name not in grads:
-        raise ValueError(f"{what} is missing; expected it for every block that moves")
+        raise ValueError(f"{what} is missing; expected one for every block that is not frozen")
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape, dtype)
     try:

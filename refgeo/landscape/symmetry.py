@@ -1,6 +1,6 @@
 r"""Which symmetries does a loss have? Measured on the loss itself.
 
-A metric of this package divides by a symmetry, and its sharpness means something only where the loss has that symmetry.
+A metric of this package divides out a symmetry. Its sharpness means something only where the loss has that symmetry.
 `verify` moves the parameters by random elements exp(t K) of a group and looks at the loss; and it takes the share of
 the gradient that lies along the group's orbits, which is zero where there is a symmetry. Attention has GL(h) for
 queries with keys and for values with outputs, but not with rotary positions (only what commutes with the rotations is
@@ -387,7 +387,7 @@ def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Sy
 
 
 def of_metric(metric: Metric[Any]) -> list[Symmetry]:
-    """The symmetries that a metric divides by, of all blocks; none for elementwise and Euclidean metrics.
+    """The symmetries that a metric divides out, of all blocks; none for elementwise and Euclidean metrics.
 
     Examples
     --------
@@ -595,8 +595,8 @@ def verify(
         ``f(params) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`, or ``f(params) -> loss``.
     params : Pair, array or dict
     geometry : metric, Network, Symmetry or several
-        A metric stands for the symmetries that it divides by, a network for those of its layout. Of a relaxed metric it
-        is said, too, that the metric itself lacks the symmetry.
+        A metric stands for the symmetries that it divides out, a network for those of its layout. Of a relaxed metric
+        it is said, too, that the metric itself lacks the symmetry.
     sizes : float or sequence of float
         t: 0.1 changes entries by a tenth, 1 by a factor of about e.
     samples : int
@@ -613,7 +613,7 @@ def verify(
     Raises
     ------
     ValueError
-        There is nothing to verify: a metric that divides by no symmetry.
+        There is nothing to verify: a metric that divides out no symmetry.
 
     Examples
     --------
@@ -697,7 +697,7 @@ def _listed(geometry: Any) -> list[Symmetry]:
     if isinstance(geometry, Metric):
         found = of_metric(geometry)
         if not found:
-            raise ValueError(f"geometry: {geometry!r} divides by no symmetry, so there is nothing to verify")
+            raise ValueError(f"geometry: {geometry!r} divides out no symmetry, so there is nothing to verify")
         return found
     if isinstance(geometry, Network):
         return of_network(geometry)

@@ -95,7 +95,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     verify : bool
         Before the search evaluate twice at θ, and compare the gradient with differences along it and along a random
         direction: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same
-        twice. Evaluate where random elements of the groups that the metric divides by carry θ: an error says which
+        twice. Evaluate where random elements of the groups that the metric divides out carry θ: an error says which
         symmetry the loss has not, after a few more evaluations if it has changed (`refgeo.symmetry.verify`). Evaluate
         at θ once more after the search of every batch: an error says that the loss has changed. None of these
         evaluations is counted, and all but the last are of the first batch only.

@@ -393,7 +393,7 @@ def test_a_search_refuses_to_divide_by_what_is_not_there():
 
 def test_bad_arguments_are_named():
     point = np.ones(3)
-    with pytest.raises(ValueError, match=r"geometry: .* divides by no symmetry"):
+    with pytest.raises(ValueError, match=r"geometry: .* divides out no symmetry"):
         symmetry.verify(lambda w: 1.0, point, rg.ElementwiseMetric())
     with pytest.raises(TypeError, match="geometry: expected a metric, a network"):
         symmetry.verify(lambda w: 1.0, point, "inv")

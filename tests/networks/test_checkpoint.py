@@ -104,7 +104,7 @@ def test_what_an_interrupted_run_has_measured_is_written(files, monkeypatch):
 
 def test_verify_says_what_is_there(files, capsys):
     out = files / "out.json"
-    # this loss has no softmax, so that the key's bias matters: said, and nothing that the metric divides by
+    # this loss has no softmax, so that the key's bias matters: said, and nothing that the metric divides out
     assert main(["verify", *given(files), "--json", str(out)]) == 0
     told = {(row["blocks"][0].split(".")[-1], row["symmetry"]): row["verdict"] for row in json.loads(out.read_text())}
     assert told == {
@@ -115,7 +115,7 @@ def test_verify_says_what_is_there(files, capsys):
     shown = capsys.readouterr().out
     assert "does not hold" in shown
     assert "[green]" not in shown
-    assert "All 2 symmetries that the metrics divide by hold. The other 1 are not divided by." in shown
+    assert "The loss has all 2 symmetries that the metrics divide out. The other 1 are not divided out." in shown
     assert main(["verify", *given(files, "broken.py")]) == 1
     capsys.readouterr()
     assert main(["sharpness", *given(files, "broken.py")]) == 2
@@ -214,7 +214,7 @@ def model(path, network):
 
 
 def test_a_small_llama_in_the_layout_that_the_site_recommends(tmp_path, capsys):
-    """Rotary positions leave a part of GL(h): the command line divides by what `Network.metric` divides by."""
+    """Rotary positions leave a part of GL(h): the command line divides out what `Network.metric` divides out."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)

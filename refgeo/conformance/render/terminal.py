@@ -120,7 +120,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     if enclosed < values:
         yield f"enclosed: {enclosed} of {values} results; the others were compared with a QR-based computation", "dim"
     if report.not_run:
-        yield f"not run    {report.missing}: no call that decides a verdict reached these lines", "yellow"
+        yield f"not run    {report.missing}: these lines did not run in any call that a verdict depends on", "yellow"
     for line in report.summary:
         if not line.startswith("not run"):
             yield line, ""
