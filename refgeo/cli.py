@@ -296,7 +296,7 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
                            "(default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
         "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric "
-        "the radius up to which second-order geodesics are nearly straight)",
+        "the radius up to which second-order geodesics bend little)",
     )  # fmt: skip
     sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="order of the geodesics")
     sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="iterations of a search")
@@ -514,7 +514,7 @@ def _sharpness(options: argparse.Namespace) -> int:
             if interrupted():
                 break
     if radii is None:
-        print("No --rho was given. Each metric has its own ρ, up to which second-order geodesics are nearly straight.")
+        print("No --rho was given. Each metric gets its own ρ, up to which second-order geodesics bend little.")
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
     if interrupted():

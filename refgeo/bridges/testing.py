@@ -239,7 +239,7 @@ def assert_matches(
     tolerance, kappa = DOUBTFUL * one.unit(case), case.condition
     if not np.all(one.decisive(case)):
         raise ValueError(
-            f"{function}: at κ = {kappa.max():.1g} rounding in {dtype} explains an error of any size; test at a better "
+            f"{function}: at κ = {kappa.max():.1g} rounding in {dtype} alone can cause any error; test at a better "
             "conditioned point"
         )
     try:

@@ -297,7 +297,7 @@ class Tally:
         if exhausted:  # a law may be tried at such points alone
             verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
             return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
-        explained = f"at every point, rounding in {self.dtype} explains an error of any size"
+        explained = f"at every point, rounding in {self.dtype} alone can cause an error of any size"
         return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
 
     def _count(self, found: list[Measurement]) -> str:

@@ -36,7 +36,8 @@ def main():
         import nbclient
         import nbformat
 
-        done = nbclient.NotebookClient(nbformat.from_dict(made), timeout=900, kernel_name="python3").execute()
+        cells = nbformat.reads(json.dumps(made), as_version=4)
+        done = nbclient.NotebookClient(cells, timeout=900, kernel_name="python3").execute()
         printed = [out["text"] for cell in done.cells for out in cell.get("outputs", []) if out.get("name") == "stdout"]
         print("".join(printed))
     else:
