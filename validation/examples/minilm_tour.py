@@ -89,7 +89,7 @@ print(
 # ## Sharpness
 #
 # A radius is a length in its metric, so each metric has its own. `proposed_radius` is the one up to which second-order
-# geodesics are nearly straight. For adaptive sharpness, 0.1 is a perturbation of 10%, of all parameters together.
+# geodesics bend little. For adaptive sharpness, 0.1 is a perturbation of 10%, of all parameters together.
 
 # %%
 shares = [0.25, 0.5, 1.0]
