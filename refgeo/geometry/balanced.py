@@ -295,11 +295,21 @@ def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
     return _householder(np.concatenate([R, root], axis=-2))
 
 
+def lacks_rank(values: Array, rows: int) -> npt.NDArray[np.bool_]:
+    """Whether a factor has a numerical rank below h, by its h singular values, the largest first.
+
+    Examples
+    --------
+    >>> lacks_rank(np.array([[1.0, 0.1], [1.0, 1e-17]]), 5)
+    array([False,  True])
+    """
+    return np.asarray(values[..., -1] <= rows * np.finfo(np.float64).eps * values[..., 0])
+
+
 def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
     """The smallest singular value of a scaled factor, or `RankDeficientError`."""
     values: Array = np.linalg.svd(R, compute_uv=False)
-    floor = rows * np.finfo(np.float64).eps * values[..., 0]
-    deficient = np.argwhere(values[..., -1] <= floor)
+    deficient = np.argwhere(lacks_rank(values, rows))
     if len(deficient) == 0:
         return np.asarray(values[..., -1])
     block = tuple(int(i) for i in deficient[0])

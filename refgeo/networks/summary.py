@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.geometry.balanced import lacks_rank
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.console import as_text, without_common_words
@@ -69,8 +70,7 @@ class PairSummary:
         powers = [np.frexp(np.abs(factor).max(axis=(-2, -1), initial=0.0))[1] for factor in factors]
         factors = [np.ldexp(factor, -power[:, None, None]) for factor, power in zip(factors, powers, strict=True)]
         values = [np.linalg.svd(factor, compute_uv=False) for factor in factors]
-        floors = [rows * np.finfo(np.float64).eps * v[:, 0] for rows, v in zip((n, m), values, strict=True)]
-        full = [v[:, -1] > floor for v, floor in zip(values, floors, strict=True)]
+        full = [~lacks_rank(v, rows) for v, rows in zip(values, (n, m), strict=True)]
         R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)
         U, sigma, _ = np.linalg.svd(R_G @ R_H.mT)
         ranked = full[0] & full[1] & (sigma[:, -1] > 0.0)

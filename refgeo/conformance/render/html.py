@@ -14,6 +14,7 @@ from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERA
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import FINDINGS, Measurement, Row, Verdict
 from refgeo.support.extras import require
+from refgeo.support.figures import plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +147,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     axes.set(xlim=(0.8, 1.6 * largest), ylim=(-0.5, most + 0.8))
     axes.set(xlabel="condition number κ of the factors", ylabel="digits kept")
     axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_axes(axes)
 
 
 def _draw_points(axes: Axes, rows: list[Row], height: Callable[[Measurement], float], ms: float, alpha: float) -> None:
@@ -166,4 +167,4 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
     axes.axhline(1.0, color="0.25", lw=1.2)
     axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
     axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_axes(axes)
