@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from refgeo.geometry.ablations import ConstantMetric, EuclideanNormMetric
     from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric
     from refgeo.geometry.distance import Distance, quotient_distance
+    from refgeo.geometry.embedded import EmbeddedMetric
     from refgeo.geometry.pair import Pair
     from refgeo.geometry.pair_metrics import InterpolatedMetric, InvariantMetric, MixedMetric
     from refgeo.geometry.product import ProductMetric
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AverageSharpness", "ConstantMetric", "Distance", "ElementwiseMetric", "EuclideanMetric", "EuclideanNormMetric",
-    "GeodesicAccuracyError", "GeodesicIncompleteError", "InterpolatedMetric", "InvariantMetric", "MixedMetric", "Pair",
-    "ProductMetric", "Progress", "RankDeficientError", "Report", "RotaryMetric", "ScalingMetric", "SharpnessCurve",
-    "SharpnessResult", "TangentSpace", "TranslationMetric", "adapters", "adaptive_sharpness", "average_case_sharpness",
-    "check", "check_gradient", "conformance", "diagonal", "exact", "formulas", "networks", "proposed_radius",
-    "quotient_distance", "read", "spectrum", "strategies", "symmetry", "testing", "toy", "value_and_grad",
-    "worst_case_sharpness",
+    "AverageSharpness", "ConstantMetric", "Distance", "ElementwiseMetric", "EmbeddedMetric", "EuclideanMetric",
+    "EuclideanNormMetric", "GeodesicAccuracyError", "GeodesicIncompleteError", "InterpolatedMetric",
+    "InvariantMetric", "MixedMetric", "Pair", "ProductMetric", "Progress", "RankDeficientError", "Report",
+    "RotaryMetric", "ScalingMetric", "SharpnessCurve", "SharpnessResult", "TangentSpace", "TranslationMetric",
+    "adapters", "adaptive_sharpness", "average_case_sharpness", "check", "check_gradient", "conformance",
+    "diagonal", "exact", "formulas", "networks", "proposed_radius", "quotient_distance", "read", "spectrum",
+    "strategies", "symmetry", "testing", "toy", "value_and_grad", "worst_case_sharpness",
 ]  # fmt: skip
 
 _MODULES = {
@@ -60,6 +61,7 @@ _PLACES = {
     "geometry.ablations": "ConstantMetric EuclideanNormMetric",
     "geometry.arrays": "ElementwiseMetric EuclideanMetric ScalingMetric TranslationMetric",
     "geometry.distance": "Distance quotient_distance",
+    "geometry.embedded": "EmbeddedMetric",
     "geometry.pair": "Pair",
     "geometry.pair_metrics": "InterpolatedMetric InvariantMetric MixedMetric",
     "geometry.product": "ProductMetric",

@@ -292,7 +292,7 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "names of frozen blocks: see help('refgeo.checkpoint').",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
-    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, adaptive "
+    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, embedded, adaptive "
                            "(default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
         "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric "
@@ -483,13 +483,13 @@ def _loaded(options: argparse.Namespace) -> Any:
 
 
 def _sharpness(options: argparse.Namespace) -> int:
-    from refgeo.geometry.pair_metrics import pair_metric
+    from refgeo.geometry.embedded import metric_on_pairs
     from refgeo.networks import checkpoint
 
     metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
     for name in metrics:
         if name != checkpoint.ADAPTIVE:
-            pair_metric(name, argument="--metric")
+            metric_on_pairs(name, argument="--metric")
     if options.plot is not None:
         checkpoint.check_plot(options.plot)
     loaded = _loaded(options)

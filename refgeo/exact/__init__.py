@@ -163,11 +163,11 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            return [arb_mat([[self._metric_scale() * _product(point, self._balls(a), self._balls(b))]])]
+            return [arb_mat([[self._metric_scale() * point.inner_product(self._balls(a), self._balls(b))]])]
 
         def size(point: _BallPoint) -> list[float]:
             # Cancellation can make the value tiny; its natural size is that of the two lengths.
-            squares = [_product(point, self._balls(vector), self._balls(vector)) for vector in (a, b)]
+            squares = [point.inner_product(self._balls(vector), self._balls(vector)) for vector in (a, b)]
             return [float((squares[0] * squares[1]).abs_upper().sqrt() * self._metric_scale())]
 
         enclosure = self._enclose(compute, size)[0]
@@ -201,9 +201,7 @@ class ExactTangentSpace:
         """
 
         def compute(point: _BallPoint) -> list[arb_mat]:
-            e_G, e_H = self._covector_balls(e)
-            inverse_G, inverse_H = point.inverse_weights
-            return self._moved_back([e_G * inverse_G, e_H * inverse_H])
+            return self._moved_back(point.raised(self._covector_balls(e)))
 
         return self._enclose_pair(compute, e)
 
@@ -225,7 +223,7 @@ class ExactTangentSpace:
 
         def compute(point: _BallPoint) -> list[arb_mat]:
             egrad, direction = self._covector_balls(e), self._balls(v)
-            gradient = [x * inverse for x, inverse in zip(egrad, point.inverse_weights, strict=True)]
+            gradient = point.raised(egrad)
             covariant_G, covariant_H = (
                 w_part * inverse + x * change + bend
                 for w_part, inverse, x, change, bend in zip(
@@ -347,9 +345,12 @@ class ExactTangentSpace:
     def _checked(self, vector: Vector) -> Pair:
         return self.point.fitting("vector", vector if isinstance(vector, Pair) else Pair(*vector))
 
+    def _formulas(self) -> type[_BallPoint]:
+        return _BallPoint
+
     def _ball_point(self, bits: int) -> _BallPoint:
         if bits not in self._ball_points:
-            self._ball_points[bits] = _BallPoint(self.s, self.point, self.relaxation, self._exponents)
+            self._ball_points[bits] = self._formulas()(self.s, self.point, self.relaxation, self._exponents)
         return self._ball_points[bits]
 
     def _enclose_pair(
@@ -390,7 +391,7 @@ class ExactTangentSpace:
 
 
 class _BallPoint:
-    """The base point in balls at the current working precision."""
+    """The base point in balls at the current working precision, and the metric's formulas there."""
 
     def __init__(self, s: float, point: Pair, relaxation: float, exponents: Sequence[int]) -> None:
         self.s = s
@@ -428,6 +429,15 @@ class _BallPoint:
         to_H, to_G = self.gauge.carried(power, power)
         return to_G, to_H
 
+    def inner_product(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> arb:
+        total = arb(0)
+        for weight, first, second in zip(self.weights, a, b, strict=True):
+            total += (weight * (first.transpose() * second)).trace()
+        return total
+
+    def raised(self, e: Sequence[arb_mat]) -> list[arb_mat]:
+        return [x * inverse for x, inverse in zip(e, self.inverse_weights, strict=True)]
+
     def weights_derivative(self, S_dot: arb_mat, T_dot: arb_mat) -> tuple[arb_mat, arb_mat]:
         """The derivative of `weights` when S and T change."""
         if self.s == 1.0:
@@ -460,7 +470,7 @@ class _BallPoint:
     def christoffel_adjoint(self, a: Sequence[arb_mat], e: Sequence[arb_mat]) -> list[arb_mat]:
         """Γ(a, ·)* e: the map (Ṡ, Ṫ) ↦ (M_G', M_H') is its own adjoint in tr(M_G'X) + tr(M_H'Y)."""
         half = arb(1) / 2
-        raised = [x * inverse for x, inverse in zip(e, self.inverse_weights, strict=True)]
+        raised = self.raised(e)
         small = [_symmetric_sum(f.transpose() * x) * half for f, x in zip(raised, a, strict=True)]
         beside = [_symmetric_sum(f.transpose() * F) * half for f, F in zip(raised, (self.G, self.H), strict=True)]
         bends, falls = self.weights_derivative(*small), self.weights_derivative(*beside)
@@ -634,13 +644,6 @@ def _iterations(contraction: float) -> int:
 
 def _right_singular_vectors(matrix: Array) -> Array:
     return np.linalg.svd(matrix, full_matrices=False)[2].mT
-
-
-def _product(point: _BallPoint, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> arb:
-    total = arb(0)
-    for weight, first, second in zip(point.weights, a, b, strict=True):
-        total += (weight * (first.transpose() * second)).trace()
-    return total
 
 
 def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: arb, s: arb) -> list[arb_mat]:

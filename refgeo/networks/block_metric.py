@@ -8,8 +8,9 @@ from typing import Any
 
 from refgeo.geometry.ablations import ConstantMetric
 from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric
+from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
+from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
@@ -26,7 +27,7 @@ def block_metric(
     Parameters
     ----------
     blocks : mapping of str to Pair or array
-    pairs : "inv", "mix", "s=0.5" or a metric
+    pairs : "inv", "mix", "s=0.5", "embedded" or a metric
         For every `Pair`.
     arrays : metric, optional
         For every array. Default: the elementwise metric with Γ = 0, ``ConstantMetric(ElementwiseMetric())``, the
@@ -57,7 +58,7 @@ def block_metric(
             f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness is "
             "the sharpness that treats every entry separately"
         )
-    on_pairs = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
+    on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     return ProductMetric(
         {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}

@@ -1,0 +1,165 @@
+"""The embedded metric against what defines it: ‖dX‖_F on dense matrices, differences of a loss, and enclosures."""
+
+import numpy as np
+import pytest
+from helpers import SHAPES, like, random_pair
+
+import refgeo as rg
+from refgeo.exact.embedded import ExactEmbeddedSpace
+
+RANKS = [shape for shape in SHAPES if shape[3] > 1 or shape[1] > 1]
+
+
+def moved(point, v):
+    """dX."""
+    return v.G @ point.H.mT + point.G @ v.H.mT
+
+
+def projectors(point):
+    return [F @ np.linalg.pinv(F) for F in point]
+
+
+def setting(shape, seed=0):
+    batch, n, m, h = shape
+    rng = np.random.default_rng(seed)
+    point = random_pair(rng, batch, n, m, h)
+    return rng, point, rg.EmbeddedMetric().at(point)
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_horizontal_vectors_are_as_long_as_the_matrices_that_they_move(shape):
+    rng, point, space = setting(shape)
+    a, b = (space.random_tangent_vector(rng) for _ in range(2))
+    expected = np.sum(moved(point, a) * moved(point, b), axis=(-2, -1))
+    np.testing.assert_allclose(space.inner_product(a, b), expected, atol=1e-12)
+    assert np.all(rg.MixedMetric().at(point).is_horizontal(a))
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_mix_counts_half_of_the_core(shape):
+    rng, point, space = setting(shape)
+    v = space.random_tangent_vector(rng)
+    P_U, P_V = projectors(point)
+    core = np.sum((P_U @ moved(point, v) @ P_V) ** 2, axis=(-2, -1))
+    np.testing.assert_allclose(space.norm(v) ** 2, rg.MixedMetric().at(point).norm(v) ** 2 + 0.5 * core, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_the_gradient_is_the_tangent_part_of_the_euclidean_one(shape):
+    rng, point, space = setting(shape)
+    E = rng.standard_normal((*shape[0], shape[1], shape[2]))
+    P_U, P_V = projectors(point)
+    gradient = space.riemannian_gradient(rg.Pair(E @ point.H, E.mT @ point.G))
+    np.testing.assert_allclose(moved(point, gradient), P_U @ E + E @ P_V - P_U @ E @ P_V, atol=1e-11)
+    assert np.all(space.is_horizontal(gradient))
+    # two other ways to write it: mix's counts the core twice, inv's weights it
+    of_mix = rg.MixedMetric().at(point).riemannian_gradient(rg.Pair(E @ point.H, E.mT @ point.G))
+    np.testing.assert_allclose(moved(point, of_mix), P_U @ E + E @ P_V, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_second_order_geodesics_accelerate_in_the_normal_space_only(shape):
+    rng, point, space = setting(shape)
+    v = space.random_tangent_vector(rng)
+    step = 1e-3
+    products = [space.geodesic(v, t).product for t in (step, -step)]
+    acceleration = (products[0] + products[1] - 2.0 * point.product) / step**2
+    P_U, P_V = projectors(point)
+    scale = np.abs(acceleration).max() + 1.0
+    for tangent in (P_U @ acceleration, acceleration @ P_V):
+        np.testing.assert_allclose(tangent, 0.0, atol=1e-5 * scale)
+    straight, bent = space.geodesic(v, order=1), space.geodesic(v, order=2)
+    n, m, h = point.sizes
+    if min(n, m) > h:  # there is a normal space, and they bend in it
+        assert np.abs(straight.product - bent.product).max() > 1e-4
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_the_hessian_is_the_second_derivative_along_geodesics(shape):
+    rng, point, space = setting(shape)
+    W, Y = (rng.standard_normal(point.product.shape) for _ in range(2))
+    v = space.random_tangent_vector(rng)
+
+    def loss(X):
+        return np.sum(W**2 * (X - Y) ** 2 + 0.1 * (X - Y) ** 3, axis=(-2, -1))
+
+    residual, dX = point.product - Y, moved(point, v)
+    E, dE = 2 * W**2 * residual + 0.3 * residual**2, (2 * W**2 + 0.6 * residual) * dX
+    e = rg.Pair(E @ point.H, E.mT @ point.G)
+    w = rg.Pair(dE @ point.H + E @ v.H, dE.mT @ point.G + E.mT @ v.G)
+    step = 1e-4
+    values = [loss(space.geodesic(v, t).product) for t in (step, 0.0, -step)]
+    second = (values[0] - 2.0 * values[1] + values[2]) / step**2
+    hessian = space.riemannian_hessian(e, w, v)
+    np.testing.assert_allclose(space.inner_product(v, hessian), second, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", RANKS, ids=str)
+def test_it_does_not_depend_on_the_representation(shape):
+    rng, point, space = setting(shape)
+    h = shape[3]
+    A = np.linalg.qr(rng.standard_normal((h, h)))[0] * np.geomspace(3.0, 0.3, h)
+    v = space.random_tangent_vector(rng)
+    there = rg.EmbeddedMetric().at(point.transform(A))
+    np.testing.assert_allclose(there.norm(v.transform(A)), space.norm(v), rtol=1e-10)
+    np.testing.assert_allclose(
+        there.geodesic(v.transform(A)).product, space.geodesic(v).product, atol=1e-9 * np.abs(point.product).max()
+    )
+    np.testing.assert_allclose(there.to_coordinates(v.transform(A)), space.to_coordinates(v), atol=1e-9)
+
+
+def test_coordinates_are_orthonormal_and_gamma_has_its_adjoint():
+    rng, point, space = setting(((3,), 7, 5, 3))
+    a, b, e = (like(point, rng) for _ in range(3))
+    np.testing.assert_allclose(space.from_coordinates(space.to_coordinates(a)).G, a.G, atol=1e-12)
+    pairing = [sum(np.sum(x * y, axis=(-2, -1)) for x, y in zip(*pair, strict=True)) for pair in (
+        (space.christoffel(a, b), e), (b, space.christoffel_adjoint(a, e)), (b, e), )]  # fmt: skip
+    np.testing.assert_allclose(pairing[0], pairing[1], rtol=1e-10)
+    np.testing.assert_allclose(space.inner_product(space.riemannian_gradient(e), b), pairing[2], rtol=1e-10)
+    vertical = space.vertical_projection(a)
+    np.testing.assert_allclose(moved(point, vertical), 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_enclosures_agree(seed):
+    rng, point, space = setting(((), 6, 5, 3), seed)
+    exact = ExactEmbeddedSpace(point.G, point.H)
+    a, b, e = space.random_tangent_vector(rng), like(point, rng), like(point, rng)
+    w = like(point, rng)
+    found = (
+        (exact.inner_product(a, b), space.inner_product(a, b)),
+        *zip(exact.horizontal_projection(b), space.horizontal_projection(b), strict=True),
+        *zip(exact.riemannian_gradient(e), space.riemannian_gradient(e), strict=True),
+        *zip(exact.christoffel(a, b), space.christoffel(a, b), strict=True),
+        *zip(exact.christoffel_adjoint(a, e), space.christoffel_adjoint(a, e), strict=True),
+        *zip(exact.geodesic(a, 0.3), space.geodesic(a, 0.3), strict=True),
+        *zip(exact.riemannian_hessian(e, w, a), space.riemannian_hessian(e, w, a), strict=True),
+    )
+    for enclosure, value in found:
+        assert np.all(enclosure.rad <= 1e-14 * (1.0 + np.abs(enclosure.mid)))
+        np.testing.assert_allclose(value, enclosure.mid, rtol=1e-11, atol=1e-11)
+
+
+def test_it_serves_searches_of_sharpness():
+    rng, point, _ = setting(((), 6, 5, 2))
+    Y = rng.standard_normal((6, 5))
+
+    def value_and_grad(params):
+        G, H = params["layer"]
+        R = G @ H.T - Y
+        return 0.5 * np.sum(R**2), {"layer": rg.Pair(R @ H, R.T @ G)}
+
+    metric = rg.networks.block_metric({"layer": point}, "embedded")
+    found = rg.worst_case_sharpness(value_and_grad, {"layer": point}, metric, 0.1, n_iter=30)
+    R = point.product - Y
+    P_U, P_V = projectors(point)
+    slope = np.linalg.norm(P_U @ R + R @ P_V - P_U @ R @ P_V)
+    assert 0.1 * slope < found.value < 0.1 * slope + 0.01  # the curvature of ½‖X − Y‖² adds ½ρ², and a little
+
+
+def test_there_is_no_exact_geodesic():
+    _, point, space = setting(((), 6, 5, 2))
+    v = space.random_tangent_vector(0)
+    for one in (space, ExactEmbeddedSpace(point.G, point.H)):
+        with pytest.raises(NotImplementedError, match="order 1 and 2 only"):
+            one.geodesic(v, 1.0, "exact")
