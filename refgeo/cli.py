@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import io
 import os
@@ -112,6 +113,20 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _option(text: str) -> tuple[str, list[Any]]:
+    """A keyword argument with its values, as Python writes them; what Python does not read is text."""
+    name, _, values = text.partition("=")
+    if not (name.isidentifier() and values):
+        raise argparse.ArgumentTypeError(f"expected name=value,value, got {text}")
+    found = []
+    for value in values.split(","):
+        try:
+            found.append(ast.literal_eval(value))
+        except (ValueError, SyntaxError):
+            found.append(value)
+    return name, found
+
+
 def _new_file(text: str) -> Path:
     """What cannot be written is an error before the run rather than after it."""
     file = Path(text).resolve()
@@ -208,6 +223,9 @@ def _check_parser(commands: Any) -> None:
     )  # fmt: skip
     check.add_argument("--examples", type=int, metavar="N", help="how many points --profile fuzz tries for each value "
                        "(default: 300)")  # fmt: skip
+    check.add_argument("--option", dest="rule_options", action="append", type=_option, metavar="NAME=V,...",
+                       help="values of a keyword argument of an update rule, all of which are tried (repeatable), such "
+                       "as momentum=0,0.9")  # fmt: skip
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
     check.add_argument("--jobs", type=int, metavar="N", help="how many metrics are judged at the same time "
                        "(default: the number of processors)")  # fmt: skip
@@ -292,8 +310,8 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "names of frozen blocks: see help('refgeo.checkpoint').",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
-    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, embedded, adaptive "
-                           "(default: inv,mix,adaptive)")  # fmt: skip
+    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, "
+                           "embedded, adaptive (default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
         "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric "
         "the radius up to which second-order geodesics bend little)",
@@ -422,6 +440,7 @@ def _check(options: argparse.Namespace) -> int:
         return _list(options, points)
     names = ("checks", "timeout", "jobs", "laws_only", "examples", "specification")
     chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
+    chosen["options"] = dict(options.rule_options or ())
     try:
         with _progress(options) as progress:
             report = check(options.backend, progress=progress, **chosen, **points)
@@ -433,13 +452,16 @@ def _check(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, of the checks and test points that are chosen."""
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import chosen_checks, chosen_searches
+    from refgeo.conformance.run import chosen_checks, chosen_searches, chosen_trajectories
     from refgeo.conformance.searches import SEARCH
+    from refgeo.conformance.trajectories import CLAIMS, TRAJECTORY
 
     for one in chosen_checks(options.checks):
         print(f"{one.kind:9s} {one.name:50s} {one.statement}")
     for name in chosen_searches(options.checks):
         print(f"search    {name:50s} {SEARCH[name]}")
+    for name in chosen_trajectories(options.checks):
+        print(f"steps     {name:50s} {(TRAJECTORY | CLAIMS)[name]}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     if points["profile"] != "fuzz":  # which makes its own
         for name, _ in Points(**points).selected(metrics[0], cases):

@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.routine import Problem, plain_routine
+from refgeo.conformance.steps import RULES, Walk, rule_of, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 
@@ -110,7 +111,7 @@ class Request:
     ----------
     do : str
         "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
-        "search"; "describe" the implementation; what no decisive call has reached ("coverage").
+        "search" or "trajectory"; "describe" the implementation; what no decisive call has reached ("coverage").
     function, metric : str
     arrays : sequence of ndarray
         Arrays that are one and the same object here are so for the backend, too.
@@ -161,12 +162,16 @@ def load(spec: str) -> Any:
 
 
 def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
-    """The implementation itself; of a function alone, one that has it: of that name, or else a sharpness routine."""
-    if not callable(implementation) or any(hasattr(implementation, name) for name in functions):
-        return implementation
+    """The implementation itself; of a function alone, one that has it: of that name, an update rule by what it
+    gets, or else a sharpness routine.
+    """
+    if not callable(implementation) or any(hasattr(implementation, name) for name in functions if name not in RULES):
+        return implementation  # an optimiser's class has a step, which is a method and no rule
     name = getattr(implementation, "__name__", "")
     if name in functions:
         return SimpleNamespace(**{name: implementation})
+    if rule_of(implementation):
+        return SimpleNamespace(**{rule_of(implementation): implementation})
     return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
 
 
@@ -346,7 +351,8 @@ class Host:
 
     def _provides(self, function: str) -> bool:
         try:
-            return callable(getattr(self.implementation, function, None))
+            found = getattr(self.implementation, function, None)
+            return callable(found) and (function not in RULES or rule_of(found) == function)
         except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
             return True
 
@@ -462,6 +468,17 @@ class Host:
             breaches["inputs_unchanged"] = "writes to the arrays it gets"
         numbers = [_real(self._back(x), shape) for x, shape in zip(steps, request.shapes[1:], strict=True)]
         return [_real(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
+
+    def _trajectory(self, request: Request, breaches: Breaches) -> Arrays:
+        """Steps of an update rule; an optimiser of PyTorch has parameters of its own, whatever ``asarray`` makes."""
+        own = request.function == "make"
+
+        def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+            return _real(np.asarray(x) if own else self._back(x), shape)
+
+        walk, arrays = Walk(**request.extra[0]), list(request.arrays)
+        convert = (lambda x: x) if own else self._converted
+        return trajectory(self.implementation, request.function, arrays, walk, convert, read)
 
     def _apply(self, request: Request, converted: dict[int, Any]) -> Any:
         arrays = [converted[id(array)] for array in request.arrays]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from refgeo.conformance.steps import RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PairTangentSpace
@@ -159,7 +160,8 @@ ROUTINE = "sharpness"
 PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
 """The arguments of one that is a function alone."""
 
-FUNCTIONS = (*OPERATIONS, ROUTINE)
+FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES)
+_OF_RULES = {"step": ("state", "G", "H", "e_G", "e_H"), "make": ("params",)}
 
 
 def arguments_of(function: str) -> tuple[str, ...]:
@@ -170,6 +172,8 @@ def arguments_of(function: str) -> tuple[str, ...]:
     >>> arguments_of("geodesic")
     ('metric', 'G', 'H', 'v_G', 'v_H', 't', 'order')
     """
+    if function in RULES:
+        return _OF_RULES[function]
     return (
         "metric",
         *(("problem", "G", "H", "rho", "order") if function == ROUTINE else OPERATIONS[function].arguments),

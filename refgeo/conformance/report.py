@@ -11,7 +11,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import Points
-from refgeo.conformance.rows import ABSENT, EVERY, FINDINGS, NOT_RIGHT, Row, Verdict
+from refgeo.conformance.rows import ABSENT, EVERY, FINDINGS, NOT_RIGHT, WHOLE, Row, Verdict
 
 _SAID = {"UNDECIDED": Verdict.UNDECIDED, "INACCURATE": Verdict.INACCURATE}
 
@@ -100,7 +100,7 @@ class Report:
     @property
     def wrong(self) -> list[str]:
         """The wrong operations, as ``check[metric]``: values, and those of which only a law is broken."""
-        values = [row for row in self.failures if row.kind in ("value", "search")]
+        values = [row for row in self.failures if row.kind in ("value", *WHOLE)]
         named = {(row.about, row.metric) for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT}
         laws = {
             f"{row.about}[{row.metric}]": None
@@ -119,7 +119,7 @@ class Report:
         if row.example is None:
             return ""
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
-        case = f" --case {shlex.quote(row.example.case)}" if row.kind != "search" else ""
+        case = f" --case {shlex.quote(row.example.case)}" if row.kind not in WHOLE else ""
         return self._command(f"{metric}--checks {row.check}{case}")
 
     def reproduce_any(self) -> str:
@@ -143,7 +143,7 @@ class Report:
         >>> print(report.reproduce_in_python(report.rows[0]))
         rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
         """
-        case = None if row.example is None or row.kind == "search" else row.example.case
+        case = None if row.example is None or row.kind in WHOLE else row.example.case
         if self.files is not None and case is not None:
             files, name = ", ".join(map(repr, self.files)), case.split(" ")[0]
             return f"rg.conformance.vectors.grade({files}, cases={[name]!r}, checks={[row.check]!r}).print()"
@@ -180,10 +180,11 @@ class Report:
             ("law", "laws"),
             ("contract", "rules of conduct"),
             ("search", "searches"),
+            ("trajectory", "checks of trajectories"),
         ):
             rows = [row for row in self.judged if row.kind == kind]
             if rows:
-                right = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL, *[Verdict.CONTRACT] * (kind == "search"))
+                right = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL, *[Verdict.CONTRACT] * (kind in WHOLE))
                 passing = sum(row.verdict in right for row in rows)
                 lines.append(f"{passing} of {len(rows)} provided {words} pass")
         for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
@@ -213,6 +214,7 @@ class Report:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
             kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
+            kinds["trajectory"] = "trajectories"
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
             lost = f" {lossy} of them lose digits at ill-conditioned points (allowed)." if lossy else ""
@@ -236,7 +238,7 @@ class Report:
     @property
     def _leading(self) -> list[Row]:
         """The values and searches; of a function that has none, its first law in the name of all."""
-        leading = [row for row in self.rows if row.kind in ("value", "search")]
+        leading = [row for row in self.rows if row.kind in ("value", *WHOLE)]
         known = {row.function for row in leading}
         first: dict[tuple[str, str], Row] = {}
         for row in self.rows:

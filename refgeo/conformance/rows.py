@@ -12,6 +12,8 @@ from refgeo.conformance.precision import PRECISIONS
 
 ABSENT = "no function"
 EVERY = "any metric"
+WHOLE = ("search", "trajectory")
+"""The kinds of rows that judge more than single calls."""
 NOTHING_LEFT = 0.3
 """A result with this relative error has no digit."""
 
@@ -99,7 +101,7 @@ class Row:
     Attributes
     ----------
     check, kind, function, metric, statement : str
-        `kind` is "value", "law", "contract" or "search".
+        `kind` is "value", "law", "contract", "search" or "trajectory".
     verdict : Verdict
     points, decisive_points : int
         Blocks judged, and those on which the verdict rests.
@@ -165,8 +167,8 @@ class Row:
 
     @property
     def of_one_metric(self) -> bool:
-        """Whether its metric is one that `refgeo.check` can be asked for."""
-        return self.metric not in (EVERY, "adaptive")
+        """Whether its metric is one that `refgeo.check` can be asked for; of a trajectory it is options of the rule."""
+        return self.kind != "trajectory" and self.metric not in (EVERY, "adaptive")
 
     @property
     def is_absent(self) -> bool:

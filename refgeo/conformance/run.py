@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,9 @@ from refgeo.conformance.report import Report
 from refgeo.conformance.rows import Row, Verdict
 from refgeo.conformance.searches import SEARCH, judge_routine
 from refgeo.conformance.side_by_side import Elsewhere, shares, together
+from refgeo.conformance.steps import RULES
 from refgeo.conformance.tally import Tally
+from refgeo.conformance.trajectories import CLAIMS, TRAJECTORY, judge_trajectories
 from refgeo.conformance.trial import Trial
 from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.geometry.pair_metrics import pair_metric
@@ -39,6 +41,7 @@ CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
 SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 
+_BY_METRIC = ("value", "law", "contract")
 LARGE = 20_000
 """Of points with more numbers, laws see the first rows of two blocks, and at most two points that are still larger."""
 
@@ -65,6 +68,7 @@ def check(
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
     timeout: float = TIMEOUT,
     jobs: int | None = None,
     specification: int = SPECIFICATION,
@@ -106,6 +110,9 @@ def check(
         The network's layout, see `refgeo.networks.read`. Default: the one that fits.
     heads : int, optional
         The network's number of attention heads, where no ``config.json`` beside the file says it.
+    options : mapping of str to sequence, optional
+        Of an update rule: the values of its keyword arguments to be tried, such as ``{"momentum": [0.0, 0.9]}``; every
+        combination is judged.
     timeout : float
         Seconds that one call of the backend may take.
     jobs : int, optional
@@ -143,7 +150,7 @@ def check(
     if specification != SPECIFICATION:
         raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION} of it, got {specification}")
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
-    plan = _Plan.of(metrics, checks, where, laws_only, cases, progress)
+    plan = _Plan.of(metrics, checks, where, laws_only, cases, options, progress)
     sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
         here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
@@ -167,6 +174,8 @@ class _Plan:
     metrics: list[str]
     checks: list[Check]
     searches: list[str]
+    trajectories: list[str]
+    options: dict[str, list[Any]]
     points: Points
     laws_only: bool
     cases: Iterable[str] | None
@@ -179,6 +188,7 @@ class _Plan:
         points: Points,
         laws_only: bool,
         cases: Iterable[str] | None,
+        options: Mapping[str, Sequence[Any]] | None,
         progress: Progress | None,
     ) -> _Plan:
         """What arguments of `check` choose."""
@@ -192,12 +202,18 @@ class _Plan:
         if points.profile == "fuzz" and cases is not None:
             raise ValueError("cases: the profile fuzz makes its own test points; leave out cases or profile='fuzz'")
         chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
-        if not chosen and not searches:
+        trajectories = chosen_trajectories(checks)
+        if not (chosen or searches or trajectories):
             raise ValueError(
                 "checks: expected at least one check (with laws_only, one that other metrics can pass), got none"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
-        return cls(wanted, chosen, searches if generated and not laws_only else [], points, laws_only, cases)
+        searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
+        several = {
+            name: listed(values) if isinstance(values, str) else list(values)
+            for name, values in (options or {}).items()
+        }
+        return cls(wanted, chosen, searches, trajectories, several, points, laws_only, cases)
 
     def begin(self, other: Elsewhere, metrics: list[str], backend: Backend) -> None:
         """Have some metrics judged by another process, with a process of the same backend."""
@@ -235,6 +251,9 @@ class _Plan:
                 found.append(other.result())
             if self.searches:
                 found.append((judge_routine(run.backend, self.searches, self.metrics, self.points, progress), {}))
+            if self.trajectories:
+                rows = judge_trajectories(run.backend, self.trajectories, self.points, self.options, progress)
+                found.append((rows, run.backend.reached()))
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
@@ -246,7 +265,7 @@ class _Plan:
         place = {row.check: names.index(row.check) if row.check in names else len(names) for row in rows}
         metric = {name: i for i, name in enumerate(self.metrics)}
         return sorted(
-            rows, key=lambda row: (place[row.check], metric.get(row.metric, 0) if row.kind != "search" else 0)
+            rows, key=lambda row: (place[row.check], metric.get(row.metric, 0) if row.kind in _BY_METRIC else 0)
         )
 
 
@@ -427,7 +446,7 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
     """
     wanted = list(FUNCTIONS) if names is None else listed(names)
     for name in wanted:
-        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH])
+        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH, *TRAJECTORY, *CLAIMS])
     found = [
         one
         for one in CHECKS.values()
@@ -440,3 +459,10 @@ def chosen_searches(names: Iterable[str] | None) -> list[str]:
     """The whole searches with these names; None, or the name of the function: all."""
     wanted = [ROUTINE] if names is None else listed(names)
     return [name for name in SEARCH if name in wanted or ROUTINE in wanted]
+
+
+def chosen_trajectories(names: Iterable[str] | None) -> list[str]:
+    """What update rules with state are judged by; that a rule is a known one only if it is asked for by name."""
+    if names is None or set(RULES) & set(listed(names)):
+        return list(TRAJECTORY)
+    return [name for name in (*TRAJECTORY, *CLAIMS) if name in listed(names)]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from refgeo.networks import Network
 
-__all__ = ["torch_optimizer", "torch_value_and_grad", "unbatched"]
+__all__ = ["lora_optimizer", "torch_optimizer", "torch_value_and_grad", "unbatched"]
 
 
 def torch_value_and_grad(
@@ -192,16 +192,61 @@ def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any,
     """θ before minus θ after one step; rounded beside ``rate`` times the gradient."""
     import torch
 
-    def holder(weight: Any, gradient: Any) -> Any:
+    B, A = (torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H.T))
+    B.grad, A.grad = (torch.tensor(np.ascontiguousarray(x)) for x in (e_G, e_H.T))
+    make(_adapter(B, A), rate).step()
+    return G - B.detach().numpy(), H - A.detach().numpy().T
+
+
+def _adapter(B: Any, A: Any) -> Any:
+    """A module with the parameters of an adapter, under the names that PEFT gives them."""
+    import torch
+
+    def holder(weight: Any) -> Any:
         module: Any = torch.nn.Module()
-        module.weight = torch.nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
-        module.weight.grad = torch.tensor(np.ascontiguousarray(gradient))
+        module.weight = weight
         return torch.nn.ModuleDict({"default": module})
 
     model: Any = torch.nn.Module()
-    layer: Any = torch.nn.Module()
-    layer.lora_A, layer.lora_B = holder(H.T, e_H.T), holder(G, e_G)
-    model.layer = layer
-    make(model, rate).step()
-    B, A = layer.lora_B["default"].weight.detach().numpy(), layer.lora_A["default"].weight.detach().numpy()
-    return G - B, H - A.T
+    model.layer = torch.nn.Module()
+    model.layer.lora_A, model.layer.lora_B = holder(A), holder(B)
+    return model
+
+
+def lora_optimizer(make: Callable[..., Any]) -> Callable[..., Any]:
+    """An optimiser of LoRA, whose parameters are B and A of W = B A, as one of G = B and H = Aᵀ.
+
+    What ``refgeo check`` judges the trajectories of: see `refgeo.check` with ``checks=["step"]``.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(model, **options) -> optimizer``, with the model a module whose parameters are called
+        ``layer.lora_A.default.weight`` (h × m) and ``layer.lora_B.default.weight`` (n × h), as PEFT's are.
+
+    Returns
+    -------
+    callable
+        ``make(params, **options)`` for ``params = [G, H]``.
+    """
+
+    def of_the_factors(params: Any, **options: Any) -> Any:
+        import torch
+
+        G, H = params
+        A = torch.nn.Parameter(H.detach().T.contiguous())
+        optimizer = make(_adapter(G, A), **options)
+        step = optimizer.step
+
+        def both() -> None:
+            with torch.no_grad():
+                A.copy_(H.T)
+                A.grad = None if H.grad is None else H.grad.T.contiguous()
+            step()
+            with torch.no_grad():
+                H.copy_(A.T)
+
+        optimizer.step = both
+        return optimizer
+
+    return of_the_factors

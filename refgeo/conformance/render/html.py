@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, VALUE_CHECKS
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.rows import FINDINGS, Measurement, Row, Verdict
+from refgeo.conformance.rows import FINDINGS, WHOLE, Measurement, Row, Verdict
 from refgeo.support.extras import require
 from refgeo.support.figures import plain_axes
 
@@ -69,7 +70,7 @@ def to_html(report: Report) -> str:
     )
     checks = list(dict.fromkeys(row.check for row in report.rows if row.measurements))
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
-    kinds = {"values": ("value", "search"), "laws": ("law",), "contract": ("contract",)}
+    kinds = {"values": ("value", *WHOLE), "laws": ("law",), "contract": ("contract",)}
     return environment.from_string(source).render(
         report=report, version=__version__, doubtful=DOUBTFUL, beyond_doubt=BEYOND_DOUBT, many_times=MANY_TIMES,
         several=SEVERAL,
@@ -111,6 +112,8 @@ def _plot(report: Report, rows: list[Row]) -> Any:
         axes = figure.add_subplot()
         if rows[0].kind == "search":
             _draw_shares(axes, rows)
+        elif rows[0].kind == "trajectory":
+            _draw_orbits(axes, rows)
         else:
             _draw(axes, report.dtype, rows)
         figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
@@ -166,5 +169,16 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
     axes.set_xscale("log")
     axes.axhline(1.0, color="0.25", lw=1.2)
     axes.set(ylim=(-0.05, 1.1), xlabel="radius ρ", ylabel="share of the proved maximum")
+    axes.grid(alpha=0.25)
+    plain_axes(axes)
+
+
+def _draw_orbits(axes: Axes, rows: list[Row]) -> None:
+    """How far trajectories from a point and from its orbit come apart, and what rounding does to a right rule."""
+    for row, colour in zip(rows, itertools.cycle([*_COLOURS.values(), "#7a4fa3"]), strict=False):
+        steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in row.measurements]).T
+        axes.plot(steps, np.maximum(apart, 1e-17), "o-", ms=4.5, lw=1.0, color=colour, label=row.metric)
+        axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=f"rounding of a right rule, {row.metric}")
+    axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, as a share of the way")
     axes.grid(alpha=0.25)
     plain_axes(axes)

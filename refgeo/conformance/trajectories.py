@@ -1,0 +1,562 @@
+r"""Update rules with state on trial: whole trajectories from a point and from other points of its orbit.
+
+A rule is invariant if the products :math:`X_k = G_kH_k^\top` of k steps from θ and from A·θ agree, for all k, on one
+loss of X. That needs no metric, and it is stronger than equivariance of one step: moments that are transported by the
+wrong matrix show at the second step. What a rule does to (G, H) beside X is a choice of gauge and is not judged.
+
+*How much rounding may do.* The rule itself is the measure: the same trajectory again, with every number of G and H
+changed at every step by a random share of 16 roundings, moves X_k by 16 times what rounding does, amplified as the rule
+and the loss amplify it. The unit is that distance by 16, with one rounding of all that has been travelled, times κ² for
+rules that form Gram matrices and invert them. As for values, a ratio above 1,000 at one place, or above 100 at three,
+is beyond what rounding explains.
+
+*Where.* Several shapes, three sizes of the loss (a rule can clip, and its step size is its own: the first size is found
+by trying), and elements A of the group: a rotation, scalings, a mild and an ill-conditioned one. A rule that is not
+invariant under all of them may be under some. One that fails only beside a damping ε of its own is told by large
+weights, beside which ε is nothing.
+
+*What the first step is.* Its dX, to first order in the changes of G and H, is compared with the rules that are known:
+the gradients of the metrics, and *spectral*, :math:`ΔG = -η\, e_G (T \# e_G^\top e_G)^{-1}`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL
+from refgeo.conformance.drawing import rng_of
+from refgeo.conformance.host import BackendFailure, Request
+from refgeo.conformance.points import Points
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
+from refgeo.conformance.steps import RULES, Walk
+from refgeo.geometry.embedded import metric_on_pairs
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import MixedMetric
+from refgeo.support.arguments import Array
+
+STEPS = 25
+SHOWN = (1, 2, 5, 10, 25)
+"""The steps of which a report speaks."""
+_NOISE, _LARGE = 16.0, 256.0
+_KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
+TRAJECTORY = {
+    "step.invariant": "k steps from θ and from A·θ give the same product G Hᵀ, for all A of GL(h)",
+    "step.repeatable": "a new run from the same start gives the same trajectory",
+    "step.blocks": "a batch of blocks takes the steps that its blocks take one by one",
+    "step.starts": "from G = 0, from H = 0, and with a large loss X moves, and from 0 all numbers stay finite",
+    "step.reads": "what the first step is: the gradient of which metric",
+}
+CLAIMS = {f"step.{name}": f"the first step moves X as the rule {name!r} does" for name in _KNOWN[:-1]}
+"""Checked by name alone: no optimiser has to be one of these rules."""
+_SCALES = tuple(4.0**j for j in range(-12, 13))
+_FAR = 0.4
+"""A good trajectory of so many times its start's own length: beyond it, many a right rule is no longer stable."""
+_SHAPES = ((6, 5, 2), (4, 4, 3), (7, 9, 1), (8, 6, 4))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a trajectory begins, and its loss."""
+
+    name: str
+    G: Array
+    H: Array
+    Y: Array
+    size: float
+
+    @classmethod
+    def drawn(cls, sizes: tuple[int, ...], seed: int, scale: float = 1.0) -> Start:
+        """Factors of condition number 2, and a target as far from their product as that is long."""
+        *blocks, n, m, h = sizes
+        name = "x".join(map(str, sizes))
+        rng = rng_of(seed, f"trajectory {name}")
+
+        def factor(rows: int) -> Array:
+            left, right = (np.linalg.qr(rng.standard_normal((*blocks, k, h)))[0] for k in (rows, h))
+            values = rng.permutation(np.geomspace(1.0, 0.5, h))
+            return np.asarray(scale * (left * values) @ right.mT)
+
+        G, H = factor(n), factor(m)
+        size = scale**2 * float(np.sqrt(h / (n * m)))
+        return cls(name, G, H, G @ H.mT + size * rng.standard_normal((*blocks, n, m)), size)
+
+    def at(self, A: Array) -> Start:
+        """The same loss from A·θ."""
+        return replace(self, G=self.G @ np.linalg.inv(A), H=self.H @ A.T)
+
+    def block(self, i: int) -> Start:
+        """One block of a batch."""
+        return replace(self, G=self.G[i], H=self.H[i], Y=self.Y[i])
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """G and H before every step and after the last one."""
+
+    G: Array
+    H: Array
+
+    @cached_property
+    def products(self) -> Array:
+        """X_k."""
+        with np.errstate(all="ignore"):
+            return np.asarray(self.G @ self.H.mT)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a number of it is not finite."""
+        return not (np.isfinite(self.G).all() and np.isfinite(self.H).all())
+
+    @cached_property
+    def travelled(self) -> Array:
+        """The length of the way to X_k."""
+        with np.errstate(all="ignore"):
+            return np.asarray(np.cumsum(_lengths(np.diff(self.products, axis=0, prepend=self.products[:1]))))
+
+    @cached_property
+    def condition(self) -> Array:
+        """The larger condition number of the factors, at each step."""
+        numbers = [np.where(np.isfinite(F).all(axis=(-2, -1), keepdims=True), F, 0.0) for F in (self.G, self.H)]
+        values = [np.linalg.svd(F, compute_uv=False) for F in numbers]
+        with np.errstate(all="ignore"):
+            found = np.nan_to_num(np.max([v[..., 0] / v[..., -1] for v in values], axis=0), nan=np.inf)
+        return np.asarray(found.reshape(len(self.G), -1).max(axis=-1))
+
+
+def _lengths(matrices: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.sqrt(np.sum(matrices**2, axis=tuple(range(1, matrices.ndim)))))
+
+
+def _apart(one: Trajectory, products: Array) -> Array:
+    """How far each X_k is from another."""
+    with np.errstate(all="ignore"):
+        return _lengths(one.products - products)
+
+
+class Rule:
+    """A rule of a backend, in one precision and with some options."""
+
+    def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
+        self._backend, self.function, self._options = backend, function, dict(options)
+        self.precision, self.seed, self.relaxation = PRECISIONS[points.dtype], points.seed, points.relaxation
+        self._scales: dict[str, float] = {}
+
+    def start(self, sizes: tuple[int, ...], scale: float = 1.0) -> Start:
+        """A start of these sizes, in the rule's precision."""
+        return self.rounded(Start.drawn(sizes, self.seed, scale))
+
+    def rounded(self, start: Start) -> Start:
+        """What the rule really gets."""
+        return replace(start, G=self.precision.rounded(start.G), H=self.precision.rounded(start.H))
+
+    def walk(self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0) -> Trajectory:
+        """The trajectory."""
+        arrays = [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
+        walk = Walk(count, scale, start.size, noise * self.precision.roundoff, seed, self._options)
+        shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
+        request = Request("trajectory", self.function, "", arrays, extra=(vars(walk),), shapes=shapes, decisive=True)
+        return Trajectory(*self._backend.call(request)[0])
+
+    def scale(self, start: Start) -> float:
+        """A size of the loss with which the rule moves X by about its own length and stays at good points."""
+        if start.name not in self._scales:
+            self._scales[start.name] = min(_SCALES, key=lambda scale: self._unease(start, scale))
+        return self._scales[start.name]
+
+    def scales(self, start: Start) -> Iterator[float]:
+        """Three sizes of the loss, those of them with which the trajectory stays at good points."""
+        scale = self.scale(start)
+        yield scale
+        yield from (factor * scale for factor in (2.0**-6, 2.0**4) if self._unease(start, factor * scale) < np.inf)
+
+    def _unease(self, start: Start, scale: float) -> float:
+        """How far the length of a trajectory is from a good one; infinite where it leads to bad points."""
+        try:
+            walked = self.walk(start, scale)
+        except BackendFailure:
+            return np.inf
+        if walked.ends or walked.condition.max() > 1e3:
+            return np.inf
+        length = walked.travelled[-1] / _lengths(walked.products[:1])[0]
+        return float(abs(np.log(max(length, 1e-300) / _FAR)))
+
+    def rounding(self, start: Start, walked: Trajectory) -> Array:
+        """One rounding of all that has been travelled, as a route over Gram matrices makes it."""
+        rows = float(np.sqrt(max(start.G.shape[-2], start.H.shape[-2])))
+        size = float(np.linalg.norm(walked.products[0])) + walked.travelled
+        with np.errstate(all="ignore"):
+            return np.asarray(self.precision.roundoff * rows * size * walked.condition**2)
+
+    def unit(self, start: Start, scale: float, walked: Trajectory) -> Array:
+        """What rounding does to X_k, also by the rule's own reaction to noise."""
+        noisy = [self.walk(start, scale, noise=_NOISE, seed=seed) for seed in (1, 2)]
+        moved = np.max([_apart(other, walked.products) for other in noisy], axis=0) / _NOISE
+        with np.errstate(all="ignore"):
+            return np.asarray(moved * walked.condition**2 + self.rounding(start, walked))
+
+
+@dataclass(frozen=True)
+class Found:
+    """How far two trajectories that should agree are from each other."""
+
+    start: str
+    element: str
+    errors: Array
+    units: Array
+    travelled: Array
+
+    @cached_property
+    def ratios(self) -> Array:
+        """Errors in units of rounding, where that leaves something to tell; else 0."""
+        with np.errstate(all="ignore"):
+            tells = (BEYOND_DOUBT * self.units <= 0.1 * self.travelled) & np.isfinite(self.units)
+            return np.where(tells, np.where(np.isfinite(self.errors), self.errors / self.units, np.inf), 0.0)
+
+    @property
+    def decisive(self) -> bool:
+        """Whether a verdict can rest on it."""
+        return bool(np.any(BEYOND_DOUBT * self.units <= 0.1 * self.travelled))
+
+    @property
+    def worst(self) -> float:
+        """The largest ratio."""
+        return float(self.ratios.max())
+
+    @property
+    def first(self) -> int:
+        """The step from which on rounding does not explain the difference."""
+        return int(np.argmax(self.ratios > MANY_TIMES))
+
+    def share(self, k: int) -> float:
+        """The difference after k steps as a share of the way."""
+        with np.errstate(all="ignore"):
+            return float(np.nan_to_num(self.errors[k] / self.travelled[k], nan=np.inf))
+
+    def measurements(self) -> Iterator[Measurement]:
+        """One for each step that is shown; `condition` is the step."""
+        for k in SHOWN:
+            if self.travelled[k] > 0.0:
+                unit = float(self.units[k] / self.travelled[k])
+                where = f"{self.start}/{self.element}/step{k}"
+                yield Measurement(where, (), float(k), self.share(k), unit, unit, self.decisive)
+
+
+def elements(h: int, dtype: str, rng: np.random.Generator) -> dict[str, Array]:
+    """Elements of the group by name, the special ones first."""
+
+    def drawn(condition: float) -> Array:
+        left, right = (np.linalg.qr(rng.standard_normal((h, h)))[0] for _ in range(2))
+        return np.asarray((left * np.geomspace(condition**0.5, condition**-0.5, h)) @ right)
+
+    found = {"rotations": drawn(1.0), "scalings": 0.3 * np.eye(h), "scalings by powers of 2": 4.0 * np.eye(h)}
+    mild, ill = ("general elements", 1.3 * drawn(3.0)), ("ill-conditioned elements", 1.3 * drawn(100.0))
+    return found | dict([mild, ill][: 0 if h == 1 else 2 if dtype == "float64" else 1])
+
+
+def judge_trajectories(
+    backend: Backend,
+    names: Collection[str],
+    points: Points,
+    options: Mapping[str, Sequence[Any]],
+    progress: Callable[[int, int, str], None],
+) -> list[Row]:
+    """A row for each of these names, for every combination of the rule's options."""
+    function = next((name for name in RULES if backend.provides(name)), None)
+    if function is None:
+        missing = Row("step", "trajectory", "step", EVERY, "an update rule with state", Verdict.NOT_PROVIDED)
+        return [replace(missing, message=f"{ABSENT} step or make")]
+    combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+    asked = [(chosen, name) for chosen in combinations for name in names]
+    rows = []
+    for done, (chosen, name) in enumerate(asked):
+        label = ", ".join(f"{option}={value}" for option, value in chosen.items()) or EVERY
+        progress(done, len(asked), f"trajectories: {name} {'' if label == EVERY else label}")
+        rule = Rule(backend, function, points, chosen)
+        verdict, message, more = _judged(rule, name)
+        rows.append(
+            Row(name, "trajectory", function, label, {**TRAJECTORY, **CLAIMS}[name], verdict, message=message, **more)
+        )
+    return rows
+
+
+Said = tuple[Verdict, str, dict[str, Any]]
+"""A verdict, why, and what else a row has."""
+
+
+def _judged(rule: Rule, name: str) -> Said:
+    if rule.precision.name not in ("float64", "float32"):
+        return Verdict.NOT_JUDGED, f"trajectories are judged in float64 and float32, not {rule.precision.name}", {}
+    law = _LAWS.get(name)
+    try:
+        return law(rule) if law else _claim(rule, name.partition(".")[2])
+    except NotImplementedError as error:
+        return Verdict.NOT_PROVIDED, str(error), {}
+    except BackendFailure as failure:
+        return Verdict.WRONG, str(failure), {}
+
+
+# The laws ------------------------------------------------------------------------------------------------------------
+
+
+def _compared(rule: Rule, start: Start, scale: float, others: Mapping[str, Array]) -> Iterator[Found]:
+    """The trajectory from a start beside those from other points of its orbit."""
+    walked = rule.walk(start, scale)
+    unit = rule.unit(start, scale, walked)
+    for name, A in others.items():
+        there = rule.rounded(start.at(A))
+        other = rule.walk(there, scale)
+        errors = _apart(other, walked.products)
+        yield Found(start.name, name, errors, unit + rule.unit(there, scale, other), walked.travelled)
+
+
+def _invariant(rule: Rule) -> Said:
+    found: list[Found] = []
+    for i, sizes in enumerate(_SHAPES):
+        start = rule.start(sizes)
+        others = elements(sizes[-1], rule.precision.name, rng_of(rule.seed, f"elements {start.name}"))
+        if rule.relaxation > 0.0:
+            others = {"rotations": others["rotations"]}
+        for scale in itertools.islice(rule.scales(start), 3 if i < 2 else 1):
+            found += _compared(rule, start, scale, others)
+    judged = [one for one in found if one.decisive]
+    if not judged:
+        return Verdict.NOT_JUDGED, "no trajectory moves X by more than rounding explains, and stays finite", {}
+    worst = max(judged, key=lambda one: one.worst)
+    group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
+    if not _beyond_rounding(judged):
+        few = -np.log10(max(one.share(STEPS) for one in judged if one.element != "ill-conditioned elements") + 1e-17)
+        said = (
+            f"invariant under {group}: {len(judged)} pairs of trajectories of {STEPS} steps agree to {few:.0f} digits"
+        )
+        return (Verdict.PASS if worst.worst <= DOUBTFUL else Verdict.INACCURATE), said, _numbers(judged, worst)
+    broken = [one for one in judged if one.worst > MANY_TIMES]
+    names = {one.element for one in broken}
+    kept = [name for name in dict.fromkeys(one.element for one in judged) if name not in names]
+    first = min(one.first for one in broken)
+    worst = max((one for one in broken if one.first == first), key=lambda one: one.share(STEPS))
+    more = _numbers(judged, worst)
+    said = (
+        f"X depends on the representation from step {first} on, by {_of_the_way(worst.share(first))} there and "
+        f"{_of_the_way(worst.share(STEPS))} at step {STEPS} ({worst.start}, {worst.element}); "
+        f"it is invariant under {' and '.join(kept) or 'none of the elements that were tried'}"
+    )
+    far = _beside_large_weights(rule, worst)
+    if far is not None and far < 30.0 / _LARGE**2 * worst.share(first):
+        said += f"; with weights {_LARGE:g} times as large it is {_of_the_way(far)}: it is a damping of the rule's own"
+        return Verdict.INACCURATE, said, more
+    return Verdict.WRONG, said, more
+
+
+def _numbers(judged: Sequence[Found], worst: Found) -> dict[str, Any]:
+    shown = list(worst.measurements())
+    return {
+        "points": len(judged), "decisive_points": len(judged), "worst_ratio": worst.worst, "threshold": DOUBTFUL,
+        "measurements": tuple(shown), "worst_case": shown[-1], "example": shown[-1],
+    }  # fmt: skip
+
+
+def _beyond_rounding(found: Iterable[Found]) -> bool:
+    ratios = [one.worst for one in found]
+    return max(ratios) > BEYOND_DOUBT or sum(ratio > MANY_TIMES for ratio in ratios) >= SEVERAL
+
+
+def _of_the_way(share: float) -> str:
+    return f"{100.0 * share:.2g}% of the way" if share < 1.0 else f"{share:.2g} times the way"
+
+
+def _beside_large_weights(rule: Rule, worst: Found) -> float | None:
+    """What is left of the first difference where weights are large: a damping is divided by their square."""
+    sizes = next(sizes for sizes in _SHAPES if "x".join(map(str, sizes)) == worst.start)
+    start = replace(rule.start(sizes, _LARGE), name=f"{worst.start} times {_LARGE:g}")
+    others = elements(sizes[-1], rule.precision.name, rng_of(rule.seed, f"elements {worst.start}"))
+    try:
+        (found,) = _compared(rule, start, rule.scale(start), {worst.element: others[worst.element]})
+    except BackendFailure:
+        return None
+    return found.share(worst.first)
+
+
+def _repeatable(rule: Rule) -> Said:
+    start, other = rule.start(_SHAPES[0]), replace(rule.start(_SHAPES[0]), Y=rule.start(_SHAPES[0]).Y[::-1])
+    scale = rule.scale(start)
+    first, _, again = (rule.walk(one, scale) for one in (start, other, start))
+    errors, rounding = _apart(again, first.products), rule.rounding(start, first)
+    k = int(np.argmax(errors != 0.0))  # the first difference: later ones are amplified
+    if errors[k] <= MANY_TIMES * rounding[0]:
+        return Verdict.PASS, "", {}
+    said = f"a second run from the same start differs from step {k} on: it uses what an earlier run left"
+    return Verdict.WRONG, said, {}
+
+
+def _blocks(rule: Rule) -> Said:
+    if rule.function == "make":
+        return Verdict.NOT_JUDGED, "an optimiser gets one pair", {}
+    start = rule.start((2, 5, 4, 2))
+    try:
+        together = rule.walk(start, rule.scale(start))
+    except BackendFailure as failure:
+        return Verdict.PARTIAL, f"takes no leading dimensions: {failure}", {}
+    scale = rule.scale(start)
+    alone = np.stack([rule.walk(start.block(i), scale).products for i in range(2)], axis=1)
+    errors = _apart(together, alone)
+    found = Found(start.name, "blocks", errors, rule.unit(start, scale, together), together.travelled)
+    if found.worst <= MANY_TIMES:
+        return Verdict.PASS, "", {}
+    return Verdict.CONTRACT, f"blocks of a batch are not independent: {_of_the_way(found.share(STEPS))}", {}
+
+
+def _starts(rule: Rule) -> Said:
+    start, said = rule.start(_SHAPES[0]), []
+    scale = rule.scale(start)
+    for name, begun, factor in (
+        ("from H = 0", replace(start, H=0.0 * start.H), 1.0),
+        ("from G = 0", replace(start, G=0.0 * start.G), 1.0),
+        (f"with a loss {_LARGE:g} times as large", start, _LARGE),
+    ):
+        try:
+            walked = rule.walk(begun, factor * scale, count=SHOWN[3])
+        except BackendFailure as failure:
+            said += [f"{name} it raises {failure}"] if factor == 1.0 else []
+            continue
+        if walked.ends and factor == 1.0:
+            first = int(np.argmax(~np.isfinite(walked.products).all(axis=(-2, -1))))
+            said.append(f"{name} step {first} is not finite")
+        elif not walked.travelled.any():
+            said.append(f"{name} nothing moves in {SHOWN[3]} steps")
+    return (Verdict.CONTRACT if said else Verdict.PASS), "; ".join(said), {}
+
+
+# The first step ------------------------------------------------------------------------------------------------------
+
+
+def rule_moves(name: str, point: Pair, E: Array) -> tuple[Array, Array]:
+    r"""The two parts of dX, by G and by H, of one step of length 1 of a known rule, where the loss has the gradient E.
+
+    Examples
+    --------
+    >>> point = Pair([[2.0]], [[3.0]])
+    >>> [sum(rule_moves(name, point, np.ones((1, 1)))).item() for name in ("gradient descent", "embedded", "spectral")]
+    [-13.0, -1.0, -2.0]
+    """
+    e = Pair(E @ point.H, E.mT @ point.G)
+    if name == "gradient descent":
+        g = e
+    elif name == "spectral":
+        gauge = MixedMetric().at(point).gauge
+        g = Pair(_polar(e.G @ gauge.white_H) @ gauge.white_H.mT, _polar(e.H @ gauge.white_G) @ gauge.white_G.mT)
+    else:
+        g = metric_on_pairs(name).at(point).riemannian_gradient(e)
+    return np.asarray(-g.G @ point.H.mT), np.asarray(-point.G @ g.H.mT)
+
+
+def _polar(matrix: Array) -> Array:
+    """The orthonormal factor of a polar decomposition: msign."""
+    U, _, V_transposed = np.linalg.svd(matrix, full_matrices=False)
+    return np.asarray(U @ V_transposed)
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """A first step beside the rules that are known.
+
+    Attributes
+    ----------
+    start : Start
+    residuals : dict of float
+        By rule, what is left of dX, as a share, beside the rule with a step length of its own for each factor.
+    rates : dict of (float, float)
+        These step lengths.
+    tolerance : float
+        What rounding explains.
+    """
+
+    start: Start
+    residuals: dict[str, float]
+    rates: dict[str, tuple[float, float]]
+    tolerance: float
+
+    @classmethod
+    def of(cls, rule: Rule, sizes: tuple[int, ...], factor: float = 1.0) -> FirstStep:
+        """The step of a rule, with a size of the loss that is multiplied by a factor."""
+        start = rule.start(sizes)
+        scale, point = factor * rule.scale(start), Pair(start.G, start.H)
+        walked = rule.walk(start, scale, count=1)
+        moved = (np.diff(walked.G, axis=0)[0] @ start.H.mT + start.G @ np.diff(walked.H, axis=0)[0].mT).ravel()
+        E = scale * np.tanh((point.product - start.Y) / start.size)
+        length, residuals, rates = float(np.linalg.norm(moved)), {}, {}
+        for name in _KNOWN:
+            parts = np.stack([part.ravel() for part in rule_moves(name, point, E)], axis=-1)
+            found = np.linalg.lstsq(parts, moved)[0] if np.isfinite(length) else np.full(2, np.nan)
+            rates[name] = (float(found[0]), float(found[1]))
+            residuals[name] = float(np.linalg.norm(moved - parts @ found)) / length if length > 0.0 else np.inf
+        unit = rule.precision.roundoff * max(sizes) ** 0.5 * float(walked.condition[0]) ** 4
+        far = 1.0 + float(np.linalg.norm(point.product)) / length if length > 0.0 else np.inf
+        return cls(start, residuals, rates, BEYOND_DOUBT * unit * far)
+
+    def is_one_of(self, name: str, least: float = 0.0) -> bool:
+        """Whether rounding explains what is left of the step beside a rule."""
+        return self.residuals[name] <= max(self.tolerance, least) < 0.01
+
+    def rates_differ(self, name: str) -> bool:
+        """Whether G and H have step lengths of their own."""
+        of_G, of_H = self.rates[name]
+        return not abs(of_G - of_H) <= max(self.tolerance, 1e-6) * max(abs(of_G), abs(of_H))
+
+
+def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
+    return [FirstStep.of(rule, sizes, factor) for sizes in _SHAPES if sizes[-1] > 1]
+
+
+def _reads(rule: Rule) -> Said:
+    steps = _first_steps(rule)
+    for name in _KNOWN:
+        if all(one.is_one_of(name) for one in steps):
+            return Verdict.PASS, f"the first step is that of {name}{_step_lengths(steps, name)}", {}
+    for factor, size in ((2.0**-12, "smaller"), (2.0**12, "larger")):
+        far = _first_steps(rule, factor)
+        for name in _KNOWN:
+            if all(one.is_one_of(name, 1e-3) for one in far):
+                off = 100.0 * max(one.residuals[name] for one in steps)
+                said = f"the {size} the loss, the nearer is the first step to that of {name} ({off:.2g}% off here)"
+                return Verdict.PASS, said, {}
+    return Verdict.NOT_JUDGED, f"the first step is none of {', '.join(_KNOWN)}", {}
+
+
+def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
+    """In words, where they are the same for all sizes."""
+    rates = np.array([one.rates[name] for one in steps])
+    if np.ptp(rates, axis=0).max() > 1e-3 * np.abs(rates).max():
+        return ", with step lengths that depend on the point"
+    of_G, of_H = rates[0]
+    return f", η = {of_G:.3g}" + (f" for G and {of_H:.3g} for H" if steps[0].rates_differ(name) else "")
+
+
+def _claim(rule: Rule, name: str) -> Said:
+    steps = _first_steps(rule)
+    if not all(one.tolerance < 0.01 for one in steps):
+        return Verdict.NOT_JUDGED, "the first step is too short beside the rounding of the parameters", {}
+    worst = max(steps, key=lambda one: one.residuals[name] / one.tolerance)
+    off = worst.residuals[name]
+    if not all(one.is_one_of(name) for one in steps):
+        return Verdict.WRONG, f"its dX is {100.0 * off:.2g}% off, at the best step lengths ({worst.start.name})", {}
+    if name != "spectral" and any(one.rates_differ(name) for one in steps):  # a gradient has one length
+        return Verdict.WRONG, f"right but for the step lengths of the factors{_step_lengths(steps, name)}", {}
+    return Verdict.PASS, f"to {-np.log10(max(off, 1e-17)):.0f} digits, up to its length", {}
+
+
+_LAWS: dict[str, Callable[[Rule], Said]] = {
+    "step.invariant": _invariant,
+    "step.repeatable": _repeatable,
+    "step.blocks": _blocks,
+    "step.starts": _starts,
+    "step.reads": _reads,
+}

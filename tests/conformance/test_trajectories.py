@@ -1,0 +1,377 @@
+"""Update rules with state, right and wrong ones: invariance, from which step on, starts at zero, the first step."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import refgeo as rg
+from refgeo.conformance import trajectories
+from refgeo.conformance.rows import Verdict
+
+
+def grams(G, H):
+    return G.mT @ G, H.mT @ H
+
+
+def of_metric(metric):
+    def step(state, G, H, e_G, e_H, rate=0.1):
+        g = metric.at(rg.Pair(G, H)).riemannian_gradient(rg.Pair(e_G, e_H))
+        return state, (G - rate * g.G).astype(G.dtype), (H - rate * g.H).astype(H.dtype)
+
+    return step
+
+
+def preconditioned(G, H, e_G, e_H):
+    S, T = grams(G, H)
+    return e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S)
+
+
+def momentum(state, G, H, e_G, e_H):
+    """Heavy ball on covectors: A·θ has the covectors of θ, moved by one A for all steps."""
+    m_G, m_H = (0.0, 0.0) if state is None else state
+    m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
+    g_G, g_H = preconditioned(G, H, m_G, m_H)
+    return (m_G, m_H), G - 0.05 * g_G, H - 0.05 * g_H
+
+
+def adam_of_lengths(state, G, H, e_G, e_H):
+    """A second moment of the gradient's length in the metric, with bias correction: one invariant number."""
+    k, v = state or (0, 0.0)
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    k, v = k + 1, 0.9 * v + 0.1 * (np.sum(g_G * e_G) + np.sum(g_H * e_H))
+    size = np.sqrt(v / (1 - 0.9**k))
+    return (k, v), G - 0.05 * g_G / size, H - 0.05 * g_H / size
+
+
+def decayed_on_one_factor(state, G, H, e_G, e_H):
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    return state, 0.98 * G - 0.1 * g_G, H - 0.1 * g_H
+
+
+def one_after_the_other(state, G, H, e_G, e_H):
+    """Gauss–Seidel: H's Gram matrix is that of the new G."""
+    G = G - 0.1 * preconditioned(G, H, e_G, e_H)[0]
+    return state, G, H - 0.1 * preconditioned(G, H, e_G, e_H)[1]
+
+
+def turned(G, H):
+    """Another gauge: H gets orthonormal columns."""
+    Q, R = np.linalg.qr(H)
+    return G @ R.T, Q, R
+
+
+def transported(right):
+    """Moments that follow the change of gauge, by the right matrix or by its transpose."""
+
+    def step(state, G, H, e_G, e_H):
+        m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
+        m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
+        g_G, g_H = preconditioned(G, H, m_G, m_H)
+        G, H, R = turned(G - 0.05 * g_G, H - 0.05 * g_H)
+        inverse = np.linalg.inv(R)
+        return ((m_G @ inverse, m_H @ R.T) if right else (m_G @ inverse.T, m_H @ R)), G, H
+
+    return step
+
+
+def forgotten(state, G, H, e_G, e_H):
+    """The gauge changes, and the moments stay."""
+    m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
+    m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
+    g_G, g_H = preconditioned(G, H, m_G, m_H)
+    G, H, _ = turned(G - 0.05 * g_G, H - 0.05 * g_H)
+    return (m_G, m_H), G, H
+
+
+def clipped(of_the_whole):
+    def step(state, G, H, e_G, e_H):
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        sizes = np.sum(g_G * e_G), np.sum(g_H * e_H)
+        if not of_the_whole:
+            sizes = np.sum(g_G**2), np.sum(g_H**2)
+        a, b = (0.3 / max(np.sqrt(size), 0.3) for size in sizes)
+        return state, G - 0.1 * a * g_G, H - 0.1 * b * g_H
+
+    return step
+
+
+def spectral(state, G, H, e_G, e_H):
+    S, T = grams(G, H)
+
+    def part(e, gram):
+        root = np.linalg.inv(np.real(scipy.linalg.sqrtm(gram)))
+        U, _, V = np.linalg.svd(e @ root, full_matrices=False)
+        return U @ V @ root
+
+    return state, G - 0.02 * part(e_G, T), H - 0.02 * part(e_H, S)
+
+
+def decayed_by_its_own_length(state, G, H, e_G, e_H):
+    """Decay of a factor by its Frobenius norm, which depends on the representation."""
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    return state, G * (1 - 0.02 * np.linalg.norm(G)) - 0.1 * g_G, H - 0.1 * g_H
+
+
+def adam_of_entries(state, G, H, e_G, e_H):
+    g = preconditioned(G, H, e_G, e_H)
+    v = (0.0, 0.0) if state is None else state
+    v = tuple(0.9 * old + 0.1 * x**2 for old, x in zip(v, g, strict=True))
+    G, H = (F - 0.02 * x / (np.sqrt(y) + 1e-9) for F, x, y in zip((G, H), g, v, strict=True))
+    return v, G, H
+
+
+def shampoo(state, G, H, e_G, e_H):
+    """The inverse root of Σ eᵀe is that of the moved one only under rotations."""
+    v_G, v_H = (1e-6 * np.eye(G.shape[-1]),) * 2 if state is None else state
+    v_G, v_H = v_G + e_G.T @ e_G, v_H + e_H.T @ e_H
+    roots = [np.linalg.inv(np.real(scipy.linalg.sqrtm(v))) for v in (v_G, v_H)]
+    return (v_G, v_H), G - 0.02 * e_G @ roots[0], H - 0.02 * e_H @ roots[1]
+
+
+def late(state, G, H, e_G, e_H):
+    """Right for four steps, then plain descent on one factor."""
+    k = 1 if state is None else state + 1
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    return k, G - 0.1 * (e_G if k > 4 else g_G), H - 0.1 * g_H
+
+
+def plain(state, G, H, e_G, e_H):
+    return state, G - 0.1 * e_G, H - 0.1 * e_H
+
+
+RIGHT = {
+    "inv": of_metric(rg.InvariantMetric()),
+    "mix": of_metric(rg.MixedMetric()),
+    "s=0.5": of_metric(rg.InterpolatedMetric(0.5)),
+    "embedded": of_metric(rg.EmbeddedMetric()),
+    "spectral": spectral,
+    "momentum": momentum,
+    "adam_of_lengths": adam_of_lengths,
+    "decayed_on_one_factor": decayed_on_one_factor,
+    "one_after_the_other": one_after_the_other,
+    "transported": transported(right=True),
+    "clipped": clipped(of_the_whole=True),
+}
+WRONG = {  # with the step from which on, and what is kept
+    "plain": (plain, 1, {"rotations"}),
+    "transposed transport": (transported(right=False), 2, {"scalings"}),
+    "forgotten": (forgotten, 2, set()),
+    "clipped": (clipped(of_the_whole=False), 1, {"rotations"}),
+    "decayed": (decayed_by_its_own_length, 1, {"rotations"}),
+    "adam": (adam_of_entries, 1, set()),
+    "shampoo": (shampoo, 1, {"rotations"}),
+    "late": (late, 5, {"rotations"}),
+}
+
+
+def judged(step, checks=("step.invariant",), **options):
+    report = rg.check(SimpleNamespace(step=step), checks=list(checks), **options)
+    return {row.check: row for row in report.rows}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_rules_pass(name, dtype):
+    row = judged(RIGHT[name], dtype=dtype)["step.invariant"]
+    assert row.verdict is Verdict.PASS, row.message
+    assert "invariant under GL(h)" in row.message
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype):
+    step, first, kept = WRONG[name]
+    row = judged(step, dtype=dtype)["step.invariant"]
+    assert row.verdict is Verdict.WRONG, row.message
+    assert f"from step {first} on" in row.message
+    for element in ("rotations", "scalings", "general elements"):
+        assert (element in row.message.rpartition("invariant under ")[2]) == (element in kept), row.message
+
+
+@pytest.mark.parametrize("name", ["inv", "mix", "s=0.5", "embedded", "spectral"])
+def test_the_first_step_is_read_and_judged_by_value(name):
+    others = [f"step.{other}" for other in ("inv", "mix", "s=0.5", "embedded", "spectral") if other != name]
+    rows = judged(RIGHT[name], ["step.reads", f"step.{name}", *others])
+    assert f"that of {name}" in rows["step.reads"].message
+    assert rows[f"step.{name}"].verdict is Verdict.PASS
+    assert all(rows[other].verdict is Verdict.WRONG for other in others)
+
+
+def test_a_step_that_is_right_to_first_order_only_is_said_to_be():
+    rows = judged(one_after_the_other, ["step.reads", "step.mix"])
+    assert "the smaller the loss, the nearer is the first step to that of mix" in rows["step.reads"].message
+    assert rows["step.mix"].verdict is Verdict.WRONG
+
+
+def test_damping_is_told_from_a_mistake():
+    def step(state, G, H, e_G, e_H, eps=1e-6):
+        shift = eps * np.eye(G.shape[-1])
+        S, T = (gram + shift for gram in grams(G, H))
+        return state, G - 0.1 * e_G @ np.linalg.inv(T), H - 0.1 * e_H @ np.linalg.inv(S)
+
+    row = judged(step)["step.invariant"]
+    assert row.verdict is Verdict.INACCURATE
+    assert "it is a damping of the rule's own" in row.message
+    assert judged(step, relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
+
+
+def test_options_are_tried_in_one_run():
+    def step(state, G, H, e_G, e_H, adam=False):
+        return adam_of_entries(state, G, H, e_G, e_H) if adam else momentum(state, G, H, e_G, e_H)
+
+    report = rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options={"adam": [False, True]})
+    assert [(row.metric, row.verdict) for row in report.rows] == [
+        ("adam=False", Verdict.PASS),
+        ("adam=True", Verdict.WRONG),
+    ]
+
+
+def test_starts_at_zero():
+    def guarded(state, G, H, e_G, e_H):
+        shift = 1e-3 * np.eye(G.shape[-1])
+        S, T = (gram + shift for gram in grams(G, H))
+        return state, G - 0.1 * e_G @ np.linalg.inv(T), H - 0.1 * e_H @ np.linalg.inv(S)
+
+    def scaled(state, G, H, e_G, e_H):
+        return state, G - 0.1 * e_G @ (G.T @ G), H - 0.1 * e_H @ (H.T @ H)
+
+    def divided(state, G, H, e_G, e_H):
+        with np.errstate(all="ignore"):
+            return state, G - 0.1 * e_G / np.linalg.norm(H), H - 0.1 * e_H / np.linalg.norm(G)
+
+    found = {one.__name__: judged(one, ["step.starts"])["step.starts"] for one in (guarded, scaled, divided, momentum)}
+    assert found["guarded"].verdict is Verdict.PASS
+    assert found["scaled"].message == "from H = 0 nothing moves in 10 steps; from G = 0 nothing moves in 10 steps"
+    assert found["divided"].message == "from H = 0 step 1 is not finite; from G = 0 step 1 is not finite"
+    assert "from H = 0 it raises LinAlgError" in found["momentum"].message
+
+
+def test_what_earlier_runs_left_is_seen():
+    kept = {}
+
+    def step(state, G, H, e_G, e_H):
+        key = G.shape
+        kept[key] = 0.5 * kept.get(key, 0.0) + e_G
+        return state, G - 0.05 * kept[key], H - 0.05 * e_H
+
+    row = judged(step, ["step.repeatable"])["step.repeatable"]
+    assert row.verdict is Verdict.WRONG
+    assert "what an earlier run left" in row.message
+
+
+def test_blocks():
+    def coupled(state, G, H, e_G, e_H):
+        size = np.sqrt(np.sum(e_G**2))
+        return state, G - 0.05 * e_G / size, H - 0.05 * e_H / size
+
+    def single(state, G, H, e_G, e_H):
+        return plain(state, G, H, e_G.T.T, e_H.T.T) if G.ndim == 2 else 1 / 0
+
+    found = [judged(one, ["step.blocks"])["step.blocks"] for one in (plain, coupled, single)]
+    assert [row.verdict for row in found] == [Verdict.PASS, Verdict.CONTRACT, Verdict.PARTIAL]
+    assert "takes no leading dimensions: ZeroDivisionError" in found[2].message
+
+
+def test_a_rule_that_raises_or_never_moves_is_not_passed():
+    def raises(state, G, H, e_G, e_H):
+        raise RuntimeError("no")
+
+    rows = judged(raises, ["step.invariant"])
+    assert rows["step.invariant"].verdict is Verdict.WRONG
+    rows = judged(lambda state, G, H, e_G, e_H: (state, G, H), ["step.invariant"])
+    assert rows["step.invariant"].verdict is Verdict.NOT_JUDGED
+
+
+def test_what_is_no_rule_is_not_taken_for_one():
+    missing = rg.check("refgeo.formulas", checks=["step"]).rows
+    assert [row.verdict for row in missing] == [Verdict.NOT_PROVIDED]
+    tool = SimpleNamespace(make=lambda a, b: None, step=lambda x: x, inner_product=lambda *a: None)
+    assert not any(row.check.startswith("step.") for row in rg.check(tool, checks=["step"]).rows)
+
+
+def test_known_rules_move_x_as_their_definitions_say():
+    rng = np.random.default_rng(0)
+    G, H, E = (rng.standard_normal(shape) for shape in ((6, 3), (5, 3), (6, 5)))
+    S, T = grams(G, H)
+    P_U, P_V = (F @ np.linalg.pinv(F) for F in (G, H))
+    # T # M = the X with X T⁻¹ X = M, symmetric and positive definite
+    means = []
+    for e, gram in ((E @ H, T), (E.T @ G, S)):
+        inverse = np.linalg.inv(gram)
+        root = np.real(scipy.linalg.sqrtm(gram))
+        middle = np.linalg.inv(root)
+        mean = root @ np.real(scipy.linalg.sqrtm(middle @ e.T @ e @ middle)) @ root
+        np.testing.assert_allclose(mean @ inverse @ mean, e.T @ e, atol=1e-9)
+        means.append(e @ np.linalg.inv(mean))
+    expected = {
+        "inv": E @ H @ S @ H.T + G @ T @ G.T @ E,
+        "mix": P_U @ E + E @ P_V,
+        "embedded": P_U @ E + E @ P_V - P_U @ E @ P_V,
+        "spectral": means[0] @ H.T + G @ means[1].T,
+        "gradient descent": E @ H @ H.T + G @ G.T @ E,
+    }
+    for name, moved in expected.items():
+        np.testing.assert_allclose(sum(trajectories.rule_moves(name, rg.Pair(G, H), E)), -moved, atol=1e-9)
+
+
+def test_optimisers_of_pytorch():
+    torch = pytest.importorskip("torch")
+
+    class Scaled(torch.optim.Optimizer):
+        def __init__(self, params, lr=0.1):
+            super().__init__(params, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                G, H = group["params"]
+                g = G.grad @ torch.linalg.inv(H.T @ H), H.grad @ torch.linalg.inv(G.T @ G)
+                for F, x in zip((G, H), g, strict=True):
+                    F -= group["lr"] * x
+
+    for make, verdict in ((Scaled, Verdict.PASS), (torch.optim.SGD, Verdict.WRONG)):
+        rows = {row.check: row for row in rg.check(make, checks=["step"]).rows}
+        assert rows["step.invariant"].verdict is verdict
+        assert rows["step.blocks"].verdict is Verdict.NOT_JUDGED
+    assert "gradient descent, η = " in rows["step.reads"].message
+
+
+def test_the_plot_and_the_plain_data(tmp_path):
+    report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
+    pytest.importorskip("jinja2")
+    assert "distance of X" in report.to_html()
+    (row,) = report.to_dict()["rows"]
+    assert row["kind"] == "trajectory"
+    assert row["measurements"]["condition"] == [1.0, 2.0, 5.0, 10.0, 25.0]
+
+
+def test_the_command_line(capsys, tmp_path):
+    from refgeo import cli
+
+    file = tmp_path / "rule.py"
+    file.write_text(
+        "import numpy as np\n"
+        "def step(state, G, H, e_G, e_H, scaled=True):\n"
+        "    T, S = (H.mT @ H, G.mT @ G) if scaled else (np.eye(G.shape[-1]),) * 2\n"
+        "    return state, G - 0.1 * e_G @ np.linalg.inv(T), H - 0.1 * e_H @ np.linalg.inv(S)\n"
+    )
+    status = cli.main(["check", str(file), "--checks", "step.invariant", "--option", "scaled=True,False", "--quiet"])
+    said = capsys.readouterr().out
+    assert status == 1
+    assert "WRONG: step.invariant[scaled=False]" in said
+    cli.main(["check", "--list", "--checks", "step"])
+    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("steps")]
+    assert listed == list(trajectories.TRAJECTORY)
+    assert cli.main(["check", str(file), "--option", "scaled"]) == 2
+    assert "expected name=value,value, got scaled" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seed"), list(itertools.product(RIGHT, range(1, 21))))
+def test_right_rules_pass_at_twenty_seeds(name, seed):
+    for dtype in ("float64", "float32"):
+        row = judged(RIGHT[name], dtype=dtype, seed=seed)["step.invariant"]
+        assert row.verdict in (Verdict.PASS, Verdict.INACCURATE), row.message
