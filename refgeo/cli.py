@@ -34,7 +34,7 @@ LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope
 _OUTPUTS = {
     "json": "JSON",
     "junit": "JUnit XML, for continuous integration",
-    "html": "one page with plots (needs the extra html)",
+    "html": 'one page with plots (needs pip install "refgeo[html]")',
 }
 
 
@@ -139,7 +139,8 @@ def _new_file(text: str) -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="refgeo", description="The referee for symmetry-aware sharpness.", formatter_class=_Help,
+        prog="refgeo", formatter_class=_Help,
+        description="Check implementations of symmetry-aware sharpness, and measure it.",
         epilog="examples:\n  refgeo check                        check the built-in formulas of the paper\n"
         "  refgeo check my_backend.py          check your implementation\n"
         "  refgeo inspect --checkpoint model/  show the heads of a network",
@@ -179,13 +180,14 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
                         help=f"only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
     shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
-                        help="only this test point, or all whose names begin with it (repeatable)")  # fmt: skip
+                        help="only this test point, or all whose names begin with CASE (repeatable)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
-    fuzz = "; fuzz searches for failing ones" if "fuzz" in profiles else ""
-    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many generated points{fuzz}")
+    fuzz = "; fuzz searches for points that fail" if "fuzz" in profiles else ""
+    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many points are generated{fuzz}")
     shared.add_argument("--seed", type=_seed, default=0, help="seed of the test points")
-    shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="judge the relaxed geometry (H.2)")
-    _checkpoint_arguments(shared, "take the test points from it: ")
+    shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε",
+                        help="judge by the relaxed geometry, with S + εI and T + εI (App. H.2)")  # fmt: skip
+    _checkpoint_arguments(shared, "take the test points from this network: ")
     return shared
 
 
@@ -194,9 +196,9 @@ _POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkp
 
 def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", required: bool = False) -> None:
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
-                        help=f"{purpose}a safetensors file, or a folder with one")  # fmt: skip
+                        help=f"{purpose}a safetensors file, or a folder that contains one")  # fmt: skip
     parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: the one that fits)")
-    parser.add_argument("--heads", type=int, help="number of attention heads (default: from the config.json beside it)")
+    parser.add_argument("--heads", type=int, help="number of attention heads (default: from the network's config.json)")
 
 
 def _outputs() -> argparse.ArgumentParser:
@@ -209,17 +211,18 @@ def _outputs() -> argparse.ArgumentParser:
 def _check_parser(commands: Any) -> None:
     check = _command(
         commands, "check", _check, "check an implementation of the geometry",
-        "Check an implementation of the GL(h) geometry against rigorous enclosures.\nExit status: 0 if all provided "
-        "checks pass, 1 if something is wrong or nothing could be judged, 2 for usage.",
+        "Compare an implementation of the GL(h) geometry with enclosures: intervals that contain the exact results.\n"
+        "Exit status: 0 if something was judged and nothing is wrong or undecided, 2 if the command itself is wrong,\n"
+        "1 in all other cases (130 after Ctrl-C).",
         "refgeo check my_backend.py --dtype float32 --html report.html",
-        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix or s=0.5"), _outputs(), _quiet(),
+        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix, or one between them such as s=0.5"), _outputs(), _quiet(),
     )  # fmt: skip
     check.add_argument(
         "backend", nargs="?", help="module, module:object or file.py (default: the built-in formulas of the paper)"
     )
     check.add_argument(
-        "--checks", action=_Several, metavar="C,...", help="only these checks, such as christoffel, geodesic (a "
-        "function), geodesic_2 (a value), christoffel.many_blocks (a law), sharpness; --list names all",
+        "--checks", action=_Several, metavar="C,...", help="only these checks; C is a function (geodesic), "
+        "a value (geodesic_2), a law (christoffel.many_blocks) or a search (sharpness_2); --list shows all names",
     )  # fmt: skip
     check.add_argument("--examples", type=int, metavar="N", help="how many points --profile fuzz tries for each value "
                        "(default: 300)")  # fmt: skip
@@ -229,45 +232,50 @@ def _check_parser(commands: Any) -> None:
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
     check.add_argument("--jobs", type=int, metavar="N", help="how many metrics are judged at the same time "
                        "(default: the number of processors)")  # fmt: skip
-    check.add_argument("--laws-only", action="store_true", help="no values: for update rules of another metric")
-    check.add_argument("--specification", type=int, metavar="N", help="the version of the protocol to be judged by")
-    check.add_argument("--strict", action="store_true", help="also fail for these findings: inaccurate, partly "
-                       "provided, contract, lines that were not run")  # fmt: skip
+    check.add_argument(
+        "--laws-only", action="store_true", help="check only laws, not values: for update rules of other metrics"
+    )
+    check.add_argument("--specification", type=int, metavar="N", help="version of the specification to judge by")
+    check.add_argument("--strict", action="store_true", help="also fail if a verdict is inaccurate, partly "
+                       "provided or contract, or if some lines of code were not run")  # fmt: skip
     check.add_argument("--list", action="store_true", help="show the names of the checks and test points, then exit")
 
 
 def _read_parser(commands: Any) -> None:
     read = _command(
         commands, "read", _read, "print the formulas that an implementation computes",
-        "Print the formulas that an implementation computes, right or wrong. They are inferred from its results.",
+        "Print the formula that each function computes, right or wrong. refgeo infers it from the results.",
         "refgeo read my_backend.py --checks christoffel",
     )  # fmt: skip
     read.add_argument("backend", help="module, module:object or file.py")
-    read.add_argument("--checks", action=_Several, metavar="C,...", help="only these: christoffel, geodesic_2, ...")
-    read.add_argument("--metric", action=_Several, metavar="M,...", help="the metrics that it gets (default: inv,mix)")
+    read.add_argument("--checks", action=_Several, metavar="C,...", help="only these, such as christoffel,geodesic_2")
+    read.add_argument(
+        "--metric", action=_Several, metavar="M,...", help="metrics that the functions get (default: inv,mix)"
+    )
     read.add_argument("--dtype", default="float64", choices=DTYPES, help="precision of the arrays")
-    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="S + εI and T + εI are words, too")
+    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="also look for S + εI and T + εI")
     read.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
 
 
 def _vectors_parser(commands: Any) -> None:
     vectors = commands.add_parser(
-        "vectors", help="test points in files, for any language",
-        description="Write test points into files that any language reads, and grade the results.",
+        "vectors", help="write test points into files for any language, and grade the results",
+        description="Write test points into files that any language can read, and grade the results of a program.",
     )  # fmt: skip
     verbs = vectors.add_subparsers(dest="verb", required=True, metavar="{write,grade}")
     write = _command(
         verbs, "write", _write_vectors, "write inputs and instructions into a folder",
-        "Write test points and FORMAT.md, which says what to compute.", "refgeo vectors write points --format json",
+        "Write test points into the folder DIR, with a file FORMAT.md that says what to compute.",
+        "refgeo vectors write points --format json",
         # not all files and languages have the other types, and no file says what M_G between the two metrics is
         _points(["quick", "full"], DTYPES[:2], "inv or mix"), _quiet(),
     )  # fmt: skip
     write.add_argument("directory", type=Path, metavar="DIR")
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="format of the inputs")
-    write.add_argument("--with-results", action="store_true", help="also write the enclosures of all results")
+    write.add_argument("--with-results", action="store_true", help="also write the right results, each as an interval")
     grade = _command(
-        verbs, "grade", _grade_vectors, "judge results that were computed from them",
-        "Judge results that were computed elsewhere. The exit status is as for refgeo check.",
+        verbs, "grade", _grade_vectors, "judge results that a program has computed from the inputs",
+        "Judge results that a program has computed from the inputs in DIR. The exit status is that of refgeo check.",
         "refgeo vectors grade points results.json", _outputs(), _quiet(),
     )  # fmt: skip
     grade.add_argument("directory", type=Path, metavar="DIR")
@@ -279,48 +287,49 @@ def _network_parsers(commands: Any) -> None:
     _checkpoint_arguments(network, required=True)
     network.add_argument("--json", type=_new_file, metavar="FILE", help="also write the numbers as JSON")
     loss.add_argument(
-        "--loss", type=Path, required=True, metavar="FILE.py", help="Python file with model(path, network)"
+        "--loss", type=Path, required=True, metavar="FILE.py", help="Python file that defines model(path, network)"
     )
     loss.add_argument("--seed", type=_seed, default=0, help="seed of random numbers")
     inspect = _command(
         commands, "inspect", _inspect, "show condition numbers, spectra and redundancy of a checkpoint's heads",
-        "Show the heads of a checkpoint: sizes, condition numbers, singular values and stable rank of G Hᵀ,\n"
-        "distance from the balanced representative, and how many parameters are redundant.",
+        "Show the heads of a checkpoint: their sizes and condition numbers, the singular values and stable rank\n"
+        "of G Hᵀ, and the distance to equivalent weights with GᵀG = HᵀH. Also count the redundant parameters.",
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
     )  # fmt: skip
-    inspect.add_argument("--each-head", action="store_true", help="a row for each head")
+    inspect.add_argument("--each-head", action="store_true", help="print a row for each head, not for each pair")
     for parser in (inspect, _sharpness_parser(commands, network, loss)):
-        parser.add_argument("--plot", type=_new_file, metavar="FILE", help="also draw it (needs the extra plot)")
+        parser.add_argument("--plot", type=_new_file, metavar="FILE",
+                            help='also draw a plot (needs pip install "refgeo[plot]")')  # fmt: skip
     verify = _command(
         commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
-        "The layout of a checkpoint suggests symmetries. Measure which of them its loss has,\n"
+        "The layout of a checkpoint suggests which symmetries the loss has. Measure which of them it really has,\n"
         "and to how many digits.\n"
         "Exit status: 0 if the loss has all symmetries that inv and mix divide out, else 1.",
         "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
     )  # fmt: skip
-    verify.add_argument("--samples", type=int, default=2, metavar="N", help="random group elements of each size")
+    verify.add_argument("--samples", type=int, default=2, metavar="N", help="how many random group elements per size")
     verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
 
 
 def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
     sharpness = _command(
         commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
-        "Measure the worst-case sharpness of a checkpoint, of all blocks together. FILE.py has a function\n"
-        "model(path, network) that returns a dict with value_and_grad. The dict may also have batches and the\n"
-        "names of frozen blocks: see help('refgeo.checkpoint').",
+        "Measure the worst-case sharpness of a checkpoint, over all blocks together. FILE.py must define a function\n"
+        "model(path, network) that returns a dict with the entry value_and_grad. The dict may also have the entries\n"
+        "batches and frozen (names of blocks that do not move). In Python, help('refgeo.checkpoint') says more.",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
-    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, s=0.5, "
-                           "embedded, adaptive (default: inv,mix,adaptive)")  # fmt: skip
+    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, one "
+                           "between them such as s=0.5, embedded or adaptive (default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
-        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: for each metric "
-        "the radius up to which second-order geodesics bend little)",
+        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: one radius for each "
+        "metric, up to which second-order geodesics bend little)",
     )  # fmt: skip
     sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="order of the geodesics")
-    sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="iterations of a search")
-    sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="starts of a search")
+    sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="number of iterations of a search")
+    sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="number of starts of a search")
     sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="precision of the search")
-    sharpness.add_argument("--memory", type=float, metavar="GB", help="memory that a search may use beside "
+    sharpness.add_argument("--memory", type=float, metavar="GB", help="memory that a search may use in addition to "
                            "the loss (default: 12 times the size of the moving parameters in float32)")  # fmt: skip
     return sharpness
 
@@ -385,7 +394,7 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     chosen = {name: file for name in _OUTPUTS if (file := getattr(options, name)) is not None}
     for name, file in chosen.items():
         if list(chosen.values()).count(file) > 1:
-            raise ValueError(f"--{name}: {file} is given twice; expected a file of its own for each format")
+            raise ValueError(f"--{name}: {file} is given twice; expected a different file for each format")
     if "html" in chosen:
         from refgeo.conformance.render.html import require_html
 
@@ -414,7 +423,7 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `_points`, as functions take them."""
     for name in ("layout", "heads"):
         if getattr(options, name) is not None and options.checkpoint is None:
-            raise ValueError(f"--{name}: goes with --checkpoint PATH")
+            raise ValueError(f"--{name}: only goes with --checkpoint PATH")
     if options.checkpoint is not None:
         options.checkpoint = options.checkpoint.resolve()
         _infer_layout(options)
@@ -427,14 +436,14 @@ def _infer_layout(options: argparse.Namespace) -> None:
         from refgeo.networks import layout_of
 
         options.layout = layout_of(options.checkpoint)
-        print(f"layout: {options.layout}, by the names of the tensors", file=sys.stderr)
+        print(f"layout: {options.layout}, chosen by the names of the tensors", file=sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
     if options.examples is not None and options.profile != "fuzz":
-        raise ValueError("--examples: goes with --profile fuzz")
+        raise ValueError("--examples: only goes with --profile fuzz")
     points, outputs = _chosen_points(options), _output_files(options)
     if options.list:
         return _list(options, points)
@@ -536,11 +545,11 @@ def _sharpness(options: argparse.Namespace) -> int:
             if interrupted():
                 break
     if radii is None:
-        print("No --rho was given. Each metric gets its own ρ, up to which second-order geodesics bend little.")
+        print("No --rho was given. So each metric has its own ρ, up to which second-order geodesics bend little.")
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
     if interrupted():
-        print("refgeo: interrupted; the last search above was stopped before its end", file=sys.stderr)
+        print("refgeo: interrupted; the last search above did not finish", file=sys.stderr)
         return INTERRUPTED
     return PASSED
 
@@ -565,8 +574,8 @@ def _verify(options: argparse.Namespace) -> int:
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
     if wrong:
-        print(f"The loss lacks {len(wrong)} of {len(divided)} symmetries that the metrics divide out. Sharpness then "
-              "depends on which of the weights related by them you take.")  # fmt: skip
+        print(f"The loss lacks {len(wrong)} of {len(divided)} symmetries that the metrics divide out. So weights "
+              "that the metrics treat as equivalent have different losses, and their sharpness differs.")  # fmt: skip
     else:
         others = f" The other {len(found) - len(divided)} are not divided out." if len(found) > len(divided) else ""
         print(f"The loss has all {len(divided)} symmetries that the metrics divide out.{others}")
@@ -581,7 +590,7 @@ def _write_vectors(options: argparse.Namespace) -> int:
         count = vectors.write(
             options.directory, options.format, with_results=options.with_results, progress=progress, **points
         )
-    print(f"{count} cases in {options.directory}; FORMAT.md there says what to compute. Then run:")
+    print(f"{count} cases in {options.directory}. FORMAT.md in this folder says what to compute. Then run:")
     print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
     return PASSED
 

@@ -172,7 +172,7 @@ def geodesic(
     if order == 2:
         c_G, c_H = christoffel(metric, G, H, v_G, v_H, v_G, v_H, relaxation)
         return G + t * v_G - 0.5 * t**2 * c_G, H + t * v_H - 0.5 * t**2 * c_H
-    raise NotImplementedError(f"the literal formulas have geodesics of order 1 and 2, not {order!r}")
+    raise NotImplementedError(f"refgeo.formulas has geodesics of order 1 and 2 only, not {order!r}")
 
 
 def _is_inv(metric: str) -> bool:

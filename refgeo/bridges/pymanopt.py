@@ -157,7 +157,8 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         """The distance in the quotient, where it has a closed form; see `refgeo.quotient_distance` for bounds."""
         found = quotient_distance(self.metric, point_a, point_b, n_shots=0)
         if not found.is_exact:
-            raise NotImplementedError(f"no closed form for {self.metric!r} on {point_a!r}; between {found}")
+            where = f"{self.metric!r} on {point_a!r}"
+            raise NotImplementedError(f"the distance for {where} has no closed form; bounds: {found}")
         return found.upper
 
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:

@@ -100,7 +100,7 @@ class Backend:
         try:
             self.described: dict[str, Any] = known or self._server.ask(Request("describe"), STARTING)[0]
         except Lost as lost:
-            raise BackendError(f"backend {self.spec}: importing it: {lost}") from None
+            raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
         self._functions = frozenset(self.described["provides"])
         self.converts: bool = self.described["converts"]
         self.thread_safe: bool = self.described["thread_safe"]
@@ -167,7 +167,7 @@ class Backend:
             self.close()  # a new process tells a function that leaks from one that asks for too much
             result, breaches = self._asked(request, kind, demand)
             if not isinstance(result, Exhausted):
-                text = f"its process ran out of memory after {calls} calls; a new process did not"
+                text = f"its process ran out of memory after {calls} calls; for the same call, a new process did not"
                 breaches |= {"frees_its_memory": text}
         if isinstance(result, Exhausted):  # which takes its time, every time
             self._given_up[kind].append((demand, str(result)))

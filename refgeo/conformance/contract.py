@@ -20,14 +20,14 @@ from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
 SEEN = {
-    "inputs_unchanged": "the arrays it gets are not written to",
-    "silent": "nothing is printed, nothing is warned of",
+    "inputs_unchanged": "the function does not write to the arrays that it gets",
+    "silent": "the function prints nothing and gives no warnings",
     "dtype_kept": "the result has the dtype of the input",
     "owns_its_results": "results do not share memory with inputs or with each other",
     "keeps_its_results": "later calls do not change the results of earlier ones",
     "frees_its_memory": "repeated calls do not use more and more memory",
-    "leaves_the_process_alone": "random generators, NumPy's settings, warning filters, folder, streams and environment "
-    "stay as they were",
+    "leaves_the_process_alone": "the function does not change random generators, NumPy's settings, warning filters, "
+    "the working directory, standard streams or environment variables",
 }
 HARMFUL = ("inputs_unchanged", "keeps_its_results")
 """Who breaks these makes his caller's numbers wrong: a report with such a row does not pass."""
@@ -98,7 +98,7 @@ def _alike(found: Array, right: Array, tolerance: float, rtol: float = 0.0) -> b
 def _thread_safe(operation: Operation, trial: Trial) -> Array:
     """Two calls at once, again and again: each what it is alone."""
     if not trial.backend.thread_safe:
-        raise NotCalled("the backend says that it is not (thread_safe)")
+        raise NotCalled("the backend says that it is not thread-safe (thread_safe = False)")
     pairs, extra = [trial.case.point, *trial.case.inputs(operation)], _extra(operation, trial)
     alone = [
         trial.call(operation.name, *vectors, point=point, extra=extra)
@@ -110,7 +110,7 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
         expected = comparable(operation, alone[i * 2 // len(together)])
         found = comparable(operation, together[i : i + len(alone[0])])
         if not all(_alike(part, right, rounding) for part, right in zip(found, expected, strict=True)):
-            raise Breach("two calls at once, in two threads, do not give the results that each gives alone")
+            raise Breach("two calls at once, in two threads, give other results than each call alone")
     return np.zeros(trial.case.point.block_shape)
 
 
@@ -120,11 +120,11 @@ def _several_blocks(case: Case) -> bool:
 
 _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case], bool]]] = {
     **{name: (statement, _called, anywhere) for name, statement in SEEN.items()},
-    "refuses_wrong_shapes": ("a vector of another shape is refused", _refuses_wrong_shapes, anywhere),
+    "refuses_wrong_shapes": ("a vector of the wrong shape is refused", _refuses_wrong_shapes, anywhere),
     "takes_an_empty_batch": ("an empty batch gives empty results", _takes_an_empty_batch,
                              _several_blocks),
-    "nan_stays_in_its_block": ("NaN in one block leaves the others alone", _nan_stays_in_its_block, _several_blocks),
-    "thread_safe": ("two calls at once give what each gives alone", _thread_safe, anywhere),
+    "nan_stays_in_its_block": ("NaN in one block does not change the others", _nan_stays_in_its_block, _several_blocks),
+    "thread_safe": ("two calls at once give the same results as each call alone", _thread_safe, anywhere),
 }  # fmt: skip
 
 

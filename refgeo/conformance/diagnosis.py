@@ -177,7 +177,7 @@ def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
     """Called again, and called first thing in a new process."""
     again = [[_is_right(check, backend, scene.case) for _ in range(_REPEATS)] for scene in scenes]
     if all(map(all, again)):
-        return "right when called again with the same input: it depends on the calls before, or on chance"
+        return "right when called again with the same input: the result depends on the calls before, or on chance"
     if any(map(any, again)):
         return "right and wrong by turns with the same input: it depends on the calls before, or on chance"
     for _ in range(_REPEATS):
@@ -189,7 +189,7 @@ def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
                 return ""
         finally:
             fresh.close()
-    return "right when it is the first call: it keeps something of the calls before (a cache?)"
+    return "right when it is the first call: your function keeps something of the calls before (a cache?)"
 
 
 Explanation = tuple[str, Callable[[Parts], Parts]]

@@ -129,7 +129,7 @@ def _refuse_extremes(point: Pair) -> None:
         if not 1e-75 < size < 1e75:
             raise ValueError(
                 f"{part}: expected numbers of a size between 1e-75 and 1e75, so that doubles can hold their products, "
-                f"got {size:.1g} in shape {factor.shape}; divide by a power of two: the metrics are homogeneous"
+                f"got {size:.1g} in shape {factor.shape}; multiply it by a power of two: the metrics are homogeneous"
             )
 
 

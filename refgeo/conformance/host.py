@@ -246,7 +246,7 @@ def _failure(error: BaseException, request: Request) -> Exception:
     if isinstance(error, Refused):
         return error.with_traceback(None)
     if isinstance(error, MemoryError):
-        return Exhausted("MemoryError: the call needs more memory than it may use")
+        return Exhausted("MemoryError: the call needs more memory than a call may use")
     text = said(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
         text += f"; it is called with ({', '.join(request.names)})"
@@ -425,7 +425,7 @@ class Host:
         if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
             found["keeps_its_results"] = "a call overwrites what an earlier call had returned"
         if any(x.tobytes() != content for given, _ in past for x, content in given):
-            found["inputs_unchanged"] = "a call changes what an earlier call had got"
+            found["inputs_unchanged"] = "a call changes the inputs of an earlier call"
         past.append(([(x, x.tobytes()) for x in inputs], [(x, self._back(x).tobytes()) for x in result]))
         few = sum(array.size for array in inputs) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
@@ -492,7 +492,7 @@ class Host:
         back = getattr(self.implementation, "to_numpy", None)
         found = array if back is None else back(array)
         if isinstance(found, np.ma.MaskedArray):
-            raise Unusable("expected an array, got a masked one: its data may be anything where it is masked")
+            raise Unusable("expected an array, got a masked one, whose masked entries can hold any data")
         return np.asarray(found)
 
 
@@ -536,7 +536,7 @@ def members(result: Any, count: int) -> list[Any]:
 
 def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
-        hint = " (null or None: NaN, perhaps)" if array.dtype == object and any(x is None for x in array.flat) else ""
+        hint = " (with null or None, for NaN?)" if array.dtype == object and any(x is None for x in array.flat) else ""
         raise Unusable(f"expected real numbers, got dtype {array.dtype}{hint}")
     if array.size == 0 == math.prod(shape):  # a list does not say how many columns there are of nothing
         array = array.reshape(shape)

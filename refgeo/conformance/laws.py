@@ -86,7 +86,7 @@ def _any_memory_layout(trial: Trial, value: Value) -> Array:
             except Refused:  # by its asarray, as torch.from_numpy refuses reversed views: a limit, and no misconduct
                 continue
             except BackendFailure as failure:
-                trial.breach = f"does not take {layout}: {short(failure)}"
+                trial.breach = f"does not take arrays with the memory layout '{layout}': {short(failure)}"
     return np.asarray(np.max(errors, axis=0))
 
 
@@ -180,8 +180,9 @@ def _one_column(case: Case) -> bool:
 
 CIRCUMSTANCES: dict[str, tuple[Callable[[Trial, Value], Array], str]] = {
     "any_memory_layout": (_any_memory_layout, "the memory layout of the arrays does not change the result"),
-    "remembers_nothing": (_remembers_nothing, "the result depends on what the arrays hold, not on where they are"),
-    "loop_over_blocks": (_loop_over_blocks, "a batch gives what its blocks give one by one"),
+    "remembers_nothing": (_remembers_nothing, "the result depends on the contents of the arrays only, not on their "
+                          "addresses or on earlier calls"),
+    "loop_over_blocks": (_loop_over_blocks, "a batch gives the same results as its blocks one by one"),
     "many_blocks": (_many_blocks, f"blocks have the same results in a batch of {_MANY_BLOCKS:,} as in a small one"),
 }  # fmt: skip
 
@@ -291,7 +292,7 @@ def _horizontal(trial: Trial, value: Value) -> Array:
 OF_TYPES: dict[str, tuple[Callable[[Trial, Value], Array], str, Callable[[Operation], bool], float]] = {
     "linear": (_linear, "f(2x − 3y) = 2f(x) − 3f(y) in each vector", lambda one: bool(one.linear), 8.0),
     "symmetric": (_symmetric, "f(a, b) = f(b, a)", lambda one: one.symmetric, 2.0),
-    "equivariant": (_equivariant, "f at A·θ of A·v = A·f(θ, v)", lambda one: one.name != "retraction", 256.0),
+    "equivariant": (_equivariant, "f(A·θ, A·v) = A·f(θ, v)", lambda one: one.name != "retraction", 256.0),
     "horizontal": (_horizontal, "the result is horizontal", lambda one: one.horizontal, 4.0),
 }
 
@@ -393,12 +394,12 @@ def _made() -> Iterator[Check]:
             where = _no_enclosure if exact else anywhere
             yield law(value, "starts_at_the_point", "γ(0) = θ", _starts_at_the_point, 1.0, always=True, most=MANY,
                       applies=_is_small if exact else anywhere)  # fmt: skip
-            yield law(value, "initial_velocity", "γ'(0) = v, by differences", _initial_velocity, 10.0, applies=where,
-                      roundoff_power=0.8, always=True, most=MANY)  # fmt: skip
+            yield law(value, "initial_velocity", "γ'(0) = v, by finite differences", _initial_velocity, 10.0,
+                      applies=where, roundoff_power=0.8, always=True, most=MANY)  # fmt: skip
         if exact:
             scale = VALUE_CHECKS["geodesic_exact"].scale
-            yield law(value, "homogeneous", "γ with velocity 2v at t/2 = γ with velocity v at t", _homogeneous, scale,
-                      applies=where, always=True, most=5)  # fmt: skip
+            yield law(value, "homogeneous", "γ with velocity 2v at time t/2 equals γ with velocity v at time t",
+                      _homogeneous, scale, applies=where, always=True, most=5)  # fmt: skip
             yield law(value, "equation", "γ'' = −Γ(γ', γ'), and ‖γ'‖ and the momenta of the metric are conserved",
                       _geodesic_equation, 10.0, applies=where, always=True, most=5, of_metric=True)  # fmt: skip
 

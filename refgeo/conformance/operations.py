@@ -348,7 +348,7 @@ VALUES: dict[str, Value] = {
         ),
         _plain(
             "horizontal_projection",
-            "the metric-orthogonal projection onto the complement of (GΛ, −HΛᵀ)",
+            "the projection onto the vectors that are orthogonal, in the metric, to all (GΛ, −HΛᵀ)",
             lambda exact, v: exact.horizontal_projection(v),
             lambda space, v: space.norm(v),
         ),

@@ -55,8 +55,8 @@ def features(case: Case, operation: Operation) -> dict[str, float]:
     found: dict[str, Any] = {
         "h": h, "n": n, "m": m, "the number of blocks": math.prod(blocks),
         "the number of leading dimensions": len(blocks), "max(n, m)": max(n, m), "n − m": n - m, "|n − m|": abs(n - m),
-        "n − h": n - h, "m − h": m - h, "the power of two in h": (h & -h).bit_length() - 1,
-        "the power of two in n": (n & -n).bit_length() - 1,
+        "n − h": n - h, "m − h": m - h, "the exponent of 2 in h": (h & -h).bit_length() - 1,
+        "the exponent of 2 in n": (n & -n).bit_length() - 1,
     }  # fmt: skip
     if operation.extra:
         found |= {"t": case.t, "|t|": abs(case.t)}
@@ -69,10 +69,12 @@ def features(case: Case, operation: Operation) -> dict[str, float]:
         "the length of the first vector relative to the point": _size(first) / _size(case.point),
         "the size of a vector's G part relative to its H part": _ratio(size(first.G), size(first.H)),
         "the share of zeros in a vector": np.mean([np.mean(x == 0.0) for x in first]),
-        "|S − T| beside |S|": size(S - T) / size(S),
+        "|S − T| / |S|": size(S - T) / size(S),
         "the off-diagonal part of S": size(S - np.eye(h) * S) / size(S),
-        "the distance between singular values": min(np.min(-np.diff(s), initial=s.max()) / s.max() for s in singular),
-        "the rows of zeros": sum(np.sum(~np.any(x, axis=-1)) for x in (G, H)),
+        "the smallest relative gap of singular values": min(
+            np.min(-np.diff(s), initial=s.max()) / s.max() for s in singular
+        ),
+        "the number of zero rows": sum(np.sum(~np.any(x, axis=-1)) for x in (G, H)),
         "the unit roundoff": PRECISIONS[case.dtype].roundoff,
     }
     if operation.inputs[0].type == "vector" and np.all(length > 0.0):

@@ -229,7 +229,7 @@ def given_case(
         for vector in VECTORS:
             parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
             if len(parts) == 1:
-                raise ValueError(f"{vector}_G and {vector}_H go together, got one of them")
+                raise ValueError(f"{vector}_G and {vector}_H go together, got only one of them")
             if parts:
                 given[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
         hessian = [vector for vector in given if vector.startswith("hessian")]

@@ -89,7 +89,7 @@ class Child:
         status = self._process.poll()
         self.close()
         if status is None:
-            return "its process closed the referee's line"
+            return "its process closed the connection to refgeo"
         if status < 0:
             return f"its process was ended by signal {-status} ({signal.Signals(-status).name})"
         return f"its process ended with status {status}"
@@ -140,7 +140,10 @@ class Process:
         try:
             child.line.send(vars(request))
             if not child.line.poll(min(timeout, 1e6)):
-                raise Slow(f"did not return within {timeout:g} s (--timeout)")
+                within = f"within {timeout:g} s"
+                raise Slow(
+                    f"did not start {within}" if request.do == "describe" else f"did not return {within} (--timeout)"
+                )
             result, said = child.line.recv()
             if result == BackendError.__name__:
                 raise BackendError(said)

@@ -681,7 +681,7 @@ class Readings(dict[tuple[str, str], Formula | None]):
         for (name, metric), formula in self.items():
             note = formula.note if formula is not None else ""
             lines.append(f"{name}[{metric}]" + (f"   ({note})" if note else ""))
-            said = self.silent.get((name, metric), "no words explain these numbers")
+            said = self.silent.get((name, metric), "no formula was found that gives these numbers")
             lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
         return "\n".join(lines)
 

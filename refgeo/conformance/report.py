@@ -206,7 +206,7 @@ class Report:
         ['All values right.']
         """
         if not self.judged and not self.interrupted:
-            return ["Nothing was checked: the backend provides none of the chosen checks at these points."]
+            return ["Nothing was checked: the backend has no function for the chosen checks at these points."]
         rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
         bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows}
         said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
@@ -217,7 +217,7 @@ class Report:
             kinds["trajectory"] = "trajectories"
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
-            lost = f" {lossy} of them lose digits at ill-conditioned points (allowed)." if lossy else ""
+            lost = f" {lossy} of them lose digits at ill-conditioned points, which is allowed." if lossy else ""
             said.append(f"All {'other ' if said else ''}{judged} right.{lost}")
         return said
 

@@ -208,7 +208,7 @@ class Row:
         if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
             yield self.verdict.value, self.message
         if self.verdict is Verdict.PASS and self.no_result:
-            yield "no result", f"right elsewhere, but none at {self.no_result}"
+            yield "no result", f"right elsewhere, but no result at {self.no_result}"
         elif self.verdict is Verdict.PASS and self.message:
             yield "note", self.message
         if self.lossy_case is not None and not self.no_result:
@@ -219,8 +219,11 @@ class Row:
         assert self.lossy_case is not None
         place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
         if self.lossy_case.relative_error > NOTHING_LEFT:
-            return f"right when well conditioned; at {place} no digit is right (a QR-based implementation keeps {lost})"
-        return f"right, with {lost} fewer than a QR-based implementation at {place}"
+            return (
+                f"right at well-conditioned points; at {place} no digit is right, but a QR-based implementation "
+                f"keeps {lost}"
+            )
+        return f"right, but with {lost} fewer than a QR-based implementation keeps at {place}"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"

@@ -148,7 +148,7 @@ def check(
     True
     """
     if specification != SPECIFICATION:
-        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION} of it, got {specification}")
+        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
     plan = _Plan.of(metrics, checks, where, laws_only, cases, options, progress)
     sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
@@ -196,7 +196,7 @@ class _Plan:
             raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
         wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
         if not wanted:
-            raise ValueError("metrics: expected at least one, got none")
+            raise ValueError("metrics: expected at least one metric, got none")
         if not isinstance(laws_only, bool):
             raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
         if points.profile == "fuzz" and cases is not None:
@@ -205,7 +205,7 @@ class _Plan:
         trajectories = chosen_trajectories(checks)
         if not (chosen or searches or trajectories):
             raise ValueError(
-                "checks: expected at least one check (with laws_only, one that other metrics can pass), got none"
+                "checks: expected at least one check (with laws_only, a law that other metrics can obey), got none"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
@@ -255,7 +255,7 @@ class _Plan:
                 rows = judge_trajectories(run.backend, self.trajectories, self.points, self.options, progress)
                 found.append((rows, run.backend.reached()))
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
-            message = f"after its run the referee failed ({type(error).__name__}: {error}); please report it"
+            message = f"after the run, the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
 
     def _in_order(self, found: list[tuple[list[Row], Reached]]) -> list[Row]:
@@ -404,7 +404,7 @@ class Run:
             return row
         failing, passing = self._outcomes(tally)
         if guilty and not tally.failures and inherits(VALUES[row.check], self.backend, failing, guilty):
-            message = f"exactly what its own {' and '.join(guilty)} gives, which is wrong"
+            message = f"exactly what its own, wrong {' and '.join(guilty)} gives in the right formula"
             return replace(row, verdict=Verdict.INHERITS, message=message)
         try:
             found = diagnose(tally.check, self.backend, failing, passing)

@@ -45,11 +45,11 @@ ROUNDINGS = 1000.0
 LITTLE = 0.5
 """A routine that finds less of the maximum, in the median, is *inaccurate*."""
 SEARCH = {
-    "sharpness_1": "order 1: the step is in the ball and horizontal; its value is as claimed and within the bound",
-    "sharpness_2": "order 2: the step is in the ball and horizontal; its value is as claimed and within the bound",
-    "sharpness_exact": "exact geodesics: the step is in the ball and horizontal; its value is as claimed and within "
-    "the bound",
-    "sharpness_adaptive": "adaptive: the step is in the ball; its value is as claimed and within the proved bound",
+    "sharpness_1": "order 1: the step is in the ball and horizontal, and gives the returned value, within the bound",
+    "sharpness_2": "order 2: the step is in the ball and horizontal, and gives the returned value, within the bound",
+    "sharpness_exact": "exact geodesics: the step is in the ball and horizontal, and gives the returned value, "
+    "within the bound",
+    "sharpness_adaptive": "adaptive: the step is in the ball, and gives the returned value, within the proved bound",
 }
 
 _ADAPTIVE = ("adaptive", "adaptive")
@@ -164,7 +164,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
             if complaint:
                 wrong.append((share, f"{place}: {complaint}"))
     if not shares:
-        reason = "there is no problem whose proved bounds meet and whose increase is more than rounding"
+        reason = "in no test problem is the maximum known exactly and larger than rounding errors"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
         message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])
@@ -172,8 +172,8 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
     found = [1.0 - one.relative_error for one in shares]
     worst, median = max(shares, key=lambda one: one.relative_error), float(np.median(found))
     message = (
-        f"finds {100.0 * median:.4g}% of the maximum (median of {len(found)}), "
-        f"{100.0 * min(found):.3g}% at worst ({worst.case}), with {calls / len(shares):.0f} evaluations a search"
+        f"finds {100.0 * median:.4g}% of the maximum (median of {len(found)} searches), "
+        f"{100.0 * min(found):.3g}% at worst ({worst.case}), with {calls / len(shares):.0f} evaluations per search"
     )
     if breaches:
         return _row(metric, order, Verdict.CONTRACT, "; ".join([*breaches.values(), message]), worst, shares)
@@ -242,7 +242,7 @@ def _held_against(
             return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
         return reached, f"claims {value:.10g}, but the loss there increases by {reached:.10g}"
     if value < -rounding:
-        return reached, f"claims {value:.6g}, less than the loss at the parameters themselves"
+        return reached, f"claims an increase of {value:.6g}, to less than the loss at the parameters themselves"
     if value > upper * (1.0 + 10.0 * TOLERANCE) + rounding:
         return reached, f"claims {value:.10g}, more than the proved bound {upper:.10g}"
     return reached, ""

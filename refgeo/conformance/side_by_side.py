@@ -75,7 +75,9 @@ class Elsewhere(Child):
             said = self.line.recv()
         except (EOFError, OSError):
             how = self.ended()
-            raise ChildProcessError(f"the process for other metrics: {how}; jobs=1 (--jobs 1) needs none") from None
+            raise ChildProcessError(
+                f"the process that judges the other metrics failed: {how}; jobs=1 (--jobs 1) needs none"
+            ) from None
         if isinstance(said, int):
             self.done = said
         else:

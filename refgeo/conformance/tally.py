@@ -276,7 +276,7 @@ class Tally:
             return Verdict.WRONG, message
         if unevaluated and not self.is_wrong:
             why = unevaluated[0][1]
-            return Verdict.UNDECIDED, f"what came at {_places(unevaluated)} cannot be evaluated ({why})"
+            return Verdict.UNDECIDED, f"the result at {_places(unevaluated)} cannot be evaluated ({why})"
         notes = [f"{counted(n, 'block')} not judged: {reason}" for reason, n in self.not_judged.items()]
         if not self.decisive:
             return self._nothing_decides(notes)

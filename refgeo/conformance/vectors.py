@@ -298,7 +298,7 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
         if not separator or not re.fullmatch(r"(inv|mix)_\d+", name):
             continue
         if name not in cases:
-            raise VectorFileError(f"{file}: {key}: there is no case {name} in this folder; are these its results?")
+            raise VectorFileError(f"{file}: {key}: there is no case {name} in this folder; are these results for it?")
         if value not in inputs and value not in _RESULT_NAMES:
             near = difflib.get_close_matches(value, _RESULT_NAMES, n=1, cutoff=0.3)
             hint = f"; did you mean {name}__{near[0]}?" if near else f"; expected one of {', '.join(_RESULT_NAMES)}"

@@ -70,7 +70,7 @@ def geodesic(
         first = math.copysign(float(ends[block]), time)
         raise GeodesicIncompleteError(
             f"t: the geodesic{f' of network {block}' if block else ''} reaches a zero of u ⊙ v at t = {first:.6g}, "
-            f"got t = {time:.6g}; take a shorter time or a shorter velocity",
+            f"got t = {time:.6g}; take a shorter time or a smaller velocity",
             first,
             block,
         )

@@ -58,7 +58,7 @@ class LeastSquares:
         if y.ndim == 0 or y.shape[-1] != X.shape[-2]:
             raise ValueError(f"y: expected shape (..., {X.shape[-2]}) for X of shape {X.shape}, got {y.shape}")
         if not np.all(np.abs(X) < _LARGEST):
-            raise ValueError(f"X: expected entries below {_LARGEST:g}, so that squares can be added; rescale X and y")
+            raise ValueError(f"X: expected entries below {_LARGEST:g}, because squares are added; rescale X and y")
         try:
             np.broadcast_shapes(u.shape[:-1], X.shape[:-2], y.shape[:-1])
         except ValueError:

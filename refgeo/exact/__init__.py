@@ -312,7 +312,7 @@ class ExactTangentSpace:
         factors = (point.G, point.H)
         if not self._is_closed:
             if self.s not in (0.0, 1.0):
-                raise EnclosureError("for metrics between inv and mix, exact geodesics can be enclosed for h = 1 only")
+                raise EnclosureError("for metrics between inv and mix, exact geodesics can only be enclosed for h = 1")
             return flow("mix" if self.s else "inv", factors, velocity, point.epsilons, time)
         if self.s > 0.0:
             return _cone_geodesic(factors, velocity, time, arb(self.s))
@@ -585,7 +585,7 @@ class _BallGauge:
             values, vectors = acb_mat(S * T).eig(right=True)
         except ValueError as error:
             raise EnclosureError(
-                "for metrics between inv and mix, the singular values of G Hᵀ must be told apart, and they are not"
+                "for metrics between inv and mix, the singular values of G Hᵀ must differ, but cannot be told apart"
             ) from error
         W, squares = vectors.real, [value.real for value in values]
         if not all(square > 0 for square in squares):

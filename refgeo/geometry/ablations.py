@@ -140,7 +140,7 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
             if not np.any(np.linalg.norm(normal, axis=-1) > _AT_REST * size):
                 return x - left
         raise ValueError(
-            "point: expected a condition number at which the projection in the Euclidean norm keeps digits, got "
+            "point: expected a condition number at which the projection in the Euclidean norm is accurate, got "
             f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself allows any κ"
         )
 
@@ -171,7 +171,7 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
 
     def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
         """Not defined: the norm and the curvature are not of one metric."""
-        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use one of the two")
+        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use one of them")
 
 
 class EuclideanNormMetric(Metric[Any]):

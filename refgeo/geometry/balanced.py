@@ -317,7 +317,7 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
     where = f"block {block}" if block else "the point"
     raise RankDeficientError(
         f"{name}: expected numerical rank h = {R.shape[-1]}, but the smallest singular value of {where} is "
-        f"{smallest:.3g} against a largest of {largest:.3g}; drop dependent columns (a smaller h)",
+        f"{smallest:.3g} and the largest is {largest:.3g}; drop linearly dependent columns, which makes h smaller",
         block,
         smallest,
     )

@@ -414,7 +414,8 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
     if not difference <= AGREEMENT_BOUND:
         raise GeodesicAccuracyError(
             f"two integrations of the geodesic to t = {t:.9g} differ by {difference:.1e} (relative), more than the "
-            f"bound {AGREEMENT_BOUND:.0e}: it passes too close to a loss of rank; ask for a shorter time or a smaller v"
+            f"bound {AGREEMENT_BOUND:.0e}, because the geodesic passes too close to a point without full rank; "
+            "ask for a shorter time or a smaller velocity"
         )
     return solution
 
@@ -496,7 +497,7 @@ def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float)
         if solver.status != "running":
             break
     raise GeodesicAccuracyError(
-        f"integration stopped at time {t * solver.t:.9g} of {t:.9g} after {solver.nfev} evaluations of Γ; "
+        f"integration stopped at time {t * solver.t:.9g}, before t = {t:.9g}, after {solver.nfev} evaluations of Γ; "
         "ask for a shorter time or a smaller velocity"
     )
 

@@ -72,7 +72,7 @@ class Pair:
         if not 1 <= h <= min(n, m):
             raise ValueError(
                 f"G, H: expected 1 <= h <= min(n, m) for full column rank, got h = {h}, n = {n}, m = {m}; "
-                "factors may need transposing"
+                "you may have to transpose the factors"
             )
         self._set(first, second)
 

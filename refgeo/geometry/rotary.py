@@ -54,7 +54,7 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         """
         generator, h = self.point.square("K", K), self.point.sizes[2]
         if np.abs(generator - commuting_part(generator)).max() > 1e-12 * np.abs(generator).max():
-            form = f"a + bJ, J = [[0, −1], [1, 0]], in every plane of columns (i, i + {h // 2}), and zeros elsewhere"
+            form = f"a + bJ with J = [[0, −1], [1, 0]] in every plane of columns (i, i + {h // 2}), and zeros elsewhere"
             raise ValueError(f"K: expected {form}; this matrix is not of that form")
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 

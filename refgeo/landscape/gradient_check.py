@@ -127,12 +127,12 @@ def _disagreement(
         return change(s * unit)
 
     if beside == 0.0:
-        return (1.0, "the loss changes, and the gradient is zero") if _is_sloped(along, loss, step) else None
+        return (1.0, "the loss changes, but the gradient is zero") if _is_sloped(along, loss, step) else None
     telling = 100.0 * _NOISE * abs(loss) / (_CONVERGED * agree * beside)
     quotient = _slope_by_differences(along, slope, beside, loss, max(step, min(telling, longest)), agree)
     if quotient is None:
         return None
-    said = f"by {quotient / slope:.3g} times what the gradient says" if slope else "and the gradient says 0"
+    said = f"by {quotient / slope:.3g} times what the gradient says" if slope else "but the gradient says 0"
     return abs(quotient - slope) / beside, f"the loss changes {said}"
 
 
@@ -146,7 +146,7 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
     gradient, longest = objective.gradient_at_origin, 1e-2 * objective.space.size  # short beside the parameters
     random = objective.random_direction(np.random.default_rng(0))
     for name, direction, agree in (
-        ("its gradient", gradient, _AGREE),
+        ("the gradient", gradient, _AGREE),
         ("a random direction", random, _AGREE_AT_RANDOM),
     ):
         found = _disagreement(

@@ -205,8 +205,8 @@ class Objective:
                 raise ValueError(
                     f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss does not have: an "
                     f"element of that group changes the loss by {found.change:.2g} (relative). Give this block another "
-                    "metric, or none to keep it fixed; refgeo.symmetry.verify measures all symmetries; verify=False "
-                    "searches without this check"
+                    "metric, or give it none to keep it fixed. refgeo.symmetry.verify measures all symmetries, and "
+                    "verify=False turns this check off"
                 )
 
     def bend(self, x: Array) -> float:

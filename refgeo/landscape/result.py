@@ -94,7 +94,8 @@ class Saved:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise ValueError(f"{path}: expected a file written by {cls.__name__}.save, {error}") from error
+            kind = f"a file written by {cls.__name__}.save"
+            raise ValueError(f"{path}: expected {kind}; reading it failed: {error}") from error
         return result
 
     def __eq__(self, other: object) -> bool:
@@ -239,14 +240,18 @@ class SharpnessResult(Saved):
                 f"ρ is too large: the second-order correction is {self.bend:.2g} times the first-order step. "
                 'Use a smaller rho (refgeo.proposed_radius) or order="exact"'
             )
-        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows how much the start matters"
+        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows whether the start matters"
         if self.converged:
             return f"stationary (residual {self.residual:.2g}); {again}"
         done = len(self.trace) - 1
         if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
-            return f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain: try a smaller rho"
+            return (
+                f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain, where geodesics exist and the "
+                "loss is finite: try a smaller rho"
+            )
         rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
-        short = f"; a larger memory= lets it keep more than {self.settings.get('vectors')} vectors" if rounded else ""
+        more = f"more than {self.settings.get('vectors')} vectors"
+        short = f"; a larger memory= lets the search keep {more}" if rounded else ""
         return f"not stationary (residual {self.residual:.3g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
 
     def to_dict(self) -> dict[str, Any]:

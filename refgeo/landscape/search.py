@@ -72,7 +72,7 @@ class Effort:
             self.vectors = max(self.vectors, _LEAST)
         elif self.vectors < _LEAST:
             needed = (_BESIDE + _LEAST * self.workers) * single
-            threads = f" in {self.workers} threads; fewer workers need less" if self.workers > 1 else ""
+            threads = f" for {self.workers} workers; fewer workers need less" if self.workers > 1 else ""
             raise ValueError(
                 f"memory: expected at least {needed:.2g} bytes for {length} coordinates, got {self.memory:.2g}{threads}"
             )

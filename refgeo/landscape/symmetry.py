@@ -754,7 +754,8 @@ def _share(symmetry: Symmetry, near: Named, grads: Named, rng: np.random.Generat
         for name, block in velocity.items():
             parts = as_factors(block)
             if name not in grads:
-                raise ValueError(f"value_and_grad: the gradient of {name!r} is missing; {symmetry.name} moves it")
+                moved = f"; the symmetry {symmetry.name} moves this block"
+                raise ValueError(f"value_and_grad: the gradient of {name!r} is missing{moved}")
             slopes = tuple(grads[name]) if len(parts) == 2 else (grads[name],)
             heads = 0
             if len(parts) == 2:

@@ -165,5 +165,5 @@ def _refuse_rounding(space: ParameterSpace, rho: float) -> None:
     if rho < least:
         raise ValueError(
             f'rho: expected at least {least:.1g} with dtype="float32", got {rho:g}; rounding '
-            f'{space.tangent.n_coordinates} parameters already moves them by a fiftieth of that; use "float64"'
+            f'{space.tangent.n_coordinates} parameters already moves them by a fiftieth of this; use "float64"'
         )

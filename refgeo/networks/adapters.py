@@ -99,8 +99,8 @@ def _refuse_tied(module: Any, network: Network) -> None:
         other = first.setdefault(id(parameter), name)
         if other != name and {other, name} <= network.shapes.keys():
             raise ValueError(
-                f"network: {other!r} and {name!r} are one parameter of the module (tied weights); read the network "
-                f"from a state dict without {name!r}"
+                f"network: {other!r} and {name!r} are the same parameter of the module (tied weights); read "
+                f"the network from a state dict without {name!r}"
             )
 
 
@@ -170,7 +170,7 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
 
     def riemannian_gradient(asked: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
         if asked != metric:
-            raise NotImplementedError(f"the optimiser stands for {metric}")
+            raise NotImplementedError(f"this optimiser is checked for the metric {metric} only")
         roundoff, numbers = float(np.finfo(G.dtype).eps), float(np.finfo(G.dtype).max)
         size = max(float(np.abs(G).max()), float(np.abs(H).max()))
         parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]

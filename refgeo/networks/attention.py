@@ -51,7 +51,7 @@ class Linear:
             )
         whole = weight if len(names) == 1 else np.concatenate([weight, tensors[names[1]][None, :]])
         if whole.shape[1] % self.parts:
-            raise LayoutError(f"{self.weight}: expected {self.parts} equal parts, got {whole.shape[1]} outputs")
+            raise LayoutError(f"{self.weight}: expected a multiple of {self.parts} outputs, got {whole.shape[1]}")
         return np.asarray(np.split(whole, self.parts, axis=1)[self.part])
 
     def store(self, matrix: Array, tensors: dict[str, Array], like: Mapping[str, tuple[int, ...]]) -> None:

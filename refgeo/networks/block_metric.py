@@ -55,8 +55,8 @@ def block_metric(
     """
     if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
-            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; refgeo.adaptive_sharpness is "
-            "the sharpness that treats every entry separately"
+            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; to treat every entry "
+            "separately, use refgeo.adaptive_sharpness"
         )
     on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
@@ -78,7 +78,7 @@ def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
         return ConstantMetric(behind_rotations(metric.base))
     if not isinstance(metric, InterpolatedMetric):
         raise TypeError(
-            f'pairs: behind rotary positions, expected "inv", "mix", a metric on pairs, or ConstantMetric of one; '
+            f'pairs: with rotary positions, expected "inv", "mix", a metric on pairs, or a ConstantMetric of one; '
             f"got {metric!r}"
         )
     return RotaryMetric(metric)

@@ -37,7 +37,9 @@ def weight_files(path: Path) -> list[Path]:
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
-        raise LayoutError(f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; name one")
+        raise LayoutError(
+            f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; give the path of a file"
+        )
     return inside
 
 
@@ -45,7 +47,9 @@ def _shards(index: Path) -> list[str]:
     try:
         return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LayoutError(f"{index}: expected JSON with a weight_map from tensors to files, got {error!r}") from error
+        raise LayoutError(
+            f"{index}: expected JSON with a weight_map from tensor names to file names; reading it raised {error!r}"
+        ) from error
 
 
 def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:
@@ -110,7 +114,7 @@ def _fits(layout: str, names: Iterable[str]) -> bool:
 
 
 def _no_safetensors(path: Path, error: Exception) -> LayoutError:
-    advice = "; torch.load it and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
+    advice = "; use torch.load and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
     return LayoutError(f"checkpoint {path}: expected a safetensors file whose types NumPy knows, got {error}{advice}")
 
 
@@ -162,9 +166,9 @@ def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise LayoutError(f"{file}: expected JSON, got {error}; or give heads") from error
+        raise LayoutError(f"{file}: expected JSON, got {error}; correct or remove this file") from error
     if not isinstance(config, dict):
-        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; or give heads")
+        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; correct or remove this file")
     return file, config
 
 
@@ -175,7 +179,7 @@ def configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]
         if key in config:
             value = config[key]
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; or give heads")
+                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; correct this file")
             return int(value)
     towers = {
         f"{tower}_model.*": found

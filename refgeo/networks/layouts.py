@@ -88,7 +88,8 @@ class AttentionLayout:
             left_over += [name for name in inside if not re.fullmatch(self.known, name[len(layer.prefix) :])]
         if left_over:
             raise LayoutError(
-                f"{len(left_over)} tensors of the attention layers are left over, and may change their symmetry: "
+                f"{len(left_over)} tensors of the attention layers are left over, because the layout does not know "
+                "them; they may change the symmetry: "
                 f"{_listed(left_over)}"
             )
         return layers

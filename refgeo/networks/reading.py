@@ -72,8 +72,8 @@ class Network:
         metric becomes a `RotaryMetric`.
         """
         if isinstance(pairs, RotaryMetric):
-            raise TypeError(f"pairs: expected a metric for every pair, such as {pairs.pairs!r}; behind rotary "
-                            "positions refgeo makes it a RotaryMetric")  # fmt: skip
+            raise TypeError(f"pairs: expected a metric for all pairs, such as {pairs.pairs!r}; for pairs with "
+                            "rotary positions, refgeo makes a RotaryMetric of it")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
@@ -124,7 +124,8 @@ class Network:
         blocks = self.blocks if blocks is None else blocks
         if set(blocks) != set(self.blocks):
             difference = sorted(set(blocks) ^ set(self.blocks))
-            raise KeyError(f"blocks: expected the names of Network.blocks; these differ: {', '.join(difference[:5])}")
+            names = ", ".join(difference[:5])
+            raise KeyError(f"blocks: expected the names of Network.blocks; these names differ: {names}")
         for name, block in self.blocks.items():
             given: Any = blocks[name]
             shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
@@ -307,7 +308,7 @@ def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads
         heads = 1
     heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
     if heads is None:
-        missing = f"{place} does not say it" if place and place.is_file() else "there is no config.json beside the file"
+        missing = f"{place} lacks it" if place and place.is_file() else "there is no config.json beside the file"
         raise LayoutError(f"heads: the number of attention heads is not in the tensors, and {missing}; give heads")
     return heads, heads if key_value_heads is None else key_value_heads
 

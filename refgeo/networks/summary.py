@@ -134,17 +134,18 @@ class NetworkSummary:
         kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
         said = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
-            "redundant: in at least that many directions they can change without changing the network's function.",
-            f"The largest condition number is {conditions.max():.3g}, in {worst.name}. A QR factorisation in single "
-            f"precision keeps about {kept:.0f} digits there.",
+            f"redundant: the weights can change in at least {self.redundant:,} directions without changing the "
+            "network's function.",
+            f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, a QR "
+            f"factorisation in single precision keeps about {kept:.0f} digits.",
         ]
         if lacking:
             said.append(f"{lacking} of {heads} heads lack rank, so they are not on the manifold. Freeze them.")
         gram = int((conditions > GRAM_LIMIT).sum())
         if gram:
             said.append(
-                f"In {gram} of {heads} heads κ is above {GRAM_LIMIT:g}. There, formulas with Gram matrices keep no "
-                "digit of inv's projection in single precision."
+                f"In {gram} of {heads} heads, κ is above {GRAM_LIMIT:g}. For these heads, formulas with Gram "
+                "matrices keep no correct digit of inv's horizontal projection in single precision."
             )
         damped = sum(int((pair.least_eigenvalue < 100.0 * DAMPING).sum()) for pair in self.pairs)
         if damped:
@@ -213,7 +214,7 @@ class NetworkSummary:
         axes[0].yaxis.set_minor_formatter("{x:g}")
         axes[0].yaxis.set_major_formatter("{x:g}")
         axes[0].legend(frameon=False, ncols=2, fontsize="small")
-        axes[1].set(ylim=(0, None), ylabel="stable rank of G Hᵀ", xlabel="layer, and its heads from left to right")
+        axes[1].set(ylim=(0, None), ylabel="stable rank of G Hᵀ", xlabel="layer (its heads from left to right)")
         return axes
 
 

@@ -141,7 +141,7 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     decided = max((one.condition for one in measured if one.decisive), default=1.0)
     wrong = kappa <= decided
     axes.fill_between(kappa[wrong], 0.0, digits(power)[wrong], color="#d22", alpha=0.12, lw=0)
-    axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a factorised route keeps this")
+    axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a QR-based implementation keeps this")
     if power > 1:
         axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power:g}$)")
     _draw_points(axes, rows, lambda one: one.digits, ms=4.5, alpha=0.55)
