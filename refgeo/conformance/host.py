@@ -165,14 +165,23 @@ def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
     """The implementation itself; of a function alone, one that has it: of that name, an update rule by what it
     gets, or else a sharpness routine.
     """
-    if not callable(implementation) or any(hasattr(implementation, name) for name in functions if name not in RULES):
-        return implementation  # an optimiser's class has a step, which is a method and no rule
+    if not callable(implementation) or any(_provides(implementation, name) for name in functions):
+        return implementation
     name = getattr(implementation, "__name__", "")
     if name in functions:
         return SimpleNamespace(**{name: implementation})
     if rule_of(implementation):
         return SimpleNamespace(**{rule_of(implementation): implementation})
     return SimpleNamespace(sharpness=plain_routine(implementation), is_plain=True)
+
+
+def _provides(implementation: Any, function: str) -> bool:
+    """Whether it has a function; rules have common names, and are told by what they get (a method ``step`` is none)."""
+    try:
+        found = getattr(implementation, function, None)
+        return callable(found) and (function not in RULES or rule_of(found) == function)
+    except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
+        return True
 
 
 def _imported(place: str) -> Any:
@@ -335,7 +344,7 @@ class Host:
 
     def describe(self) -> dict[str, Any]:
         """What the implementation has, and functions whose names are nearly those that are missing."""
-        missing = [name for name in self.functions if not self._provides(name)]
+        missing = [name for name in self.functions if not _provides(self.implementation, name)]
         return {
             "provides": [name for name in self.functions if name not in missing],
             "converts": callable(getattr(self.implementation, "asarray", None)),
@@ -344,17 +353,10 @@ class Host:
             "misspelt": [
                 f"{name} is none of the functions; did you mean {near[0]}?"
                 for name in dir(self.implementation)
-                if not name.startswith("_") and name not in self.functions and self._provides(name)
+                if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
             ],
         }  # fmt: skip
-
-    def _provides(self, function: str) -> bool:
-        try:
-            found = getattr(self.implementation, function, None)
-            return callable(found) and (function not in RULES or rule_of(found) == function)
-        except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
-            return True
 
     def answer(self, request: Request) -> Answer:
         """Carry out a request."""

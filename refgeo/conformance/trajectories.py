@@ -46,6 +46,8 @@ STEPS = 25
 SHOWN = (1, 2, 5, 10, 25)
 """The steps of which a report speaks."""
 _NOISE, _LARGE = 16.0, 256.0
+_SMALL = 1e-5
+"""A mistake in a formula is of order one at generic points, and no smaller than this at every one of them."""
 _KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
 TRAJECTORY = {
     "step.invariant": "k steps from θ and from A·θ give the same product G Hᵀ, for all A of GL(h)",
@@ -231,10 +233,17 @@ class Found:
         """The largest ratio."""
         return float(self.ratios.max())
 
-    @property
+    @cached_property
     def first(self) -> int:
-        """The step from which on rounding does not explain the difference."""
-        return int(np.argmax(self.ratios > MANY_TIMES))
+        """The step from which on there is a difference that neither rounding nor a small constant explains."""
+        beyond = self.ratios > MANY_TIMES
+        large = beyond & np.array([self.share(k) >= _SMALL for k in range(len(beyond))])
+        return int(np.argmax(large if large.any() else beyond))
+
+    @property
+    def largest(self) -> float:
+        """The largest share of all steps."""
+        return max(self.share(k) for k in range(1, len(self.errors)))
 
     def share(self, k: int) -> float:
         """The difference after k steps as a share of the way."""
@@ -341,19 +350,32 @@ def _invariant(rule: Rule) -> Said:
     broken = [one for one in judged if one.worst > MANY_TIMES]
     names = {one.element for one in broken}
     kept = [name for name in dict.fromkeys(one.element for one in judged) if name not in names]
-    first = min(one.first for one in broken)
-    worst = max((one for one in broken if one.first == first), key=lambda one: one.share(STEPS))
+    large = [one for one in broken if one.largest >= _SMALL]
+    first = min(one.first for one in large or broken)
+    worst = max((one for one in large or broken if one.first == first), key=lambda one: one.share(STEPS))
     more = _numbers(judged, worst)
     said = (
         f"X depends on the representation from step {first} on, by {_of_the_way(worst.share(first))} there and "
         f"{_of_the_way(worst.share(STEPS))} at step {STEPS} ({worst.start}, {worst.element}); "
         f"it is invariant under {' and '.join(kept) or 'none of the elements that were tried'}"
     )
+    if not large:
+        return Verdict.INACCURATE, f"{said}; so little is no mistake in a formula, but a small constant (an ε)", more
     far = _beside_large_weights(rule, worst)
-    if far is not None and far < 30.0 / _LARGE**2 * worst.share(first):
-        said += f"; with weights {_LARGE:g} times as large it is {_of_the_way(far)}: it is a damping of the rule's own"
+    left = first if far is None else _not_damping(worst, far)
+    if far is not None and left is None:
+        said += f"; with weights {_LARGE:g} times as large it is {_of_the_way(far.share(first))} there: its own damping"
         return Verdict.INACCURATE, said, more
+    if left is not None and left > first:
+        said += f"; that is its own damping until step {left - 1}, and a mistake from step {left} on"
     return Verdict.WRONG, said, more
+
+
+def _not_damping(near: Found, far: Found) -> int | None:
+    """The first step whose difference does not vanish with large weights, as that of a damping does."""
+    shares = np.array([(near.share(k), far.share(k)) for k in range(STEPS + 1)])
+    stays = (far.ratios > MANY_TIMES) & ~(shares[:, 1] <= 30.0 / _LARGE**2 * shares[:, 0])
+    return int(np.argmax(stays)) if stays.any() else None
 
 
 def _numbers(judged: Sequence[Found], worst: Found) -> dict[str, Any]:
@@ -365,7 +387,7 @@ def _numbers(judged: Sequence[Found], worst: Found) -> dict[str, Any]:
 
 
 def _beyond_rounding(found: Iterable[Found]) -> bool:
-    ratios = [one.worst for one in found]
+    ratios = [one.worst for one in found] or [0.0]
     return max(ratios) > BEYOND_DOUBT or sum(ratio > MANY_TIMES for ratio in ratios) >= SEVERAL
 
 
@@ -373,16 +395,23 @@ def _of_the_way(share: float) -> str:
     return f"{100.0 * share:.2g}% of the way" if share < 1.0 else f"{share:.2g} times the way"
 
 
-def _beside_large_weights(rule: Rule, worst: Found) -> float | None:
-    """What is left of the first difference where weights are large: a damping is divided by their square."""
+def _beside_large_weights(rule: Rule, worst: Found) -> Found | None:
+    """The same comparison with weights beside which a damping, which is divided by their square, is nothing."""
     sizes = next(sizes for sizes in _SHAPES if "x".join(map(str, sizes)) == worst.start)
     start = replace(rule.start(sizes, _LARGE), name=f"{worst.start} times {_LARGE:g}")
     others = elements(sizes[-1], rule.precision.name, rng_of(rule.seed, f"elements {worst.start}"))
     try:
         (found,) = _compared(rule, start, rule.scale(start), {worst.element: others[worst.element]})
+        driven = [_driven(rule, one) for one in (rule.start(sizes), start)]
     except BackendFailure:
         return None
-    return found.share(worst.first)
+    return found if driven[1] > 0.1 * driven[0] else None  # else its steps do not grow with the weights
+
+
+def _driven(rule: Rule, start: Start) -> float:
+    """How far the loss moves X, as a share of its length: decay moves it without one."""
+    ends = [rule.walk(start, scale) for scale in (rule.scale(start), 0.0)]
+    return float(_apart(ends[0], ends[1].products)[-1] / np.linalg.norm(ends[0].products[0]))
 
 
 def _repeatable(rule: Rule) -> Said:
@@ -415,24 +444,32 @@ def _blocks(rule: Rule) -> Said:
 
 
 def _starts(rule: Rule) -> Said:
-    start, said = rule.start(_SHAPES[0]), []
-    scale = rule.scale(start)
-    for name, begun, factor in (
-        ("from H = 0", replace(start, H=0.0 * start.H), 1.0),
-        ("from G = 0", replace(start, G=0.0 * start.G), 1.0),
-        (f"with a loss {_LARGE:g} times as large", start, _LARGE),
-    ):
-        try:
-            walked = rule.walk(begun, factor * scale, count=SHOWN[3])
-        except BackendFailure as failure:
-            said += [f"{name} it raises {failure}"] if factor == 1.0 else []
-            continue
-        if walked.ends and factor == 1.0:
-            first = int(np.argmax(~np.isfinite(walked.products).all(axis=(-2, -1))))
-            said.append(f"{name} step {first} is not finite")
-        elif not walked.travelled.any():
-            said.append(f"{name} nothing moves in {SHOWN[3]} steps")
-    return (Verdict.CONTRACT if said else Verdict.PASS), "; ".join(said), {}
+    start = rule.start(_SHAPES[0])
+    scale, other = rule.scale(start), elements(start.H.shape[-1], rule.precision.name, rng_of(rule.seed, "starts"))
+    said, bad = [], False
+    for name, begun in (("G = 0", replace(start, G=0.0 * start.G)), ("H = 0", replace(start, H=0.0 * start.H))):
+        stuck = _stuck(rule, begun, scale)
+        found = [] if stuck else _compared(rule, begun, scale, {"general": other["general elements"]})
+        if stuck or _beyond_rounding(found):
+            said.append(f"from {name} {stuck or 'X depends on the representation of the other factor'}")
+        bad |= bool(stuck)
+    if _stuck(rule, start, max(_SCALES)) == _FROZEN:
+        said, bad = [*said, f"with a large loss {_FROZEN}"], True
+    return (Verdict.CONTRACT if bad else Verdict.PASS), "; ".join(said), {}
+
+
+_FROZEN = f"nothing moves in {SHOWN[3]} steps"
+
+
+def _stuck(rule: Rule, start: Start, scale: float) -> str:
+    """Why a trajectory does not get away from its start."""
+    try:
+        walked = rule.walk(start, scale, count=SHOWN[3])
+    except BackendFailure as failure:
+        return f"it raises {failure}"
+    if walked.ends:
+        return f"step {int(np.argmax(~np.isfinite(walked.products).all(axis=(-2, -1))))} is not finite"
+    return "" if walked.travelled.any() else _FROZEN
 
 
 # The first step ------------------------------------------------------------------------------------------------------
@@ -464,6 +501,9 @@ def _polar(matrix: Array) -> Array:
     return np.asarray(U @ V_transposed)
 
 
+_SHORT = 2.0**-12
+
+
 @dataclass(frozen=True)
 class FirstStep:
     """A first step beside the rules that are known.
@@ -477,12 +517,15 @@ class FirstStep:
         These step lengths.
     tolerance : float
         What rounding explains.
+    turned : bool
+        Whether the step leads to another gauge.
     """
 
     start: Start
     residuals: dict[str, float]
     rates: dict[str, tuple[float, float]]
     tolerance: float
+    turned: bool
 
     @classmethod
     def of(cls, rule: Rule, sizes: tuple[int, ...], factor: float = 1.0) -> FirstStep:
@@ -490,7 +533,13 @@ class FirstStep:
         start = rule.start(sizes)
         scale, point = factor * rule.scale(start), Pair(start.G, start.H)
         walked = rule.walk(start, scale, count=1)
-        moved = (np.diff(walked.G, axis=0)[0] @ start.H.mT + start.G @ np.diff(walked.H, axis=0)[0].mT).ravel()
+        changes = [np.diff(F, axis=0)[0] for F in (walked.G, walked.H)]
+        moved = (changes[0] @ start.H.mT + start.G @ changes[1].mT).ravel()
+        share = float(_lengths(np.diff(walked.products, axis=0))[0] / np.linalg.norm(point.product))
+        changed = max(float(np.linalg.norm(x) / np.linalg.norm(F)) for x, F in zip(changes, point, strict=True))
+        turned = changed > 100.0 * share
+        if turned:  # into another gauge: dX is known to the order of the step only
+            moved = np.diff(walked.products, axis=0)[0].ravel()
         E = scale * np.tanh((point.product - start.Y) / start.size)
         length, residuals, rates = float(np.linalg.norm(moved)), {}, {}
         for name in _KNOWN:
@@ -500,7 +549,7 @@ class FirstStep:
             residuals[name] = float(np.linalg.norm(moved - parts @ found)) / length if length > 0.0 else np.inf
         unit = rule.precision.roundoff * max(sizes) ** 0.5 * float(walked.condition[0]) ** 4
         far = 1.0 + float(np.linalg.norm(point.product)) / length if length > 0.0 else np.inf
-        return cls(start, residuals, rates, BEYOND_DOUBT * unit * far)
+        return cls(start, residuals, rates, BEYOND_DOUBT * unit * far + 10.0 * share * turned, turned)
 
     def is_one_of(self, name: str, least: float = 0.0) -> bool:
         """Whether rounding explains what is left of the step beside a rule."""
@@ -521,7 +570,7 @@ def _reads(rule: Rule) -> Said:
     for name in _KNOWN:
         if all(one.is_one_of(name) for one in steps):
             return Verdict.PASS, f"the first step is that of {name}{_step_lengths(steps, name)}", {}
-    for factor, size in ((2.0**-12, "smaller"), (2.0**12, "larger")):
+    for factor, size in ((_SHORT, "smaller"), (1.0 / _SHORT, "larger")):
         far = _first_steps(rule, factor)
         for name in _KNOWN:
             if all(one.is_one_of(name, 1e-3) for one in far):
@@ -542,6 +591,9 @@ def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
 
 def _claim(rule: Rule, name: str) -> Said:
     steps = _first_steps(rule)
+    if not all(one.is_one_of(name) for one in steps):  # in another gauge, only a short step shows dX
+        short = _first_steps(rule, _SHORT)
+        steps = short if all(one.turned for one in short) else steps
     if not all(one.tolerance < 0.01 for one in steps):
         return Verdict.NOT_JUDGED, "the first step is too short beside the rounding of the parameters", {}
     worst = max(steps, key=lambda one: one.residuals[name] / one.tolerance)

@@ -160,7 +160,7 @@ def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     file = tmp_path / "arguments.py"
     file.write_text(
         "def inner_product(G, H, a, b):\n    return 0.0\n\n\ndef christoffel(*a):\n    return a[0] + 1\n\n\n"
-        "def routine(loss):\n    return 0.0\n"
+        "def routine(loss, rho):\n    return 0.0\n"
     )
     only = {"metrics": ["inv"], "cases": ["5x4x2/k3"]}
     rows = {row.check: row for row in rg.check(str(file), checks=["inner_product", "christoffel"], **only).rows}

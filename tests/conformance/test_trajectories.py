@@ -214,7 +214,7 @@ def test_damping_is_told_from_a_mistake():
 
     row = judged(step)["step.invariant"]
     assert row.verdict is Verdict.INACCURATE
-    assert "it is a damping of the rule's own" in row.message
+    assert "there: its own damping" in row.message
     assert judged(step, relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
@@ -244,9 +244,49 @@ def test_starts_at_zero():
 
     found = {one.__name__: judged(one, ["step.starts"])["step.starts"] for one in (guarded, scaled, divided, momentum)}
     assert found["guarded"].verdict is Verdict.PASS
-    assert found["scaled"].message == "from H = 0 nothing moves in 10 steps; from G = 0 nothing moves in 10 steps"
-    assert found["divided"].message == "from H = 0 step 1 is not finite; from G = 0 step 1 is not finite"
+    assert found["guarded"].message == (
+        "from G = 0 X depends on the representation of the other factor; "
+        "from H = 0 X depends on the representation of the other factor"
+    )
+    assert found["scaled"].message == "from G = 0 nothing moves in 10 steps; from H = 0 nothing moves in 10 steps"
+    assert found["divided"].message == "from G = 0 step 1 is not finite; from H = 0 step 1 is not finite"
     assert "from H = 0 it raises LinAlgError" in found["momentum"].message
+
+
+def test_a_rule_that_leaves_out_large_steps_is_said_to_stand_still():
+    def skipping(state, G, H, e_G, e_H):
+        S, T = grams(G, H)
+        length = np.sqrt(np.sum(e_G @ np.linalg.inv(T) * e_G) + np.sum(e_H @ np.linalg.inv(S) * e_H))
+        return momentum(state, G, H, e_G, e_H) if length < 1.0 else (state, G, H)
+
+    rows = judged(skipping, ["step.starts", "step.invariant"])
+    assert rows["step.starts"].message.endswith("with a large loss nothing moves in 10 steps")
+    assert rows["step.invariant"].verdict is Verdict.PASS
+
+
+def test_a_mistake_beside_a_damping_is_named_with_its_own_step():
+    def step(state, G, H, e_G, e_H):
+        shift = 1e-9 * np.eye(G.shape[-1])
+        S, T = (gram + shift for gram in grams(G, H))
+        m_G, m_H = (0.0 * G, 0.0 * H) if state is None else state
+        m_G, m_H = 0.8 * m_G + e_G, 0.8 * m_H + e_H
+        G, H, R = turned(G - 0.05 * m_G @ np.linalg.inv(T), H - 0.05 * m_H @ np.linalg.inv(S))
+        return (m_G @ np.linalg.inv(R).T, m_H @ R), G, H
+
+    row = judged(step)["step.invariant"]
+    assert row.verdict is Verdict.WRONG
+    assert "from step 2 on" in row.message
+
+
+def test_a_step_into_another_gauge_is_read_by_its_product():
+    def step(state, G, H, e_G, e_H):
+        _, G, H = of_metric(rg.EmbeddedMetric())(state, G, H, e_G, e_H)
+        return state, *turned(G, H)[:2]
+
+    rows = judged(step, ["step.reads", "step.embedded", "step.mix"])
+    assert "nearer is the first step to that of embedded" in rows["step.reads"].message
+    assert rows["step.embedded"].verdict is Verdict.PASS
+    assert rows["step.mix"].verdict is Verdict.WRONG
 
 
 def test_what_earlier_runs_left_is_seen():

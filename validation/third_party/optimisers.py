@@ -1,0 +1,240 @@
+"""Released optimisers of low-rank factors, as ``make(params)`` with params = [G, H], for W = B A = G Hᵀ.
+
+    refgeo check validation/third_party/optimisers.py:peft_sgd --checks step
+
+Packages are imported where they are installed. Clones of repositories are found in the folder that the environment
+variable REPOSITORIES names, each under its name on GitHub; nothing of them is copied. What a repository wants of a
+model is made here: the names of parameters, the layer of PEFT, or the activations from which it computes ∂ℓ/∂W.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+import refgeo as rg
+
+
+def module(repository, path, root=""):
+    """A module of a clone: the file of a path, or with a root on sys.path the module of that dotted name."""
+    folder = Path(os.environ.get("REPOSITORIES", "")) / repository
+    if not os.environ.get("REPOSITORIES") or not folder.is_dir():
+        raise NotImplementedError(f"{repository}: set REPOSITORIES to a folder with a clone of it")
+    if not path.endswith(".py"):
+        sys.path.insert(0, str(folder / root))
+        return importlib.import_module(path)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, folder / path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def lora(make):
+    """A backend of an optimiser of a module with PEFT's names; all that it makes is in the precision it is given."""
+
+    def of_the_factors(params, **options):
+        torch.set_default_dtype(params[0].dtype)
+        return rg.adapters.lora_optimizer(make)(params, **options)
+
+    return SimpleNamespace(make=of_the_factors)
+
+
+def factors(model):
+    """A (h × m) and B (n × h) of a module with PEFT's names."""
+    return model.layer.lora_A["default"].weight, model.layer.lora_B["default"].weight
+
+
+# Registries ----------------------------------------------------------------------------------------------------------
+
+
+def peft_riemannian(base, **fixed):
+    """PEFT's `create_riemannian_optimizer` around an optimiser of PyTorch."""
+
+    def make(model, **options):
+        from peft.optimizers import create_riemannian_optimizer
+
+        return create_riemannian_optimizer(model, base, lr=0.1, **fixed, **options)
+
+    return lora(make)
+
+
+peft_sgd = peft_riemannian(torch.optim.SGD)
+peft_sgd_undamped = peft_riemannian(torch.optim.SGD, reg=0.0)
+peft_adamw = peft_riemannian(torch.optim.AdamW)
+peft_adamw_undamped = peft_riemannian(torch.optim.AdamW, reg=0.0)
+
+
+def _lorafa(model, lr=1e-2, **options):
+    from peft.optimizers.lorafa import LoraFAOptimizer
+
+    A, B = factors(model)
+    names = ["layer.lora_A.default.weight", "layer.lora_B.default.weight"]
+    group = {"params": [A, B], "names": names, "scaling_factors": [1.0, 1.0]}
+    return LoraFAOptimizer([group], lr=lr, **options)
+
+
+peft_lorafa = lora(_lorafa)
+
+
+def lora_rite_of_package(**fixed):
+    """LoRA-RITE in the package pytorch_optimizer."""
+
+    def make(model, lr=1e-2, **options):
+        from pytorch_optimizer import LoRARite
+
+        return LoRARite(list(factors(model)), lr=lr, **fixed, **options)
+
+    return lora(make)
+
+
+rite_package = lora_rite_of_package()
+rite_package_moving = lora_rite_of_package(update_skipping=0.0)
+
+
+def _pymanopt(state, G, H, e_G, e_H, rate=0.1):
+    """A step of gradient descent on Pymanopt's `FixedRankEmbedded`, with its projection and retraction."""
+    import numpy as np
+    from pymanopt.manifolds import FixedRankEmbedded
+
+    (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
+    U, s, V_transposed = np.linalg.svd(R_G @ R_H.T)
+    point = (Q_G @ U, s, V_transposed @ Q_H.T)
+    manifold = FixedRankEmbedded(len(G), len(H), G.shape[1])
+    E = tangent_part(*map(torch.tensor, (G, H, e_G, e_H))).numpy()
+    gradient = manifold.projection(point, E)
+    step = type(gradient)(*(-rate * part for part in gradient))
+    u, s, vt = manifold.retraction(point, step)
+    return state, (u * np.sqrt(s)).astype(G.dtype), (vt.T * np.sqrt(s)).astype(H.dtype)
+
+
+pymanopt_embedded = SimpleNamespace(step=_pymanopt)
+
+
+# Repositories --------------------------------------------------------------------------------------------------------
+
+
+def _rite(model, lr=1e-2, **options):
+    optimiser = module("LoRA-RITE", "lora_rite.py").LoRARite
+    return optimiser(list(factors(model)), lr=lr, **{"betas": (0.9, 0.999), **options})
+
+
+rite = lora(_rite)
+rite_moving = lora(lambda model, **options: _rite(model, update_skipping=0.0, **options))
+
+
+def _loft(model, lr=1e-2, **options):
+    optimiser = module("loft", "loft_optim.optimizer").LoFTAdamW
+    return optimiser(list(factors(model)), lr=lr, model=model, **options)
+
+
+loft = lora(_loft)
+loft_undecayed = lora(lambda model, **options: _loft(model, weight_decay=0.0, **options))
+
+
+def reflora(base, **fixed):
+    """RefLoRA's `Refactorer` on a layer of PEFT, integrated into an optimiser of PyTorch."""
+
+    def make(model, lr=1e-2, **options):
+        from peft import LoraConfig, get_peft_model
+
+        A, B = factors(model)
+        layer = torch.nn.Sequential(torch.nn.Linear(A.shape[1], B.shape[0], bias=False))
+        adapted = get_peft_model(layer, LoraConfig(r=A.shape[0], lora_alpha=A.shape[0], target_modules=["0"]))
+        one = adapted.base_model.model[0]
+        one.lora_A["default"].weight, one.lora_B["default"].weight = A, B
+        optimiser = base([A, B], lr=lr, **options)
+        module("RefLoRA", "reflora").Refactorer(adapted, **fixed).integrate_into_optimizer(optimiser)
+        return optimiser
+
+    return lora(make)
+
+
+reflora_sgd = reflora(torch.optim.SGD)
+reflora_adamw = reflora(torch.optim.AdamW)
+reflora_scalar = reflora(torch.optim.AdamW, use_scalar=True)
+
+
+def _lora_pro(model, lr=1e-2, **options):
+    return module("lora_pro", "lora_pro").AdamWLoraPro(factors(model), lr=lr, scaling_factor=1.0, **options)
+
+
+lora_pro = lora(_lora_pro)
+
+
+def loro(model, lr=1e-2, adam=True, **options):
+    """LORO's exact update; without Adam, of the gradients themselves."""
+    loro_optim = module("LORO-main", "loro_torch.loro_optim")
+    lowrank = module("LORO-main", "loro_torch.lowrank_module")
+    A, B = factors(model)
+    layer = lowrank.LowRankLinear(torch.nn.Linear(A.shape[1], B.shape[0], bias=False), A.shape[0], "xavier")
+    layer.weight_in, layer.weight_out = torch.nn.Parameter(A.detach().T.clone()), B
+    groups = [{"params": [layer.weight_in], "type": "lowrank_in"}, {"params": [B], "type": "lowrank_out"}]
+    optimiser = loro_optim.LOROAdamW(groups, lr=lr, loro_type="loro", model=layer, **options)
+    whole = optimiser.step
+
+    def step():
+        with torch.no_grad():
+            layer.weight_in.copy_(A.T)
+        layer.weight_in.grad = A.grad.T.clone()
+        if adam:
+            whole(use_exact_loro=True)
+        else:
+            for p in (layer.weight_in, B):
+                optimiser.state[p].update(lr=lr, lr_scaler=1.0, wd=0.0)
+            with torch.no_grad():
+                optimiser._loro_step(use_exact_loro=True)
+        with torch.no_grad():
+            A.copy_(layer.weight_in.T)
+
+    optimiser.step = step
+    return optimiser
+
+
+loro_adam = lora(loro)
+loro_plain = lora(lambda model, **options: loro(model, adam=False, **options))
+
+
+def tangent_part(G, H, e_G, e_H):
+    """The tangent part of E, which is all of E that the factors' gradients e_G = EH and e_H = EᵀG know."""
+    by_H = torch.linalg.solve(H.T @ H, H.T)
+    by_G = torch.linalg.solve(G.T @ G, G.T)
+    return e_G @ by_H + by_G.T @ e_H.T - by_G.T @ (G.T @ e_G) @ by_H
+
+
+def _riemannion(model, lr=1e-2, **options):
+    riemannion = module("takenoko", "optimizers.riemannion", root="src")
+    A, B = factors(model)
+    layer = SimpleNamespace()
+    group = {"params": [A, B], "use_riemannion": True, "lr": lr, "lora_down": A, "lora_up": B, "lora_module": layer}
+    optimiser = riemannion.SingleDeviceRiemannionWithAuxAdam([group | options])
+    whole = optimiser.step
+
+    def step():
+        layer._last_input = torch.eye(A.shape[1])
+        layer._last_grad_output = tangent_part(B.detach(), A.detach().T, B.grad, A.grad.T).T
+        whole()
+
+    optimiser.step = step
+    return optimiser
+
+
+riemannion = lora(_riemannion)
+PRECONDITIONED = "Mistral-7B/mistral/custom_optimizer.py"
+
+
+def preconditioned(name, **fixed):
+    """The optimisers of the authors of Riemannian-preconditioned LoRA."""
+
+    def make(model, lr=1e-2, **options):
+        optimiser = getattr(module("Riemannian_Preconditioned_LoRA", PRECONDITIONED), name)
+        return optimiser([{"params": list(factors(model)), "weight_decay": 0.0}], lr, **fixed, **options)
+
+    return lora(make)
+
+
+preconditioned_sgd = preconditioned("SGDr", optimizer_reg=1e-6)
+preconditioned_adamw = preconditioned("AdamWr")
