@@ -6,7 +6,9 @@ import argparse
 import ast
 import contextlib
 import io
+import itertools
 import os
+import re
 import shlex
 import signal
 import sys
@@ -64,8 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, RefereeError, LossFileError) as error:
         if isinstance(error, LossFileError):
             traceback.print_exception(error.__cause__)
-        print(f"refgeo: {_as_option(str(error), options)}", file=sys.stderr)
+        print(f"refgeo: {_as_option(_in_words_of_the_command(str(error)), options)}", file=sys.stderr)
         return FAILED if isinstance(error, RefereeError) else USAGE
+
+
+def _in_words_of_the_command(message: str) -> str:
+    """Without advice that only Python code can take."""
+    message = re.sub("(,| and|;) verify=False turns this check off", "", message)
+    return message.replace("refgeo.symmetry.verify measures", "refgeo verify measures")
 
 
 def _as_option(message: str, options: argparse.Namespace) -> str:
@@ -97,13 +105,13 @@ class _Several(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
         """Add what came to what came before."""
         given = values if isinstance(values, list) else [values]
-        texts = [part.strip() for text in given for part in text.split(",")]
+        texts = [part.strip() for text in given for part in text.rstrip(", ").split(",")]
         try:
-            found = [self._convert(text) for text in texts if text]
+            found = [self._convert(text) for text in texts]
         except ValueError:
             raise argparse.ArgumentError(self, f"expected numbers such as 0.01,0.1, got {','.join(texts)}") from None
-        if not found:
-            raise argparse.ArgumentError(self, "expected values separated by commas")
+        if not all(texts):
+            raise argparse.ArgumentError(self, f"expected values separated by commas, got {','.join(texts)!r}")
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
 
 
@@ -351,22 +359,31 @@ def _progress(options: argparse.Namespace, what: str = "checking") -> Iterator[C
                TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+        def show(done: int, total: int, what: str) -> None:
+            if (total or None) != bar.tasks[0].total:  # another piece of work, with a speed of its own
+                bar.reset(task, total=total or None)
+            bar.update(task, completed=done, description=what)
+
+        yield show
 
 
 def _lines(what: str, stream: Any) -> Callable[[int, int, str], None]:
     """Progress as lines of text, the first after `FIRST_LINE`, then `LINE_EVERY` seconds apart."""
     begun = time.monotonic()
-    next_line = begun + FIRST_LINE
+    next_line, piece = begun + FIRST_LINE, (0, begun, 0)  # its total, and when it was first heard of, at what
 
     def show(done: int, total: int, of: str) -> None:
-        nonlocal next_line
+        nonlocal next_line, piece
         now = time.monotonic()
+        if total != piece[0] or done < piece[2]:
+            piece = total, now, done
         if now < next_line:
             return
         next_line = now + LINE_EVERY
+        new, past = done - piece[2], now - piece[1]
         # the first few evaluations take longer, and say nothing yet
-        left = f", about {(now - begun) * (total - done) / done:.0f} s left" if total / 20 < done < total else ""
+        left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
         print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
 
     return show
@@ -528,30 +545,45 @@ def _sharpness(options: argparse.Namespace) -> int:
     settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter", "n_restarts", "dtype")}
     settings["order"] = options.order if options.order == "exact" else int(options.order)
     settings["memory"] = None if options.memory is None else 1e9 * options.memory
-    print(checkpoint.HEADER)
     with _interruptible() as interrupted, _progress(options, "searching") as progress:
 
-        def heard(name: str, done: int, total: int) -> None:
-            progress(done, total, name)
+        def heard(what: str, done: int, total: int) -> None:
+            progress(done, total, what)
             if interrupted():
                 raise StopIteration  # which gives what has been found so far
 
-        for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
-            found[name] = results
-            rows = (line for result in results for line in checkpoint.lines(name, result, interrupted()))
-            print("\n".join(rows), flush=True)
-            if options.json is not None:  # after each metric: what kills the process takes one
-                checkpoint.write_json(options.json, checkpoint.document(loaded, found, interrupted()))
-            if interrupted():
-                break
+        try:
+            for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
+                # radii are searched one after the other; of several batches some are missing for all of them
+                cut = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
+                _show_sharpness(found, name, results, cut)
+                if options.json is not None:  # after each metric: what kills the process takes one
+                    checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
+                if interrupted():
+                    break
+            stopped = interrupted()
+        except KeyboardInterrupt:  # between two searches, or the second one
+            stopped = True
+    if stopped and not found:
+        raise KeyboardInterrupt
     if radii is None:
         print("No --rho was given. So each metric has its own ρ, up to which second-order geodesics bend little.")
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
-    if interrupted():
-        print("refgeo: interrupted; the last search above did not finish", file=sys.stderr)
+    if stopped:
+        print("refgeo: interrupted; the searches above that finished are complete", file=sys.stderr)
         return INTERRUPTED
     return PASSED
+
+
+def _show_sharpness(found: dict[str, Any], name: str, results: list[Any], cut: list[Any]) -> None:
+    from refgeo.networks import checkpoint
+
+    if not found:
+        print(checkpoint.HEADER)
+    found[name] = results
+    rows = (line for one in results for line in checkpoint.lines(name, one, any(one is other for other in cut)))
+    print("\n".join(rows), flush=True)
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -560,14 +592,20 @@ def _verify(options: argparse.Namespace) -> int:
 
     loaded = _loaded(options)
     moving = checkpoint.geometry(loaded, "inv")
-    batch = loaded.batches[0]
-    found = symmetry.verify(
-        lambda blocks: loaded.value_and_grad(blocks, batch),
-        loaded.network.blocks,
-        [one for one in symmetry.of_network(loaded.network) if set(one.blocks) <= set(moving.metrics)],
-        samples=options.samples,
-        rng=options.seed,
-    )
+    evaluations = itertools.count(1)
+    with _progress(options, "verifying") as progress:
+
+        def evaluated(blocks: Any) -> Any:
+            progress(next(evaluations), 0, "evaluations")
+            return loaded.value_and_grad(blocks, loaded.batches[0])
+
+        found = symmetry.verify(
+            evaluated,
+            loaded.network.blocks,
+            [one for one in symmetry.of_network(loaded.network) if set(one.blocks) <= set(moving.metrics)],
+            samples=options.samples,
+            rng=options.seed,
+        )
     if options.json is not None:
         checkpoint.write_json(options.json, found.to_dict())
     show(found.table())

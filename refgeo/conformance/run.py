@@ -205,7 +205,7 @@ class _Plan:
         trajectories = chosen_trajectories(checks)
         if not (chosen or searches or trajectories):
             raise ValueError(
-                "checks: expected at least one check (with laws_only, a law that other metrics can obey), got none"
+                "checks: expected at least one check, got none (laws_only leaves out what only inv and mix must fulfil)"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
@@ -409,10 +409,20 @@ class Run:
         try:
             found = diagnose(tally.check, self.backend, failing, passing)
             if found == Diagnosis() and not tally.failures:
-                found = Diagnosis(f"{NO_DIAGNOSIS}: {self._seen(row)}")
+                found = Diagnosis(self._other_precision(row) or f"{NO_DIAGNOSIS}: {self._seen(row)}{self._hint}")
         except CANNOT_TELL:  # an explanation decides nothing
             return row
         return replace(row, diagnosis=found.text, yours=found.yours, expected=found.expected, differs=found.differs)
+
+    def _other_precision(self, row: Row) -> str:
+        """Where a function computes in another precision than that of its inputs, that is the first thing to know."""
+        conduct = self.tallies.get((f"{row.function}.dtype_kept", row.metric))
+        told = conduct.row().message if conduct is not None and conduct.events["breach"] else ""
+        return f"{told}; check it in that precision (--dtype)" if told else ""
+
+    @property
+    def _hint(self) -> str:
+        return "" if self.points.dtype == "float64" else "; in float64 (--dtype float64) more formulas can be read"
 
     def _outcomes(self, tally: Tally) -> tuple[list[Case], list[Case]]:
         """The decisive cases that gave numbers: wrong ones, and right ones."""

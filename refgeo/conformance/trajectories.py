@@ -37,6 +37,7 @@ from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
 from refgeo.conformance.steps import RULES, Walk
+from refgeo.conformance.trial import short
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import MixedMetric
@@ -354,20 +355,30 @@ def _invariant(rule: Rule) -> Said:
     first = min(one.first for one in large or broken)
     worst = max((one for one in large or broken if one.first == first), key=lambda one: one.share(STEPS))
     more = _numbers(judged, worst)
+    if "scalings" in kept:
+        kept.remove("scalings by powers of 2")
     said = (
-        f"X depends on the representation from step {first} on, by {_of_the_way(worst.share(first))} there and "
-        f"{_of_the_way(worst.share(STEPS))} at step {STEPS} ({worst.start}, {worst.element}); "
-        f"it is invariant under {' and '.join(kept) or 'none of the elements that were tried'}"
+        f"from step {first} on, G Hᵀ depends on the representation; the difference is {_share(worst.share(first))} "
+        f"after step {first}, and {worst.share(STEPS):.2g} times that distance after step {STEPS} ({worst.start}, "
+        f"{worst.element}); "
+        + (f"invariant only under {' and '.join(kept)}" if kept else "invariant under nothing tried")
     )
     if not large:
-        return Verdict.INACCURATE, f"{said}; so little is no mistake in a formula, but a small constant (an ε)", more
+        return (
+            Verdict.INACCURATE,
+            f"{said}; a difference so small comes from a small constant, such as an ε, not from a wrong formula",
+            more,
+        )
     far = _beside_large_weights(rule, worst)
     left = first if far is None else _not_damping(worst, far)
     if far is not None and left is None:
-        said += f"; with weights {_LARGE:g} times as large it is {_of_the_way(far.share(first))} there: its own damping"
+        said += (
+            f"; with weights {_LARGE:g} times as large it is {far.share(first):.2g} times, so a damping such as an ε "
+            "explains all of it"
+        )
         return Verdict.INACCURATE, said, more
     if left is not None and left > first:
-        said += f"; that is its own damping until step {left - 1}, and a mistake from step {left} on"
+        said += f"; a damping such as an ε explains it until step {left - 1}, but not from step {left} on"
     return Verdict.WRONG, said, more
 
 
@@ -391,8 +402,8 @@ def _beyond_rounding(found: Iterable[Found]) -> bool:
     return max(ratios) > BEYOND_DOUBT or sum(ratio > MANY_TIMES for ratio in ratios) >= SEVERAL
 
 
-def _of_the_way(share: float) -> str:
-    return f"{100.0 * share:.2g}% of the way" if share < 1.0 else f"{share:.2g} times the way"
+def _share(share: float) -> str:
+    return f"{share:.2g} times the distance travelled"
 
 
 def _beside_large_weights(rule: Rule, worst: Found) -> Found | None:
@@ -433,28 +444,32 @@ def _blocks(rule: Rule) -> Said:
     try:
         together = rule.walk(start, rule.scale(start))
     except BackendFailure as failure:
-        return Verdict.PARTIAL, f"takes no leading dimensions: {failure}", {}
+        return Verdict.PARTIAL, f"takes no leading dimensions: {short(failure)}", {}
     scale = rule.scale(start)
     alone = np.stack([rule.walk(start.block(i), scale).products for i in range(2)], axis=1)
     errors = _apart(together, alone)
     found = Found(start.name, "blocks", errors, rule.unit(start, scale, together), together.travelled)
     if found.worst <= MANY_TIMES:
         return Verdict.PASS, "", {}
-    return Verdict.CONTRACT, f"blocks of a batch are not independent: {_of_the_way(found.share(STEPS))}", {}
+    return (
+        Verdict.CONTRACT,
+        f"blocks change each other, by {_share(found.share(STEPS))}",
+        {},
+    )
 
 
 def _starts(rule: Rule) -> Said:
     start = rule.start(_SHAPES[0])
     scale, other = rule.scale(start), elements(start.H.shape[-1], rule.precision.name, rng_of(rule.seed, "starts"))
     said, bad = [], False
-    for name, begun in (("G = 0", replace(start, G=0.0 * start.G)), ("H = 0", replace(start, H=0.0 * start.H))):
+    for name, begun in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
         stuck = _stuck(rule, begun, scale)
         found = [] if stuck else _compared(rule, begun, scale, {"general": other["general elements"]})
         if stuck or _beyond_rounding(found):
-            said.append(f"from {name} {stuck or 'X depends on the representation of the other factor'}")
+            said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
         bad |= bool(stuck)
     if _stuck(rule, start, max(_SCALES)) == _FROZEN:
-        said, bad = [*said, f"with a large loss {_FROZEN}"], True
+        said, bad = [*said, f"with a large loss, {_FROZEN}"], True
     return (Verdict.CONTRACT if bad else Verdict.PASS), "; ".join(said), {}
 
 

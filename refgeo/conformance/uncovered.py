@@ -71,8 +71,9 @@ class Coverage:
             entered = [function for function, one in file["functions"].items() if function and one["executed_lines"]]
             for function, one in file["functions"].items():  # those inside an entered one, too
                 if any(f"{function}.".startswith(f"{outer}.") for outer in entered):
-                    # a function of one line shares it with its module, whose end, -1, no call reaches
-                    branches = {(source, target) for source, target in one["missing_branches"] if target != -1}
+                    # a function of one line shares it with its module, whose way on no call takes
+                    first = one.get("start_line")
+                    branches = {(source, target) for source, target in one["missing_branches"] if source != first}
                     found[name, function] = set(one["missing_lines"]), branches
         return found
 

@@ -171,7 +171,10 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
 
     def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
         """Not defined: the norm and the curvature are not of one metric."""
-        raise NotImplementedError("EuclideanNormMetric mixes two geometries and has no Hessian; use one of them")
+        raise NotImplementedError(
+            "EuclideanNormMetric takes lengths from one metric and geodesics from another one, so that a loss has no "
+            "Hessian in it; use InvariantMetric or MixedMetric"
+        )
 
 
 class EuclideanNormMetric(Metric[Any]):

@@ -48,6 +48,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     callback: Callback | None = None,
     verify: bool = True,
     memory: float | None = None,
+    maximizers: bool = True,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
@@ -101,7 +102,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     if method == "model_steps" and norm != 2:
         raise ValueError('method: expected "auto_pgd" for the norm inf, whose ball is not round, got "model_steps"')
     chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
-    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory)
+    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory, maximizers)
     radii = radii_listed(rho)
     arrays = Arrays(params, _chosen(params, names))
     space = _RelativeSteps(arrays)

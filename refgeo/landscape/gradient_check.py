@@ -21,6 +21,8 @@ _CONVERGED = 0.3
 _NOISE = 2.0**-23
 """Of a loss in float32, relative."""
 _REPEATS = 1e-5
+_MOST = 6
+"""So many blocks are named."""
 
 
 def check_gradient(
@@ -100,7 +102,9 @@ def check_gradient(
     if not found:
         raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
-        raise ValueError("value_and_grad: the gradient is not that of the loss; " + "; ".join(complaints))
+        more = f"; and {len(complaints) - _MOST} more of {len(found)}" if len(complaints) > _MOST else ""
+        said = "; ".join(complaints[:_MOST]) + more
+        raise ValueError(f"value_and_grad: the gradient is not that of the loss; {said}")
     return found
 
 
@@ -145,17 +149,32 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
     _refuse_chance(objective.loss, objective.loss + again)
     gradient, longest = objective.gradient_at_origin, 1e-2 * objective.space.size  # short beside the parameters
     random = objective.random_direction(np.random.default_rng(0))
+
+    def disagreement(direction: Array, agree: float) -> tuple[float, str] | None:
+        return _disagreement(
+            lambda x: objective(x)[0], gradient, direction, objective.loss, agree, 0.1 * radius, longest
+        )
+
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
         ("a random direction", random, _AGREE_AT_RANDOM),
     ):
-        found = _disagreement(
-            lambda x: objective(x)[0], gradient, direction, objective.loss, agree, 0.1 * radius, longest
-        )
+        found = disagreement(direction, agree)
         if found is not None and found[0] > agree:
+            ramp = gradient * np.linspace(0.0, 1.0, gradient.size).reshape(gradient.shape)  # other shares of each block
+            if direction is gradient and _is_alike(found, disagreement(ramp, agree)):
+                raise ValueError(
+                    f"value_and_grad: the gradient is not that of the loss; {found[1]}, in every direction that was "
+                    "tried; is it multiplied by a number? refgeo.check_gradient compares block by block"
+                )
             check_gradient(value_and_grad, params)  # which names the block
             raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False turns this check off")
     objective.check_symmetry()
+
+
+def _is_alike(one: tuple[float, str], other: tuple[float, str] | None) -> bool:
+    """Whether two disagreements are the same, but for differences of the loss."""
+    return other is not None and abs(one[0] - other[0]) <= 0.02 * one[0]
 
 
 def verify_unchanged(objective: Objective, workers: int) -> None:

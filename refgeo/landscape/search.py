@@ -52,12 +52,13 @@ class Effort:
         callback: Callback | None,
         verify: bool,
         memory: float | None = None,
+        maximizers: bool = True,
     ) -> None:
         self.method = one_of("method", method, METHODS)
         self.n_iter, self.n_restarts = integer("n_iter", n_iter), integer("n_restarts", n_restarts)
         self.seed = seed_of(rng)  # drawn once, so that results do not depend on the number of workers
         self.workers = integer("workers", workers)
-        self.callback, self.verify = callback, bool(verify)
+        self.callback, self.verify, self.maximizers = callback, bool(verify), bool(maximizers)
         self.memory = None if memory is None else number("memory", memory, "bytes", above=0.0)
         self.kept, self.vectors = "float64", _FULL[self.method]
 
@@ -270,7 +271,7 @@ class _OfBatch:
         x = self.objective.origin if nothing else best.x
         return SharpnessResult(
             value=max(best.value, 0.0),
-            maximizer=self.objective.space.tangent_vector(x),
+            maximizer=self.objective.space.tangent_vector(x) if self.effort.maximizers else None,
             loss=self.objective.loss,
             loss_max=self.objective.loss + max(best.value, 0.0),
             trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),

@@ -43,6 +43,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     callback: Callback | None = None,
     verify: bool = True,
     memory: float | None = None,
+    maximizers: bool = True,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
 
@@ -103,6 +104,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         Bytes that the search may need beside the loss. Default: 12 times the size of the moving parameters in float32,
         or what 25 vectors in double precision take if that is at most 48 MB. With less memory the search keeps vectors
         in single precision, and fewer of them; ``result.settings`` says how many, and in which precision.
+    maximizers : bool
+        Whether results keep their maximizers. Each takes 8 bytes a parameter that moves, which `memory` does not count.
 
     Returns
     -------
@@ -130,7 +133,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = Effort(method, n_iter, n_restarts, rng, workers, callback, verify, memory)
+    effort = Effort(method, n_iter, n_restarts, rng, workers, callback, verify, memory, maximizers)
     radii, order = radii_listed(rho), order_of(order)
     if gradient not in ("exact", "paper"):
         raise ValueError(f'gradient: expected "exact" or "paper", got {gradient!r}')

@@ -6,8 +6,9 @@ The loss is a Python file with a function ``model(path, network)`` that returns 
     batches          a list, optional: ``value_and_grad(blocks, batch)``; sharpness is measured on each, and averaged
     frozen           names of blocks that do not move, with wildcards; optional
 
-``path`` is the checkpoint's, ``network`` what `refgeo.networks.read` makes of it; blocks are those of
-``network.blocks``. With PyTorch, `refgeo.adapters.torch_value_and_grad` makes such a function of a module.
+``path`` is that of the safetensors file, also if the command got its folder, which is then ``path.parent``;
+``network`` is what `refgeo.networks.read` makes of it, and blocks are those of ``network.blocks``. With PyTorch,
+`refgeo.adapters.torch_value_and_grad` makes such a function of a module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from refgeo.geometry.product import ProductMetric
 from refgeo.landscape.adaptive import adaptive_sharpness
 from refgeo.landscape.parameters import checked_evaluation, on_batch
 from refgeo.landscape.radius import proposed_radius
-from refgeo.landscape.result import SharpnessResult
+from refgeo.landscape.result import Progress, SharpnessResult
 from refgeo.landscape.worst_case import worst_case_sharpness
 from refgeo.networks.block_metric import moving
 from refgeo.networks.files import weight_files
@@ -159,35 +160,58 @@ def measure(
     radii : sequence of float, optional
         Default: for each metric the one that `refgeo.proposed_radius` gives for the first batch; 0.1 for "adaptive".
     progress : callable
-        ``progress(metric, evaluations done, of so many)``.
+        ``progress(what, evaluations done, of so many)``, also of those before a search, whose number is not known (0).
+        It may raise ``StopIteration``: a search gives what it has found; before it begins, that is a KeyboardInterrupt.
     **settings
         Of `refgeo.worst_case_sharpness`; "adaptive" takes those that `refgeo.adaptive_sharpness` has.
     """
     for name in metrics:
+        loss = _Watched(checkpoint.value_and_grad, name, progress)
         common = {
             "batches": checkpoint.batches,
-            "callback": lambda p, name=name: progress(name, p.done, p.total or 0),
+            "callback": loss.searched,
+            "maximizers": False,  # nobody sees them, and each is as large as the network
             **settings,
         }
         if name == ADAPTIVE:
             names = moving(checkpoint.network.blocks, checkpoint.frozen)
             for only in ("order", "dtype", "gradient"):
                 common.pop(only, None)
-            curve = adaptive_sharpness(
-                checkpoint.value_and_grad, checkpoint.network.blocks, list(radii or [0.1]), names=names, **common
-            )
+            curve = adaptive_sharpness(loss, checkpoint.network.blocks, list(radii or [0.1]), names=names, **common)
         else:
             metric, blocks = geometry(checkpoint, name), checkpoint.network.blocks
-            first = on_batch(checkpoint.value_and_grad, checkpoint.batches[0])
+            first = on_batch(loss, checkpoint.batches[0])
             wanted = list(radii) if radii else [proposed_radius(first, blocks, metric)]
-            curve = worst_case_sharpness(checkpoint.value_and_grad, blocks, metric, wanted, **common)
+            curve = worst_case_sharpness(loss, blocks, metric, wanted, **common)
         yield name, list(curve.results)
 
 
+class _Watched:
+    """A loss that tells of its evaluations: before a search it does itself, later the search does."""
+
+    def __init__(self, value_and_grad: Callable[[Any, Any], Any], name: str, progress: Callable[..., None]) -> None:
+        self._evaluate, self._name, self._progress = value_and_grad, name, progress
+        self._checks, self._searching = 0, False
+
+    def __call__(self, blocks: Any, batch: Any) -> Any:
+        if not self._searching:
+            self._checks += 1
+            try:
+                self._progress(f"{self._name}: checks of the loss", self._checks, 0)
+            except StopIteration:
+                raise KeyboardInterrupt from None
+        return self._evaluate(blocks, batch)
+
+    def searched(self, progress: Progress) -> None:
+        """The callback of the search."""
+        self._searching = True
+        self._progress(self._name, progress.done, progress.total or 0)
+
+
 def document(
-    checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]], interrupted: bool = False
+    checkpoint: Checkpoint, found: Mapping[str, list[SharpnessResult]], cut: Sequence[SharpnessResult] = ()
 ) -> dict[str, Any]:
-    """Everything that was measured, for JSON; whether the last search was stopped before its end."""
+    """Everything that was measured, for JSON; and which searches were stopped before their end."""
     from refgeo import __version__
 
     return {
@@ -196,9 +220,10 @@ def document(
         "batches": len(checkpoint.batches),
         "frozen": list(checkpoint.frozen),
         "refgeo": __version__,
-        **({"interrupted": True} if interrupted else {}),
+        **({"interrupted": True} if cut else {}),
         "sharpness": [
             {"name": name, **result.to_dict(), "advice": result.advice}
+            | ({"interrupted": True} if any(one is result for one in cut) else {})
             for name, results in found.items()
             for result in results
         ],

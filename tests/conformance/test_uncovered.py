@@ -115,3 +115,13 @@ def test_an_object_has_no_file():
     from helpers import backend
 
     assert rg.check(backend(), checks=["inner_product"], cases=["5x4x2"]).not_run == {}
+
+
+def test_functions_of_one_line_are_run(tmp_path):
+    file = tmp_path / "short.py"
+    file.write_text(
+        "import refgeo as rg\n"
+        "def inner_product(metric, *a): return rg.formulas.inner_product(metric, *a)\n"
+        "def christoffel(metric, *a): return rg.formulas.christoffel(metric, *a)\n"
+    )
+    assert rg.check(str(file), cases=["5x4x2/k3"]).not_run == {}

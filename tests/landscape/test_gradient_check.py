@@ -186,3 +186,40 @@ def test_right_gradients_are_not_refused_near_a_minimum(seed):
         w = size * rng.standard_normal(6)
         rg.worst_case_sharpness(cubic, w, rg.EuclideanMetric(), 0.3, n_iter=1)
         rg.check_gradient(cubic, w)
+
+
+def test_a_gradient_that_is_multiplied_is_said_to_be_without_a_search_for_the_block():
+    calls = []
+
+    def twice(params):
+        calls.append(1)
+        return float(sum(np.sum(x**2) for x in params.values())), {name: 4.0 * x for name, x in params.items()}
+
+    params = {f"block {i}": np.linspace(1.0, 2.0, 50) for i in range(40)}
+    metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
+    with pytest.raises(ValueError, match=r"0\.5 times what the gradient says, in every direction .* multiplied"):
+        rg.worst_case_sharpness(twice, params, metric, 0.1)
+    assert len(calls) < 20
+
+
+def test_of_many_wrong_blocks_some_are_named():
+    def wrong(params):
+        loss = float(sum(np.sum(x**2) for x in params.values()))
+        return loss, {name: (2.0 + int(name) % 2) * x for name, x in params.items()}
+
+    params = {str(i): np.linspace(1.0, 2.0, 50) for i in range(40)}
+    with pytest.raises(ValueError, match="and 14 more of 40") as error:
+        rg.check_gradient(wrong, params)
+    assert len(str(error.value)) < 600
+
+
+def test_maximizers_need_not_be_kept():
+    def loss(w):
+        return float(np.sum(w**2)), 2.0 * w
+
+    kept, dropped = (
+        rg.worst_case_sharpness(loss, np.ones(5), rg.ElementwiseMetric(), [0.1, 0.2], maximizers=keeps)
+        for keeps in (True, False)
+    )
+    assert [one.value for one in kept.results] == [one.value for one in dropped.results]
+    assert all(one.maximizer is None for one in dropped.results)

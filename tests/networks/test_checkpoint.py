@@ -254,35 +254,44 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
 
     monkeypatch.setattr(checkpoint, "measure", watched)
     assert main(["sharpness", *arguments]) == 0
-    assert [len(shown.out.splitlines()) for shown in seen] == [1, 2], "the header, then the rows of the first search"
-    assert seen[1].out.startswith("inv ")
+    assert [len(shown.out.splitlines()) for shown in seen] == [0, 3], "the header and the rows of the first search"
+    assert seen[1].out.splitlines()[1].startswith("inv ")
+    assert "searching inv: checks of the loss: 1 of ?" in seen[0].err
     assert "searching inv: 3 of 16, 0 s, about " in seen[0].err
     assert main(["sharpness", *arguments, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_an_interruption_gives_what_has_been_found(files, monkeypatch, capsys):
-    """The first Ctrl-C ends the search that runs, and its best value so far is printed and written."""
+@pytest.mark.parametrize(
+    ("evaluation", "rows"),
+    [(3, []), (30, ["interrupted"]), (60, ["yes", "interrupted"])],
+    ids=["in the checks of the loss", "in the first radius", "in the second radius"],
+)
+def test_an_interruption_gives_what_has_been_found(evaluation, rows, files, monkeypatch, capsys):
+    """The first Ctrl-C ends the search that runs: what is there is printed and written, and what was cut is named."""
     import signal
 
-    calls, out, before = [], files / "out.json", signal.getsignal(signal.SIGINT)
+    calls, out, before = [], files / f"out{evaluation}.json", signal.getsignal(signal.SIGINT)
     evaluate = checkpoint.Checkpoint.__init__
 
-    def counted(self, path, network, value_and_grad, *others):
+    def counted(self, path, network, value_and_grad, batches, *others):
         def interrupted(blocks, batch):
             calls.append(1)
-            if len(calls) == 30:
+            if len(calls) == evaluation:
                 signal.raise_signal(signal.SIGINT)
             return value_and_grad(blocks, batch)
 
-        evaluate(self, path, network, interrupted, *others)
+        evaluate(self, path, network, interrupted, batches[:1], *others)
 
     monkeypatch.setattr(checkpoint.Checkpoint, "__init__", counted)
-    assert main(["sharpness", *given(files), "--n-iter", "40", "--rho", "0.1", "--json", str(out), "--quiet"]) == 130
+    radii = ["--rho", "0.01,0.1", "--metric", "inv,mix", "--n-iter", "40"]
+    assert main(["sharpness", *given(files), *radii, "--json", str(out), "--quiet"]) == 130
     shown = capsys.readouterr()
     assert "interrupted" in shown.err
-    (row,) = json.loads(out.read_text())["sharpness"]
-    assert row["name"] == "inv"
-    assert row["value"] > 0.0
-    assert f"{row['value']:.6g}" in shown.out
+    assert len(calls) <= evaluation + 2
+    assert [line.split()[-1] for line in shown.out.splitlines()[1:] if line.startswith("inv")] == rows
+    written = json.loads(out.read_text())["sharpness"] if rows else []
+    assert [row["name"] for row in written] == ["inv"] * len(rows)
+    assert [row.get("interrupted", False) for row in written] == [row == "interrupted" for row in rows]
+    assert all(f"{row['value']:.6g}" in shown.out for row in written)
     assert signal.getsignal(signal.SIGINT) is before

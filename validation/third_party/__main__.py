@@ -1,9 +1,10 @@
-"""Judge released implementations, and write the table of those judged so far.
+"""Judge released implementations, and write the tables of those judged so far.
 
-    python -m validation.third_party [--seeds N] [--out FOLDER]
+    python -m validation.third_party [--seeds N] [--out FOLDER] [--only WORD]
 
 Installed packages are judged as they are; what is not installed is said. Manopt's factories run under Octave if the
-environment variable MANOPT names its folder.
+environment variable MANOPT names its folder. Optimisers that are no packages are judged in clones, in the folder that
+the environment variable REPOSITORIES names.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import refgeo as rg
 from refgeo.conformance import vectors
+from refgeo.conformance.rows import Verdict
 from validation import experiment
 
 HERE = Path(__file__).parent
@@ -28,6 +30,78 @@ RELEASED = (
     ("PEFT create_riemannian_optimizer, as shipped", "peft", "peft_lora.py:shipped", {}),
     ("PEFT create_riemannian_optimizer, as shipped", "peft", "peft_lora.py:shipped", {"relaxation": 0.01}),
 )
+
+PYTORCH_OPTIMIZER, LORA_RITE = "pytorch_optimizer", "LoRA-RITE"
+OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it is said to be, whether it is invariant
+    ("PEFT create_riemannian_optimizer, SGD, as shipped", "peft", "peft_sgd", "mix", False),
+    ("PEFT create_riemannian_optimizer, SGD, reg=0", "peft", "peft_sgd_undamped", "mix", True),
+    ("PEFT create_riemannian_optimizer, AdamW, as shipped", "peft", "peft_adamw", "", False),
+    ("PEFT create_riemannian_optimizer, AdamW, reg=0", "peft", "peft_adamw_undamped", "", False),
+    ("PEFT LoraFAOptimizer", "peft", "peft_lorafa", "", False),
+    ("pytorch_optimizer LoRARite, as shipped", PYTORCH_OPTIMIZER, "rite_package", "", True),
+    ("pytorch_optimizer LoRARite, update_skipping=0", PYTORCH_OPTIMIZER, "rite_package_moving", "", True),
+    ("Pymanopt FixedRankEmbedded, gradient and retraction", "pymanopt", "pymanopt_embedded", "embedded", True),
+    ("LoRA-RITE, the authors' code", "gkevinyen5418/LoRA-RITE", "rite", "", True),
+    ("LoRA-RITE, the authors' code, update_skipping=0", "gkevinyen5418/LoRA-RITE", "rite_moving", "", True),
+    ("LoFT LoFTAdamW, as shipped", "tnurbek/loft", "loft", "", False),
+    ("LoFT LoFTAdamW, weight_decay=0", "tnurbek/loft", "loft_undecayed", "", False),
+    ("RefLoRA with SGD", "zhangyilang/RefLoRA", "reflora_sgd", "s=0.5", True),
+    ("RefLoRA with AdamW", "zhangyilang/RefLoRA", "reflora_adamw", "", False),
+    ("RefLoRA-S with AdamW", "zhangyilang/RefLoRA", "reflora_scalar", "", False),
+    ("LoRA-Pro AdamWLoraPro (unofficial)", "laihongphuc/lora_pro", "lora_pro", "", False),
+    ("LORO, exact update without Adam", "mzf666/LORO-main", "loro_plain", "embedded", True),
+    ("LORO LOROAdamW, exact update", "mzf666/LORO-main", "loro_adam", "", False),
+    ("Riemannion in takenoko", "seruva19/takenoko", "riemannion", "", False),
+    ("Riemannian-preconditioned LoRA, SGDr", "pilancilab/Riemannian_Preconditioned_LoRA", "preconditioned_sgd", "mix",
+     False),
+    ("Riemannian-preconditioned LoRA, AdamWr", "pilancilab/Riemannian_Preconditioned_LoRA", "preconditioned_adamw",
+     "", False),
+)  # fmt: skip
+SINGLE = ("loro_plain", "loro_adam", "riemannion")
+"""What computes in float32 whatever it is given is judged in float32."""
+
+
+def version_of(source):
+    """A package's version, or the commit of a clone; None if it is not there, or torch is not."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    if "/" not in source:
+        found = importlib.util.find_spec(source) is not None
+        return f"{source} {importlib.metadata.version(source)}" if found else None
+    clone = Path(os.environ.get("REPOSITORIES", "")) / source.partition("/")[2]
+    if not os.environ.get("REPOSITORIES") or not clone.is_dir():
+        return None
+    commit = subprocess.run(["git", "-C", clone, "log", "-1", "--format=%h, %cs"], capture_output=True, text=True)
+    return f"{source} {commit.stdout.strip()}"
+
+
+def optimiser(title, source, adapter, claim, invariant, seeds):
+    """One row of the second table: what its first step is, whether its trajectories are invariant, starts at zero."""
+    version = version_of(source)
+    if version is None:
+        print(f"skipped: {title}: {source} is not there (packages: pip; repositories: REPOSITORIES)")
+        return None
+    dtype = "float32" if adapter in SINGLE else "float64"
+    checks = ["step.invariant", "step.reads", "step.starts", *([f"step.{claim}"] if claim else [])]
+    spec = f"{HERE / 'optimisers.py'}:{adapter}"
+    reports = [
+        rg.check(spec, seed=seed, dtype=dtype, checks=checks if seed == 0 else checks[:1]) for seed in range(seeds)
+    ]
+    rows = {one.check: one for one in reports[0].rows}
+    verdicts = [report.rows[0].verdict for report in reports]
+    law = rows["step.invariant"]
+    said = {Verdict.PASS: "invariant", Verdict.INACCURATE: "damped", Verdict.WRONG: "not invariant"}
+    worst = max(verdicts, key=lambda verdict: list(said).index(verdict) if verdict in said else 0)
+    assert (law.verdict is Verdict.PASS) == invariant, f"{title}: {law.message}"
+    return {
+        "optimiser": title,
+        "version": version + (", in float32" if adapter in SINGLE else ""),
+        "first step": rows["step.reads"].message,
+        "value": f"{claim}: {rows[f'step.{claim}'].outcome}" if claim else "–",
+        "trajectories": f"**{said.get(worst, worst.value)}**: {law.message}",
+        "starts": rows["step.starts"].message or "moves, invariantly",
+        "seeds": len(reports),
+    }
 
 
 def judged(title, package, spec, options, seeds):
@@ -86,15 +160,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--only", default="", metavar="WORD", help="only what has this word in its title")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    rows = [one for one in (*(judged(*entry, options.seeds) for entry in RELEASED), manopt()) if one]
+    released = [entry for entry in RELEASED if options.only in entry[0]]
+    rows = [one for one in (*(judged(*entry, options.seeds) for entry in released), manopt()) if one]
+    found = (optimiser(*entry, options.seeds) for entry in OPTIMISERS if options.only in entry[0])
+    optimisers = [one for one in found if one]
     header = ["implementation", "version", "operations", "verdict", "digits kept", "worst ratio", "seeds"]
     text = "\n".join(
         [
             "# Implementations judged so far\n",
-            f"The verdicts are those of refgeo {rg.__version__}. The command `{COMMAND}` makes this table.\n",
+            f"refgeo {rg.__version__} gave the verdicts. The command `{COMMAND}` makes these tables.\n",
             experiment.markdown(header, [[shown(value) for value in one.values()] for one in rows]),
+            (HERE / "optimisers.md").read_text(encoding="utf-8"),
+            experiment.markdown(
+                list(optimisers[0]) if optimisers else [], [list(map(str, one.values())) for one in optimisers]
+            ),
+            (HERE / "mistakes.md").read_text(encoding="utf-8"),
         ]
     )
     (options.out / "README.md").write_text(text + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from refgeo.conformance.rows import Row, Verdict
+from refgeo.conformance.rows import WHOLE, Row, Verdict
 from refgeo.support.console import as_text, needed
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         for line in details:
             yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
     yield from _remarks(report)
-    if report.reproduce_any() and any(row.worst_case for row in report.rows):
+    if report.reproduce_any() and any(row.worst_case and row.kind not in WHOLE for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
         yield "the backend ran in this process, because another process could not import it by its name", "dim"
