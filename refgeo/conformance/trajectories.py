@@ -589,6 +589,8 @@ def _reads(rule: Rule) -> Said:
         far = _first_steps(rule, factor)
         for name in _KNOWN:
             if all(one.is_one_of(name, 1e-3) for one in far):
+                if all(one.turned for one in far):
+                    return Verdict.PASS, f"a short first step is that of {name}, into another gauge", {}
                 off = 100.0 * max(one.residuals[name] for one in steps)
                 said = f"the {size} the loss, the nearer is the first step to that of {name} ({off:.2g}% off here)"
                 return Verdict.PASS, said, {}

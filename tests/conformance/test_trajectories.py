@@ -283,7 +283,7 @@ def test_a_step_into_another_gauge_is_read_by_its_product():
         return state, *turned(G, H)[:2]
 
     rows = judged(step, ["step.reads", "step.embedded", "step.mix"])
-    assert "nearer is the first step to that of embedded" in rows["step.reads"].message
+    assert "a short first step is that of embedded, into another gauge" in rows["step.reads"].message
     assert rows["step.embedded"].verdict is Verdict.PASS
     assert rows["step.mix"].verdict is Verdict.WRONG
 

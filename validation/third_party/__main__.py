@@ -20,6 +20,7 @@ from pathlib import Path
 
 import refgeo as rg
 from refgeo.conformance import vectors
+from refgeo.conformance.backend import Backend
 from refgeo.conformance.rows import Verdict
 from validation import experiment
 
@@ -76,32 +77,38 @@ def version_of(source):
 
 
 def optimiser(title, source, adapter, claim, invariant, seeds):
-    """One row of the second table: what its first step is, whether its trajectories are invariant, starts at zero."""
+    """One row of the second table, and whether it is as it was: the first step, trajectories, starts at zero."""
     version = version_of(source)
     if version is None:
         print(f"skipped: {title}: {source} is not there (packages: pip; repositories: REPOSITORIES)")
         return None
     dtype = "float32" if adapter in SINGLE else "float64"
     checks = ["step.invariant", "step.reads", "step.starts", *([f"step.{claim}"] if claim else [])]
-    spec = f"{HERE / 'optimisers.py'}:{adapter}"
-    reports = [
-        rg.check(spec, seed=seed, dtype=dtype, checks=checks if seed == 0 else checks[:1]) for seed in range(seeds)
-    ]
-    rows = {one.check: one for one in reports[0].rows}
-    verdicts = [report.rows[0].verdict for report in reports]
+    backend = Backend(f"{HERE / 'optimisers.py'}:{adapter}")  # one process, in which torch is imported once
+    try:
+        first, *others = (
+            rg.check(backend, seed=seed, dtype=dtype, checks=checks[: len(checks) if seed == 0 else 1])
+            for seed in range(seeds)
+        )
+    finally:
+        backend.close()
+    rows = {one.check: one for one in first.rows}
     law = rows["step.invariant"]
-    said = {Verdict.PASS: "invariant", Verdict.INACCURATE: "damped", Verdict.WRONG: "not invariant"}
-    worst = max(verdicts, key=lambda verdict: list(said).index(verdict) if verdict in said else 0)
-    assert (law.verdict is Verdict.PASS) == invariant, f"{title}: {law.message}"
+    verdicts = [law.verdict, *(one.rows[0].verdict for one in others)]
+    raises = law.verdict is Verdict.WRONG and not law.measurements
+    words = {Verdict.PASS: "invariant", Verdict.INACCURATE: "damped", Verdict.WRONG: "not invariant"}
+    alike = verdicts.count(law.verdict)
     return {
         "optimiser": title,
         "version": version + (", in float32" if adapter in SINGLE else ""),
-        "first step": rows["step.reads"].message,
-        "value": f"{claim}: {rows[f'step.{claim}'].outcome}" if claim else "–",
-        "trajectories": f"**{said.get(worst, worst.value)}**: {law.message}",
-        "starts": rows["step.starts"].message or "moves, invariantly",
-        "seeds": len(reports),
-    }
+        "first step": "–" if raises else rows["step.reads"].message.removeprefix("the first step is "),
+        "value": f"{claim}: {rows[f'step.{claim}'].outcome}" if claim and not raises else "–",
+        "trajectories": f"**{'raises' if raises else words[law.verdict]}**: {law.message}",
+        "starts": "–"
+        if raises
+        else re.sub(r"it raises .*?(?=; from|$)", "it raises", rows["step.starts"].message) or "–",
+        "seeds": f"{alike} of {len(verdicts)}",
+    }, (alike == len(verdicts) and (law.verdict is Verdict.PASS) == invariant)
 
 
 def judged(title, package, spec, options, seeds):
@@ -166,7 +173,11 @@ def main():
     released = [entry for entry in RELEASED if options.only in entry[0]]
     rows = [one for one in (*(judged(*entry, options.seeds) for entry in released), manopt()) if one]
     found = (optimiser(*entry, options.seeds) for entry in OPTIMISERS if options.only in entry[0])
-    optimisers = [one for one in found if one]
+    optimisers, as_known = [], []
+    for one in filter(None, found):
+        optimisers.append(one[0])
+        as_known.append(one[1])
+        print(" | ".join(map(str, one[0].values())), flush=True)
     header = ["implementation", "version", "operations", "verdict", "digits kept", "worst ratio", "seeds"]
     text = "\n".join(
         [
@@ -187,7 +198,7 @@ def main():
         == ("shipped" in one["implementation"] and "judged with" not in one["implementation"])
         for one in rows
     ]
-    return int(not all(expected))
+    return int(not all(expected + as_known))
 
 
 if __name__ == "__main__":
