@@ -285,16 +285,16 @@ def judge_trajectories(
         missing = Row("step", "trajectory", "step", EVERY, "an update rule with state", Verdict.NOT_PROVIDED)
         return [replace(missing, message=f"{ABSENT} step or make")]
     combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
-    asked = [(chosen, name) for chosen in combinations for name in names]
     rows = []
-    for done, (chosen, name) in enumerate(asked):
-        label = ", ".join(f"{option}={value}" for option, value in chosen.items()) or EVERY
-        progress(done, len(asked), f"trajectories: {name} {'' if label == EVERY else label}")
+    for i, chosen in enumerate(combinations):
         rule = Rule(backend, function, points, chosen)
-        verdict, message, more = _judged(rule, name)
-        rows.append(
-            Row(name, "trajectory", function, label, {**TRAJECTORY, **CLAIMS}[name], verdict, message=message, **more)
-        )
+        label = ", ".join(f"{option}={value}" for option, value in chosen.items()) or EVERY
+        for j, name in enumerate(names):
+            done, what = i * len(names) + j, name if label == EVERY else f"{name} {label}"
+            progress(done, len(combinations) * len(names), f"trajectories: {what}")
+            verdict, message, more = _judged(rule, name)
+            statement = {**TRAJECTORY, **CLAIMS}[name]
+            rows.append(Row(name, "trajectory", function, label, statement, verdict, message=message, **more))
     return rows
 
 
