@@ -477,8 +477,9 @@ def _check(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, of the checks and test points that are chosen."""
+    from refgeo.conformance.merging import MERGE_LAWS, MERGE_VALUES
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import chosen_checks, chosen_searches, chosen_trajectories
+    from refgeo.conformance.run import chosen_checks, chosen_merges, chosen_searches, chosen_trajectories
     from refgeo.conformance.searches import SEARCH
     from refgeo.conformance.trajectories import CLAIMS, TRAJECTORY
 
@@ -488,6 +489,8 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
         print(f"search    {name:50s} {SEARCH[name]}")
     for name in chosen_trajectories(options.checks):
         print(f"steps     {name:50s} {(TRAJECTORY | CLAIMS)[name]}")
+    for name in chosen_merges(options.checks):
+        print(f"law       {name:50s} {(MERGE_LAWS | MERGE_VALUES)[name]}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     if points["profile"] != "fuzz":  # which makes its own
         for name, _ in Points(**points).selected(metrics[0], cases):

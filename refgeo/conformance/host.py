@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import itertools
 import math
 import os
@@ -38,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.routine import Problem, plain_routine
-from refgeo.conformance.steps import RULES, Walk, rule_of, trajectory
+from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 
@@ -111,7 +112,7 @@ class Request:
     ----------
     do : str
         "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
-        "search" or "trajectory"; "describe" the implementation; what no decisive call has reached ("coverage").
+        "search" or "trajectory", a "merge"; "describe" the implementation; what no decisive call reached ("coverage").
     function, metric : str
     arrays : sequence of ndarray
         Arrays that are one and the same object here are so for the backend, too.
@@ -176,10 +177,10 @@ def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
 
 
 def _provides(implementation: Any, function: str) -> bool:
-    """Whether it has a function; rules have common names, and are told by what they get (a method ``step`` is none)."""
+    """Whether it has a function; some have common names, and are told by what they get (a method ``step`` is none)."""
     try:
         found = getattr(implementation, function, None)
-        return callable(found) and (function not in RULES or rule_of(found) == function)
+        return callable(found) and (function not in ARITY or takes(found, ARITY[function]))
     except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
         return True
 
@@ -355,6 +356,9 @@ class Host:
                 for name in dir(self.implementation)
                 if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
+            ] + [
+                f"{name} must take {ARITY[name]} arguments, others with defaults; the one here takes another number"
+                for name in missing if name in ARITY and inspect.isfunction(getattr(self.implementation, name, None))
             ],
         }  # fmt: skip
 
@@ -481,6 +485,13 @@ class Host:
         walk, arrays = Walk(**request.extra[0]), list(request.arrays)
         convert = (lambda x: x) if own else self._converted
         return trajectory(self.implementation, request.function, arrays, walk, convert, read)
+
+    def _merge(self, request: Request, breaches: Breaches) -> Arrays:
+        """Adapters as a list of pairs, and their weights."""
+        arrays = [self._converted(array) for array in request.arrays]
+        factors = list(zip(arrays[::2], arrays[1::2], strict=True))
+        result = members(self.implementation.merge(factors, list(request.extra[0])), 2)
+        return [_real(self._back(part), shape) for part, shape in zip(result, request.shapes, strict=True)]
 
     def _apply(self, request: Request, converted: dict[int, Any]) -> Any:
         arrays = [converted[id(array)] for array in request.arrays]

@@ -160,8 +160,12 @@ ROUTINE = "sharpness"
 PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
 """The arguments of one that is a function alone."""
 
-FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES)
-_OF_RULES = {"step": ("state", "G", "H", "e_G", "e_H"), "make": ("params",)}
+FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES, "merge")
+_OTHERS = {
+    "step": ("state", "G", "H", "e_G", "e_H"),
+    "make": ("params",),
+    "merge": ("factors", "weights"),
+}
 
 
 def arguments_of(function: str) -> tuple[str, ...]:
@@ -172,8 +176,8 @@ def arguments_of(function: str) -> tuple[str, ...]:
     >>> arguments_of("geodesic")
     ('metric', 'G', 'H', 'v_G', 'v_H', 't', 'order')
     """
-    if function in RULES:
-        return _OF_RULES[function]
+    if function in _OTHERS:
+        return _OTHERS[function]
     return (
         "metric",
         *(("problem", "G", "H", "rho", "order") if function == ROUTINE else OPERATIONS[function].arguments),

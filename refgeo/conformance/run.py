@@ -20,6 +20,7 @@ from refgeo.conformance.contract import CONTRACT, SEEN
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.host import Breaches
 from refgeo.conformance.laws import LAWS
+from refgeo.conformance.merging import MERGE, MERGE_LAWS, MERGE_VALUES, judge_merge
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Operation
 from refgeo.conformance.points import GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -175,6 +176,7 @@ class _Plan:
     checks: list[Check]
     searches: list[str]
     trajectories: list[str]
+    merges: list[str]
     options: dict[str, list[Any]]
     points: Points
     laws_only: bool
@@ -202,18 +204,16 @@ class _Plan:
         if points.profile == "fuzz" and cases is not None:
             raise ValueError("cases: the profile fuzz makes its own test points; leave out cases or profile='fuzz'")
         chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
-        trajectories = chosen_trajectories(checks)
-        if not (chosen or searches or trajectories):
+        trajectories, merges = chosen_trajectories(checks), chosen_merges(checks)
+        if not (chosen or searches or trajectories or merges):
             raise ValueError(
                 "checks: expected at least one check, got none (laws_only leaves out what only inv and mix must fulfil)"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
-        several = {
-            name: listed(values) if isinstance(values, str) else list(values)
-            for name, values in (options or {}).items()
-        }
-        return cls(wanted, chosen, searches, trajectories, several, points, laws_only, cases)
+        merges = merges if generated else []
+        several = {name: list(values) for name, values in (options or {}).items()}
+        return cls(wanted, chosen, searches, trajectories, merges, several, points, laws_only, cases)
 
     def begin(self, other: Elsewhere, metrics: list[str], backend: Backend) -> None:
         """Have some metrics judged by another process, with a process of the same backend."""
@@ -254,6 +254,8 @@ class _Plan:
             if self.trajectories:
                 rows = judge_trajectories(run.backend, self.trajectories, self.points, self.options, progress)
                 found.append((rows, run.backend.reached()))
+            if self.merges:
+                found.append((judge_merge(run.backend, self.merges, self.points), {}))
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after the run, the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
@@ -456,7 +458,7 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
     """
     wanted = list(FUNCTIONS) if names is None else listed(names)
     for name in wanted:
-        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH, *TRAJECTORY, *CLAIMS])
+        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH, *TRAJECTORY, *CLAIMS, *MERGE_LAWS, *MERGE_VALUES])
     found = [
         one
         for one in CHECKS.values()
@@ -473,6 +475,18 @@ def chosen_searches(names: Iterable[str] | None) -> list[str]:
 
 def chosen_trajectories(names: Iterable[str] | None) -> list[str]:
     """What update rules with state are judged by; that a rule is a known one only if it is asked for by name."""
-    if names is None or set(RULES) & set(listed(names)):
-        return list(TRAJECTORY)
-    return [name for name in (*TRAJECTORY, *CLAIMS) if name in listed(names)]
+    return _named(names, RULES, TRAJECTORY, CLAIMS)
+
+
+def chosen_merges(names: Iterable[str] | None) -> list[str]:
+    """What merges of adapters are judged by; their values only by name."""
+    return _named(names, (MERGE,), MERGE_LAWS, MERGE_VALUES)
+
+
+def _named(
+    names: Iterable[str] | None, functions: Collection[str], laws: Collection[str], values: Collection[str]
+) -> list[str]:
+    """All laws, or those with these names or whose function is named; values by their names alone."""
+    wanted = list(functions) if names is None else listed(names)
+    every = bool(set(functions) & set(wanted))
+    return [name for name in laws if every or name in wanted] + [name for name in values if name in wanted]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ from refgeo.support.arguments import Array
 
 RULES = ("step", "make")
 """``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
-_ARGUMENTS = {5: "step", 1: "make"}
+ARITY = {"step": 5, "make": 1, "merge": 2}
+"""So many arguments these functions must get: their names are common ones, by which others have other functions."""
 
 Rule = Callable[..., tuple[Any, Any]]
 """From G, H and the gradients to the next G and H."""
@@ -46,6 +48,18 @@ class Walk:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def drawn_factor(rng: np.random.Generator, rows: int, h: int, blocks: tuple[int, ...] = ()) -> Array:
+    """A random factor of condition number 2.
+
+    Examples
+    --------
+    >>> round(float(np.linalg.cond(drawn_factor(np.random.default_rng(0), 5, 3))), 12)
+    2.0
+    """
+    left, right = (np.linalg.qr(rng.standard_normal((*blocks, k, h)))[0] for k in (rows, h))
+    return np.asarray((left * rng.permutation(np.geomspace(1.0, 0.5, h))) @ right.mT)
+
+
 def rule_of(function: Callable[..., Any]) -> str:
     """Which of the rules a function alone is, by how many arguments it must get; "" if it is none of them.
 
@@ -54,12 +68,23 @@ def rule_of(function: Callable[..., Any]) -> str:
     >>> rule_of(lambda state, G, H, e_G, e_H: (state, G, H)), rule_of(lambda params, lr=0.1: None)
     ('step', 'make')
     """
+    return next((name for name in RULES if takes(function, ARITY[name])), "")
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function must get so many arguments.
+
+    Examples
+    --------
+    >>> takes(lambda factors, weights, rank=None: None, 2)
+    True
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return ""
+        return False
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return _ARGUMENTS.get(sum(one.kind in plain and one.default is inspect.Parameter.empty for one in parameters), "")
+    return sum(one.kind in plain and one.default is inspect.Parameter.empty for one in parameters) == count
 
 
 def trajectory(
@@ -79,10 +104,34 @@ def trajectory(
     convert, read : callable
         To the rule's kind of array, and back to float64 of a known shape.
     """
+    with _own_random_numbers():
+        return _trajectory(implementation, function, arrays, walk, convert, read)
+
+
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """The same ones for every trajectory; those of the caller's process stay as they are."""
+    state, torch = np.random.get_state(), sys.modules.get("torch")  # noqa: NPY002  (the rule may use them)
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]) if torch is not None else nullcontext():
+            if torch is not None:
+                torch.manual_seed(0)
+            yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def _trajectory(
+    implementation: Any,
+    function: str,
+    arrays: list[Array],
+    walk: Walk,
+    convert: Callable[[Any], Any],
+    read: Callable[[Any, tuple[int, ...]], Array],
+) -> list[Array]:
     G, H, Y = arrays
     dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(walk.seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
     kept = [np.full((walk.count + 1, *shape), np.nan) for shape in shapes]
     if function == "make":
         rule, now = _optimiser(implementation.make, G, H, walk.options)
@@ -110,7 +159,11 @@ def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
 
     def rule(G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
         nonlocal state
-        state, G, H = step(state, G, H, e_G, e_H, **options)
+        result = step(state, G, H, e_G, e_H, **options)
+        if not isinstance(result, (tuple, list)) or len(result) != 3:
+            got = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
+            raise TypeError(f"step must return (state, G, H), got {got}")
+        state, G, H = result
         return G, H
 
     return rule
@@ -122,6 +175,10 @@ def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[st
 
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
     optimizer = make(list(params), **options)
+    if not callable(getattr(optimizer, "step", None)):
+        raise TypeError(f"make must return an optimizer with a method step, got {type(optimizer).__name__}")
+    if takes(optimizer.step, 1):
+        raise NotImplementedError("its step needs a closure, which trajectories do not have")
 
     def rule(*numbers: Any) -> tuple[Any, Any]:
         optimizer.zero_grad()

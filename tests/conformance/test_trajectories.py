@@ -139,6 +139,29 @@ def late(state, G, H, e_G, e_H):
     return k, G - 0.1 * (e_G if k > 4 else g_G), H - 0.1 * g_H
 
 
+def wide_only(state, G, H, e_G, e_H):
+    """Right but for n < m, where moments stay behind when the gauge changes."""
+    if len(G) >= len(H):
+        return momentum(state, G, H, e_G, e_H)
+    return forgotten(state, G, H, e_G, e_H)
+
+
+def clipped_when_huge(state, G, H, e_G, e_H):
+    """Clips the gradients of the factors, at a size that a comfortable loss does not reach."""
+    size = np.sqrt(np.sum(e_G**2) + np.sum(e_H**2))
+    e_G, e_H = (min(1.0, 1000.0 / size) * e for e in (e_G, e_H))
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    return state, G - 1e-4 * g_G, H - 1e-4 * g_H
+
+
+def not_a_number(state, G, H, e_G, e_H):
+    """Overflows, as a half-precision number would, in some representations only."""
+    with np.errstate(all="ignore"):
+        bad = np.where((np.linalg.norm(G) > 3.0) | (np.linalg.norm(G) < 0.4), np.nan, 1.0)
+    k, G, H = of_metric(rg.MixedMetric())(state, G, H, e_G, e_H)
+    return k, G * bad, H
+
+
 def plain(state, G, H, e_G, e_H):
     return state, G - 0.1 * e_G, H - 0.1 * e_H
 
@@ -165,6 +188,9 @@ WRONG = {  # with the step from which on, and what is kept
     "adam": (adam_of_entries, 1, set()),
     "shampoo": (shampoo, 1, {"rotations"}),
     "late": (late, 5, {"rotations"}),
+    "wide only": (wide_only, 2, set()),
+    "clipped when huge": (clipped_when_huge, 1, {"rotations"}),
+    "not a number": (not_a_number, 1, {"rotations"}),
 }
 
 
@@ -223,6 +249,71 @@ def test_damping_is_told_from_a_mistake():
     assert judged(step, relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
+def test_a_rule_that_computes_in_single_precision_is_told_from_a_mistake():
+    def single(state, G, H, e_G, e_H):
+        g_G, g_H = preconditioned(*(x.astype(np.float32) for x in (G, H, e_G, e_H)))
+        return state, G - 0.1 * g_G, H - 0.1 * g_H
+
+    row = judged(single)["step.invariant"]
+    assert row.verdict is Verdict.INACCURATE
+    assert "rounding of float32" in row.message
+
+
+def test_a_difference_that_large_weights_only_hide_is_no_damping():
+    def floored(state, G, H, e_G, e_H):
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        return state, G - 0.1 * max(1.0, 2.0 / np.sum(H**2)) * g_G, H - 0.1 * g_H
+
+    assert judged(floored)["step.invariant"].verdict is Verdict.WRONG
+
+
+def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
+    def ends(state, G, H, e_G, e_H):
+        k = 1 if state is None else state + 1
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        return k, G - 0.1 * g_G * (np.nan if k == 4 else 1.0), H - 0.1 * g_H
+
+    rows = judged(ends, ["step.invariant", "step.repeatable"])
+    assert rows["step.invariant"].message == "after step 4 a number is not finite, whatever the size of the loss"
+    assert rows["step.invariant"].verdict is Verdict.WRONG
+    assert rows["step.repeatable"].verdict is Verdict.PASS
+
+
+def test_random_numbers_of_the_caller_stay_as_they_are():
+    def noisy(state, G, H, e_G, e_H):
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        X = G @ H.T + 1e-3 * np.random.standard_normal((len(G), len(H)))  # noqa: NPY002
+        U, s, V = np.linalg.svd(X - 0.1 * (g_G @ H.T + G @ g_H.T))
+        h = G.shape[1]
+        return state, U[:, :h] * np.sqrt(s[:h]), V[:h].T * np.sqrt(s[:h])
+
+    np.random.seed(7)  # noqa: NPY002
+    expected = np.random.standard_normal(3)  # noqa: NPY002
+    np.random.seed(7)  # noqa: NPY002
+    row = judged(noisy)["step.invariant"]
+    assert np.array_equal(np.random.standard_normal(3), expected)  # noqa: NPY002
+    assert row.verdict is Verdict.PASS, row.message
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda state, G, H, e_G, e_H: (G, H), "step must return (state, G, H), got 2 values"),
+        (lambda state, G, H, e_G, e_H: None, "step must return (state, G, H), got NoneType"),
+        (lambda state, G, H, e_G, e_H: (state, G.T, H), "expected shape"),
+    ],
+)
+def test_what_a_rule_must_return(rule, message):
+    row = judged(rule)["step.invariant"]
+    assert row.verdict is Verdict.WRONG
+    assert message in row.message
+
+
+def test_a_step_with_other_arguments_is_told_how_many():
+    with pytest.raises(ValueError, match="step must take 5 arguments, others with defaults"):
+        rg.check(SimpleNamespace(step=lambda state, G, H, e_G, e_H, rate: None))
+
+
 def test_options_are_tried_in_one_run():
     def step(state, G, H, e_G, e_H, adam=False):
         return adam_of_entries(state, G, H, e_G, e_H) if adam else momentum(state, G, H, e_G, e_H)
@@ -254,7 +345,7 @@ def test_starts_at_zero():
     )
     assert found["scaled"].message == "from G = 0, nothing moves in 10 steps; from H = 0, nothing moves in 10 steps"
     assert found["divided"].message == "from G = 0, step 1 is not finite; from H = 0, step 1 is not finite"
-    assert "from H = 0, it raises LinAlgError" in found["momentum"].message
+    assert "from H = 0, there is no result: LinAlgError" in found["momentum"].message
 
 
 def test_a_rule_that_leaves_out_large_steps_is_said_to_stand_still():
@@ -376,6 +467,9 @@ def test_optimisers_of_pytorch():
                 for F, x in zip((G, H), g, strict=True):
                     F -= group["lr"] * x
 
+    closure = rg.check(torch.optim.LBFGS, checks=["step.invariant"]).rows[0]
+    assert (closure.verdict, "closure" in closure.message) == (Verdict.NOT_PROVIDED, True)
+    assert "make must return an optimizer" in rg.check(lambda params: None, checks=["step.invariant"]).rows[0].message
     for make, verdict in ((Scaled, Verdict.PASS), (torch.optim.SGD, Verdict.WRONG)):
         rows = {row.check: row for row in rg.check(make, checks=["step"]).rows}
         assert rows["step.invariant"].verdict is verdict

@@ -58,6 +58,8 @@ OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it 
     ("Riemannian-preconditioned LoRA, AdamWr", "pilancilab/Riemannian_Preconditioned_LoRA", "preconditioned_adamw",
      "", False),
 )  # fmt: skip
+MERGES = ("linear", "svd", "ties", "dare_linear", "magnitude_prune")
+"""PEFT's ways to combine adapters; those that drop entries keep all of them, but for dare_linear."""
 SINGLE = ("loro_plain", "loro_adam", "riemannion")
 """What computes in float32 whatever it is given is judged in float32."""
 
@@ -109,6 +111,22 @@ def optimiser(title, source, adapter, claim, invariant, seeds):
         else re.sub(r"it raises .*?(?=; from|$)", "it raises", rows["step.starts"].message) or "–",
         "seeds": f"{alike} of {len(verdicts)}",
     }, (alike == len(verdicts) and (law.verdict is Verdict.PASS) == invariant)
+
+
+def merges():
+    """A row for each of PEFT's merges: which laws hold, and what happens to an adapter merged with itself."""
+    version = version_of("peft")
+    if version is None:
+        print("skipped: PEFT add_weighted_adapter: peft or torch is not installed")
+        return []
+    found = []
+    for name in MERGES:
+        report = rg.check(f"{HERE / 'merges.py'}:{name}", checks=["merge", "merge.products"])
+        words = {
+            one.check.partition(".")[2]: "holds" if one.verdict is Verdict.PASS else one.message for one in report.rows
+        }
+        found.append([f"add_weighted_adapter, {name}", version, *words.values()])
+    return [["merge", "version", *words], *found]
 
 
 def judged(title, package, spec, options, seeds):
@@ -178,6 +196,7 @@ def main():
         optimisers.append(one[0])
         as_known.append(one[1])
         print(" | ".join(map(str, one[0].values())), flush=True)
+    merged = merges() if options.only in "PEFT add_weighted_adapter" else []
     header = ["implementation", "version", "operations", "verdict", "digits kept", "worst ratio", "seeds"]
     text = "\n".join(
         [
@@ -188,6 +207,8 @@ def main():
             experiment.markdown(
                 list(optimisers[0]) if optimisers else [], [list(map(str, one.values())) for one in optimisers]
             ),
+            (HERE / "merges.md").read_text(encoding="utf-8"),
+            experiment.markdown(merged[0], merged[1:]) if merged else "",
             (HERE / "mistakes.md").read_text(encoding="utf-8"),
         ]
     )
