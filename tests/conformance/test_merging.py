@@ -76,7 +76,7 @@ def test_means_are_told_apart_by_their_values():
 
 
 def test_closed_forms_are_the_means_of_the_metrics():
-    """The mean lies on the exact geodesic from the first to the second, at the time that is the weight of the second."""
+    """The mean lies on the geodesic from the first to the second, at the time that is the weight of the second."""
     G, H = np.array([[1.0], [2.0]]), np.array([[0.5], [1.0], [3.0]])
     first, second = rg.Pair(G, H), rg.Pair(4.0 * G, 0.5 * H)
     space = rg.InvariantMetric().at(first)
