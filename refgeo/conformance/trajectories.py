@@ -123,15 +123,16 @@ class Trajectory:
 
     @cached_property
     def travelled(self) -> Array:
-        """The length of the way to X_k."""
+        """The length of the way to X_k; after its end, the whole way."""
         with np.errstate(all="ignore"):
-            return np.asarray(np.cumsum(_lengths(np.diff(self.products, axis=0, prepend=self.products[:1]))))
+            steps = _lengths(np.diff(self.products, axis=0, prepend=self.products[:1]))
+            return np.asarray(np.fmax.accumulate(np.where(np.isfinite(steps), np.cumsum(steps), np.nan)))
 
     @cached_property
     def condition(self) -> Array:
-        """The larger condition number of the factors, at each step."""
-        numbers = [np.where(np.isfinite(F).all(axis=(-2, -1), keepdims=True), F, 0.0) for F in (self.G, self.H)]
-        values = [np.linalg.svd(F, compute_uv=False) for F in numbers]
+        """The larger condition number of the factors, at each step; after its end, the last one."""
+        last = np.minimum(np.arange(len(self.G)), len(self.G) if self.end is None else max(self.end - 1, 0))
+        values = [np.linalg.svd(F[last], compute_uv=False) for F in (self.G, self.H)]
         with np.errstate(all="ignore"):
             found = np.nan_to_num(np.max([v[..., 0] / v[..., -1] for v in values], axis=0), nan=np.inf)
         return np.asarray(found.reshape(len(self.G), -1).max(axis=-1))
@@ -219,6 +220,11 @@ class Rule:
         with np.errstate(all="ignore"):
             return np.asarray(moved * walked.condition**2 + self.rounding(start, walked))
 
+    def ends_alike(self, start: Start, scale: float, walked: Trajectory) -> bool:
+        """Whether a trajectory ends after the same step whatever the noise."""
+        count = len(walked.G) - 1
+        return all(self.walk(start, scale, count, _NOISE, seed).end == walked.end for seed in range(1, 9))
+
 
 @dataclass(frozen=True)
 class Found:
@@ -243,10 +249,8 @@ class Found:
         """After which steps rounding leaves something to tell."""
         with np.errstate(all="ignore"):
             tells = np.asarray(BEYOND_DOUBT * self.units <= 0.1 * self.travelled)
-            if self.end is not None and self.units[self.end - 1] <= _EXCESS * (
-                self.size + self.travelled[self.end - 1]
-            ):
-                tells[self.end] = True
+            if self.end is not None:
+                tells[self.end] = self.units[self.end] <= _EXCESS * (self.size + self.travelled[self.end])
         return tells
 
     @cached_property
@@ -359,11 +363,14 @@ def _compared(
     for name, A in others.items():
         there = rule.rounded(start.at(A))
         other = rule.walk(there, scale, count)
-        ends = [one.end for one in (walked, other) if one.end is not None]
-        yield Found(
-            start.name, name, _apart(other, walked.products), unit + rule.unit(there, scale, other), walked.travelled,
-            size, min(ends, default=None),
-        )  # fmt: skip
+        units = unit + rule.unit(there, scale, other)
+        end = min((one.end for one in (walked, other) if one.end is not None), default=None)
+        alike = walked.end == other.end or (
+            name != _ILL and rule.ends_alike(start, scale, walked) and rule.ends_alike(there, scale, other)
+        )
+        if not alike:
+            units[end:] = np.inf  # rounding decides whether it ends
+        yield Found(start.name, name, _apart(other, walked.products), units, walked.travelled, size, end)
 
 
 def _pairs(rule: Rule) -> Iterator[Found]:
