@@ -327,8 +327,9 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "batches and frozen (names of blocks that do not move). In Python, help('refgeo.checkpoint') says more.",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
-    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, one "
-                           "between them such as s=0.5, embedded or adaptive (default: inv,mix,adaptive)")  # fmt: skip
+    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, a "
+                           "metric between these two (such as s=0.5), embedded (the length of the change of G Hᵀ), or "
+                           "adaptive (default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
         "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: one radius for each "
         "metric, up to which second-order geodesics bend little)",

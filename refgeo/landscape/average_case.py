@@ -126,8 +126,8 @@ def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, 
         raise ValueError("callback: stopped before two pairs ±ξ of any batch were done; there is no average yet")
     elif not enough.all():
         raise ValueError(
-            f"rho: at {rho:g}, fewer than two of {samples.shape[1]} pairs stayed in the domain, where geodesics exist "
-            "and the loss is finite; try a smaller rho"
+            f"rho: at rho = {rho:g}, fewer than two of {samples.shape[1]} pairs of opposite steps ±ξ stayed "
+            "where geodesics exist and the loss is finite; try a smaller rho"
         )
     means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
     errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]

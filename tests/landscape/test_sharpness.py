@@ -463,7 +463,7 @@ def test_a_step_that_leaves_the_domain_is_rejected_and_not_averaged_in():
     assert 0 < average.n_rejected < 200
     assert np.isnan(average.samples).sum() == average.n_rejected
     assert abs(average.value) < 1e-12  # GH moves on a straight line: pairs ±ξ cancel
-    with pytest.raises(ValueError, match=r"rho: at 1000, fewer than two of 5 pairs stayed in the domain"):
+    with pytest.raises(ValueError, match=r"rho: at rho = 1000, fewer than two of 5 pairs of opposite steps"):
         rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 1000.0, order="exact", n_samples=10)
 
 
