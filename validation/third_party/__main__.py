@@ -108,7 +108,7 @@ def optimiser(title, source, adapter, claim, invariant, seeds):
         "trajectories": f"**{'raises' if raises else words[law.verdict]}**: {law.message}",
         "starts": "–"
         if raises
-        else re.sub(r"it raises .*?(?=; from|$)", "it raises", rows["step.starts"].message) or "–",
+        else re.sub(r"(there is no result): .*?(?=; from|; with|$)", r"\1", rows["step.starts"].message) or "–",
         "seeds": f"{alike} of {len(verdicts)}",
     }, (alike == len(verdicts) and (law.verdict is Verdict.PASS) == invariant)
 
