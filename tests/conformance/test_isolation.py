@@ -97,7 +97,7 @@ space = Space()
 def inner_product(metric, G, H, *vectors):
     with taken:
         here = space.at(metric, G, H)
-        time.sleep(0.0)  # where another thread may run
+        time.sleep(0.001)  # while another thread runs
         return here.inner_product(*vectors)
 """
 
