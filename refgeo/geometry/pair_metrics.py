@@ -207,7 +207,7 @@ def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric") ->
             return metric
     except (AttributeError, ValueError):
         pass
-    raise ValueError(f'{argument}: expected "inv", "mix" or a number between them such as "s=0.5", got {name!r}')
+    raise ValueError(f'{argument}: expected "inv", "mix" or one between them such as "s=0.5", got {name!r}')
 
 
 class PairTangentSpace(TangentSpace[Pair]):
