@@ -1030,7 +1030,7 @@ def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
 
 @pytest.mark.parametrize("name", ["s=2", "s=", "between", "s=0", "s=half", ""])
 def test_metrics_that_there_are_not_are_refused(name):
-    with pytest.raises(ValueError, match=r'metrics: expected "inv", "mix" or a number between them such as "s=0.5"'):
+    with pytest.raises(ValueError, match=r'metrics: expected "inv", "mix" or one between them such as "s=0.5"'):
         rg.check(metrics=[name])
 
 
