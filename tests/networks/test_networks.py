@@ -357,7 +357,7 @@ def test_metric_of_a_network():
         network.metric(frozen=["embeddingz"])
     with pytest.raises(ValueError, match="expected to leave at least one block"):
         network.metric(frozen="*")
-    with pytest.raises(ValueError, match='pairs: expected "inv", "mix" or a number'):
+    with pytest.raises(ValueError, match='pairs: expected "inv", "mix" or one between'):
         network.metric("euclid")
 
 
