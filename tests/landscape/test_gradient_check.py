@@ -223,3 +223,18 @@ def test_maximizers_need_not_be_kept():
     )
     assert [one.value for one in kept.results] == [one.value for one in dropped.results]
     assert all(one.maximizer is None for one in dropped.results)
+
+
+def test_one_wrong_block_of_many_is_found_by_halving():
+    calls = []
+
+    def wrong(params):
+        calls.append(1)
+        loss = float(sum(np.sum(x**2) for x in params.values()))
+        return loss, {name: (6.0 if name == "block 23" else 2.0) * x for name, x in params.items()}
+
+    params = {f"block {i}": np.linspace(1.0, 2.0, 50) for i in range(40)}
+    metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
+    with pytest.raises(ValueError, match=r"block 23: the loss changes by 0\.333 times what the gradient says"):
+        rg.worst_case_sharpness(wrong, params, metric, 0.1)
+    assert len(calls) < 80

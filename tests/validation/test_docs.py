@@ -103,7 +103,7 @@ def folder(tmp_path_factory):
         if block.title:
             assert written.setdefault(block.title, block.text) == block.text, "one name, one text"
             (path / block.title).write_text(block.text, encoding="utf-8")
-    assert set(written) == {"my_backend.py", "my_optimiser.py", "test_geometry.py", "row_scaling.py"}
+    assert set(written) == {"my_backend.py", "my_merge.py", "my_optimiser.py", "test_geometry.py", "row_scaling.py"}
     return path
 
 
