@@ -299,7 +299,7 @@ def _network_parsers(commands: Any) -> None:
     )
     loss.add_argument("--seed", type=_seed, default=0, help="seed of random numbers")
     inspect = _command(
-        commands, "inspect", _inspect, "show condition numbers, spectra and redundancy of a checkpoint's heads",
+        commands, "inspect", _inspect, "show condition numbers, singular values and redundant parameters of heads",
         "Show the heads of a checkpoint: their sizes and condition numbers, the singular values and stable rank\n"
         "of G Hᵀ, and the distance to equivalent weights with GᵀG = HᵀH. Also count the redundant parameters.",
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
