@@ -17,7 +17,7 @@ Products are compared, in units of rounding like those of values. All weights ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,8 +27,8 @@ from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.host import BackendFailure, Request
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.rows import ABSENT, EVERY, Row, Verdict
+from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.rows import EVERY, Row, Verdict, absent
 from refgeo.conformance.steps import drawn_factor
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
@@ -55,18 +55,14 @@ class _Merge:
     """Somebody's merge in one precision."""
 
     def __init__(self, backend: Backend, points: Points) -> None:
-        self._backend, self._points = backend, points
+        self._backend, self._seed, self.dtype = backend, points.seed, points.dtype
         self.precision = PRECISIONS[points.dtype]
 
     def adapters(self, sizes: tuple[int, int, int], count: int = 2) -> list[Pair]:
         """Random ones, with condition numbers of 2."""
-        rng, (n, m, h) = rng_of(self._points.seed, f"merge {sizes}"), sizes
+        rng, (n, m, h) = rng_of(self._seed, f"merge {sizes}"), sizes
         made = (Pair(drawn_factor(rng, n, h), drawn_factor(rng, m, h)) for _ in range(count))
-        return [self.rounded(one) for one in made]
-
-    def rounded(self, pair: Pair) -> Pair:
-        """What the merge really gets."""
-        return Pair(*map(self.precision.rounded, pair))
+        return [representable(one, self.dtype) for one in made]
 
     def product(self, adapters: Adapters, weights: Sequence[float]) -> Array:
         """G Hᵀ of the merged adapter, of the rank of the first one."""
@@ -84,59 +80,50 @@ class _Merge:
         return float(error / (self.precision.roundoff * _ROUNDINGS * max(found.shape) ** 0.5))
 
 
-def _idempotent(merge: _Merge) -> tuple[float, float]:
-    found = []
+Compared = tuple[Array, Array, Adapters]
+"""A product, what it should be, and the adapters that were merged."""
+
+
+def _idempotent(merge: _Merge) -> Iterator[Compared]:
     for sizes in _SHAPES:
         one = merge.adapters(sizes, 1)[0]
-        X = merge.product([one, one], [0.5, 0.5])
-        along = float(np.sum(X * one.product) / np.sum(one.product**2))
-        found.append((merge.off(X, one.product, [one]), along))
-    return max(found)
+        yield merge.product([one, one], [0.5, 0.5]), one.product, [one]
 
 
-def _representation(merge: _Merge) -> tuple[float, float]:
-    found = []
+def _representation(merge: _Merge) -> Iterator[Compared]:
     for sizes in _SHAPES:
-        adapters = merge.adapters(sizes)
+        adapters, weights = merge.adapters(sizes), [0.25, 0.75]
         A = drawn_factor(rng_of(0, f"merge element {sizes}"), sizes[2], sizes[2])
-        moved = merge.rounded(adapters[0].transform(A))
-        first, second = (merge.product([one, adapters[1]], [0.25, 0.75]) for one in (adapters[0], moved))
-        found.append(merge.off(first, second, adapters))
-    return max(found), np.nan
+        moved = representable(adapters[0].transform(A), merge.dtype)
+        yield merge.product(adapters, weights), merge.product([moved, adapters[1]], weights), adapters
 
 
-def _symmetric(merge: _Merge) -> tuple[float, float]:
-    found = []
+def _symmetric(merge: _Merge) -> Iterator[Compared]:
     for sizes in _SHAPES:
-        adapters = merge.adapters(sizes, 3)
-        first, second = merge.product(adapters, [0.125, 0.375, 0.5]), merge.product(adapters[::-1], [0.5, 0.375, 0.125])
-        found.append(merge.off(first, second, adapters))
-    return max(found), np.nan
+        adapters, weights = merge.adapters(sizes, 3), [0.125, 0.375, 0.5]
+        yield merge.product(adapters, weights), merge.product(adapters[::-1], weights[::-1]), adapters
 
 
-def _weight_one(merge: _Merge) -> tuple[float, float]:
-    found = []
+def _weight_one(merge: _Merge) -> Iterator[Compared]:
     for sizes in _SHAPES:
         adapters = merge.adapters(sizes)
-        found.append(merge.off(merge.product(adapters, [1.0, 0.0]), adapters[0].product, adapters))
-    return max(found), np.nan
+        yield merge.product(adapters, [1.0, 0.0]), adapters[0].product, adapters
 
 
-def _products(merge: _Merge) -> tuple[float, float]:
+def _products(merge: _Merge) -> Iterator[Compared]:
     first, second = merge.adapters((3, 3, 3))
-    second = merge.rounded(first + 0.1 * second)  # near it, so that no product on the way is singular
-    found = merge.product([first, second], [0.25, 0.75])
-    return merge.off(found, 0.25 * first.product + 0.75 * second.product, [first, second]), np.nan
+    second = representable(first + 0.1 * second, merge.dtype)  # near it: no product on the way is singular
+    mean = 0.25 * first.product + 0.75 * second.product
+    yield merge.product([first, second], [0.25, 0.75]), mean, [first, second]
 
 
-def _geometric(merge: _Merge) -> tuple[float, float]:
+def _geometric(merge: _Merge) -> Iterator[Compared]:
     one = merge.adapters((5, 4, 1), 1)[0]
-    adapters = [one, merge.rounded(Pair(4.0 * one.G, 0.5 * one.H))]
-    found = merge.product(adapters, [0.25, 0.75])
-    return merge.off(found, 2.0**0.75 * one.product, adapters), np.nan
+    adapters = [one, representable(Pair(4.0 * one.G, 0.5 * one.H), merge.dtype)]
+    yield merge.product(adapters, [0.25, 0.75]), 2.0**0.75 * one.product, adapters
 
 
-_LAWS: dict[str, Callable[[_Merge], tuple[float, float]]] = {
+_LAWS: dict[str, Callable[[_Merge], Iterator[Compared]]] = {
     "merge.idempotent": _idempotent,
     "merge.representation": _representation,
     "merge.symmetric": _symmetric,
@@ -149,8 +136,7 @@ _LAWS: dict[str, Callable[[_Merge], tuple[float, float]]] = {
 def judge_merge(backend: Backend, names: Collection[str], points: Points) -> list[Row]:
     """A row for each of these names."""
     if not backend.provides(MERGE):
-        missing = Row(MERGE, "law", MERGE, EVERY, "a merge of adapters", Verdict.NOT_PROVIDED)
-        return [replace(missing, message=f"{ABSENT} {MERGE}")]
+        return [absent(MERGE, "law", "a merge of adapters")]
     merge = _Merge(backend, points)
     return [_row(merge, name) for name in names]
 
@@ -160,7 +146,7 @@ def _row(merge: _Merge, name: str) -> Row:
         name, "law", MERGE, EVERY, {**MERGE_LAWS, **MERGE_VALUES}[name], Verdict.PASS, threshold=DOUBTFUL, about=MERGE
     )
     try:
-        worst, times = _LAWS[name](merge)
+        worst, case = max(((merge.off(*one), one) for one in _LAWS[name](merge)), key=lambda found: found[0])
     except NotImplementedError as error:
         return replace(row, verdict=Verdict.NOT_PROVIDED, message=str(error))
     except BackendFailure as failure:
@@ -170,6 +156,8 @@ def _row(merge: _Merge, name: str) -> Row:
         return row
     size = worst * merge.precision.roundoff * _ROUNDINGS
     said = f"off by about {size:.2g} times the products that are merged"
-    if np.isfinite(times):
-        said += f"; along the adapter itself the result is {times:.3g} times as long"
+    product, expected, adapters = case
+    if len(adapters) == 1:
+        along = float(np.sum(product * expected) / np.sum(expected**2))
+        said += f"; along the adapter itself the result is {along:.3g} times as long"
     return replace(row, verdict=Verdict.WRONG if worst > BEYOND_DOUBT else Verdict.INACCURATE, message=said)

@@ -213,8 +213,8 @@ class Report:
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
-            kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct"}
-            kinds["trajectory"] = "trajectories"
+            kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct",
+                     "trajectory": "trajectories"}  # fmt: skip
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
             lost = f" {lossy} of them lose digits at ill-conditioned points, which is allowed." if lossy else ""

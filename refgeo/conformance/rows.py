@@ -229,6 +229,18 @@ class Row:
         return f"{self.check}[{self.metric}]"
 
 
+def absent(function: str, kind: str, statement: str, named: str = "") -> Row:
+    """The row of a function, perhaps one of several `named`, that the backend does not have.
+
+    Examples
+    --------
+    >>> absent("sharpness", "search", "a whole search").is_absent
+    True
+    """
+    message = f"{ABSENT} {named or function}"
+    return Row(function, kind, function, EVERY, statement, Verdict.NOT_PROVIDED, message=message)
+
+
 def counted(number: float, noun: str) -> str:
     """A number of things in words.
 

@@ -469,8 +469,7 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
 
 def chosen_searches(names: Iterable[str] | None) -> list[str]:
     """The whole searches with these names; None, or the name of the function: all."""
-    wanted = [ROUTINE] if names is None else listed(names)
-    return [name for name in SEARCH if name in wanted or ROUTINE in wanted]
+    return _named(names, (ROUTINE,), SEARCH)
 
 
 def chosen_trajectories(names: Iterable[str] | None) -> list[str]:
@@ -484,7 +483,7 @@ def chosen_merges(names: Iterable[str] | None) -> list[str]:
 
 
 def _named(
-    names: Iterable[str] | None, functions: Collection[str], laws: Collection[str], values: Collection[str]
+    names: Iterable[str] | None, functions: Collection[str], laws: Collection[str], values: Collection[str] = ()
 ) -> list[str]:
     """All laws, or those with these names or whose function is named; values by their names alone."""
     wanted = list(functions) if names is None else listed(names)

@@ -17,7 +17,7 @@ exceeds the bound. What share of the maximum it finds is a finding.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from refgeo.conformance.host import BackendFailure, Breaches, Request
 from refgeo.conformance.operations import ROUTINE
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
+from refgeo.conformance.rows import Measurement, Row, Verdict, absent
 from refgeo.support.arguments import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
@@ -111,8 +111,7 @@ def judge_routine(
 ) -> list[Row]:
     """A row for each of these names and metrics of the backend's ``sharpness``; adaptive sharpness has no metric."""
     if not backend.provides(ROUTINE):
-        missing = Row(ROUTINE, "search", ROUTINE, EVERY, "a whole search", Verdict.NOT_PROVIDED)
-        return [replace(missing, message=f"{ABSENT} {ROUTINE}")]
+        return [absent(ROUTINE, "search", "a whole search")]
     rows, dtype, seed = [], points.dtype, points.seed
     settings = _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses

@@ -87,6 +87,26 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     return sum(one.kind in plain and one.default is inspect.Parameter.empty for one in parameters) == count
 
 
+@contextmanager
+def _own_random_numbers() -> Iterator[None]:
+    """The same ones for every trajectory; those of the caller's process stay as they are."""
+    state, torch = np.random.get_state(), sys.modules.get("torch")  # noqa: NPY002  (the rule may use them)
+    np.random.seed(0)  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]) if torch is not None else nullcontext():
+            if torch is not None:
+                torch.manual_seed(0)
+            yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def slope(X: Array, Y: Array, scale: float, size: float) -> Array:
+    """The gradient in X of the loss of a `Walk`."""
+    return np.asarray(scale * np.tanh((X - Y) / size))
+
+
+@_own_random_numbers()
 def trajectory(
     implementation: Any,
     function: str,
@@ -104,32 +124,6 @@ def trajectory(
     convert, read : callable
         To the rule's kind of array, and back to float64 of a known shape.
     """
-    with _own_random_numbers():
-        return _trajectory(implementation, function, arrays, walk, convert, read)
-
-
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """The same ones for every trajectory; those of the caller's process stay as they are."""
-    state, torch = np.random.get_state(), sys.modules.get("torch")  # noqa: NPY002  (the rule may use them)
-    np.random.seed(0)  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]) if torch is not None else nullcontext():
-            if torch is not None:
-                torch.manual_seed(0)
-            yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
-
-
-def _trajectory(
-    implementation: Any,
-    function: str,
-    arrays: list[Array],
-    walk: Walk,
-    convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array],
-) -> list[Array]:
     G, H, Y = arrays
     dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(walk.seed)
     kept = [np.full((walk.count + 1, *shape), np.nan) for shape in shapes]
@@ -148,7 +142,7 @@ def _trajectory(
         if walk.noise:
             numbers = [(x * (1.0 + walk.noise * rng.standard_normal(x.shape))).astype(dtype) for x in numbers]
             now = tuple(convert(x) for x in numbers)
-        E = walk.scale * np.tanh((numbers[0] @ numbers[1].mT - Y) / walk.size)
+        E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
         gradients = (convert((E @ numbers[1]).astype(dtype)), convert((E.mT @ numbers[0]).astype(dtype)))
         now = rule(*now, *gradients)
     return kept

@@ -36,9 +36,9 @@ from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERA
 from refgeo.conformance.drawing import rng_of
 from refgeo.conformance.host import BackendFailure, Request
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS, Precision
-from refgeo.conformance.rows import ABSENT, EVERY, Measurement, Row, Verdict
-from refgeo.conformance.steps import RULES, Walk, drawn_factor
+from refgeo.conformance.precision import PRECISIONS, Precision, representable
+from refgeo.conformance.rows import EVERY, Measurement, Row, Verdict, absent
+from refgeo.conformance.steps import RULES, Walk, drawn_factor, slope
 from refgeo.conformance.trial import short
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
@@ -82,14 +82,13 @@ class Start:
     size: float
 
     @classmethod
-    def drawn(cls, sizes: tuple[int, ...], seed: int, scale: float = 1.0) -> Start:
+    def drawn(cls, sizes: tuple[int, ...], seed: int) -> Start:
         """Factors of condition number 2, and a target as far from their product as that is long."""
         *blocks, n, m, h = sizes
         name = "x".join(map(str, sizes))
         rng = rng_of(seed, f"trajectory {name}")
-
-        G, H = (scale * drawn_factor(rng, rows, h, tuple(blocks)) for rows in (n, m))
-        size = scale**2 * float(np.sqrt(h / (n * m)))
+        G, H = (drawn_factor(rng, rows, h, tuple(blocks)) for rows in (n, m))
+        size = float(np.sqrt(h / (n * m)))
         return cls(name, G, H, G @ H.mT + size * rng.standard_normal((*blocks, n, m)), size)
 
     def at(self, A: Array) -> Start:
@@ -117,8 +116,7 @@ class Trajectory:
     @cached_property
     def end(self) -> int | None:
         """The first step after which a number is not finite."""
-        finite = [np.isfinite(F).reshape(len(F), -1).all(axis=1) for F in (self.G, self.H)]
-        there = finite[0] & finite[1] & np.isfinite(self.products).reshape(len(self.G), -1).all(axis=1)
+        there = _finite(self.G) & _finite(self.H) & _finite(self.products)
         return None if there.all() else int(np.argmin(there))
 
     @cached_property
@@ -143,12 +141,17 @@ def _lengths(matrices: Array) -> Array:
         return np.asarray(np.sqrt(np.sum(matrices**2, axis=tuple(range(1, matrices.ndim)))))
 
 
+def _finite(matrices: Array) -> Any:
+    """Of each step whether all numbers are."""
+    return np.isfinite(matrices).reshape(len(matrices), -1).all(axis=1)
+
+
 def _apart(one: Trajectory, products: Array) -> Array:
     """How far each X_k is from another; 0 where both are not finite, infinite where one of them is not."""
     with np.errstate(all="ignore"):
         lengths = _lengths(one.products - products)
-    both = [np.isfinite(X).reshape(len(X), -1).all(axis=1) for X in (one.products, products)]
-    return np.where(both[0] & both[1], lengths, np.where(both[0] | both[1], np.inf, 0.0))
+    here, there = _finite(one.products), _finite(products)
+    return np.where(here & there, lengths, np.where(here | there, np.inf, 0.0))
 
 
 class Rule:
@@ -166,13 +169,18 @@ class Rule:
         other.roundoff = precision.roundoff
         return other
 
-    def start(self, sizes: tuple[int, ...], scale: float = 1.0) -> Start:
+    def start(self, sizes: tuple[int, ...]) -> Start:
         """A start of these sizes, in the rule's precision."""
-        return self.rounded(Start.drawn(sizes, self.seed, scale))
+        return self.rounded(Start.drawn(sizes, self.seed))
 
     def rounded(self, start: Start) -> Start:
         """What the rule really gets."""
-        return replace(start, G=self.precision.rounded(start.G), H=self.precision.rounded(start.H))
+        G, H = representable(Pair(start.G, start.H), self.precision.name)
+        return replace(start, G=G, H=H)
+
+    def elements(self, start: Start) -> dict[str, Array]:
+        """Those of the group that a start is compared with."""
+        return elements(start.G.shape[-1], self.precision.name, rng_of(self.seed, f"elements {start.name}"))
 
     def walk(self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0) -> Trajectory:
         """The trajectory."""
@@ -256,9 +264,7 @@ class Found:
     @cached_property
     def ratios(self) -> Array:
         """Errors in units of rounding, where that leaves something to tell; else 0."""
-        at_end = np.zeros(len(self.errors), dtype=bool)
-        at_end[self.end if self.end is not None else len(at_end) :][:1] = True
-        return np.where(self.tells, np.where(at_end & np.isinf(self.errors), np.inf, self._raw), 0.0)
+        return np.where(self.tells, self._raw, 0.0)
 
     @property
     def decisive(self) -> bool:
@@ -297,6 +303,15 @@ class Found:
                 yield Measurement(where, (), float(k), self.share(k), unit, unit, self.decisive)
 
 
+_ILL = "ill-conditioned elements"
+_LARGER = {
+    "scalings": ("scalings by powers of 2",),
+    "general elements": ("rotations", "scalings", "scalings by powers of 2"),
+    _ILL: ("rotations", "scalings", "scalings by powers of 2", "general elements"),
+}
+"""What larger classes of elements contain."""
+
+
 def elements(h: int, dtype: str, rng: np.random.Generator) -> dict[str, Array]:
     """Elements of the group by name, the special ones first."""
 
@@ -305,7 +320,7 @@ def elements(h: int, dtype: str, rng: np.random.Generator) -> dict[str, Array]:
         return np.asarray((left * np.geomspace(condition**0.5, condition**-0.5, h)) @ right)
 
     found = {"rotations": drawn(1.0), "scalings": 0.3 * np.eye(h), "scalings by powers of 2": 4.0 * np.eye(h)}
-    mild, ill = ("general elements", 1.3 * drawn(3.0)), ("ill-conditioned elements", 1.3 * drawn(100.0))
+    mild, ill = ("general elements", 1.3 * drawn(3.0)), (_ILL, 1.3 * drawn(100.0))
     return found | dict([mild, ill][: 0 if h == 1 else 2 if dtype == "float64" else 1])
 
 
@@ -319,8 +334,7 @@ def judge_trajectories(
     """A row for each of these names, for every combination of the rule's options."""
     function = next((name for name in RULES if backend.provides(name)), None)
     if function is None:
-        missing = Row("step", "trajectory", "step", EVERY, "an update rule with state", Verdict.NOT_PROVIDED)
-        return [replace(missing, message=f"{ABSENT} step or make")]
+        return [absent("step", "trajectory", "an update rule with state", "step or make")]
     combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
     rows = []
     for i, chosen in enumerate(combinations):
@@ -377,7 +391,7 @@ def _pairs(rule: Rule) -> Iterator[Found]:
     """Everything that is compared."""
     for i, sizes in enumerate((*_SHAPES, _SWEPT)):
         start = rule.start(sizes)
-        others = elements(sizes[-1], rule.precision.name, rng_of(rule.seed, f"elements {start.name}"))
+        others = rule.elements(start)
         if rule.relaxation > 0.0:
             others = {"rotations": others["rotations"]}
         if sizes == _SWEPT:
@@ -391,7 +405,8 @@ def _pairs(rule: Rule) -> Iterator[Found]:
 
 
 def _invariant(rule: Rule) -> Said:
-    walked = rule.walk(rule.start(_SHAPES[0]), rule.scale(rule.start(_SHAPES[0])))
+    start = rule.start(_SHAPES[0])
+    walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
         return Verdict.WRONG, f"after step {walked.end} a number is not finite, whatever the size of the loss", {}
     judged = [one for one in _pairs(rule) if one.decisive]
@@ -399,7 +414,7 @@ def _invariant(rule: Rule) -> Said:
         return Verdict.NOT_JUDGED, "no trajectory moves G Hᵀ by more than rounding explains, and stays finite", {}
     worst = max(judged, key=lambda one: one.worst)
     if not _beyond_rounding(judged):
-        whole = [one.share(STEPS) for one in judged if len(one.errors) > STEPS and one.element not in _ILL]
+        whole = [one.share(STEPS) for one in judged if len(one.errors) > STEPS and one.element != _ILL]
         digits = -np.log10(max(whole, default=0.0) + 1e-17)
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
         pairs = f"{len(judged)} pairs of trajectories"
@@ -409,17 +424,8 @@ def _invariant(rule: Rule) -> Said:
     large = [one for one in broken if one.largest >= _SMALL] or broken
     first = min(one.first for one in large)
     worst = max((one for one in large if one.first == first), key=lambda one: one.share(first))
-    said, excuse = _in_words(worst, _kept(judged, broken)), _excuse(rule, judged, large, worst)
+    said, excuse = _in_words(worst, _kept(judged, broken)), _excuse(rule, large, worst)
     return (Verdict.INACCURATE if excuse else Verdict.WRONG), said + excuse, _numbers(judged, worst)
-
-
-_LARGER = {
-    "scalings": ("scalings by powers of 2",),
-    "general elements": ("rotations", "scalings", "scalings by powers of 2"),
-    "ill-conditioned elements": ("rotations", "scalings", "scalings by powers of 2", "general elements"),
-}
-"""What larger classes of elements contain."""
-_ILL = "ill-conditioned elements"
 
 
 def _kept(judged: Sequence[Found], broken: Sequence[Found]) -> list[str]:
@@ -433,22 +439,19 @@ def _kept(judged: Sequence[Found], broken: Sequence[Found]) -> list[str]:
 def _in_words(worst: Found, kept: Sequence[str]) -> str:
     last = len(worst.errors) - 1
     after = f"; after step {last} it is {_share(worst.share(last))}" if last > worst.first else ""
-    differs = (
-        "one trajectory is no longer finite"
-        if worst.first == worst.end
-        else (f"the difference is {_share(worst.share(worst.first))} the distance travelled{after}")
-    )
-    return (
-        f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} ({worst.start}, {worst.element}); "
-        + (f"invariant only under {' and '.join(kept)}" if kept else "invariant under nothing tried")
-    )
+    differs = f"the difference is {_share(worst.share(worst.first))} the distance travelled{after}"
+    if worst.first == worst.end:
+        differs = "one trajectory is no longer finite"
+    under = f"only under {' and '.join(kept)}" if kept else "under nothing tried"
+    where = f"{worst.start}, {worst.element}"
+    return f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} ({where}); invariant {under}"
 
 
-def _excuse(rule: Rule, judged: Sequence[Found], large: Sequence[Found], worst: Found) -> str:
+def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
     """What explains a difference and is no wrong formula: a small constant, a damping, or a lower precision inside."""
     if worst.largest < _SMALL:
         return "; a difference so small comes from a small constant, such as an ε, not from a wrong formula"
-    exact = {one.element for one in large}.isdisjoint({"scalings by powers of 2"})
+    exact = all(one.element != "scalings by powers of 2" for one in large)
     if exact and rule.precision.name == "float64":
         found = [one for one in _pairs(rule.computing_in(PRECISIONS["float32"])) if one.decisive]
         if found and not _beyond_rounding(found):
@@ -495,14 +498,14 @@ def _share(share: float) -> str:
 
 def _beside_large_weights(rule: Rule, worst: Found) -> Found | None:
     """The same comparison with weights beside which a damping, which is divided by their square, is nothing."""
-    sizes = next((sizes for sizes in _SHAPES if "x".join(map(str, sizes)) == worst.start), None)
-    if sizes is None:
+    near = next((start for start in map(rule.start, _SHAPES) if start.name == worst.start), None)
+    if near is None:
         return None
-    start = replace(rule.start(sizes, _LARGE), name=f"{worst.start} times {_LARGE:g}")
-    others = elements(sizes[-1], rule.precision.name, rng_of(rule.seed, f"elements {worst.start}"))
+    far = replace(near, G=_LARGE * near.G, H=_LARGE * near.H, Y=_LARGE**2 * near.Y, size=_LARGE**2 * near.size)
+    far = replace(far, name=f"{near.name} times {_LARGE:g}")
     try:
-        (found,) = _compared(rule, start, rule.scale(start), {worst.element: others[worst.element]})
-        driven = [_driven(rule, one) for one in (rule.start(sizes), start)]
+        (found,) = _compared(rule, far, rule.scale(far), {worst.element: rule.elements(near)[worst.element]})
+        driven = [_driven(rule, one) for one in (near, far)]
     except BackendFailure:
         return None
     return found if driven[1] > 0.1 * driven[0] else None  # else its steps do not grow with the weights
@@ -515,9 +518,9 @@ def _driven(rule: Rule, start: Start) -> float:
 
 
 def _repeatable(rule: Rule) -> Said:
-    start, other = rule.start(_SHAPES[0]), replace(rule.start(_SHAPES[0]), Y=rule.start(_SHAPES[0]).Y[::-1])
+    start = rule.start(_SHAPES[0])
     scale = rule.scale(start)
-    first, _, again = (rule.walk(one, scale) for one in (start, other, start))
+    first, _, again = (rule.walk(one, scale) for one in (start, replace(start, Y=start.Y[::-1]), start))
     errors, rounding = _apart(again, first.products), rule.rounding(start, first)
     k = int(np.argmax(errors != 0.0))  # the first difference: later ones are amplified; a number that ends both is none
     if errors[k] <= MANY_TIMES * rounding[0]:
@@ -643,7 +646,7 @@ class FirstStep:
         turned = changed > 100.0 * share
         if turned:  # into another gauge: dX is known to the order of the step only
             moved = np.diff(walked.products, axis=0)[0].ravel()
-        E = scale * np.tanh((point.product - start.Y) / start.size)
+        E = slope(point.product, start.Y, scale, start.size)
         length, residuals, rates = float(np.linalg.norm(moved)), {}, {}
         for name in _KNOWN:
             parts = np.stack([part.ravel() for part in rule_moves(name, point, E)], axis=-1)

@@ -142,13 +142,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     if dtype == "float32":
         _refuse_rounding(space, min(radii))
     effort.plan(space.tangent.n_coordinates, dtype)
-    settings = {
-        "sharpness": "worst case",
-        "metric": str(metric),
-        "order": order,
-        "gradient": gradient,
-        "dtype": dtype,
-    }
+    settings: dict[str, Any] = {"sharpness": "worst case", "metric": str(metric), "order": order}
+    settings |= {"gradient": gradient, "dtype": dtype}
 
     def objective(loss: LossAndGradient) -> Objective:
         return Objective(loss, space, order, order if gradient == "exact" else 1, dtype, effort.kept)
