@@ -559,7 +559,8 @@ def _sharpness(options: argparse.Namespace) -> int:
         try:
             for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
                 # radii are searched one after the other; of several batches some are missing for all of them
-                cut = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
+                last = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
+                cut = [one for one in last if not one.converged]
                 _show_sharpness(found, name, results, cut)
                 if options.json is not None:  # after each metric: what kills the process takes one
                     checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
@@ -575,7 +576,9 @@ def _sharpness(options: argparse.Namespace) -> int:
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
     if stopped:
-        print("refgeo: interrupted; the searches above that finished are complete", file=sys.stderr)
+        written = " and ".join(str(file) for file in (options.json, options.plot) if file is not None)
+        saved = f", and saved in {written}" if written else ""
+        print(f"refgeo: interrupted; the searches above that finished are complete{saved}", file=sys.stderr)
         return INTERRUPTED
     return PASSED
 

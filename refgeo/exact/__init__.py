@@ -123,6 +123,8 @@ class ExactTangentSpace:
         ε of App. H.2.
     max_bits : int
         Give up (`EnclosureError`) when this working precision does not suffice.
+    least_bits : int
+        Begin with this working precision, for more digits than a judge of doubles needs.
 
     Notes
     -----
@@ -140,14 +142,21 @@ class ExactTangentSpace:
     """
 
     def __init__(
-        self, metric: str | float, G: Array, H: Array, relaxation: float = 0.0, max_bits: int = MAXIMUM_BITS
+        self,
+        metric: str | float,
+        G: Array,
+        H: Array,
+        relaxation: float = 0.0,
+        max_bits: int = MAXIMUM_BITS,
+        least_bits: int = INITIAL_BITS,
     ) -> None:
         if isinstance(metric, str):
             metric = ENDS[one_of("metric", metric, ENDS)]
         point = Pair(G, H)
         if point.block_shape:
             raise ValueError(f"G, H: expected one block (two dimensions), got shape {point.G.shape}; loop over blocks")
-        self.s, self.point, self.max_bits = number("metric", metric, "s", least=0.0, most=1.0), point, max_bits
+        self.s, self.point = number("metric", metric, "s", least=0.0, most=1.0), point
+        self.least_bits, self.max_bits = least_bits, max_bits
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
         self._exponents = tuple(int(np.frexp(np.abs(factor).max())[1]) for factor in point)
         self._ball_points: dict[int, _BallPoint] = {}
@@ -367,7 +376,7 @@ class ExactTangentSpace:
         narrow: float | None = None,
     ) -> list[Enclosure]:
         """Run `compute` at doubling precision until every ball is narrow beside its entries or beside `sizes`."""
-        bits, trouble = INITIAL_BITS, ""
+        bits, trouble = self.least_bits, ""
         while bits <= self.max_bits:
             with _precision(bits), _threads(self.point.G.size):
                 try:

@@ -288,6 +288,7 @@ def test_an_interruption_gives_what_has_been_found(evaluation, rows, files, monk
     assert main(["sharpness", *given(files), *radii, "--json", str(out), "--quiet"]) == 130
     shown = capsys.readouterr()
     assert "interrupted" in shown.err
+    assert (f"saved in {out}" in shown.err) == bool(rows)
     assert len(calls) <= evaluation + 2
     assert [line.split()[-1] for line in shown.out.splitlines()[1:] if line.startswith("inv")] == rows
     written = json.loads(out.read_text())["sharpness"] if rows else []

