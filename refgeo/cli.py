@@ -559,8 +559,7 @@ def _sharpness(options: argparse.Namespace) -> int:
         try:
             for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
                 # radii are searched one after the other; of several batches some are missing for all of them
-                last = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
-                cut = [one for one in last if not one.converged]
+                cut = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
                 _show_sharpness(found, name, results, cut)
                 if options.json is not None:  # after each metric: what kills the process takes one
                     checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
