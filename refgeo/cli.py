@@ -126,13 +126,21 @@ def _option(text: str) -> tuple[str, list[Any]]:
     name, _, values = text.partition("=")
     if not (name.isidentifier() and values):
         raise argparse.ArgumentTypeError(f"expected name=value,value, got {text}")
-    found = []
-    for value in values.split(","):
-        try:
-            found.append(ast.literal_eval(value))
-        except (ValueError, SyntaxError):
-            found.append(value)
-    return name, found
+    try:
+        return name, list(ast.literal_eval(f"({values},)"))
+    except (ValueError, SyntaxError):
+        return name, [_value(value) for value in values.split(",")]
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        if text.lower() in ("true", "false", "none", "null"):
+            raise argparse.ArgumentTypeError(
+                f"expected values as Python writes them: True, False or None, got {text}"
+            ) from None
+        return text
 
 
 def _new_file(text: str) -> Path:
@@ -478,20 +486,14 @@ def _check(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, of the checks and test points that are chosen."""
-    from refgeo.conformance.merging import MERGE_LAWS, MERGE_VALUES
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import chosen_checks, chosen_merges, chosen_searches, chosen_trajectories
-    from refgeo.conformance.searches import SEARCH
-    from refgeo.conformance.trajectories import CLAIMS, TRAJECTORY
+    from refgeo.conformance.run import OTHERS, chosen_checks, chosen_others
 
     for one in chosen_checks(options.checks):
         print(f"{one.kind:9s} {one.name:50s} {one.statement}")
-    for name in chosen_searches(options.checks):
-        print(f"search    {name:50s} {SEARCH[name]}")
-    for name in chosen_trajectories(options.checks):
-        print(f"steps     {name:50s} {(TRAJECTORY | CLAIMS)[name]}")
-    for name in chosen_merges(options.checks):
-        print(f"law       {name:50s} {(MERGE_LAWS | MERGE_VALUES)[name]}")
+    for functions, names in chosen_others(options.checks).items():
+        for name in names:
+            print(f"{functions[0]:9s} {name:50s} {OTHERS[name]}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     if points["profile"] != "fuzz":  # which makes its own
         for name, _ in Points(**points).selected(metrics[0], cases):

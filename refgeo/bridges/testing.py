@@ -23,7 +23,8 @@ A file of tests that holds an implementation to every check::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -37,12 +38,12 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
 from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose, worst_entries
 from refgeo.conformance.host import BackendFailure
-from refgeo.conformance.operations import OPERATIONS, VALUES
+from refgeo.conformance.operations import OPERATIONS, ROUTINE, VALUES
 from refgeo.conformance.points import given_case
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.rows import Verdict
-from refgeo.conformance.run import CHECKS, check, chosen_checks
+from refgeo.conformance.run import CHECKS, OTHERS, check, chosen_checks, chosen_others
 from refgeo.conformance.trial import Trial
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
@@ -58,7 +59,10 @@ class BackendCheck:
     Attributes
     ----------
     name, metric, dtype, profile : str
+        Of what has no metric, as the checks of an update rule, the metric is "".
     seed : int
+    options : tuple of (str, tuple)
+        The values of an update rule's keyword arguments.
 
     Examples
     --------
@@ -71,24 +75,34 @@ class BackendCheck:
     dtype: str = "float64"
     profile: str = "quick"
     seed: int = 0
+    options: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
         __tracebackhide__ = True
-        report = _report(
-            _backend(backend), CHECKS[self.name].operation.name, self.metric, self.dtype, self.profile, self.seed
-        )
-        row = next((row for row in report.rows if row.check == self.name), None)
-        if row is not None and (row.fails or row.verdict is Verdict.CONTRACT) and row.verdict is not Verdict.INHERITS:
-            raise AssertionError("\n".join(report.details(row)))
-        if row is None or row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS):
+        report = self._report(_backend(backend))
+        rows = [row for row in report.rows if row.check == self.name]
+        failing = [row for row in rows if row.fails or row.verdict is Verdict.CONTRACT]
+        failing = [row for row in failing if row.verdict is not Verdict.INHERITS]
+        if failing:
+            raise AssertionError("\n".join(line for row in failing for line in report.details(row)))
+        silent = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS)
+        if all(row.verdict in silent for row in rows):
             import pytest
 
             none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
-            pytest.skip(none if row is None else f"{row.verdict.value}: {row.message}")
+            pytest.skip(f"{rows[0].verdict.value}: {rows[0].message}" if rows else none)
+
+    def _report(self, backend: Backend) -> Report:
+        if self.name in CHECKS:
+            function = CHECKS[self.name].operation.name
+            return _report(backend, function, self.metric, self.dtype, self.profile, self.seed)
+        metrics, options = [self.metric or "inv"], dict(self.options)
+        return check(backend, metrics=metrics, checks=[self.name], dtype=self.dtype, seed=self.seed, options=options)
 
     def __str__(self) -> str:
-        return f"{self.metric}-{self.name}" + ("" if self.dtype == "float64" else f"-{self.dtype}")
+        words = (self.metric, self.name, "" if self.dtype == "float64" else self.dtype)
+        return "-".join(word for word in words if word)
 
 
 def _backend(given: Any) -> Backend:
@@ -116,6 +130,7 @@ def parametrize_with_checks(
     profile: str = "quick",
     seed: int = 0,
     timeout: float = TIMEOUT,
+    options: Mapping[str, Sequence[Any]] | None = None,
     expected_failures: Mapping[str, str | Mapping[str, str]] | None = None,
 ) -> Any:
     """A pytest decorator: a test item for each backend, metric, check and dtype.
@@ -128,10 +143,11 @@ def parametrize_with_checks(
     backends : iterable
         Modules, objects or names, as `refgeo.check` takes them.
     metrics, checks : iterable of str, optional
-        Which; all checks by default. Names of functions stand for all of their checks.
+        Which; all checks by default. Names of functions stand for all of their checks. Those of searches, update rules
+        and merges are items of backends that have such functions.
     dtype : str or iterable of str
         The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
-    profile, seed, timeout
+    profile, seed, timeout, options
         As for `refgeo.check`.
     expected_failures : mapping of str to str, optional
         Names of checks, ``"christoffel"`` or ``"christoffel[inv]"``, and the reason why each is known to fail; or the
@@ -159,19 +175,26 @@ def parametrize_with_checks(
     import pytest
 
     names = [one.name for one in chosen_checks(checks)]
+    more = chosen_others(checks)
+    if not (names or any(more.values())):
+        raise ValueError("checks: expected at least one check, got none")
+    given_options = tuple((name, tuple(values)) for name, values in (options or {}).items())
     wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
     wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
     items = []
     for given in backends:
         backend = Backend.of(given, timeout)
         expected = _expected_of(_short(backend), expected_failures or {})
-        for metric in wanted_metrics:
-            for name in names:
-                for precision in wanted_dtypes:
-                    item = BackendCheck(name, metric, precision, profile, seed)
-                    failure = expected.get(f"{name}[{metric}]", expected.get(name))
-                    marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
-                    items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
+        has = {functions: checks is not None or any(map(backend.provides, functions)) for functions in more}
+        wanted = [(metric, name) for metric in wanted_metrics for name in names]
+        for functions, others in more.items():
+            of_metrics = wanted_metrics if functions == (ROUTINE,) else [""]
+            wanted += [(metric, name) for metric in of_metrics for name in others if has[functions]]
+        for (metric, name), precision in itertools.product(wanted, wanted_dtypes):
+            item = BackendCheck(name, metric, precision, profile, seed, () if metric else given_options)
+            failure = expected.get(f"{name}[{metric}]", expected.get(name))
+            marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
+            items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
 
 
@@ -182,7 +205,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
     entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
     for entry, reason in entries.items():
         name, _, metric = entry.partition("[")
-        one_of("expected_failures", name, CHECKS)
+        one_of("expected_failures", name, [*CHECKS, *OTHERS])
         if metric:
             pair_metric(metric.removesuffix("]"), argument="expected_failures")
         if not reason or not isinstance(reason, str):

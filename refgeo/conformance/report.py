@@ -120,7 +120,8 @@ class Report:
             return ""
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
         case = f" --case {shlex.quote(row.example.case)}" if row.kind not in WHOLE else ""
-        return self._command(f"{metric}--checks {row.check}{case}")
+        given = "".join(f" --option {shlex.quote(f'{name}={value!r}')}" for name, value in row.options.items())
+        return self._command(f"{metric}--checks {row.check}{case}{given}")
 
     def reproduce_any(self) -> str:
         """The command that runs any one case, with words to replace; empty if a command line cannot."""
@@ -150,6 +151,8 @@ class Report:
         words = ["backend" if self.spec is None else repr(self.spec)]
         words += [f"metrics={[row.metric]!r}"] if row.of_one_metric else []
         words += [f"checks={[row.check]!r}"]
+        several = {name: [value] for name, value in row.options.items()}
+        words += [f"options={several!r}"] if several else []
         words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
         words += self.points.python(case)
         return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
@@ -184,8 +187,7 @@ class Report:
         ):
             rows = [row for row in self.judged if row.kind == kind]
             if rows:
-                right = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL, *[Verdict.CONTRACT] * (kind in WHOLE))
-                passing = sum(row.verdict in right for row in rows)
+                passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
                 lines.append(f"{passing} of {len(rows)} provided {words} pass")
         for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
             rows = [row for row in self._leading if row.verdict is verdict]
@@ -208,7 +210,8 @@ class Report:
         if not self.judged and not self.interrupted:
             return ["Nothing was checked: the backend has no function for the chosen checks at these points."]
         rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
-        bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows}
+        broken = [str(row) for row in self.rows if row.kind in WHOLE and row.verdict is Verdict.CONTRACT]
+        bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows, "CONTRACT": broken}
         said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -132,6 +133,8 @@ class Row:
         The values that it follows from: where one of them is wrong, it is not to blame.
     harmful : bool
         Of a rule of conduct: whether who breaks it makes his caller's numbers wrong.
+    options : mapping
+        The keyword arguments with which an update rule was judged.
     """
 
     check: str
@@ -159,6 +162,7 @@ class Row:
     about: str = ""
     uses: tuple[str, ...] = ()
     harmful: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def fails(self) -> bool:

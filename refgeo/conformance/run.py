@@ -18,7 +18,7 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.checks import VALUE_CHECKS, Check, something_to_expect
 from refgeo.conformance.contract import CONTRACT, SEEN
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
-from refgeo.conformance.host import Breaches
+from refgeo.conformance.host import BackendError, Breaches
 from refgeo.conformance.laws import LAWS
 from refgeo.conformance.merging import MERGE, MERGE_LAWS, MERGE_VALUES, judge_merge
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Operation
@@ -39,6 +39,8 @@ from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
+OTHERS: dict[str, str] = {**SEARCH, **TRAJECTORY, **CLAIMS, **MERGE_LAWS, **MERGE_VALUES}
+"""What judges more than single calls, with what it states."""
 SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 
@@ -203,8 +205,8 @@ class _Plan:
             raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
         if points.profile == "fuzz" and cases is not None:
             raise ValueError("cases: the profile fuzz makes its own test points; leave out cases or profile='fuzz'")
-        chosen, searches = chosen_checks(checks, laws_only), chosen_searches(checks)
-        trajectories, merges = chosen_trajectories(checks), chosen_merges(checks)
+        chosen = chosen_checks(checks, laws_only)
+        searches, trajectories, merges = chosen_others(checks).values()
         if not (chosen or searches or trajectories or merges):
             raise ValueError(
                 "checks: expected at least one check, got none (laws_only leaves out what only inv and mix must fulfil)"
@@ -256,6 +258,8 @@ class _Plan:
                 found.append((rows, run.backend.reached()))
             if self.merges:
                 found.append((judge_merge(run.backend, self.merges, self.points), {}))
+        except BackendError:
+            raise
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             message = f"after the run, the referee failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
@@ -458,7 +462,7 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
     """
     wanted = list(FUNCTIONS) if names is None else listed(names)
     for name in wanted:
-        one_of("checks", name, [*FUNCTIONS, *CHECKS, *SEARCH, *TRAJECTORY, *CLAIMS, *MERGE_LAWS, *MERGE_VALUES])
+        one_of("checks", name, [*FUNCTIONS, *CHECKS, *OTHERS])
     found = [
         one
         for one in CHECKS.values()
@@ -467,19 +471,16 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
     return [one for one in found if not (laws_only and (one.kind == "value" or one.of_metric))]
 
 
-def chosen_searches(names: Iterable[str] | None) -> list[str]:
-    """The whole searches with these names; None, or the name of the function: all."""
-    return _named(names, (ROUTINE,), SEARCH)
+def chosen_others(names: Iterable[str] | None) -> dict[tuple[str, ...], list[str]]:
+    """What judges more than single calls, by the functions that it judges: searches, update rules, merges.
 
-
-def chosen_trajectories(names: Iterable[str] | None) -> list[str]:
-    """What update rules with state are judged by; that a rule is a known one only if it is asked for by name."""
-    return _named(names, RULES, TRAJECTORY, CLAIMS)
-
-
-def chosen_merges(names: Iterable[str] | None) -> list[str]:
-    """What merges of adapters are judged by; their values only by name."""
-    return _named(names, (MERGE,), MERGE_LAWS, MERGE_VALUES)
+    Whether a rule is a known one, and the values of a merge, are chosen by their names alone.
+    """
+    return {
+        (ROUTINE,): _named(names, (ROUTINE,), SEARCH),
+        RULES: _named(names, RULES, TRAJECTORY, CLAIMS),
+        (MERGE,): _named(names, (MERGE,), MERGE_LAWS, MERGE_VALUES),
+    }
 
 
 def _named(

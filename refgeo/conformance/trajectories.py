@@ -34,7 +34,7 @@ import numpy as np
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.checks import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL
 from refgeo.conformance.drawing import rng_of
-from refgeo.conformance.host import BackendFailure, Request
+from refgeo.conformance.host import BackendError, BackendFailure, Request
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, Precision, representable
 from refgeo.conformance.rows import EVERY, Measurement, Row, Verdict, absent
@@ -158,7 +158,7 @@ class Rule:
     """A rule of a backend, in one precision and with some options."""
 
     def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
-        self._backend, self.function, self._options = backend, function, dict(options)
+        self._backend, self.function, self.options = backend, function, dict(options)
         self.precision, self.seed, self.relaxation = PRECISIONS[points.dtype], points.seed, points.relaxation
         self.roundoff = self.precision.roundoff
         self._scales: dict[str, float] = {}
@@ -185,7 +185,7 @@ class Rule:
     def walk(self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0) -> Trajectory:
         """The trajectory."""
         arrays = [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
-        walk = Walk(count, scale, start.size, noise * self.roundoff, seed, self._options)
+        walk = Walk(count, scale, start.size, noise * self.roundoff, seed, self.options)
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
         request = Request("trajectory", self.function, "", arrays, extra=(vars(walk),), shapes=shapes, decisive=True)
         return Trajectory(*self._backend.call(request)[0])
@@ -344,7 +344,7 @@ def judge_trajectories(
             done, what = i * len(names) + j, name if label == EVERY else f"{name} {label}"
             progress(done, len(combinations) * len(names), f"trajectories: {what}")
             verdict, message, more = _judged(rule, name)
-            statement = {**TRAJECTORY, **CLAIMS}[name]
+            statement, more = {**TRAJECTORY, **CLAIMS}[name], more | {"options": chosen}
             rows.append(Row(name, "trajectory", function, label, statement, verdict, message=message, **more))
     return rows
 
@@ -362,6 +362,8 @@ def _judged(rule: Rule, name: str) -> Said:
     except NotImplementedError as error:
         return Verdict.NOT_PROVIDED, str(error), {}
     except BackendFailure as failure:
+        if rule.options and "unexpected keyword argument" in str(failure):
+            raise BackendError(f"options: expected keyword arguments of {rule.function}, got {failure}") from None
         return Verdict.WRONG, str(failure), {}
 
 
@@ -395,7 +397,8 @@ def _pairs(rule: Rule) -> Iterator[Found]:
         if rule.relaxation > 0.0:
             others = {"rotations": others["rotations"]}
         if sizes == _SWEPT:
-            few = {name: others[name] for name in others if name in ("rotations", "scalings", "general elements")}
+            some = ("rotations", "scalings by powers of 2", "general elements")
+            few = {name: others[name] for name in others if name in some}
             for scale in _SCALES:
                 if rule.unease(start, scale, count=3) < np.inf:
                     yield from _compared(rule, start, scale, few, count=3)
@@ -409,13 +412,17 @@ def _invariant(rule: Rule) -> Said:
     walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
         return Verdict.WRONG, f"after step {walked.end} a number is not finite, whatever the size of the loss", {}
-    judged = [one for one in _pairs(rule) if one.decisive]
+    found = list(_pairs(rule))
+    judged = [one for one in found if one.decisive]
     if not judged:
         return Verdict.NOT_JUDGED, "no trajectory moves G Hᵀ by more than rounding explains, and stays finite", {}
     worst = max(judged, key=lambda one: one.worst)
     if not _beyond_rounding(judged):
-        whole = [one.share(STEPS) for one in judged if len(one.errors) > STEPS and one.element != _ILL]
-        digits = -np.log10(max(whole, default=0.0) + 1e-17)
+        whole = [one for one in judged if len(one.errors) > STEPS and one.element != _ILL]
+        if {one.element for one in found} - {one.element for one in whole} - {_ILL}:
+            few = f"only {len(judged)} of {len(found)} pairs of trajectories say more than rounding explains"
+            return Verdict.NOT_JUDGED, f"{few}, too few for a verdict; see step.repeatable", {}
+        digits = -np.log10(max(one.share(STEPS) for one in whole) + 1e-17)
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
         pairs = f"{len(judged)} pairs of trajectories"
         said = f"invariant under {group}: {pairs} agree, over {STEPS} steps to {digits:.0f} digits"
@@ -439,18 +446,18 @@ def _kept(judged: Sequence[Found], broken: Sequence[Found]) -> list[str]:
 def _in_words(worst: Found, kept: Sequence[str]) -> str:
     last = len(worst.errors) - 1
     after = f"; after step {last} it is {_share(worst.share(last))}" if last > worst.first else ""
-    differs = f"the difference is {_share(worst.share(worst.first))} the distance travelled{after}"
+    differs = f"the difference is {_share(worst.share(worst.first))} the distance travelled from θ{after}"
     if worst.first == worst.end:
         differs = "one trajectory is no longer finite"
     under = f"only under {' and '.join(kept)}" if kept else "under nothing tried"
-    where = f"{worst.start}, {worst.element}"
+    where = f"{worst.start}, A: {worst.element}"
     return f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} ({where}); invariant {under}"
 
 
 def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
     """What explains a difference and is no wrong formula: a small constant, a damping, or a lower precision inside."""
     if worst.largest < _SMALL:
-        return "; a difference so small comes from a small constant, such as an ε, not from a wrong formula"
+        return "; a difference so small comes from a very small or very large constant, not from a wrong formula"
     exact = all(one.element != "scalings by powers of 2" for one in large)
     if exact and rule.precision.name == "float64":
         found = [one for one in _pairs(rule.computing_in(PRECISIONS["float32"])) if one.decisive]
@@ -681,7 +688,7 @@ def _reads(rule: Rule) -> Said:
         for name in _KNOWN:
             if all(one.is_one_of(name, 1e-3) for one in far):
                 if all(one.turned for one in far):
-                    return Verdict.PASS, f"a short first step is that of {name}, into another gauge", {}
+                    return Verdict.PASS, f"a short first step moves the product G Hᵀ as {name} does, with other factors", {}
                 off = 100.0 * max(one.residuals[name] for one in steps)
                 said = f"the {size} the loss, the nearer is the first step to that of {name} ({off:.2g}% off here)"
                 return Verdict.PASS, said, {}

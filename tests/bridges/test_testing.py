@@ -101,6 +101,34 @@ def test_an_expected_failure_that_passes_is_a_failure(suite):
     result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
 
 
+def test_update_rules_and_merges_are_items_of_backends_that_have_them(pytester):
+    pytester.makepyfile(
+        mine="""
+        def step(state, G, H, e_G, e_H, rate=0.1):
+            return state, G - rate * e_G, H - rate * e_H
+
+        def merge(factors, weights):
+            return factors[0]
+        """
+    )
+    pytester.makepyfile(
+        """
+        import mine
+        import refgeo as rg
+
+        failures = {"step.invariant": "gradient descent", "merge.symmetric": "it is the first"}
+
+        @rg.testing.parametrize_with_checks([mine], expected_failures=failures, options={"rate": [0.1, 0.2]})
+        def test_mine(backend, check):
+            check(backend)
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", "-k", "step or merge")
+    assert {"xfailed": 2, "passed": 7}.items() <= result.parseoutcomes().items()
+    result.stdout.fnmatch_lines(["PASSED *mine-step.repeatable*", "XFAIL *mine-merge.symmetric*"])
+    assert not [item for item in rg.testing.parametrize_with_checks([formulas]).args[1] if "step" in item.id]
+
+
 def test_one_name_may_be_given_alone():
     mark = rg.testing.parametrize_with_checks([formulas], metrics="inv", checks="inner_product", dtypes="float64")
     assert mark.args[1][0].id == "refgeo.formulas-inv-inner_product"
@@ -125,6 +153,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
         ({"expected_failures": {"christoffel[max]": "typo"}}, 'expected_failures: expected "inv", "mix" or'),
         ({"expected_failures": {"christoffel": ""}}, "has no reason"),
         ({"checks": ["curvature"]}, "is none of"),
+        ({"checks": []}, "checks: expected at least one check, got none"),
         ({"metrics": ["euclid"]}, 'metrics: expected "inv", "mix" or'),
         ({"dtypes": ["float8"]}, "dtype: expected one of"),
     ],

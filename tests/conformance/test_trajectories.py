@@ -1,6 +1,7 @@
 """Update rules with state, right and wrong ones: invariance, from which step on, starts at zero, the first step."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -343,6 +344,77 @@ def test_options_are_tried_in_one_run():
     ]
 
 
+def test_options_are_in_the_line_that_repeats_a_row():
+    def step(state, G, H, e_G, e_H, names=("a",), rate=0.1):
+        return state, G - rate * e_G, H - rate * e_H
+
+    options = {"names": [("a", "b")], "rate": [0.5]}
+    report = rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options=options)
+    report = replace(report, spec="mine.py")
+    assert "--option 'names=('\"'\"'a'\"'\"', '\"'\"'b'\"'\"')' --option rate=0.5" in report.reproduce(report.rows[0])
+    assert f"options={options!r}" in report.reproduce_in_python(report.rows[0])
+    with pytest.raises(ValueError, match=r"options: expected keyword arguments of step, got .*'speed'"):
+        rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options={"speed": [1]})
+
+
+def test_few_trajectories_that_agree_are_no_pass():
+    """What counts its calls moves so little after a while that rounding explains all of it."""
+    calls = itertools.count(1)
+
+    def step(state, G, H, e_G, e_H):
+        rate = 0.1 / next(calls) ** 2
+        return state, G - rate * e_G, H - rate * e_H
+
+    row = judged(step, ["step.invariant"])["step.invariant"]
+    assert row.verdict is Verdict.NOT_JUDGED, row.message
+
+
+def decay_in_the_gradient(state, G, H, e_G, e_H):
+    g_G, g_H = preconditioned(G, H, e_G + 0.001 * G, e_H + 0.001 * H)
+    return state, G - 0.1 * g_G, H - 0.1 * g_H
+
+
+def decay_of_the_factors(state, G, H, e_G, e_H):
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    return state, 0.99 * G - 0.1 * g_G, 0.99 * H - 0.1 * g_H
+
+
+def momentum_of_tangent_vectors(state, G, H, e_G, e_H):
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    m_G, m_H = (0.0, 0.0) if state is None else state
+    m_G, m_H = 0.8 * m_G + g_G, 0.8 * m_H + g_H
+    return (m_G, m_H), G - 0.05 * m_G, H - 0.05 * m_H
+
+
+def clipped_by_euclidean_length(threshold):
+    def step(state, G, H, e_G, e_H):
+        e_G, e_H = (e * min(1.0, threshold / np.linalg.norm(e)) for e in (e_G, e_H))
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        return state, G - 0.1 * g_G, H - 0.1 * g_H
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [
+        (momentum, Verdict.PASS),
+        (momentum_of_tangent_vectors, Verdict.PASS),
+        (adam_of_lengths, Verdict.PASS),
+        (decay_of_the_factors, Verdict.PASS),
+        (decay_in_the_gradient, Verdict.WRONG),
+        (clipped_by_euclidean_length(1.0), Verdict.WRONG),
+        (clipped_by_euclidean_length(1e6), Verdict.WRONG),
+    ],
+)
+def test_parts_of_optimisers_are_what_the_documentation_says(step, verdict):
+    row = judged(step, ["step.invariant"])["step.invariant"]
+    assert row.verdict is verdict, row.message
+    assert "float32" not in row.message
+    if verdict is Verdict.WRONG:
+        assert row.message.endswith("invariant only under rotations")
+
+
 def test_starts_at_zero():
     def guarded(state, G, H, e_G, e_H):
         shift = 1e-3 * np.eye(G.shape[-1])
@@ -397,7 +469,7 @@ def test_a_step_into_another_gauge_is_read_by_its_product():
         return state, *turned(G, H)[:2]
 
     rows = judged(step, ["step.reads", "step.embedded", "step.mix"])
-    assert "a short first step is that of embedded, into another gauge" in rows["step.reads"].message
+    assert "a short first step moves the product G Hᵀ as embedded does" in rows["step.reads"].message
     assert rows["step.embedded"].verdict is Verdict.PASS
     assert rows["step.mix"].verdict is Verdict.WRONG
 
@@ -519,10 +591,16 @@ def test_the_command_line(capsys, tmp_path):
     assert status == 1
     assert "WRONG: step.invariant[scaled=False]" in said
     cli.main(["check", "--list", "--checks", "step"])
-    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("steps")]
+    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
     assert listed == list(trajectories.TRAJECTORY)
     assert cli.main(["check", str(file), "--option", "scaled"]) == 2
     assert "expected name=value,value, got scaled" in capsys.readouterr().err
+    assert cli.main(["check", str(file), "--option", "scaled=true"]) == 2
+    assert "True, False or None, got true" in capsys.readouterr().err
+    assert cli.main(["check", str(file), "--checks", "step.invariant", "--option", "scale=1", "--quiet"]) == 2
+    assert "unexpected keyword argument 'scale'" in capsys.readouterr().err
+    assert cli._option("betas=(0.9, 0.99),None,adam") == ("betas", ["(0.9", "0.99)", None, "adam"])
+    assert cli._option("betas=(0.9, 0.99),None") == ("betas", [(0.9, 0.99), None])
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ variable REPOSITORIES names, each under its name on GitHub; nothing of them is c
 model is made here: the names of parameters, the layer of PEFT, or the activations from which it computes ∂ℓ/∂W.
 """
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -163,6 +164,40 @@ def _lora_pro(model, lr=1e-2, **options):
 
 
 lora_pro = lora(_lora_pro)
+
+
+def functions(repository, path, *names):
+    """Functions and methods of a clone's file that cannot be imported, compiled alone."""
+    folder = Path(os.environ.get("REPOSITORIES", "")) / repository
+    if not os.environ.get("REPOSITORIES") or not folder.is_dir():
+        raise NotImplementedError(f"{repository}: set REPOSITORIES to a folder with a clone of it")
+    tree = ast.parse((folder / path).read_text(encoding="utf-8"))
+    wanted = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
+    found = {"torch": torch}
+    exec(compile(ast.Module(wanted, []), path, "exec"), found)
+    return [found[name] for name in names]
+
+
+def _lora_pro_of_authors(model, lr=1e-2):
+    """The adjustment of gradients in the authors' DeepSpeed, and a step of SGD along them."""
+    path = "DeepSpeed-0.15.1/deepspeed/runtime/zero/stage_1_and_2.py"
+    adjust, _ = functions("LoRA-Pro", path, "lorapro_full_adjustment", "solve_sylvester")
+    A, B = factors(model)
+    engine = SimpleNamespace(global_step=0, exp_avg={}, exp_avg_sq={}, params_in_partition=[[A, B]])
+    optimiser = torch.optim.SGD([A, B], lr=lr)
+    whole = optimiser.step
+
+    def step():
+        engine.global_step += 1  # which the engine does before it adjusts
+        engine.averaged_gradients = [[A.grad, B.grad]]
+        adjust(engine, 0)
+        whole()
+
+    optimiser.step = step
+    return optimiser
+
+
+lora_pro_of_authors = lora(_lora_pro_of_authors)
 
 
 def loro(model, lr=1e-2, adam=True, **options):

@@ -29,7 +29,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         data = asdict(row)
         data["verdict"] = row.verdict.value
         data["outcome"], data["fails"] = row.outcome, row.fails
-        del data["harmful"]
+        del data["harmful"], data["options"]  # the latter are in the column of metrics
         for place in filter(None, (data["worst_case"], data["example"], data["lossy_case"])):
             del place["oddity"]
         data["measurements"] = {
