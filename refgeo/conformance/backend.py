@@ -110,7 +110,7 @@ class Backend:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
                 + "".join(f"{hint} " for hint in self.misspelt)
-                + "see https://refgeo.github.io/refgeo/check/"
+                + f"name a function or class of your own as {self.name}:NAME; see https://refgeo.github.io/refgeo/check/"
             )
 
     @classmethod

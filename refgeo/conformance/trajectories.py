@@ -688,7 +688,11 @@ def _reads(rule: Rule) -> Said:
         for name in _KNOWN:
             if all(one.is_one_of(name, 1e-3) for one in far):
                 if all(one.turned for one in far):
-                    return Verdict.PASS, f"a short first step moves the product G Hᵀ as {name} does, with other factors", {}
+                    return (
+                        Verdict.PASS,
+                        f"a short first step moves the product G Hᵀ as {name} does, with other factors",
+                        {},
+                    )
                 off = 100.0 * max(one.residuals[name] for one in steps)
                 said = f"the {size} the loss, the nearer is the first step to that of {name} ({off:.2g}% off here)"
                 return Verdict.PASS, said, {}

@@ -13,7 +13,7 @@ from scipy.special import erf, expit, softmax
 import refgeo as rg
 from validation.vectors import FILE, FOLDER, published, version_1
 
-DIGEST = "4b995b86c45267ab35989ca2db95163771fad52802714a520c3a295d9d755091"
+DIGEST = "9c53765701d203d7588100f94507ec65d0d71e39a2d049508b6d328e3738df90"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_nothing_is_missing(cases):
     drawn = []
     version_1.cases(wanted=lambda name: drawn.append(name) and False)
     assert drawn == list(cases)
-    assert len(cases) == 191
+    assert len(cases) == 192
 
 
 def test_what_does_not_depend_on_the_representation_agrees_to_the_last_digit(cases):
@@ -210,7 +210,7 @@ GRADERS = pytest.mark.parametrize("grader", [python, octave, c])
 def test_every_value_is_right_by_another_route(grader, precision, results, tmp_path):
     status, lines = graded(grader, tmp_path, results, *precision)
     assert status == 0
-    assert lines[-1] == f"All {1580 if precision else 1907} arrays that can be judged are right."
+    assert lines[-1] == f"All {1595 if precision else 1910} judged arrays are right."
     assert not any(int(line[50:56]) or int(line[67:75]) for line in lines if line.startswith(KINDS))  # wrong, missing
 
 
@@ -219,16 +219,50 @@ def test_a_wrong_array_is_found_and_named(grader, results, tmp_path):
     wrong = results | {"mix-5x4x2": results["mix-5x4x2"] | {"christoffel_H": results["mix-5x4x2"]["christoffel_G"]}}
     wrong["network-rotary"] = wrong["network-rotary"] | {"loss": wrong["network-rotary"]["loss"] * (1 + 1e-6)}
     del wrong["distance-mix-2x2x2-1"]
+    wrong["inv-1x1x1"] = wrong["inv-1x1x1"] | {"inner_product": None, "geodesic_2_G": [[1.0, 1.0]]}
     status, lines = graded(grader, tmp_path, wrong)
     assert status == 1
-    assert any(line.endswith("WRONG: network loss rotary, operations christoffel mix") for line in lines)
+    assert "wrong: inv-1x1x1 geodesic_2_G: expected 1 numbers, got 2" in lines
+    assert any(line.lower().startswith("wrong: inv-1x1x1 inner_product: off by inf, allowed are ") for line in lines)
+    named = "operations christoffel mix, operations geodesic_2 inv, operations inner_product inv"
+    assert any(line.endswith(named) for line in lines)
     assert [line.split()[-6:-1] for line in lines if line.startswith("distance length mix")] == [
-        ["mix", "7", "0", "0", "1"]
+        ["mix", "8", "0", "0", "1"]
     ]
 
 
 @GRADERS
-def test_a_name_that_means_nothing_is_an_error(grader, results, tmp_path):
-    status, lines = graded(grader, tmp_path, {"inv-1x1x1": {"christofel_G": [[0.0]]}})
+@pytest.mark.parametrize(
+    ("wrong", "options", "said"),
+    [
+        ({"inv-1x1x1": {"christofel_G": [[0.0]]}}, (), "unknown: inv-1x1x1 christofel_G"),
+        ({}, (), "No array could be judged."),
+        ({"mix-5x4x2-steep": {"inner_product": 1.0}}, (), "No array could be judged."),
+        ({}, ("Single",), "results.json [single]"),
+    ],
+)
+def test_what_cannot_be_graded_is_an_error(grader, wrong, options, said, tmp_path):
+    status, lines = graded(grader, tmp_path, wrong, *options)
     assert status
-    assert any(line.endswith("unknown: inv-1x1x1 christofel_G") for line in lines)
+    assert any(line.endswith(said) for line in lines)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_path):
+    """Gram matrices and their inverses lose digits, in both precisions, but not so many."""
+    found = {}
+    for name, case in cases.items():
+        if case["kind"] == "operations" and case["metric"] != "half" and not case["relaxation"]:
+            given = {key: np.array(x, dtype) for key, x in case["given"].items()}
+            found[name] = {}
+            for function, vectors in (
+                ("horizontal_projection", "v"),
+                ("riemannian_gradient", "e"),
+                ("christoffel", "ab"),
+            ):
+                arrays = [given[f"{key}_{end}"] for key in vectors for end in "GH"]
+                parts = getattr(rg.formulas, function)(case["metric"], given["G"], given["H"], *arrays)
+                found[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
+    status, lines = graded(python, tmp_path, found, *(["single"] if dtype is np.float32 else []))
+    assert status == 0, lines
+    assert int(lines[-1].split()[1]) >= 240

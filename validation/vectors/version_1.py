@@ -237,6 +237,10 @@ def _distances(rng):
         for n, m in ((1, 3), (3, 2), (2, 5), (4, 4)):
             ends = point(rng, n, m, 1), point(rng, n, m, 1)
             yield f"distance-{metric}-{n}x{m}x1", partial(_distance, metric, ends, partial(_on_the_cone, s))
+    ends = point(rng, 3, 2, 1), point(rng, 3, 2, 1)
+    while not _turned(arb(1), *ends) > 3.4:  # so that the way leads through the apex
+        ends = point(rng, 3, 2, 1), point(rng, 3, 2, 1)
+    yield "distance-mix-3x2x1-apex", partial(_distance, "mix", ends, partial(_on_the_cone, 1.0))
     for h in (2, 3):
         for count in (1, 2):
             ends = _definite(rng, h), _definite(rng, h)
@@ -257,20 +261,26 @@ def _on_a_line(first, second):
 
 def _on_the_cone(s, first, second):
     """With h = 1: unrolled, a triangle with the sides σˢ/s; through the apex where its angle is beyond π."""
-    lengths = [[_length(F) for F in end] for end in (first, second)]
-    angles = [
-        (arb((F.transpose() * K)[0, 0]) / (r * q)).acos() for F, K, r, q in zip(first, second, *lengths, strict=True)
-    ]
-    squares = [sum((x * x for x in both), arb(0)) for both in (angles, [arb.pi() - x for x in angles])]
-    angle = (squares[0] if squares[0] < squares[1] else squares[1]).sqrt()  # −1 is in the group
-    sizes = [r * q for r, q in lengths]
-    s = arb(s)
-    if s == 0:
-        return ((sizes[0] / sizes[1]).log() ** 2 / 2 + angle**2).sqrt()
-    near_side, far_side = (x**s / s for x in sizes)
-    turned = arb(2).sqrt() * s * angle
+    sizes = [_length(G) * _length(H) for G, H in (first, second)]
+    if s == 0.0:
+        return ((sizes[0] / sizes[1]).log() ** 2 / 2 + _angle(first, second) ** 2).sqrt()
+    near_side, far_side = (x ** arb(s) / s for x in sizes)
+    turned = _turned(arb(s), first, second)
     cosine = turned.cos() if turned < arb.pi() else arb(-1)
     return ((near_side**2 + far_side**2 - 2 * near_side * far_side * cosine) / 2).sqrt()
+
+
+def _turned(s, first, second):
+    return arb(2).sqrt() * s * _angle(first, second)
+
+
+def _angle(first, second):
+    """On both spheres together; the least of both signs, because −1 is in the group."""
+    angles = [
+        (arb((F.transpose() * K)[0, 0]) / (_length(F) * _length(K))).acos() for F, K in zip(first, second, strict=True)
+    ]
+    squares = [sum((x * x for x in both), arb(0)) for both in (angles, [arb.pi() - x for x in angles])]
+    return (squares[0] if squares[0] < squares[1] else squares[1]).sqrt()
 
 
 def _length(F):
@@ -336,7 +346,7 @@ def _network(name, weights, inputs, **orbit):
     output = network.output({key: balls(x) for key, x in {**weights, **inputs}.items()})
     rest = output - balls(inputs["target"])
     loss = sum((x * x for x in rest.entries()), arb(0)) / (rest.nrows() * rest.ncols())
-    lost = 100 * max(condition(x) for x in weights.values())  # a score q·k of large parts is a small difference
+    lost = max(condition(x) for x in weights.values())  # a score q·k of large parts is a small difference
     values = {"output": published(output, lost), "loss": published(loss, lost)}
     given = {key: floats(x) for key, x in {**weights, **inputs}.items()}
     return {"kind": "network", "network": name, **orbit, "given": given, "values": values}
