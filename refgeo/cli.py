@@ -117,7 +117,7 @@ class _Several(argparse.Action):
 
 def _seed(text: str) -> int:
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"expected a number >= 0, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, got {text}")
     return int(text)
 
 
@@ -138,7 +138,7 @@ def _value(text: str) -> Any:
     except (ValueError, SyntaxError):
         if text.lower() in ("true", "false", "none", "null"):
             raise argparse.ArgumentTypeError(
-                f"expected values as Python writes them: True, False or None, got {text}"
+                f"expected a value as Python writes it: True, False or None, got {text}"
             ) from None
         return text
 
@@ -156,10 +156,15 @@ def _new_file(text: str) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="refgeo", formatter_class=_Help,
-        description="Check implementations of symmetry-aware sharpness, and measure it.",
-        epilog="examples:\n  refgeo check                        check the built-in formulas of the paper\n"
+        description="Measure sharpness that is the same for all equivalent weights of a network, and check\n"
+        "implementations of its formulas.",
+        epilog="examples:\n  refgeo check                        check refgeo's own implementation of the formulas\n"
         "  refgeo check my_backend.py          check your implementation\n"
-        "  refgeo inspect --checkpoint model/  show the heads of a network",
+        "  refgeo inspect --checkpoint model/  show the heads of a network\n\n"
+        "words:\n  G, H      the factors of a pair: the network uses only G Hᵀ; both have h columns\n"
+        "  GL(h)     the invertible h×h matrices A; (G A⁻¹, H Aᵀ) has the same product as (G, H)\n"
+        '  inv, mix  the metrics of the paper "Hide & Seek" (arXiv:2505.05409); they divide out GL(h)\n'
+        "  backend   the implementation that refgeo checks: your module",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"refgeo {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -194,15 +199,17 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
     """Which test points; with the names that `refgeo.check` has for them."""
     shared = _shared()
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
-                        help=f"only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
+                        help=f"use only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
     shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
-                        help="only this test point, or all whose names begin with CASE (repeatable)")  # fmt: skip
+                        help="use only this test point, or all test points whose names begin with "
+                        "CASE (you can give this option several times)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
-    fuzz = "; fuzz searches for points that fail" if "fuzz" in profiles else ""
-    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many points are generated{fuzz}")
+    fuzz = "; fuzz searches for points with a wrong result" if "fuzz" in profiles else ""
+    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many test points refgeo makes{fuzz}")
     shared.add_argument("--seed", type=_seed, default=0, help="seed of the test points")
     shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε",
-                        help="judge by the relaxed geometry, with S + εI and T + εI (App. H.2)")  # fmt: skip
+                        help="judge by the relaxed metrics: S + εI and T + εI replace S = GᵀG and T = HᵀH "
+                        "(App. H.2 of the paper)")  # fmt: skip
     _checkpoint_arguments(shared, "take the test points from this network: ")
     return shared
 
@@ -210,11 +217,13 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
 _POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkpoint", "layout", "heads")
 
 
-def _checkpoint_arguments(parser: argparse.ArgumentParser, purpose: str = "", required: bool = False) -> None:
+def _checkpoint_arguments(
+    parser: argparse.ArgumentParser, purpose: str = "the network: ", required: bool = False
+) -> None:
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
                         help=f"{purpose}a safetensors file, or a folder that contains one")  # fmt: skip
-    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: the one that fits)")
-    parser.add_argument("--heads", type=int, help="number of attention heads (default: from the network's config.json)")
+    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: the layout that fits)")
+    parser.add_argument("--heads", type=int, help="number of attention heads (default: the number in config.json)")
 
 
 def _outputs() -> argparse.ArgumentParser:
@@ -226,35 +235,40 @@ def _outputs() -> argparse.ArgumentParser:
 
 def _check_parser(commands: Any) -> None:
     check = _command(
-        commands, "check", _check, "check an implementation of the geometry",
-        "Compare an implementation of the GL(h) geometry with enclosures: intervals that contain the exact results.\n"
-        "Exit status: 0 if something was judged and nothing is wrong or undecided, 2 if the command itself is wrong,\n"
-        "1 in all other cases (130 after Ctrl-C).",
+        commands, "check", _check, "check an implementation of the formulas of inv and mix",
+        "Check an implementation of the metrics inv and mix. refgeo compares its results with enclosures:\n"
+        "intervals that contain the exact results. refgeo can also check an optimiser, a merge of adapters,\n"
+        "and a search for sharpness.\n"
+        "The exit status is 0 if refgeo has judged something and has found nothing wrong or undecided. It\n"
+        "is 2 if the command itself is wrong, 130 after Ctrl-C, and 1 in all other cases.",
         "refgeo check my_backend.py --dtype float32 --html report.html",
-        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix, or one between them such as s=0.5"), _outputs(), _quiet(),
+        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix, or a metric between them such as s=0.5"),
+        _outputs(), _quiet(),
     )  # fmt: skip
     check.add_argument(
-        "backend", nargs="?", help="module, module:object or file.py (default: the built-in formulas of the paper)"
+        "backend", nargs="?", help="the implementation: module, module:object or file.py (default: refgeo's own)"
     )
     check.add_argument(
-        "--checks", action=_Several, metavar="C,...", help="only these checks; C is a function (geodesic), "
-        "a value (geodesic_2), a law (christoffel.many_blocks) or a search (sharpness_2); --list shows all names",
+        "--checks", action=_Several, metavar="C,...", help="run only these checks; C is the name of a "
+        "function (geodesic, step), of one of its values (geodesic_2), of a law, which is a property of the results "
+        "(christoffel.many_blocks, step.invariant), or of a search (sharpness_2); --list shows all names",
     )  # fmt: skip
     check.add_argument("--examples", type=int, metavar="N", help="how many points --profile fuzz tries for each value "
                        "(default: 300)")  # fmt: skip
     check.add_argument("--option", dest="rule_options", action="append", type=_option, metavar="NAME=V,...",
-                       help="values of a keyword argument of an update rule, all of which are tried (repeatable), such "
-                       "as momentum=0,0.9")  # fmt: skip
+                       help="check an optimiser with each of these values of its keyword argument NAME, such as "
+                       "momentum=0,0.9 (you can give this option several times)")  # fmt: skip
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
-    check.add_argument("--jobs", type=int, metavar="N", help="how many metrics are judged at the same time "
+    check.add_argument("--jobs", type=int, metavar="N", help="how many metrics refgeo judges at the same time "
                        "(default: the number of processors)")  # fmt: skip
-    check.add_argument(
-        "--laws-only", action="store_true", help="check only laws, not values: for update rules of other metrics"
-    )
-    check.add_argument("--specification", type=int, metavar="N", help="version of the specification to judge by")
-    check.add_argument("--strict", action="store_true", help="also fail if a verdict is inaccurate, partly "
-                       "provided or contract, or if some lines of code were not run")  # fmt: skip
-    check.add_argument("--list", action="store_true", help="show the names of the checks and test points, then exit")
+    check.add_argument("--laws-only", action="store_true", help="check only laws, not the values of inv and mix, for "
+                       "example if your riemannian_gradient is that of another metric")  # fmt: skip
+    check.add_argument("--specification", type=int, metavar="N", help="stop if this version of refgeo judges by "
+                       "another version of the specification than N")  # fmt: skip
+    check.add_argument("--strict", action="store_true", help="return exit status 1 also if a verdict is "
+                       "'inaccurate', 'partly provided' or 'contract', or if lines of the file did not "
+                       "run")  # fmt: skip
+    check.add_argument("--list", action="store_true", help="print the names of the checks and test points, then exit")
 
 
 def _read_parser(commands: Any) -> None:
@@ -263,13 +277,19 @@ def _read_parser(commands: Any) -> None:
         "Print the formula that each function computes, right or wrong. refgeo infers it from the results.",
         "refgeo read my_backend.py --checks christoffel",
     )  # fmt: skip
-    read.add_argument("backend", help="module, module:object or file.py")
-    read.add_argument("--checks", action=_Several, metavar="C,...", help="only these, such as christoffel,geodesic_2")
+    read.add_argument("backend", help="the implementation: module, module:object or file.py")
     read.add_argument(
-        "--metric", action=_Several, metavar="M,...", help="metrics that the functions get (default: inv,mix)"
+        "--checks",
+        action=_Several,
+        metavar="C,...",
+        help="read only these functions or values, such as christoffel,geodesic_2",
+    )
+    read.add_argument(
+        "--metric", action=_Several, metavar="M,...", help="call the functions with these metrics (default: inv,mix)"
     )
     read.add_argument("--dtype", default="float64", choices=DTYPES, help="precision of the arrays")
-    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε", help="also look for S + εI and T + εI")
+    read.add_argument("--relaxation", type=float, default=0.0, metavar="ε",
+                      help="also look for S + εI and T + εI in the formulas, where S = GᵀG and T = HᵀH")  # fmt: skip
     read.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
 
 
@@ -286,16 +306,17 @@ def _vectors_parser(commands: Any) -> None:
         # not all files and languages have the other types, and no file says what M_G between the two metrics is
         _points(["quick", "full"], DTYPES[:2], "inv or mix"), _quiet(),
     )  # fmt: skip
-    write.add_argument("directory", type=Path, metavar="DIR")
+    write.add_argument("directory", type=Path, metavar="DIR", help="the folder to write into")
     write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="format of the inputs")
     write.add_argument("--with-results", action="store_true", help="also write the right results, each as an interval")
     grade = _command(
         verbs, "grade", _grade_vectors, "judge results that a program has computed from the inputs",
-        "Judge results that a program has computed from the inputs in DIR. The exit status is that of refgeo check.",
+        "Judge results that a program has computed from the inputs in DIR. The exit status has the same\n"
+        "meaning as that of 'refgeo check'.",
         "refgeo vectors grade points results.json", _outputs(), _quiet(),
     )  # fmt: skip
-    grade.add_argument("directory", type=Path, metavar="DIR")
-    grade.add_argument("results", type=Path, metavar="RESULTS", help="a .npz, .mat or .json file")
+    grade.add_argument("directory", type=Path, metavar="DIR", help="a folder that 'refgeo vectors write' has made")
+    grade.add_argument("results", type=Path, metavar="RESULTS", help="the file with the results: .npz, .mat or .json")
 
 
 def _network_parsers(commands: Any) -> None:
@@ -305,48 +326,73 @@ def _network_parsers(commands: Any) -> None:
     loss.add_argument(
         "--loss", type=Path, required=True, metavar="FILE.py", help="Python file that defines model(path, network)"
     )
-    loss.add_argument("--seed", type=_seed, default=0, help="seed of random numbers")
+    loss.add_argument("--seed", type=_seed, default=0, help="seed of the random numbers")
     inspect = _command(
-        commands, "inspect", _inspect, "show condition numbers, singular values and redundant parameters of heads",
+        commands, "inspect", _inspect,
+        "show condition numbers, singular values and redundant parameters of attention heads",
         "Show the heads of a checkpoint: their sizes and condition numbers, the singular values and stable rank\n"
-        "of G Hᵀ, and the distance to equivalent weights with GᵀG = HᵀH. Also count the redundant parameters.",
+        "of G Hᵀ, and the distance to equivalent weights with GᵀG = HᵀH. G and H are the two factors of a head:\n"
+        "the network uses only their product G Hᵀ. Also count the redundant parameters, that is, the number of\n"
+        "directions in which the weights can change without changing the network's function.",
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
     )  # fmt: skip
-    inspect.add_argument("--each-head", action="store_true", help="print a row for each head, not for each pair")
+    inspect.add_argument(
+        "--each-head", action="store_true", help="print one row for each head, not one row for all heads of a layer"
+    )
     for parser in (inspect, _sharpness_parser(commands, network, loss)):
         parser.add_argument("--plot", type=_new_file, metavar="FILE",
                             help='also draw a plot (needs pip install "refgeo[plot]")')  # fmt: skip
     verify = _command(
-        commands, "verify", _verify, "measure which symmetries a checkpoint's loss has",
-        "The layout of a checkpoint suggests which symmetries the loss has. Measure which of them it really has,\n"
-        "and to how many digits.\n"
-        "Exit status: 0 if the loss has all symmetries that inv and mix divide out, else 1.",
+        commands, "verify", _verify, "measure which symmetries the loss of a checkpoint has",
+        "Measure which symmetries the loss of a checkpoint has. refgeo tests the symmetries that the layout of the\n"
+        "checkpoint suggests: it moves the weights by random elements of each symmetry group, and prints to how\n"
+        "many digits the loss stays the same.\n"
+        "The exit status is 0 if the loss has all symmetries that inv and mix divide out, and 1 if not.",
         "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
     )  # fmt: skip
-    verify.add_argument("--samples", type=int, default=2, metavar="N", help="how many random group elements per size")
+    verify.add_argument(
+        "--samples",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how many random group elements of each size are applied to the weights",
+    )
     verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
 
 
 def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
     sharpness = _command(
         commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
-        "Measure the worst-case sharpness of a checkpoint, over all blocks together. FILE.py must define a function\n"
-        "model(path, network) that returns a dict with the entry value_and_grad. The dict may also have the entries\n"
-        "batches and frozen (names of blocks that do not move). In Python, help('refgeo.checkpoint') says more.",
+        "Measure the worst-case sharpness of a checkpoint: the largest increase of the loss in the ball of radius ρ\n"
+        "around the weights, in which all blocks move together. FILE.py must define a function model(path, network).\n"
+        "refgeo calls it with the path of the weights and with the network that refgeo has read from them. The\n"
+        "function must return a dict with the entry value_and_grad, a function that computes the loss and its\n"
+        "gradient. The dict may also have the entries batches (a list) and frozen (names of blocks that do not\n"
+        "move). For details, call help('refgeo.checkpoint') in Python.",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
     sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, a "
-                           "metric between these two (such as s=0.5), embedded (the length of the change of G Hᵀ), or "
-                           "adaptive (default: inv,mix,adaptive)")  # fmt: skip
+                           "metric between these two (such as s=0.5), embedded (a step is as long as the change of "
+                           "G Hᵀ that it causes), or adaptive (the change of each weight is measured relative to "
+                           "this weight) (default: inv,mix,adaptive)")  # fmt: skip
     sharpness.add_argument(
-        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii (default: one radius for each "
-        "metric, up to which second-order geodesics bend little)",
+        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii of the balls (default: for "
+        "each metric one radius, up to which second-order geodesics are close to straight lines)",
     )  # fmt: skip
-    sharpness.add_argument("--order", default="2", choices=["1", "2", "exact"], help="order of the geodesics")
+    sharpness.add_argument(
+        "--order",
+        default="2",
+        choices=["1", "2", "exact"],
+        help="order of the geodesics that lead to the points of the ball",
+    )
     sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="number of iterations of a search")
-    sharpness.add_argument("--n-restarts", type=int, default=1, metavar="N", help="number of starts of a search")
-    sharpness.add_argument("--dtype", default="float64", choices=DTYPES[:2], help="precision of the search")
-    sharpness.add_argument("--memory", type=float, metavar="GB", help="memory that a search may use in addition to "
+    sharpness.add_argument(
+        "--n-restarts", type=int, default=1, metavar="N", help="number of points from which a search starts"
+    )
+    sharpness.add_argument(
+        "--dtype", default="float64", choices=DTYPES[:2], help="precision in which the search computes"
+    )
+    sharpness.add_argument("--memory", type=float, metavar="GB", help="gigabytes that a search may use in addition to "
                            "the loss (default: 12 times the size of the moving parameters in float32)")  # fmt: skip
     return sharpness
 
@@ -449,7 +495,7 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `_points`, as functions take them."""
     for name in ("layout", "heads"):
         if getattr(options, name) is not None and options.checkpoint is None:
-            raise ValueError(f"--{name}: only goes with --checkpoint PATH")
+            raise ValueError(f"--{name}: expected --checkpoint PATH together with this option")
     if options.checkpoint is not None:
         options.checkpoint = options.checkpoint.resolve()
         _infer_layout(options)
@@ -462,14 +508,14 @@ def _infer_layout(options: argparse.Namespace) -> None:
         from refgeo.networks import layout_of
 
         options.layout = layout_of(options.checkpoint)
-        print(f"layout: {options.layout}, chosen by the names of the tensors", file=sys.stderr)
+        print(f"layout: {options.layout}; refgeo has chosen it by the names of the tensors", file=sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
     if options.examples is not None and options.profile != "fuzz":
-        raise ValueError("--examples: only goes with --profile fuzz")
+        raise ValueError("--examples: expected --profile fuzz together with this option")
     points, outputs = _chosen_points(options), _output_files(options)
     if options.list:
         return _list(options, points)
@@ -573,15 +619,19 @@ def _sharpness(options: argparse.Namespace) -> int:
     if stopped and not found:
         raise KeyboardInterrupt
     if radii is None:
-        print("No --rho was given. So each metric has its own ρ, up to which second-order geodesics bend little.")
+        print("You gave no --rho, so refgeo has chosen a radius ρ for each metric. Up to this radius, second-order "
+              "geodesics are close to straight lines.")  # fmt: skip
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
-    if stopped:
-        written = " and ".join(str(file) for file in (options.json, options.plot) if file is not None)
-        saved = f", and saved in {written}" if written else ""
-        print(f"refgeo: interrupted; the searches above that finished are complete{saved}", file=sys.stderr)
-        return INTERRUPTED
-    return PASSED
+    return _cut_short(options.json, options.plot) if stopped else PASSED
+
+
+def _cut_short(*files: Path | None) -> int:
+    """Say what Ctrl-C has left."""
+    written = " and ".join(str(file) for file in files if file is not None)
+    saved = f", and the results are saved in {written}" if written else ""
+    print(f"refgeo: interrupted; rows above that do not say 'interrupted' are complete{saved}", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _show_sharpness(found: dict[str, Any], name: str, results: list[Any], cut: list[Any]) -> None:
@@ -620,11 +670,12 @@ def _verify(options: argparse.Namespace) -> int:
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
     if wrong:
-        print(f"The loss lacks {len(wrong)} of {len(divided)} symmetries that the metrics divide out. So weights "
-              "that the metrics treat as equivalent have different losses, and their sharpness differs.")  # fmt: skip
+        print(f"The loss does not have {len(wrong)} of the {len(divided)} symmetries that inv and mix divide out. So "
+              "weights that they treat as equivalent have different losses and different sharpness.")  # fmt: skip
     else:
-        others = f" The other {len(found) - len(divided)} are not divided out." if len(found) > len(divided) else ""
-        print(f"The loss has all {len(divided)} symmetries that the metrics divide out.{others}")
+        rest = len(found) - len(divided)
+        others = f" They do not divide out the others in the table ({rest})." if rest > 0 else ""
+        print(f"The loss has all {len(divided)} symmetries that inv and mix divide out.{others}")
     return FAILED if wrong else PASSED
 
 
@@ -636,7 +687,8 @@ def _write_vectors(options: argparse.Namespace) -> int:
         count = vectors.write(
             options.directory, options.format, with_results=options.with_results, progress=progress, **points
         )
-    print(f"{count} cases in {options.directory}. FORMAT.md in this folder says what to compute. Then run:")
+    print(f"{count} test points are in {options.directory}. FORMAT.md in this folder says what to compute.")
+    print("When you have computed the results, run:")
     print(f"refgeo vectors grade {shlex.quote(str(options.directory))} RESULTS")
     return PASSED
 

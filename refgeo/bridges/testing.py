@@ -209,7 +209,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
         if metric:
             pair_metric(metric.removesuffix("]"), argument="expected_failures")
         if not reason or not isinstance(reason, str):
-            raise ValueError(f"expected_failures: {entry} has no reason; say why it fails")
+            raise ValueError(f"expected_failures: expected a text that says why {entry} fails, got {reason!r}")
     return entries
 
 
@@ -248,8 +248,8 @@ def assert_matches(
     >>> assert_matches(0.3126, "inner_product", "inv", 2 * one, 4 * one, one, one, one, one)
     Traceback (most recent call last):
     ...
-    AssertionError: inner_product[inv] does not match: relative error 0.00032, where rounding explains 3.3e-15 \
-(float64, κ = 1)...
+    AssertionError: inner_product[inv] does not match: the relative error is 0.00032, but rounding \
+explains only 3.3e-15 (float64, κ = 1)...
     """
     __tracebackhide__ = True
     pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
@@ -262,8 +262,8 @@ def assert_matches(
     tolerance, kappa = DOUBTFUL * one.unit(case), case.condition
     if not np.all(one.decisive(case)):
         raise ValueError(
-            f"{function}: at κ = {kappa.max():.1g} rounding in {dtype} alone can cause any error; test at a better "
-            "conditioned point"
+            f"{function}: at the condition number κ = {kappa.max():.1g}, rounding in {dtype} alone can cause an error "
+            "of any size; test at a point with a smaller κ"
         )
     try:
         with np.errstate(all="ignore"):  # what overflows is no match
@@ -271,14 +271,16 @@ def assert_matches(
     except BackendFailure as failure:
         raise AssertionError(f"{function}[{metric}]: {failure}") from None
     if np.isnan(errors).any():
-        raise ValueError(f"{function}: refgeo has no reference value here; is a vector zero, or is the scale extreme?")
+        raise ValueError(
+            f"{function}: refgeo has no right result to compare with; test with vectors and factors of usual size"
+        )
     if np.all(errors <= tolerance):
         return
     worst = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
     block = tuple(int(i) for i in worst)
     raise AssertionError(
-        f"{function}[{metric}] does not match: relative error {float(errors[block]):.2g}"
-        f"{f' in block {block}' if block else ''}, where rounding explains {float(tolerance[block]):.2g} ({dtype}, "
+        f"{function}[{metric}] does not match: the relative error is {float(errors[block]):.2g}"
+        f"{f' in block {block}' if block else ''}, but rounding explains only {float(tolerance[block]):.2g} ({dtype}, "
         f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
         f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n"
         + worst_entries(VALUES[one.name], backend, case, block)
@@ -318,7 +320,8 @@ def _as_case(
     one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
     if not one.applies(case):
         raise ValueError(
-            "order: this exact geodesic has no closed form, and a rigorous integration of it takes too long"
+            "order: refgeo cannot judge this exact geodesic: it has no closed form, and to enclose it takes too "
+            "long; test a shorter time, a better conditioned point or smaller factors"
         )
     return case, one
 

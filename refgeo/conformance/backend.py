@@ -110,7 +110,7 @@ class Backend:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
                 + "".join(f"{hint} " for hint in self.misspelt)
-                + f"name a function or class of your own as {self.name}:NAME; see https://refgeo.github.io/refgeo/check/"
+                + f"for one function or class of this module, write {self.name}:NAME; see https://refgeo.github.io/refgeo/check/"
             )
 
     @classmethod
@@ -167,7 +167,7 @@ class Backend:
             self.close()  # a new process tells a function that leaks from one that asks for too much
             result, breaches = self._asked(request, kind, demand)
             if not isinstance(result, Exhausted):
-                text = f"its process ran out of memory after {calls} calls; for the same call, a new process did not"
+                text = f"the process ran out of memory after {calls} calls, but a new process can do the last call"
                 breaches |= {"frees_its_memory": text}
         if isinstance(result, Exhausted):  # which takes its time, every time
             self._given_up[kind].append((demand, str(result)))

@@ -55,7 +55,7 @@ def _refuses_wrong_shapes(operation: Operation, trial: Trial) -> Array:
         trial.ask(operation, arrays, point, _extra(operation, trial))
     except BackendFailure:
         return np.zeros(point.block_shape)
-    raise Breach(f"accepted a vector of shape {wide.shape} at a point of shape {point.G.shape}")
+    raise Breach(f"the function accepts a vector of shape {wide.shape} at a G of shape {point.G.shape}")
 
 
 def _takes_an_empty_batch(operation: Operation, trial: Trial) -> Array:
@@ -66,7 +66,7 @@ def _takes_an_empty_batch(operation: Operation, trial: Trial) -> Array:
             operation.name, *none.inputs(operation), point=none.point, extra=_extra(operation, trial), layout="plain"
         )
     except BackendFailure as failure:
-        raise Breach(f"does not take a batch without blocks: {short(failure)}") from None
+        raise Breach(f"the function fails for a batch without blocks: {short(failure)}") from None
     return np.zeros(trial.case.point.block_shape)
 
 
@@ -82,10 +82,10 @@ def _nan_stays_in_its_block(operation: Operation, trial: Trial) -> Array:
     except BackendFailure:
         return np.zeros(shape)  # an error is an answer, too
     if all(np.isfinite(part[first]).all() for part in result):
-        raise Breach("returned finite numbers for a vector with NaN")
+        raise Breach("the function returns finite numbers for a vector that contains NaN")
     pairs = zip(comparable(operation, result), comparable(operation, clean), strict=True)
     if not all(_alike(x[others], y[others], 1e-6, rtol=1e-2) for x, y in pairs):
-        raise Breach("NaN in the first block of a batch changes the other blocks")
+        raise Breach("NaN in the first block of a batch changes the results of the other blocks")
     return np.zeros(shape)
 
 
@@ -110,7 +110,7 @@ def _thread_safe(operation: Operation, trial: Trial) -> Array:
         expected = comparable(operation, alone[i * 2 // len(together)])
         found = comparable(operation, together[i : i + len(alone[0])])
         if not all(_alike(part, right, rounding) for part, right in zip(found, expected, strict=True)):
-            raise Breach("two calls at once, in two threads, give other results than each call alone")
+            raise Breach("two calls at the same time, in two threads, give other results than each call alone")
     return np.zeros(trial.case.point.block_shape)
 
 
@@ -120,11 +120,12 @@ def _several_blocks(case: Case) -> bool:
 
 _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case], bool]]] = {
     **{name: (statement, _called, anywhere) for name, statement in SEEN.items()},
-    "refuses_wrong_shapes": ("a vector of the wrong shape is refused", _refuses_wrong_shapes, anywhere),
+    "refuses_wrong_shapes": ("a vector of the wrong shape raises an error", _refuses_wrong_shapes, anywhere),
     "takes_an_empty_batch": ("an empty batch gives empty results", _takes_an_empty_batch,
                              _several_blocks),
-    "nan_stays_in_its_block": ("NaN in one block does not change the others", _nan_stays_in_its_block, _several_blocks),
-    "thread_safe": ("two calls at once give the same results as each call alone", _thread_safe, anywhere),
+    "nan_stays_in_its_block": ("NaN in one block does not change the results of the others", _nan_stays_in_its_block,
+                               _several_blocks),
+    "thread_safe": ("two calls at the same time give the same results as each call alone", _thread_safe, anywhere),
 }  # fmt: skip
 
 

@@ -177,9 +177,15 @@ def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
     """Called again, and called first thing in a new process."""
     again = [[_is_right(check, backend, scene.case) for _ in range(_REPEATS)] for scene in scenes]
     if all(map(all, again)):
-        return "right when called again with the same input: the result depends on the calls before, or on chance"
+        return (
+            "the result is right when refgeo calls the function again with the same input: so it depends on earlier "
+            "calls, or on chance"
+        )
     if any(map(any, again)):
-        return "right and wrong by turns with the same input: it depends on the calls before, or on chance"
+        return (
+            "for the same input, the result is sometimes right and sometimes wrong: so it depends on earlier calls, "
+            "or on chance"
+        )
     for _ in range(_REPEATS):
         fresh = backend.fresh()
         if fresh is backend:
@@ -189,7 +195,10 @@ def _by_memory(check: Check, backend: Backend, scenes: list[_Scene]) -> str:
                 return ""
         finally:
             fresh.close()
-    return "right when it is the first call: your function keeps something of the calls before (a cache?)"
+    return (
+        "the result is right if this call is the first one: your function keeps something from earlier calls, such "
+        "as a cache"
+    )
 
 
 Explanation = tuple[str, Callable[[Parts], Parts]]
@@ -245,7 +254,7 @@ def worst_entries(value: Value, backend: Backend, case: Case, block: tuple[int, 
     try:
         results = [part[block] for part in Trial(backend, case).value(value)]
     except CANNOT_TELL:
-        return "it fails now"
+        return "the function fails if it is called again"
     with np.errstate(all="ignore"):
         distances = [np.abs(part - right.mid) for part, right in zip(results, enclosures, strict=True)]
     for name, part, right, distance in zip("GH", results, enclosures, distances, strict=False):

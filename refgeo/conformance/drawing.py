@@ -128,8 +128,9 @@ def _refuse_extremes(point: Pair) -> None:
             raise ValueError(f"{part}: expected at least one number, got the empty shape {factor.shape}")
         if not 1e-75 < size < 1e75:
             raise ValueError(
-                f"{part}: expected numbers of a size between 1e-75 and 1e75, so that doubles can hold their products, "
-                f"got {size:.1g} in shape {factor.shape}; multiply it by a power of two: the metrics are homogeneous"
+                f"{part}: expected a largest absolute value between 1e-75 and 1e75, so that double precision can hold "
+                f"products, got {size:.1g} in shape {factor.shape}; multiply {part} by a power of two, which "
+                "multiplies each result by a known power of two"
             )
 
 

@@ -74,7 +74,11 @@ def _hunt(
         case, seen = failing[-1]
         again = Tally(one, metric, case.dtype)
         run.tally(one, case, again)
-        seen.remark = "" if again.is_wrong else "not reproducible: called again with the same input, it passed"
+        seen.remark = (
+            ""
+            if again.is_wrong
+            else "not reproducible: when refgeo called the function again with the same input, the check passed"
+        )
         run.tallies[one.name, metric] = seen
         run.cases.append((metric, (case.name, lambda: case)))
 

@@ -187,7 +187,7 @@ def _provides(implementation: Any, function: str) -> bool:
 
 def _imported(place: str) -> Any:
     """Somebody's module; whatever importing it raises, sys.exit included, is a `BackendError`."""
-    path, expected = Path(place), "expected module, module:object or the path of a .py file"
+    path, expected = Path(place), "expected the name of a module, module:object or the path of a .py file"
     if not place or path.is_dir() or (path.is_file() and path.suffix != ".py"):
         came = "nothing" if not place else "a folder" if path.is_dir() else "a file of another kind"
         raise BackendError(f"backend {place!r}: {expected}, got {came}")
@@ -256,10 +256,10 @@ def _failure(error: BaseException, request: Request) -> Exception:
     if isinstance(error, Refused):
         return error.with_traceback(None)
     if isinstance(error, MemoryError):
-        return Exhausted("MemoryError: the call needs more memory than a call may use")
+        return Exhausted("MemoryError: the call needs more memory than refgeo allows for one call")
     text = said(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
-        text += f"; it is called with ({', '.join(request.names)})"
+        text += f"; refgeo calls it with ({', '.join(request.names)})"
     return (Exhausted if _OUT_OF_MEMORY.search(text) else BackendFailure)(text)
 
 
@@ -352,12 +352,13 @@ class Host:
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
             "misspelt": [
-                f"{name} is none of the functions; did you mean {near[0]}?"
+                f"refgeo knows no function {name}; did you mean {near[0]}?"
                 for name in dir(self.implementation)
                 if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
             ] + [
-                f"{name} must take {ARITY[name]} arguments, others with defaults; the one here takes another number"
+                f"{name} must take {ARITY[name]} arguments (others need defaults), but the {name} here takes "
+                "another number"
                 for name in missing if name in ARITY and inspect.isfunction(getattr(self.implementation, name, None))
             ],
         }  # fmt: skip
@@ -429,7 +430,7 @@ class Host:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
         past, found = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
         if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
-            found["keeps_its_results"] = "a call overwrites what an earlier call had returned"
+            found["keeps_its_results"] = "a call overwrites the result that an earlier call has returned"
         if any(x.tobytes() != content for given, _ in past for x, content in given):
             found["inputs_unchanged"] = "a call changes the inputs of an earlier call"
         past.append(([(x, x.tobytes()) for x in inputs], [(x, self._back(x).tobytes()) for x in result]))
@@ -505,7 +506,9 @@ class Host:
         back = getattr(self.implementation, "to_numpy", None)
         found = array if back is None else back(array)
         if isinstance(found, np.ma.MaskedArray):
-            raise Unusable("expected an array, got a masked one, whose masked entries can hold any data")
+            raise Unusable(
+                "expected an array without a mask, got a masked array, whose masked entries can hold any data"
+            )
         return np.asarray(found)
 
 
@@ -523,7 +526,7 @@ def _foreign(request: Request, result: list[Any], arrays: Arrays) -> Breaches:
     if not (request.dtypes and foreign):
         return {}
     single = "jax" in sys.modules and foreign == "float32" and request.dtypes[0] == "float64"
-    hint = '; JAX keeps double precision after jax.config.update("jax_enable_x64", True)' if single else ""
+    hint = '; JAX computes in double precision only after jax.config.update("jax_enable_x64", True)' if single else ""
     return {"dtype_kept": f"returned {foreign} for {request.dtypes[0]} input{hint}"}
 
 

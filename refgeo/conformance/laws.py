@@ -86,7 +86,7 @@ def _any_memory_layout(trial: Trial, value: Value) -> Array:
             except Refused:  # by its asarray, as torch.from_numpy refuses reversed views: a limit, and no misconduct
                 continue
             except BackendFailure as failure:
-                trial.breach = f"does not take arrays with the memory layout '{layout}': {short(failure)}"
+                trial.breach = f"the function fails for arrays with the memory layout '{layout}': {short(failure)}"
     return np.asarray(np.max(errors, axis=0))
 
 
@@ -183,7 +183,8 @@ CIRCUMSTANCES: dict[str, tuple[Callable[[Trial, Value], Array], str]] = {
     "remembers_nothing": (_remembers_nothing, "the result depends on the contents of the arrays only, not on their "
                           "addresses or on earlier calls"),
     "loop_over_blocks": (_loop_over_blocks, "a batch gives the same results as its blocks one by one"),
-    "many_blocks": (_many_blocks, f"blocks have the same results in a batch of {_MANY_BLOCKS:,} as in a small one"),
+    "many_blocks": (_many_blocks, f"a block has the same result in a batch of {_MANY_BLOCKS:,} blocks as in a "
+    "small batch"),
 }  # fmt: skip
 
 

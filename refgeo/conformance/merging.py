@@ -35,14 +35,17 @@ from refgeo.support.arguments import Array
 
 MERGE = "merge"
 MERGE_LAWS = {
-    "merge.idempotent": "an adapter that is merged with itself is itself",
-    "merge.representation": "other factors of the same adapters give the same product",
-    "merge.symmetric": "the order of the adapters does not matter",
-    "merge.weight_one": "an adapter of weight 1, beside others of weight 0, is returned",
+    "merge.idempotent": "if both adapters are the same, the merge has the product of this adapter",
+    "merge.representation": "if the factors of an adapter are replaced by others with the same product, the merge "
+    "has the same product",
+    "merge.symmetric": "the order of the adapters does not change the product of the merge",
+    "merge.weight_one": "if one adapter has weight 1 and the others have weight 0, the merge has the product of "
+    "this adapter",
 }
 MERGE_VALUES = {
-    "merge.products": "for n = m = h the product is Σ wᵢ Xᵢ, the mean of mix",
-    "merge.geometric": "for h = 1 and common directions the product is Π |xᵢ|^wᵢ, the mean of inv",
+    "merge.products": "for n = m = h, the product of the merge is Σ wᵢ Xᵢ, the mean in the metric mix",
+    "merge.geometric": "for h = 1 and adapters of the same direction, the length of the product is Π |xᵢ|^wᵢ, the "
+    "mean in the metric inv",
 }
 _ROUNDINGS = 16.0
 """Of Gram matrices whose factors have condition numbers of 2, inverted: κ⁴."""
@@ -154,10 +157,10 @@ def _row(merge: _Merge, name: str) -> Row:
     row = replace(row, points=len(_SHAPES), decisive_points=len(_SHAPES), worst_ratio=worst)
     if worst <= DOUBTFUL:
         return row
-    size = worst * merge.precision.roundoff * _ROUNDINGS
-    said = f"off by about {size:.2g} times the products that are merged"
     product, expected, adapters = case
+    size = worst * merge.precision.roundoff * _ROUNDINGS * max(product.shape) ** 0.5
+    said = f"the error of the product of the merge is about {size:.2g} times the size of the merged products"
     if len(adapters) == 1:
         along = float(np.sum(product * expected) / np.sum(expected**2))
-        said += f"; along the adapter itself the result is {along:.3g} times as long"
+        said += f"; the part along the adapter is {along:.3g} times as long as the adapter"
     return replace(row, verdict=Verdict.WRONG if worst > BEYOND_DOUBT else Verdict.INACCURATE, message=said)

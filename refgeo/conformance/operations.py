@@ -345,20 +345,20 @@ VALUES: dict[str, Value] = {
     for value in (
         _plain(
             "inner_product",
-            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",
+            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H); S = GᵀG, T = HᵀH",
             lambda exact, a, b: (exact.inner_product(a, b),),
             lambda space, a, b: space.norm(a) * space.norm(b),
             f"tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H) {_WEIGHTS}",
         ),
         _plain(
             "horizontal_projection",
-            "the projection onto the vectors that are orthogonal, in the metric, to all (GΛ, −HΛᵀ)",
+            "the projection onto the horizontal vectors, which are orthogonal, in the metric, to all (GΛ, −HΛᵀ)",
             lambda exact, v: exact.horizontal_projection(v),
             lambda space, v: space.norm(v),
         ),
         _plain(
             "riemannian_gradient",
-            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹)",
+            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹); S = GᵀG, T = HᵀH",
             lambda exact, e: exact.riemannian_gradient(e),
             lambda space, e: space.norm(space.riemannian_gradient(e)),
             f"(e_G M_G⁻¹, e_H M_H⁻¹) {_WEIGHTS}",

@@ -70,9 +70,9 @@ class Points:
         for name, value in plain.items():  # NumPy's numbers are no JSON
             object.__setattr__(self, name, value)
         if sum((self.points is not None, self.checkpoint is not None, self.profile == "fuzz")) > 1:
-            raise ValueError("points, checkpoint, profile='fuzz': expected one kind of test points, got several")
+            raise ValueError("points, checkpoint, profile='fuzz': expected at most one of these three, got several")
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):
-            raise ValueError("layout, heads: go with a checkpoint, got none")
+            raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
         if self.points is not None:
             _refuse_strange(self.points)
 
@@ -229,15 +229,17 @@ def given_case(
         for vector in VECTORS:
             parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
             if len(parts) == 1:
-                raise ValueError(f"{vector}_G and {vector}_H go together, got only one of them")
+                raise ValueError(f"expected both {vector}_G and {vector}_H, or neither, got one of them")
             if parts:
                 given[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
         hessian = [vector for vector in given if vector.startswith("hessian")]
         if len(hessian) not in (0, 3):
-            raise ValueError(f"hessian_e, hessian_w and hessian_v go together, got {' and '.join(hessian)}")
+            raise ValueError(
+                f"expected all of hessian_e, hessian_w and hessian_v, or none, got {' and '.join(hessian)}"
+            )
         t = float(PRECISIONS[dtype].rounded(np.array(number("t", arrays.get("t", TIMES[0])))))
         case = make_case(name, metric, point, rng_of(seed, name), dtype, seed, relaxation, given, t)
         slack = 200 * PRECISIONS[dtype].roundoff * np.max(case.condition, initial=1.0)
         if hessian and not np.all(case.space.is_horizontal(case.vectors["hessian_v"], float(slack))):
-            raise ValueError(f"hessian_v: expected a horizontal vector for {metric}; use horizontal_projection")
+            raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; horizontal_projection makes one")
     return case

@@ -150,8 +150,9 @@ class Recipe:
         """Whether its numbers and the products of six of them are within the range of the dtype."""
         scale = max(abs(np.log(size)) for size in SCALES[self.scale])
         scale = np.log(1e6) if self.scale in ("blocks", "vectors") else scale
-        length = 3.0 * abs(np.log(KINDS[self.vectors].length)) * (KINDS[self.vectors].length > 1.0)
-        return bool(max(6.0 * scale, length) <= np.log(PRECISIONS[dtype].largest))
+        length = KINDS[self.vectors].length
+        size = 3.0 * np.log(length) if 1.0 < length < np.inf else 0.0  # an infinite one is cut to what can be enclosed
+        return bool(max(6.0 * scale, size) <= np.log(PRECISIONS[dtype].largest))
 
     @property
     def cost(self) -> int:

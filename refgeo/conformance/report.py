@@ -208,7 +208,7 @@ class Report:
         ['All values right.']
         """
         if not self.judged and not self.interrupted:
-            return ["Nothing was checked: the backend has no function for the chosen checks at these points."]
+            return ["Nothing was checked: the backend has no function that the chosen checks need at these points."]
         rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
         broken = [str(row) for row in self.rows if row.kind in WHOLE and row.verdict is Verdict.CONTRACT]
         bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows, "CONTRACT": broken}
@@ -220,7 +220,11 @@ class Report:
                      "trajectory": "trajectories"}  # fmt: skip
             judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
-            lost = f" {lossy} of them lose digits at ill-conditioned points, which is allowed." if lossy else ""
+            lost = (
+                f" {lossy} of them lose digits at a large κ, which is allowed (see the lines 'digits')."
+                if lossy
+                else ""
+            )
             said.append(f"All {'other ' if said else ''}{judged} right.{lost}")
         return said
 

@@ -212,7 +212,7 @@ class Row:
         if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
             yield self.verdict.value, self.message
         if self.verdict is Verdict.PASS and self.no_result:
-            yield "no result", f"right elsewhere, but no result at {self.no_result}"
+            yield "no result", f"right elsewhere, but the function gives no result at {self.no_result}"
         elif self.verdict is Verdict.PASS and self.message:
             yield "note", self.message
         if self.lossy_case is not None and not self.no_result:
@@ -224,10 +224,10 @@ class Row:
         place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
         if self.lossy_case.relative_error > NOTHING_LEFT:
             return (
-                f"right at well-conditioned points; at {place} no digit is right, but a QR-based implementation "
-                f"keeps {lost}"
+                f"right at well-conditioned points; at {place}, no digit is right, but an implementation that uses QR "
+                f"factorisations gets {lost} right"
             )
-        return f"right, but with {lost} fewer than a QR-based implementation keeps at {place}"
+        return f"right, but at {place}, an implementation that uses QR factorisations has {lost} more"
 
     def __str__(self) -> str:
         return f"{self.check}[{self.metric}]"

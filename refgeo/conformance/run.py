@@ -151,7 +151,9 @@ def check(
     True
     """
     if specification != SPECIFICATION:
-        raise ValueError(f"specification: this refgeo judges by version {SPECIFICATION}, got {specification}")
+        raise ValueError(
+            f"specification: expected {SPECIFICATION}, by which this version of refgeo judges, got {specification}"
+        )
     where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
     plan = _Plan.of(metrics, checks, where, laws_only, cases, options, progress)
     sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
@@ -204,12 +206,16 @@ class _Plan:
         if not isinstance(laws_only, bool):
             raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
         if points.profile == "fuzz" and cases is not None:
-            raise ValueError("cases: the profile fuzz makes its own test points; leave out cases or profile='fuzz'")
+            raise ValueError(
+                "cases: expected no names with profile='fuzz', which makes its own test points; leave out one of "
+                "the two"
+            )
         chosen = chosen_checks(checks, laws_only)
         searches, trajectories, merges = chosen_others(checks).values()
         if not (chosen or searches or trajectories or merges):
             raise ValueError(
-                "checks: expected at least one check, got none (laws_only leaves out what only inv and mix must fulfil)"
+                "checks: expected at least one check, got none (laws_only leaves out checks that only inv and mix "
+                "must pass)"
             )
         generated = cases is None and points.generated and points.profile != "fuzz"
         searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
@@ -261,7 +267,7 @@ class _Plan:
         except BackendError:
             raise
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
-            message = f"after the run, the referee failed ({type(error).__name__}: {error}); please report it"
+            message = f"after the run, refgeo itself failed ({type(error).__name__}: {error}); please report it"
             raise RefereeError(message) from error
 
     def _in_order(self, found: list[tuple[list[Row], Reached]]) -> list[Row]:
@@ -389,7 +395,10 @@ class Run:
     def _notes(self) -> Iterator[str]:
         yield from self.backend.misspelt
         if self.points.dtype == "bfloat16" and not self.backend.converts:
-            yield "bfloat16: the backend has no asarray, so it has received float32 arrays and computed in float32"
+            yield (
+                "bfloat16: the backend has no function asarray, so it has got float32 arrays and has computed in "
+                "float32"
+            )
 
     def rows(self, explained: bool = True) -> list[Row]:
         """A row for each check and metric that met a case, and who is to blame: `Row.uses` is the graph of it."""
@@ -404,13 +413,13 @@ class Run:
             return row
         guilty = [name for name in row.uses if self._is_wrong(VALUE_CHECKS[name], row.metric)]
         if row.kind == "law":
-            message = "its values are wrong"
+            message = "the values of this function are wrong"
             return replace(row, verdict=Verdict.NOT_JUDGED, message=message) if guilty else row
         if row.verdict is Verdict.INACCURATE or not tally.has_wrong_numbers:
             return row
         failing, passing = self._outcomes(tally)
         if guilty and not tally.failures and inherits(VALUES[row.check], self.backend, failing, guilty):
-            message = f"exactly what its own, wrong {' and '.join(guilty)} gives in the right formula"
+            message = f"this formula is right; the result is wrong only because it uses a wrong {' and '.join(guilty)}"
             return replace(row, verdict=Verdict.INHERITS, message=message)
         try:
             found = diagnose(tally.check, self.backend, failing, passing)
@@ -424,11 +433,11 @@ class Run:
         """Where a function computes in another precision than that of its inputs, that is the first thing to know."""
         conduct = self.tallies.get((f"{row.function}.dtype_kept", row.metric))
         told = conduct.row().message if conduct is not None and conduct.events["breach"] else ""
-        return f"{told}; check it in that precision (--dtype)" if told else ""
+        return f"{told}; check the function in this precision (--dtype)" if told else ""
 
     @property
     def _hint(self) -> str:
-        return "" if self.points.dtype == "float64" else "; in float64 (--dtype float64) more formulas can be read"
+        return "" if self.points.dtype == "float64" else "; in float64 (--dtype float64), refgeo can read more formulas"
 
     def _outcomes(self, tally: Tally) -> tuple[list[Case], list[Case]]:
         """The decisive cases that gave numbers: wrong ones, and right ones."""

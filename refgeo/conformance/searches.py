@@ -45,11 +45,14 @@ ROUNDINGS = 1000.0
 LITTLE = 0.5
 """A routine that finds less of the maximum, in the median, is *inaccurate*."""
 SEARCH = {
-    "sharpness_1": "order 1: the step is in the ball and horizontal, and gives the returned value, within the bound",
-    "sharpness_2": "order 2: the step is in the ball and horizontal, and gives the returned value, within the bound",
-    "sharpness_exact": "exact geodesics: the step is in the ball and horizontal, and gives the returned value, "
-    "within the bound",
-    "sharpness_adaptive": "adaptive: the step is in the ball, and gives the returned value, within the proved bound",
+    "sharpness_1": "order 1: the step is horizontal and in the ball; it increases the loss by the returned value, "
+    "which is at most the proved bound",
+    "sharpness_2": "order 2: the step is horizontal and in the ball; it increases the loss by the returned value, "
+    "which is at most the proved bound",
+    "sharpness_exact": "exact geodesics: the step is horizontal and in the ball; it increases the loss by the returned "
+    "value, which is at most the proved bound",
+    "sharpness_adaptive": "adaptive: the step is in the ball; it increases the loss by the returned value, which is at "
+    "most the proved bound",
 }
 
 _ADAPTIVE = ("adaptive", "adaptive")
@@ -163,7 +166,7 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
             if complaint:
                 wrong.append((share, f"{place}: {complaint}"))
     if not shares:
-        reason = "in no test problem is the maximum known exactly and larger than rounding errors"
+        reason = "there is no test problem whose maximum is known exactly and is larger than rounding errors"
         return _row(metric, order, Verdict.NOT_JUDGED, reason)
     if wrong:
         message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])
@@ -171,8 +174,8 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
     found = [1.0 - one.relative_error for one in shares]
     worst, median = max(shares, key=lambda one: one.relative_error), float(np.median(found))
     message = (
-        f"finds {100.0 * median:.4g}% of the maximum (median of {len(found)} searches), "
-        f"{100.0 * min(found):.3g}% at worst ({worst.case}), with {calls / len(shares):.0f} evaluations per search"
+        f"the search finds {100.0 * median:.4g}% of the maximum (median of {len(found)} searches), and at least "
+        f"{100.0 * min(found):.3g}% ({worst.case}), with {calls / len(shares):.0f} evaluations of the loss per search"
     )
     if breaches:
         return _row(metric, order, Verdict.CONTRACT, "; ".join([*breaches.values(), message]), worst, shares)
@@ -229,21 +232,21 @@ def _held_against(
     roundoff = PRECISIONS[network.dtype].roundoff
     tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
     if length > rho * (1.0 + tolerance):
-        return reached, f"leaves the ball: ‖ξ‖ = {length / rho:.10g} ρ"
+        return reached, f"the step leaves the ball: its length is {length / rho:.10g} ρ"
     vertical = float(np.linalg.norm((a - c) * (np.abs(u * v) if metric == "mix" else 1.0))) / np.sqrt(2.0)
     if metric != "adaptive" and vertical > rho * tolerance:
-        return reached, f"is not horizontal: its vertical part is {vertical / rho:.2g} ρ"
+        return reached, f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
     slack = INTEGRATED if order == "exact" else TOLERANCE
     rounding += (slack + ROUNDINGS * roundoff) * abs(reached)
     if abs(value - reached) > rounding:
         others = [other for other in (1, 2, "exact") if abs(_reached(metric, other, network, a, c) - value) <= rounding]
         if order != "adaptive" and others:
-            return reached, f"claims the value of geodesics of order {' or '.join(map(str, others))}"
-        return reached, f"claims {value:.10g}, but the loss there increases by {reached:.10g}"
+            return reached, f"the returned value is that of geodesics of order {' or '.join(map(str, others))}"
+        return reached, f"the returned value is {value:.10g}, but the step increases the loss by {reached:.10g}"
     if value < -rounding:
-        return reached, f"claims an increase of {value:.6g}, to less than the loss at the parameters themselves"
+        return reached, f"the returned value is {value:.6g}, which is less than 0; without a step, it is 0"
     if value > upper * (1.0 + 10.0 * TOLERANCE) + rounding:
-        return reached, f"claims {value:.10g}, more than the proved bound {upper:.10g}"
+        return reached, f"the returned value is {value:.10g}, which is more than the proved bound {upper:.10g}"
     return reached, ""
 
 

@@ -76,7 +76,8 @@ class Elsewhere(Child):
         except (EOFError, OSError):
             how = self.ended()
             raise ChildProcessError(
-                f"the process that judges the other metrics failed: {how}; jobs=1 (--jobs 1) needs none"
+                f"a process in which refgeo judges some metrics failed: {how}; try jobs=1 (--jobs 1), which needs "
+                "no process"
             ) from None
         if isinstance(said, int):
             self.done = said

@@ -170,9 +170,9 @@ def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[st
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
     optimizer = make(list(params), **options)
     if not callable(getattr(optimizer, "step", None)):
-        raise TypeError(f"make must return an optimizer with a method step, got {type(optimizer).__name__}")
+        raise TypeError(f"make must return an optimiser with a method step, got {type(optimizer).__name__}")
     if takes(optimizer.step, 1):
-        raise NotImplementedError("its step needs a closure, which trajectories do not have")
+        raise NotImplementedError("the method step of the optimiser needs a closure, which refgeo cannot give to it")
 
     def rule(*numbers: Any) -> tuple[Any, Any]:
         optimizer.zero_grad()

@@ -88,7 +88,7 @@ class Tally:
             # it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
             expected, known = self._expected(case), self._known(case)
             errors = np.where(expected, np.inf if expected.all() and known.all() else np.nan, np.inf)
-            reason = f"at {case.name}, where the whole batch failed for an ill-conditioned block ({failure})"
+            reason = f"at {case.name}, the whole batch failed because of an ill-conditioned block ({failure})"
             self.add(case, np.where(known, errors, np.nan), str(failure), reason if known.all() else NO_REFERENCE)
         except Exception as error:  # of the referee's own mathematics, at numbers that it cannot use
             self._note("unevaluated", case, f"{type(error).__name__}: {error}")
@@ -272,7 +272,7 @@ class Tally:
         if self.failures:
             message = f"{_places(self.failures)}: {self.failures[0][1]}"
             if self.has_wrong_numbers:
-                message += f"; where numbers came they are wrong {self._count(self.wrong_numbers)}"
+                message += f"; where the function returns numbers, they are wrong {self._count(self.wrong_numbers)}"
             return Verdict.WRONG, message
         if unevaluated and not self.is_wrong:
             why = unevaluated[0][1]
@@ -284,12 +284,14 @@ class Tally:
             worst, count = max(self.doubtful, key=lambda one: one.ratio), self._count(self.doubtful)
             if self.is_wrong:
                 return Verdict.WRONG, "; ".join([f"wrong {count}", *notes])
-            found = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {count} ({worst}): "
-            return Verdict.INACCURATE, "; ".join([f"{found}right, but less accurate than it could be", *notes])
+            found = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {count} ({worst})"
+            return Verdict.INACCURATE, "; ".join(
+                [f"{found}, so it is right, but less accurate than it could be", *notes]
+            )
         if breaches:
             return Verdict.CONTRACT, _told(breaches)
         missing = list(filter(None, (exhausted, self.events["refused"], self.events["not called"])))
-        notes += [f"not at {_places(found)}: {found[0][1]}" for found in missing]
+        notes += [f"no result at {_places(found)}: {found[0][1]}" for found in missing]
         return Verdict.PARTIAL if missing else Verdict.PASS, "; ".join(notes)
 
     def _nothing_decides(self, notes: list[str]) -> tuple[Verdict, str]:
@@ -297,7 +299,9 @@ class Tally:
         if exhausted:  # a law may be tried at such points alone
             verdict = Verdict.NOT_JUDGED if self.check.kind == "law" else Verdict.UNDECIDED
             return verdict, f"no result at {_places(exhausted)}: {exhausted[0][1]}"
-        explained = f"at every point, rounding in {self.dtype} alone can cause an error of any size"
+        explained = (
+            f"at every point, rounding in {self.dtype} alone can cause an error of any size, so nothing can be judged"
+        )
         return Verdict.UNDECIDED, "; ".join([*notes, explained if self.measurements else "no point was judged"])
 
     def _count(self, found: list[Measurement]) -> str:

@@ -53,13 +53,15 @@ _SMALL = 1e-5
 """A mistake in a formula is of order one at generic points, and no smaller than this at every one of them."""
 _KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
 TRAJECTORY = {
-    "step.invariant": "k steps from θ and from A·θ give the same product G Hᵀ, for all A of GL(h)",
-    "step.repeatable": "a new run from the same start gives the same trajectory",
-    "step.blocks": "a batch of blocks takes the steps that its blocks take one by one",
-    "step.starts": "from G = 0, from H = 0, and with a large loss X moves, and from 0 all numbers stay finite",
-    "step.reads": "what the first step is: the gradient of which metric",
+    "step.invariant": "k steps of the optimiser from (G, H) and from (G A⁻¹, H Aᵀ) give the same product G Hᵀ, for "
+    "all A of GL(h)",
+    "step.repeatable": "a new run of the optimiser from the same start gives the same trajectory",
+    "step.blocks": "in a batch of blocks, each block takes the steps that it takes alone",
+    "step.starts": "from G = 0, from H = 0, and with a large loss, the optimiser moves X = G Hᵀ; from G = 0 and "
+    "from H = 0, all numbers stay finite",
+    "step.reads": "which known rule the first step follows, such as the gradient of mix",
 }
-CLAIMS = {f"step.{name}": f"the first step moves X as the rule {name!r} does" for name in _KNOWN[:-1]}
+CLAIMS = {f"step.{name}": f"the first step moves X = G Hᵀ as the rule {name!r} does" for name in _KNOWN[:-1]}
 """Checked by name alone: no optimiser has to be one of these rules."""
 _SCALES = tuple(4.0**j for j in range(-12, 13))
 _FAR = 0.4
@@ -355,7 +357,11 @@ Said = tuple[Verdict, str, dict[str, Any]]
 
 def _judged(rule: Rule, name: str) -> Said:
     if rule.precision.name not in ("float64", "float32"):
-        return Verdict.NOT_JUDGED, f"trajectories are judged in float64 and float32, not {rule.precision.name}", {}
+        return (
+            Verdict.NOT_JUDGED,
+            f"refgeo judges trajectories in float64 and float32 only, not in {rule.precision.name}",
+            {},
+        )
     law = _LAWS.get(name)
     try:
         return law(rule) if law else _claim(rule, name.partition(".")[2])
@@ -411,21 +417,25 @@ def _invariant(rule: Rule) -> Said:
     start = rule.start(_SHAPES[0])
     walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
-        return Verdict.WRONG, f"after step {walked.end} a number is not finite, whatever the size of the loss", {}
+        return (
+            Verdict.WRONG,
+            f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried",
+            {},
+        )
     found = list(_pairs(rule))
     judged = [one for one in found if one.decisive]
     if not judged:
-        return Verdict.NOT_JUDGED, "no trajectory moves G Hᵀ by more than rounding explains, and stays finite", {}
+        return Verdict.NOT_JUDGED, "no trajectory stays finite and moves G Hᵀ by more than rounding explains", {}
     worst = max(judged, key=lambda one: one.worst)
     if not _beyond_rounding(judged):
         whole = [one for one in judged if len(one.errors) > STEPS and one.element != _ILL]
         if {one.element for one in found} - {one.element for one in whole} - {_ILL}:
-            few = f"only {len(judged)} of {len(found)} pairs of trajectories say more than rounding explains"
-            return Verdict.NOT_JUDGED, f"{few}, too few for a verdict; see step.repeatable", {}
+            few = f"in only {len(judged)} of {len(found)} pairs of trajectories, rounding is small enough for a verdict"
+            return Verdict.NOT_JUDGED, f"{few}; these are too few; see step.repeatable", {}
         digits = -np.log10(max(one.share(STEPS) for one in whole) + 1e-17)
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
-        pairs = f"{len(judged)} pairs of trajectories"
-        said = f"invariant under {group}: {pairs} agree, over {STEPS} steps to {digits:.0f} digits"
+        pairs = f"in {len(judged)} pairs of trajectories, G Hᵀ agrees"
+        said = f"the optimiser is invariant under {group}: {pairs} to {digits:.0f} digits after {STEPS} steps"
         return (Verdict.PASS if worst.worst <= DOUBTFUL else Verdict.INACCURATE), said, _numbers(judged, worst)
     broken = [one for one in judged if one.worst > MANY_TIMES]
     large = [one for one in broken if one.largest >= _SMALL] or broken
@@ -445,31 +455,33 @@ def _kept(judged: Sequence[Found], broken: Sequence[Found]) -> list[str]:
 
 def _in_words(worst: Found, kept: Sequence[str]) -> str:
     last = len(worst.errors) - 1
-    after = f"; after step {last} it is {_share(worst.share(last))}" if last > worst.first else ""
-    differs = f"the difference is {_share(worst.share(worst.first))} the distance travelled from θ{after}"
+    after = f", and by {_share(worst.share(last))} after step {last}" if last > worst.first else ""
+    far = f"{_share(worst.share(worst.first))} the distance that they have travelled{after}"
+    differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {far}"
     if worst.first == worst.end:
-        differs = "one trajectory is no longer finite"
-    under = f"only under {' and '.join(kept)}" if kept else "under nothing tried"
-    where = f"{worst.start}, A: {worst.element}"
-    return f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} ({where}); invariant {under}"
+        differs = "one of the two trajectories is no longer finite"
+    under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
+    where = f"(point {worst.start}, A: {worst.element}); the optimiser is invariant {under}"
+    return f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} {where}"
 
 
 def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
     """What explains a difference and is no wrong formula: a small constant, a damping, or a lower precision inside."""
     if worst.largest < _SMALL:
-        return "; a difference so small comes from a very small or very large constant, not from a wrong formula"
+        return "; such a small difference comes from a very small or very large constant, not from a wrong formula"
     exact = all(one.element != "scalings by powers of 2" for one in large)
     if exact and rule.precision.name == "float64":
         found = [one for one in _pairs(rule.computing_in(PRECISIONS["float32"])) if one.decisive]
         if found and not _beyond_rounding(found):
             return (
-                "; powers of 2 change nothing and the rest is rounding of float32, in which the rule seems to compute"
+                "; scalings by powers of 2 change nothing, and rounding of float32 explains the other differences, "
+                "so the optimiser seems to compute in float32"
             )
     far = _beside_large_weights(rule, worst)
     if far is not None and worst.share(worst.first) < 1.0 and _is_damping(worst, far):
         return (
-            f"; with weights {_LARGE:g} times as large it is {far.share(worst.first):.2g} times, so a damping such as "
-            "an ε explains all of it"
+            f"; with weights {_LARGE:g} times as large, the products differ by {far.share(worst.first):.2g} times this "
+            "distance, so a damping such as an ε explains all of it"
         )
     return ""
 
@@ -532,27 +544,31 @@ def _repeatable(rule: Rule) -> Said:
     k = int(np.argmax(errors != 0.0))  # the first difference: later ones are amplified; a number that ends both is none
     if errors[k] <= MANY_TIMES * rounding[0]:
         return Verdict.PASS, "", {}
-    said = f"a second run from the same start differs from step {k} on: it uses what an earlier run left"
+    said = (
+        f"from step {k} on, a second run from the same start differs from the first: the optimiser uses what an "
+        "earlier run left"
+    )
     return Verdict.WRONG, said, {}
 
 
 def _blocks(rule: Rule) -> Said:
     if rule.function == "make":
-        return Verdict.NOT_JUDGED, "an optimiser gets one pair", {}
+        return Verdict.NOT_JUDGED, "refgeo gives one pair to an optimiser of PyTorch, not a batch", {}
     start = rule.start((2, 5, 4, 2))
     scale = rule.scale(start.block(0))
     alone = np.stack([rule.walk(start.block(i), scale).products for i in range(2)], axis=1)
     try:
         together = rule.walk(start, scale)
     except BackendFailure as failure:
-        return Verdict.PARTIAL, f"takes no leading dimensions: {short(failure)}", {}
+        return Verdict.PARTIAL, f"the optimiser takes no leading dimensions: {short(failure)}", {}
     found = Found(
         start.name, "blocks", _apart(together, alone), rule.unit(start, scale, together), together.travelled,
         float(np.linalg.norm(together.products[0])), together.end,
     )  # fmt: skip
     if found.worst <= MANY_TIMES:
         return Verdict.PASS, "", {}
-    said = f"blocks change each other; the difference is {_share(found.share(STEPS))} the distance travelled"
+    far = f"{_share(found.share(STEPS))} the distance that it has travelled"
+    said = f"the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by {far}"
     return Verdict.CONTRACT, said, {}
 
 
@@ -571,7 +587,7 @@ def _starts(rule: Rule) -> Said:
     return (Verdict.CONTRACT if bad else Verdict.PASS), "; ".join(said), {}
 
 
-_FROZEN = f"nothing moves in {SHOWN[3]} steps"
+_FROZEN = f"G Hᵀ does not move in {SHOWN[3]} steps"
 
 
 def _stuck(rule: Rule, start: Start, scale: float) -> str:
@@ -581,7 +597,7 @@ def _stuck(rule: Rule, start: Start, scale: float) -> str:
     except BackendFailure as failure:
         return f"there is no result: {short(failure)}"
     if walked.end is not None:
-        return f"step {walked.end} is not finite"
+        return f"G, H or G Hᵀ is not finite after step {walked.end}"
     return "" if walked.travelled.any() else _FROZEN
 
 
@@ -690,13 +706,16 @@ def _reads(rule: Rule) -> Said:
                 if all(one.turned for one in far):
                     return (
                         Verdict.PASS,
-                        f"a short first step moves the product G Hᵀ as {name} does, with other factors",
+                        f"a short first step moves the product G Hᵀ as {name} does, but leads to other factors",
                         {},
                     )
                 off = 100.0 * max(one.residuals[name] for one in steps)
-                said = f"the {size} the loss, the nearer is the first step to that of {name} ({off:.2g}% off here)"
+                said = (
+                    f"the {size} the loss, the nearer is the first step to that of {name}; with the loss of this "
+                    f"check, it differs by {off:.2g}%"
+                )
                 return Verdict.PASS, said, {}
-    return Verdict.NOT_JUDGED, f"the first step is none of {', '.join(_KNOWN)}", {}
+    return Verdict.NOT_JUDGED, f"the first step is that of none of the known rules ({', '.join(_KNOWN)})", {}
 
 
 def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
@@ -705,7 +724,9 @@ def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
     if np.ptp(rates, axis=0).max() > 1e-3 * np.abs(rates).max():
         return ", with step lengths that depend on the point"
     of_G, of_H = rates[0]
-    return f", η = {of_G:.3g}" + (f" for G and {of_H:.3g} for H" if steps[0].rates_differ(name) else "")
+    return f", with step length η = {of_G:.3g}" + (
+        f" for G and {of_H:.3g} for H" if steps[0].rates_differ(name) else ""
+    )
 
 
 def _claim(rule: Rule, name: str) -> Said:
@@ -714,14 +735,23 @@ def _claim(rule: Rule, name: str) -> Said:
         short = _first_steps(rule, _SHORT)
         steps = short if all(one.turned for one in short) else steps
     if not all(one.tolerance < 0.01 for one in steps):
-        return Verdict.NOT_JUDGED, "the first step is too short beside the rounding of the parameters", {}
+        return Verdict.NOT_JUDGED, "the first step is so short that rounding of the parameters hides its direction", {}
     worst = max(steps, key=lambda one: one.residuals[name] / one.tolerance)
     off = worst.residuals[name]
     if not all(one.is_one_of(name) for one in steps):
-        return Verdict.WRONG, f"its dX is {100.0 * off:.2g}% off, at the best step lengths ({worst.start.name})", {}
+        return (
+            Verdict.WRONG,
+            f"the first step changes G Hᵀ in another way than {name}: even with the best step lengths for G and H, the "
+            f"changes differ by {100.0 * off:.2g}% (point {worst.start.name})",
+            {},
+        )
     if name != "spectral" and any(one.rates_differ(name) for one in steps):  # a gradient has one length
-        return Verdict.WRONG, f"right but for the step lengths of the factors{_step_lengths(steps, name)}", {}
-    return Verdict.PASS, f"to {-np.log10(max(off, 1e-17)):.0f} digits, up to its length", {}
+        return (
+            Verdict.WRONG,
+            f"G and H move in the right directions, but not by the same multiple{_step_lengths(steps, name)}",
+            {},
+        )
+    return Verdict.PASS, f"the first step agrees to {-np.log10(max(off, 1e-17)):.0f} digits, up to its length", {}
 
 
 _LAWS: dict[str, Callable[[Rule], Said]] = {

@@ -169,7 +169,7 @@ def _claim(folder: Path) -> None:
     for name in names:
         if (folder / name).exists() and not schema.startswith("refgeo-vectors/"):
             raise VectorFileError(
-                f"{folder}: holds {name}, which refgeo has not written; expected an empty or a new folder"
+                f"{folder}: expected an empty or new folder, got one with the file {name}, which refgeo has not written"
             )
     write_text(folder / "manifest.json", json.dumps({"schema": SCHEMA, "file": None}))
 
@@ -256,16 +256,20 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
     """The manifest, and the cases by their identifiers; verified."""
     place = folder / "manifest.json"
     if not place.is_file():
-        raise VectorFileError(f"{folder}: has no manifest.json; expected a folder made by 'refgeo vectors write'")
+        raise VectorFileError(
+            f"{folder}: expected a folder made by 'refgeo vectors write', got one without manifest.json"
+        )
     manifest = _read(place)
     if manifest.get("schema") != SCHEMA:
         raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
     if not manifest.get("file"):
-        raise VectorFileError(f"{folder}: writing it was interrupted; write the vectors again")
+        raise VectorFileError(
+            f"{folder}: the command that wrote this folder was interrupted; run 'refgeo vectors write' again"
+        )
     file = folder / manifest["file"]
     content = {key: value for key, value in manifest.items() if key not in ("schema", "sha256")}
     if not file.is_file() or _digest(folder, content) != manifest["sha256"]:
-        what = "is not what was written (its SHA-256 differs)" if file.is_file() else "missing"
+        what = "this file has changed (its SHA-256 differs)" if file.is_file() else "this file is missing"
         raise VectorFileError(f"{file}: {what}; write the vectors again")
     named = _read(file)
     cases = {}
@@ -298,7 +302,10 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
         if not separator or not re.fullmatch(r"(inv|mix)_\d+", name):
             continue
         if name not in cases:
-            raise VectorFileError(f"{file}: {key}: there is no case {name} in this folder; are these results for it?")
+            raise VectorFileError(
+                f"{file}: {key} belongs to the point {name}, which this folder does not have; choose the folder of "
+                "the results"
+            )
         if value not in inputs and value not in _RESULT_NAMES:
             near = difflib.get_close_matches(value, _RESULT_NAMES, n=1, cutoff=0.3)
             hint = f"; did you mean {name}__{near[0]}?" if near else f"; expected one of {', '.join(_RESULT_NAMES)}"
@@ -307,8 +314,12 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
     if results == 0:
         first = next(iter(cases))
         structs = [key for key, value in recorded.items() if isinstance(value, np.ndarray) and value.dtype.names]
-        hint = f"; {structs[0]} is a struct: save(..., '-struct', '{structs[0]}') writes its fields" if structs else ""
-        raise VectorFileError(f"{file}: holds no results; expected names such as {first}__christoffel_G{hint}")
+        hint = (
+            f"; in MATLAB, write the fields of {structs[0]} with save(..., '-struct', '{structs[0]}')"
+            if structs
+            else ""
+        )
+        raise VectorFileError(f"{file}: expected results with names such as {first}__christoffel_G, got none{hint}")
 
 
 def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
@@ -353,7 +364,7 @@ def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.shape != shape and tuple(s for s in array.shape if s != 1) == tuple(s for s in shape if s != 1):
         return array.reshape(shape)
     if array.ndim == 2 and array.shape == shape[::-1] != shape:
-        raise Unusable(f"expected shape {shape}, got {array.shape}: rows and columns exchanged?")
+        raise Unusable(f"expected shape {shape}, got {array.shape}; are rows and columns exchanged?")
     return array
 
 

@@ -276,8 +276,8 @@ def _checked(bound: Array, lower: Array, rounding: Array) -> Array:
     beaten = bound < lower - rounding
     if np.any(beaten):
         raise ArithmeticError(
-            f"refgeo.diagonal: an upper bound of {np.count_nonzero(beaten)} networks is below a value that is reached. "
-            "This is a mistake of refgeo; please report it with the data"
+            f"refgeo.diagonal: the upper bound is smaller than an increase of the loss that is reached, in "
+            f"{np.count_nonzero(beaten)} networks. This is a mistake in refgeo; please report it with the data"
         )
     return np.maximum(bound, lower)
 

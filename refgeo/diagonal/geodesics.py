@@ -69,8 +69,8 @@ def geodesic(
         block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
         first = math.copysign(float(ends[block]), time)
         raise GeodesicIncompleteError(
-            f"t: the geodesic{f' of network {block}' if block else ''} reaches a zero of u ⊙ v at t = {first:.6g}, "
-            f"got t = {time:.6g}; take a shorter time or a smaller velocity",
+            f"t: the geodesic{f' of network {block}' if block else ''} ends at t = {first:.6g}, where an entry of u ⊙ "
+            f"v is 0, got t = {time:.6g}; take a shorter time or a smaller velocity",
             first,
             block,
         )

@@ -272,7 +272,7 @@ class Interpolated(Geometry):
         if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
             raise ValueError(
                 "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
-                "refgeo.diagonal.horizontal_projection makes one, and refgeo.MixedMetric() accepts any velocity"
+                "refgeo.diagonal.horizontal_projection gives one, and refgeo.MixedMetric() accepts any velocity"
             )
         lowest = np.min(rate_u, axis=-1)
         return np.asarray(np.divide(-0.5 / self.s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))

@@ -157,7 +157,7 @@ def _bar(wanted: bool, callback: Callback | None) -> Iterator[Callback | None]:
 
         def watched(at: TrainingProgress) -> None:
             total = at.converged + at.diverged + at.running
-            text = f"training: {at.converged} of {total} converged, {at.diverged} diverged, step {at.step}"
+            text = f"training: {at.converged} of {total} networks converged, {at.diverged} diverged, step {at.step}"
             bar.update(task, description=text, completed=total - at.running, total=total)
             if callback is not None:
                 callback(at)

@@ -321,7 +321,9 @@ class ExactTangentSpace:
         factors = (point.G, point.H)
         if not self._is_closed:
             if self.s not in (0.0, 1.0):
-                raise EnclosureError("for metrics between inv and mix, exact geodesics can only be enclosed for h = 1")
+                raise EnclosureError(
+                    "for a metric between inv and mix, refgeo can enclose exact geodesics only if h = 1"
+                )
             return flow("mix" if self.s else "inv", factors, velocity, point.epsilons, time)
         if self.s > 0.0:
             return _cone_geodesic(factors, velocity, time, arb(self.s))
@@ -543,12 +545,17 @@ class _BallPoint:
             diagonals.append(diagonal)
         bound = float(delta.abs_upper()) * (1 + 2.0**-50)
         if not bound < 0.4:  # (1 + 0.4)² − 1 < 1: beyond it the iteration need not converge
-            raise EnclosureError("the factors are too ill-conditioned for the certified Sylvester solution")
+            raise EnclosureError(
+                "the factors are too ill-conditioned to solve the Sylvester equation with proved bounds"
+            )
         d1, d2, d3, d4 = diagonals
         with np.errstate(over="ignore", under="ignore"):
             N0 = np.outer(d1, d2) + np.outer(d3, d4)
         if not (N0.min() > 1e-280 and N0.max() < 1e280):
-            raise EnclosureError("the scale of the factors leaves the range of doubles; rescale G and H")
+            raise EnclosureError(
+                "the numbers in G and H are too large or too small for double precision; multiply G and H by other "
+                "numbers"
+            )
         # A rounded N₀ is as good as the exact one with the relative difference put into δ.
         return transformed, L, K, N0, bound + 2.0**-50
 
@@ -565,7 +572,7 @@ class _BallPoint:
                 left, right = (scipy.linalg.eigh(0.5 * (a + a.T), 0.5 * (b + b.T))[1] for a, b in pairs)
             except np.linalg.LinAlgError:
                 raise EnclosureError(
-                    "the factors are too ill-conditioned for the certified Sylvester solution"
+                    "the factors are too ill-conditioned to solve the Sylvester equation with proved bounds"
                 ) from None
             return left, right
         shifts = [np.sqrt(float(epsilon)) * np.eye(self.S.nrows()) for epsilon in self.epsilons]
@@ -594,11 +601,14 @@ class _BallGauge:
             values, vectors = acb_mat(S * T).eig(right=True)
         except ValueError as error:
             raise EnclosureError(
-                "for metrics between inv and mix, the singular values of G Hᵀ must differ, but cannot be told apart"
+                "for a metric between inv and mix, the singular values of G Hᵀ must differ, and refgeo cannot "
+                "prove this"
             ) from error
         W, squares = vectors.real, [value.real for value in values]
         if not all(square > 0 for square in squares):
-            raise EnclosureError("the eigenvalues of S T are not known to be positive")
+            raise EnclosureError(
+                "refgeo cannot prove that the eigenvalues of S T are positive, where S = GᵀG and T = HᵀH"
+            )
         h = S.nrows()
         lengths = [(W.transpose() * T * W)[i, i] for i in range(h)]
         A = (
@@ -672,7 +682,7 @@ def _cone_geodesic(factors: Sequence[arb_mat], velocity: Sequence[arb_mat], t: a
     outward = 1 + s * (stretch[0] + stretch[1]) * t  # ρ/ρ₀ along the ray
     turned = s * (y_dot * y_dot + 2 * speeds[0] * speeds[0] + 2 * speeds[1] * speeds[1]).sqrt()
     if not (outward > 0 or turned > 0):
-        raise FlowError("the geodesic ends before this time: it runs into the cone's apex")
+        raise FlowError("the geodesic ends before this time: it reaches G Hᵀ = 0, where a factor is zero")
     advance = turned * t
     if turned > 0:
         tau = arb.atan2(advance, outward) / turned

@@ -84,7 +84,7 @@ def flow(
         longer = abs(float(2 * step)) >= abs(float(remaining))
         state, step = system.advance(state, remaining if longer else 2 * step)
         remaining = remaining - step
-    raise FlowError("the geodesic ends before this time, or bends too fast to be integrated")
+    raise FlowError("the geodesic ends before this time, or bends too fast for an integration with proved bounds")
 
 
 class _System:
@@ -166,7 +166,7 @@ class _System:
             if excess <= 1.0:
                 return _after(series, rest, step), step
             step = step / 2 ** int(np.ceil(np.log2(excess) / ORDER))
-        raise FlowError("the geodesic ends before this time, or bends too fast to be integrated")
+        raise FlowError("the geodesic ends before this time, or bends too fast for an integration with proved bounds")
 
 
 def _after(series: Series, rest: Series, step: arb) -> State:

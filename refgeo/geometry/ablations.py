@@ -140,8 +140,9 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
             if not np.any(np.linalg.norm(normal, axis=-1) > _AT_REST * size):
                 return x - left
         raise ValueError(
-            "point: expected a condition number at which the projection in the Euclidean norm is accurate, got "
-            f"κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself allows any κ"
+            "point: expected a smaller condition number κ, because the projection in the Euclidean norm is not "
+            f"accurate, got κ = {float(np.max(self._space.gauge.condition)):.2g}; {self._space.metric!r} itself "
+            "allows any κ"
         )
 
     @cached_property
@@ -172,8 +173,8 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
     def riemannian_hessian(self, egrad: Any, ehess_v: Any, v: Any) -> Any:
         """Not defined: the norm and the curvature are not of one metric."""
         raise NotImplementedError(
-            "EuclideanNormMetric takes lengths from one metric and geodesics from another one, so that a loss has no "
-            "Hessian in it; use InvariantMetric or MixedMetric"
+            "EuclideanNormMetric takes its lengths from one metric and its geodesics from another metric, so it "
+            "defines no Riemannian Hessian of a loss; use InvariantMetric or MixedMetric"
         )
 
 
@@ -199,8 +200,8 @@ class EuclideanNormMetric(Metric[Any]):
     def __init__(self, metric: InterpolatedMetric) -> None:
         if not isinstance(metric, InterpolatedMetric):
             raise TypeError(
-                f"metric: expected InvariantMetric or MixedMetric, got {type(metric).__name__}; wrap the blocks of a "
-                "product singly, and use EuclideanMetric on arrays"
+                f"metric: expected InvariantMetric or MixedMetric, got {type(metric).__name__}; in a ProductMetric, "
+                "wrap the metric of each block by itself, and use EuclideanMetric on arrays"
             )
         self.base = metric
         self.name = f"Euclidean norm, {metric.name}"

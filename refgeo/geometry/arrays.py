@@ -44,8 +44,8 @@ class ArrayTangentSpace(TangentSpace[Array]):
     def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
         if isinstance(point, Pair):
             raise TypeError(
-                f"point: {metric!r} is for arrays, got a Pair; use InvariantMetric or MixedMetric, or a ProductMetric "
-                "with both factors as arrays"
+                f"point: expected an array, because {metric!r} is for arrays, got a Pair; use InvariantMetric or "
+                "MixedMetric, or a ProductMetric that has both factors as arrays"
             )
         array = real_array("point", point)
         array.setflags(write=False)
@@ -132,7 +132,9 @@ class ScalingTangentSpace(ArrayTangentSpace):
         super().__init__(metric, point, dim=np.size(point) - 1)
         self._radius = float(np.linalg.norm(self.point))
         if self._radius == 0.0:
-            raise RankDeficientError("point: expected a nonzero array, because zeros cannot be scaled", (), 0.0)
+            raise RankDeficientError(
+                "point: expected an array with a nonzero entry, because scaling does not change zeros", (), 0.0
+            )
         self._unit = self.point / self._radius
 
     @property

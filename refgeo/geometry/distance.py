@@ -119,8 +119,9 @@ def _between(here: Any, there: Any, n_shots: int) -> Distance:
     known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
     if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known):
         raise TypeError(
-            f"metric: expected a metric with a distance, got {metric!r}. A metric with relaxation, and the "
-            "metrics for ablations, have none. For a network, pass arrays=refgeo.ElementwiseMetric() to network.metric"
+            f"metric: expected a metric for which refgeo knows a distance, got {metric!r}; it knows none for a metric "
+            "with relaxation, and none for ConstantMetric and EuclideanNormMetric. For a network, pass "
+            "arrays=refgeo.ElementwiseMetric() to network.metric"
         )
     if _shapes(here.point) != _shapes(there.point):
         raise ValueError(f"a, b: expected the same shapes, got {_shapes(here.point)} and {_shapes(there.point)}")

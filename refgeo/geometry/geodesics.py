@@ -337,8 +337,8 @@ def _refuse_first(hit: npt.NDArray[np.bool_], times: Array, t: float) -> None:
 def _incomplete(time: float, t: float, block: tuple[int, ...]) -> GeodesicIncompleteError:
     place = f" in block {block}" if block else ""
     return GeodesicIncompleteError(
-        f"the geodesic loses rank at time {time:.9g}{place}, before the requested t = {t:.9g}: the manifold ends "
-        "there; ask for a shorter time or a smaller velocity",
+        f"the geodesic loses rank at time {time:.9g}{place}, before t = {t:.9g}: there, a factor no longer has full "
+        "column rank, so the geodesic ends; ask for a shorter time or a smaller velocity",
         time,
         block,
     )
@@ -413,9 +413,9 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
     )
     if not difference <= AGREEMENT_BOUND:
         raise GeodesicAccuracyError(
-            f"two integrations of the geodesic to t = {t:.9g} differ by {difference:.1e} (relative), more than the "
-            f"bound {AGREEMENT_BOUND:.0e}, because the geodesic passes too close to a point without full rank; "
-            "ask for a shorter time or a smaller velocity"
+            f"two integrations of the geodesic to t = {t:.9g} with different tolerances differ by {difference:.1e} "
+            f"(relative), which is more than the bound {AGREEMENT_BOUND:.0e}; the geodesic passes too close to a point "
+            "without full rank; ask for a shorter time or a smaller velocity"
         )
     return solution
 
@@ -473,8 +473,8 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
     worst = max(drift, key=lambda name: drift[name])
     if drift[worst] > DRIFT_BOUND:
         raise GeodesicAccuracyError(
-            f"the integrated geodesic changed its conserved quantity {worst!r} by {drift[worst]:.1e} (relative), more "
-            f"than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
+            f"along the integrated geodesic, the conserved quantity {worst!r} changes by {drift[worst]:.1e} "
+            f"(relative), which is more than the bound {DRIFT_BOUND:.0e}; ask for a shorter time or a smaller velocity"
         )
     return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift)
 
@@ -497,8 +497,8 @@ def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float)
         if solver.status != "running":
             break
     raise GeodesicAccuracyError(
-        f"integration stopped at time {t * solver.t:.9g}, before t = {t:.9g}, after {solver.nfev} evaluations of Γ; "
-        "ask for a shorter time or a smaller velocity"
+        f"the integration of the geodesic stopped at time {t * solver.t:.9g}, before t = {t:.9g}, after {solver.nfev} "
+        "evaluations of Γ; ask for a shorter time or a smaller velocity"
     )
 
 

@@ -30,7 +30,10 @@ class RotaryTangentSpace(TangentSpace[Pair]):
     def __init__(self, metric: RotaryMetric, point: Pair) -> None:
         n, m, h = point.sizes
         if h % 2:
-            raise ValueError(f"point: expected an even number of columns, two for each plane, got h = {h}")
+            raise ValueError(
+                "point: expected an even number of columns, because rotary positions rotate pairs of columns, got "
+                f"h = {h}"
+            )
         self.metric, self.point = metric, point
         self.block_shape, self.dim, self.n_coordinates = point.block_shape, (n + m - 1) * h, (n + m) * h
         self._pairs = metric.pairs.at(_planes(point))
@@ -54,8 +57,10 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         """
         generator, h = self.point.square("K", K), self.point.sizes[2]
         if np.abs(generator - commuting_part(generator)).max() > 1e-12 * np.abs(generator).max():
-            form = f"a + bJ with J = [[0, −1], [1, 0]] in every plane of columns (i, i + {h // 2}), and zeros elsewhere"
-            raise ValueError(f"K: expected {form}; this matrix is not of that form")
+            form = (
+                f"a + bJ, with J = [[0, −1], [1, 0]], in every plane of columns (i, i + {h // 2}), and zero elsewhere"
+            )
+            raise ValueError(f"K: expected a matrix that is {form}; got another matrix")
         return Pair(self.point.G @ generator, -(self.point.H @ generator.mT))
 
     def _vector(self, name: str, value: object) -> Pair:

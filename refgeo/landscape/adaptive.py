@@ -100,7 +100,9 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
     if method == "model_steps" and norm != 2:
-        raise ValueError('method: expected "auto_pgd" for the norm inf, whose ball is not round, got "model_steps"')
+        raise ValueError(
+            'method: expected "auto_pgd" for the norm inf, got "model_steps", which works for the norm 2 only'
+        )
     chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
     effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory, maximizers)
     radii = radii_listed(rho)

@@ -78,11 +78,13 @@ def average_case_sharpness(
     rho, order, seed = radius_of(rho), order_of(order), seed_of(rng)
     n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
     if n_samples < 4 or n_samples % 2:
-        raise ValueError(f"n_samples: expected an even number >= 4, because samples come in pairs ±ξ, got {n_samples}")
+        raise ValueError(
+            f"n_samples: expected an even number >= 4, because steps are drawn in pairs ξ and −ξ, got {n_samples}"
+        )
     space, losses = ParameterSpace(params, metric), _losses(value, batches)
     at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
-        raise ValueError("value: expected a finite loss at the parameters themselves")
+        raise ValueError("value: expected a finite loss at the given parameters")
     watcher = Watcher(callback, len(losses) * n_samples // 2)
 
     def loss_at(batch: int, x: Array) -> float:
@@ -123,11 +125,13 @@ def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, 
         samples, begun, kept = samples[enough], begun[enough], kept[enough]
         at_origin = [loss for loss, used in zip(at_origin, enough, strict=True) if used]
     elif stopped:
-        raise ValueError("callback: stopped before two pairs ±ξ of any batch were done; there is no average yet")
+        raise ValueError(
+            "callback: it stopped the computation before two pairs of steps ξ and −ξ were done; stop it later"
+        )
     elif not enough.all():
         raise ValueError(
-            f"rho: at rho = {rho:g}, fewer than two of {samples.shape[1]} pairs of opposite steps ±ξ stayed "
-            "where geodesics exist and the loss is finite; try a smaller rho"
+            "rho: expected at least two pairs of steps ξ and −ξ for which the geodesics exist and the loss is "
+            f"finite, got fewer than two of {samples.shape[1]} pairs at rho = {rho:g}; try a smaller rho"
         )
     means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
     errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]

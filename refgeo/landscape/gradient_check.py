@@ -67,7 +67,7 @@ def check_gradient(
     >>> rg.check_gradient(lambda w: (float(np.sum(w**3)), 2 * w**2), np.array([1.0, 2.0]))
     Traceback (most recent call last):
     ...
-    ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes by ...
+    ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes ...
     """
     generator = np.random.default_rng(rng)
     if not callable(value_and_grad):
@@ -171,8 +171,8 @@ def _disagreement(
     quotient = _slope_by_differences(along, slope, beside, loss, max(step, min(telling, longest)), agree)
     if quotient is None:
         return None
-    said = f"by {quotient / slope:.3g} times what the gradient says" if slope else "but the gradient says 0"
-    return abs(quotient - slope) / beside, f"the loss changes {said}"
+    said = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
+    return abs(quotient - slope) / beside, f"the loss changes{said}"
 
 
 def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any) -> None:
@@ -200,16 +200,16 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
             if direction is gradient and _is_alike(found, disagreement(ramp, agree)):
                 raise ValueError(
                     f"value_and_grad: the gradient is not that of the loss; {found[1]}, in every direction that was "
-                    "tried; is it multiplied by a number? refgeo.check_gradient compares block by block"
+                    "tried, so the gradient may be multiplied by a number; refgeo.check_gradient checks each block"
                 )
             block = _wrong_block(value_and_grad, params) if direction is gradient else ""
             if block:
                 raise ValueError(
-                    f"value_and_grad: the gradient is not that of the loss; {block}; refgeo.check_gradient compares "
-                    "all blocks, which takes longer"
+                    f"value_and_grad: the gradient is not that of the loss; {block}; refgeo.check_gradient checks "
+                    "every block, but it takes longer"
                 )
             check_gradient(value_and_grad, params)  # which names the block
-            raise ValueError(f"value_and_grad: along {name} {found[1]}; verify=False turns this check off")
+            raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
     objective.check_symmetry()
 
 
@@ -221,14 +221,16 @@ def _is_alike(one: tuple[float, str], other: tuple[float, str] | None) -> bool:
 def verify_unchanged(objective: Objective, workers: int) -> None:
     """One evaluation again at the parameters, after the search: an error if it has changed them."""
     again, _ = objective(objective.origin)
-    threads = "is it not thread-safe, or does it change the model" if workers > 1 else "does it change the model"
-    _refuse_chance(objective.loss, objective.loss + again, f" before and after the search; {threads}")
+    threads = "is the function not thread-safe, or does it change" if workers > 1 else "does the function change"
+    _refuse_chance(objective.loss, objective.loss + again, f" before and after the search; {threads} the model")
 
 
-def _refuse_chance(loss: float, again: float, when: str = "; is dropout on, or does it change the model") -> None:
+def _refuse_chance(
+    loss: float, again: float, when: str = "; is dropout on, or does the function change the model"
+) -> None:
     if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
         raise ValueError(
-            f"value_and_grad: two evaluations at the same parameters gave {loss:.8g} and {again:.8g}{when}? "
+            f"value_and_grad: two calls with the same parameters gave the losses {loss:.8g} and {again:.8g}{when}? "
             "(module.eval(), a fixed batch and a fixed seed help; verify=False turns this check off)"
         )
 

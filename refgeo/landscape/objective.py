@@ -142,7 +142,7 @@ class Objective:
         self.loss = 0.0
         self.loss, self.gradient_at_origin = self(self.origin)
         if not math.isfinite(self.loss):
-            raise ValueError("value_and_grad: expected a finite loss and gradient at the parameters themselves")
+            raise ValueError("value_and_grad: expected a finite loss and gradient at the given parameters")
 
     def __call__(self, x: Vector) -> tuple[float, Array]:
         """Value and gradient; −inf where there is none."""
@@ -203,10 +203,10 @@ class Objective:
             if found.verdict == "does not hold":
                 where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
                 raise ValueError(
-                    f"metric: it divides by the symmetry {found.symmetry}{where}, which the loss does not have: an "
-                    f"element of that group changes the loss by {found.change:.2g} (relative). Give this block another "
-                    "metric, or give it none to keep it fixed. refgeo.symmetry.verify measures all symmetries, and "
-                    "verify=False turns this check off"
+                    f"metric: the metric divides out the symmetry {found.symmetry}{where}, which the loss does not "
+                    f"have: an element of this group changes the loss by {found.change:.2g} (relative). Give this "
+                    "block another metric, or leave it out of the metric, so that it does not move. "
+                    "refgeo.symmetry.verify measures all symmetries; verify=False turns this check off"
                 )
 
     def bend(self, x: Array) -> float:

@@ -154,7 +154,7 @@ def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64)
     """
     what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
     if name not in grads:
-        raise ValueError(f"{what} is missing; expected one for every block that is not frozen")
+        raise ValueError(f"{what} is missing; expected a gradient for every block that is not frozen")
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape, dtype)
     try:
@@ -191,7 +191,7 @@ def checked_evaluation(result: Any) -> tuple[float, Any]:
     """
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(
-            f"value_and_grad: expected it to return (loss, gradients), got {type(result).__name__}; "
+            f"value_and_grad: expected a function that returns (loss, gradients), got {type(result).__name__}; "
             "refgeo.value_and_grad(loss) makes such a function with autograd"
         )
     return checked_loss("value_and_grad", result[0]), result[1]
@@ -207,7 +207,7 @@ def checked_loss(name: str, loss: Any) -> float:
     """
     expected = f"{name}: expected the loss to be one real number, got"
     if isinstance(loss, tuple):
-        raise TypeError(f"{expected} a tuple; the loss without its gradient is value_and_grad(params)[0]")
+        raise TypeError(f"{expected} a tuple; value_and_grad(params)[0] is the loss without the gradient")
     array = np.asarray(loss)
     if array.size != 1 or array.dtype.kind not in "fiu":
         raise TypeError(f"{expected} {type(loss).__name__} {array.shape}")

@@ -234,25 +234,30 @@ class SharpnessResult(Saved):
     def advice(self) -> str:
         """What to try for a better value."""
         if len(self.trace) == 1:
-            return "nothing was searched: no parameter can move, or the gradient and every random direction are zero"
+            return (
+                "no search was made, because no parameter can move, or because the gradient and all random "
+                "steps are zero"
+            )
         if self.bend > _BENT:
             return (
-                f"ρ is too large: the second-order correction is {self.bend:.2g} times the first-order step. "
+                f"ρ is too large: the second-order correction is {self.bend:.2g} times as long as the first-order "
+                "step. "
                 'Use a smaller rho (refgeo.proposed_radius) or order="exact"'
             )
-        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows whether the start matters"
+        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows whether another start gives more"
         if self.converged:
-            return f"stationary (residual {self.residual:.2g}); {again}"
+            return f"the search ended at a stationary point (residual {self.residual:.2g}); {again}"
         done = len(self.trace) - 1
         if not np.isfinite(self.residual) or self.n_rejected > self.n_evaluations // 2:
             return (
-                f"{self.n_rejected} of {self.n_evaluations} evaluations left the domain, where geodesics exist and the "
-                "loss is finite: try a smaller rho"
+                f"in {self.n_rejected} of {self.n_evaluations} evaluations, the geodesic did not exist or the loss "
+                "was not finite: try a smaller rho"
             )
         rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
         more = f"more than {self.settings.get('vectors')} vectors"
         short = f"; a larger memory= lets the search keep {more}" if rounded else ""
-        return f"not stationary (residual {self.residual:.3g} > 0.01): try n_iter={2 * max(done, 1)}; {again}{short}"
+        here = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
+        return f"{here}: try n_iter={2 * max(done, 1)}; {again}{short}"
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.

@@ -75,7 +75,8 @@ class Effort:
             needed = (_BESIDE + _LEAST * self.workers) * single
             threads = f" for {self.workers} workers; fewer workers need less" if self.workers > 1 else ""
             raise ValueError(
-                f"memory: expected at least {needed:.2g} bytes for {length} coordinates, got {self.memory:.2g}{threads}"
+                f"memory: expected at least {needed:.2g} bytes ({needed / 1e9:.2g} GB) to move {length} numbers, got "
+                f"{self.memory:.2g} bytes ({self.memory / 1e9:.2g} GB){threads}"
             )
 
     @property

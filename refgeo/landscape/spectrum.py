@@ -146,7 +146,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         h = step / length
         (ahead, there), (behind, back) = self._objective(h * x), self._objective(-h * x)
         if not (np.isfinite(ahead) and np.isfinite(behind)):
-            raise ValueError(f"step: at a distance of {step:g} the loss is not finite; expected a smaller step")
+            raise ValueError(f"step: expected a step after which the loss is finite, got {step:g}; try a smaller step")
         return np.asarray((there - back) / (2.0 * h))
 
 
@@ -221,7 +221,7 @@ def eigenvalues(
         raise TypeError(f"hessian: expected a RiemannianHessian, got {type(hessian).__name__}")
     n = hessian.shape[0]
     if integer("k", k) > hessian._space.tangent.dim:
-        raise ValueError(f"k: expected at most the dimension of the quotient, {hessian._space.tangent.dim}, got {k}")
+        raise ValueError(f"k: expected at most {hessian._space.tangent.dim}, the dimension of the quotient, got {k}")
     sign = 1.0 if which == "largest" else -1.0
     if n <= max(_SMALL, 3 * k):
         values, vectors = _whole(hessian, sign)

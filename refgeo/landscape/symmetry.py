@@ -206,7 +206,7 @@ ROTATIONS = "commutant of rotations"
 
 def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     if h % 2:
-        raise ValueError(f"rotary positions turn pairs of columns: expected an even number, got h = {h}")
+        raise ValueError(f"h: expected an even number, because rotary positions rotate pairs of columns, got h = {h}")
     K = commuting_part(rng.standard_normal((*shape, h, h)))
     return np.asarray(K / np.linalg.norm(K, axis=(-2, -1), keepdims=True))
 
@@ -629,7 +629,7 @@ def verify(
     blocks = {name: _block(x) for name, x in parameters.blocks.items()}
     missing = [block for one in symmetries for block in one.blocks if block not in blocks]
     if missing:
-        raise ValueError(f"params: the block {missing[0]!r} of the geometry is missing; expected it as a key")
+        raise ValueError(f"params: expected the block {missing[0]!r} of the geometry as a key, but it is missing")
     integer("samples", samples)
     times = _times(sizes)
     generator = np.random.default_rng(rng)
@@ -645,7 +645,7 @@ def verify(
     near = _changed(blocks, 0.01, generator)
     (here, grads), there = at(near), loss_at(blocks)
     if not (math.isfinite(here) and math.isfinite(there)):
-        raise ValueError("value_and_grad: expected a finite loss at the parameters themselves")
+        raise ValueError("value_and_grad: expected a finite loss at the given parameters")
     scale = max(abs(here), abs(here - there)) or 1.0
     least = _digits(loss_at, near, here, scale, generator) if least_digits is None else least_digits
     found = []
@@ -697,7 +697,9 @@ def _listed(geometry: Any) -> list[Symmetry]:
     if isinstance(geometry, Metric):
         found = of_metric(geometry)
         if not found:
-            raise ValueError(f"geometry: {geometry!r} divides out no symmetry, so there is nothing to verify")
+            raise ValueError(
+                f"geometry: expected a metric that divides out a symmetry, got {geometry!r}, which divides out none"
+            )
         return found
     if isinstance(geometry, Network):
         return of_network(geometry)

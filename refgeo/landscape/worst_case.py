@@ -158,10 +158,10 @@ def _refuse_rounding(space: ParameterSpace, rho: float) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         here = space.tangent.point_at(np.zeros(space.tangent.n_coordinates, np.float32), 1)
     if not all(np.isfinite(factor).all() for block in here.values() for factor in as_factors(block)):
-        raise ValueError('dtype: expected parameters that float32 can hold; use "float64"')
+        raise ValueError('dtype: expected parameters that are finite in float32, got larger ones; use "float64"')
     least = 50.0 * 2.0**-24 * math.sqrt(space.tangent.n_coordinates)
     if rho < least:
         raise ValueError(
-            f'rho: expected at least {least:.1g} with dtype="float32", got {rho:g}; rounding '
-            f'{space.tangent.n_coordinates} parameters already moves them by a fiftieth of this; use "float64"'
+            f'rho: expected at least {least:.1g} with dtype="float32", got {rho:g}; rounding the '
+            f'{space.tangent.n_coordinates} parameters to float32 alone moves them by {least / 50.0:.1g}; use "float64"'
         )

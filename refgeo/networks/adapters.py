@@ -170,7 +170,7 @@ def torch_optimizer(make: Callable[[Any, float], Any], metric: str = "mix") -> C
 
     def riemannian_gradient(asked: str, G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
         if asked != metric:
-            raise NotImplementedError(f"this optimiser is checked for the metric {metric} only")
+            raise NotImplementedError(f"this optimiser is checked as the gradient of {metric} only, not of {asked}")
         roundoff, numbers = float(np.finfo(G.dtype).eps), float(np.finfo(G.dtype).max)
         size = max(float(np.abs(G).max()), float(np.abs(H).max()))
         parts: list[Any] = [np.zeros_like(G), np.zeros_like(H)]

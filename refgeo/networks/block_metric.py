@@ -55,8 +55,8 @@ def block_metric(
     """
     if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
-            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; to treat every entry "
-            "separately, use refgeo.adaptive_sharpness"
+            f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; to measure the "
+            "change of every weight relative to this weight, use refgeo.adaptive_sharpness"
         )
     on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
@@ -78,8 +78,8 @@ def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
         return ConstantMetric(behind_rotations(metric.base))
     if not isinstance(metric, InterpolatedMetric):
         raise TypeError(
-            f'pairs: with rotary positions, expected "inv", "mix", a metric on pairs, or a ConstantMetric of one; '
-            f"got {metric!r}"
+            'pairs: expected "inv", "mix", a metric on pairs such as refgeo.MixedMetric(), or a ConstantMetric of '
+            f"such a metric, because the network has rotary positions; got {metric!r}"
         )
     return RotaryMetric(metric)
 
@@ -98,5 +98,5 @@ def moving(blocks: Iterable[str], frozen: Iterable[str] = ()) -> list[str]:
             raise ValueError(f"frozen: {pattern!r} fits none of the blocks {', '.join(names[:4])}, ...")
     left = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not left:
-        raise ValueError(f"frozen: expected to leave at least one block that can move, got {patterns}")
+        raise ValueError(f"frozen: expected patterns that leave at least one block that can move, got {patterns}")
     return left

@@ -97,7 +97,7 @@ def load(path: Path, layout: str | None, loss: Path, heads: Heads | None = None)
     if not isinstance(described, Mapping):
         raise ValueError(f"{loss}: expected model(path, network) to return a dict, got {type(described).__name__}")
     if "value_and_grad" not in described:
-        raise ValueError(f"{loss}: expected model(path, network) to return a dict with value_and_grad")
+        raise ValueError(f"{loss}: expected model(path, network) to return a dict with the entry value_and_grad")
     evaluate, frozen = described["value_and_grad"], described.get("frozen") or ()
     one = described.get("batches") is None
     batches = [None] if one else described["batches"]

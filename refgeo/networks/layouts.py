@@ -88,9 +88,8 @@ class AttentionLayout:
             left_over += [name for name in inside if not re.fullmatch(self.known, name[len(layer.prefix) :])]
         if left_over:
             raise LayoutError(
-                f"{len(left_over)} tensors of the attention layers are left over, because the layout does not know "
-                "them; they may change the symmetry: "
-                f"{_listed(left_over)}"
+                f"the layout does not know {len(left_over)} tensors of the attention layers; because of them, the "
+                f"loss may have other symmetries than the layout says: {_listed(left_over)}"
             )
         return layers
 
@@ -101,7 +100,7 @@ class AttentionLayout:
         if isinstance(heads, int) and len(widths) > 1:
             raise LayoutError(
                 f"heads: the attention layers have {len(widths)} different widths, {sorted(widths)}; give the heads of "
-                'each layer by a pattern of its name, such as heads={"text_model.*": 8, "vision_model.*": 12}'
+                'each layer by a pattern that fits its name, such as heads={"text_model.*": 8, "vision_model.*": 12}'
             )
         found: dict[str, Factors] = {}
         for layer in layers:

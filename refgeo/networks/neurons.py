@@ -55,9 +55,9 @@ class NeuronPairs:
     ) -> None:
         self.incoming, self.outgoing, self.name = dict(incoming), dict(outgoing), name
         if not incoming or not outgoing or set(incoming) & set(outgoing):
-            raise ValueError("incoming, outgoing: expected at least one array in each, and none in both")
+            raise ValueError("incoming, outgoing: expected at least one array in each of the two, and no array in both")
         if name in params and name not in (*incoming, *outgoing):
-            raise ValueError(f"name: expected one that params does not have, got {name!r}")
+            raise ValueError(f"name: expected a name that is not the name of an array in params, got {name!r}")
         counts = {}
         self._shapes = {}
         for array, axis in (*incoming.items(), *outgoing.items()):

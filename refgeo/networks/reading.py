@@ -72,8 +72,9 @@ class Network:
         metric becomes a `RotaryMetric`.
         """
         if isinstance(pairs, RotaryMetric):
-            raise TypeError(f"pairs: expected a metric for all pairs, such as {pairs.pairs!r}; for pairs with "
-                            "rotary positions, refgeo makes a RotaryMetric of it")  # fmt: skip
+            raise TypeError(f"pairs: expected a metric for all pairs, such as {pairs.pairs!r}, got a RotaryMetric; "
+                "refgeo "
+                            "itself uses RotaryMetric(metric) for the pairs with rotary positions")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
@@ -125,7 +126,7 @@ class Network:
         if set(blocks) != set(self.blocks):
             difference = sorted(set(blocks) ^ set(self.blocks))
             names = ", ".join(difference[:5])
-            raise KeyError(f"blocks: expected the names of Network.blocks; these names differ: {names}")
+            raise KeyError(f"blocks: expected exactly the names of Network.blocks; missing or unknown: {names}")
         for name, block in self.blocks.items():
             given: Any = blocks[name]
             shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
@@ -186,7 +187,9 @@ class Network:
                 raise ValueError(f"tensors[{name!r}]: expected the shape {self.shapes[name]}, got {array.shape}")
         missing = sorted(layout.used(self.shapes) - arrays.keys())
         if missing:
-            raise KeyError(f"tensors: expected every tensor that belongs to a pair; missing: {', '.join(missing[:5])}")
+            raise KeyError(
+                f"tensors: expected every tensor that belongs to a pair; these are missing: {', '.join(missing[:5])}"
+            )
         given = {n: arrays[n] if n in arrays else np.zeros(shape) for n, shape in self.shapes.items()}
         factors = layout.factors(given, self.heads, self.key_value_heads)
         return {**factors, **{name: arrays[name] for name in self.blocks if name in arrays}}
@@ -308,8 +311,10 @@ def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads
         heads = 1
     heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
     if heads is None:
-        missing = f"{place} lacks it" if place and place.is_file() else "there is no config.json beside the file"
-        raise LayoutError(f"heads: the number of attention heads is not in the tensors, and {missing}; give heads")
+        missing = f"{place} lacks it" if place and place.is_file() else "there is no config.json in the same folder"
+        raise LayoutError(
+            f"heads: expected the number of heads, because the tensors do not contain it and {missing}; give it"
+        )
     return heads, heads if key_value_heads is None else key_value_heads
 
 

@@ -136,22 +136,26 @@ class NetworkSummary:
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
             f"redundant: the weights can change in at least {self.redundant:,} directions without changing the "
             "network's function.",
-            f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, a QR "
-            f"factorisation in single precision keeps about {kept:.0f} digits.",
+            f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, "
+            f"an implementation that uses QR factorisations has about {kept:.0f} correct digits in single precision.",
         ]
         if lacking:
-            said.append(f"{lacking} of {heads} heads lack rank, so they are not on the manifold. Freeze them.")
+            said.append(
+                f"In {lacking} of {heads} heads, a factor does not have full column rank, so the metrics are not "
+                "defined there. Freeze these heads."
+            )
         gram = int((conditions > GRAM_LIMIT).sum())
         if gram:
             said.append(
-                f"In {gram} of {heads} heads, κ is above {GRAM_LIMIT:g}. For these heads, formulas with Gram "
-                "matrices keep no correct digit of inv's horizontal projection in single precision."
+                f"In {gram} of {heads} heads, the condition number κ is above {GRAM_LIMIT:g}. For these heads, an "
+                "implementation that uses the Gram matrices GᵀG and HᵀH may have no correct digit in the horizontal "
+                "projection of inv in single precision."
             )
         damped = sum(int((pair.least_eigenvalue < 100.0 * DAMPING).sum()) for pair in self.pairs)
         if damped:
             said.append(
-                f"In {damped} of {heads} heads, adding ε = {DAMPING:g} to the Gram matrices (App. H.2) changes the "
-                "metric by more than 1% in some direction."
+                f"In {damped} of {heads} heads, the relaxation (App. H.2 of the paper), which replaces GᵀG and HᵀH by "
+                f"GᵀG + εI and HᵀH + εI, changes the metric by more than 1% in some direction if ε = {DAMPING:g}."
             )
         return said
 

@@ -489,7 +489,10 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
         return riemannian_gradient(*arguments)
 
     calls[:] = [0.0] * 99
-    assert "it fails now" in rg.check(backend(riemannian_gradient=once), **options).rows[0].diagnosis
+    assert (
+        "the function fails if it is called again"
+        in rg.check(backend(riemannian_gradient=once), **options).rows[0].diagnosis
+    )
 
 
 def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning():
@@ -513,7 +516,7 @@ def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning(
 def test_strange_options_and_points_are_named():
     one = {"G": [[1.0]], "H": [[1.0]]}
     for options, message in (
-        ({"points": {"x": {"G": [[1e100]], "H": [[1.0]]}}}, "point x: G: expected numbers of a size between"),
+        ({"points": {"x": {"G": [[1e100]], "H": [[1.0]]}}}, "point x: G: expected a largest absolute value between"),
         ({"points": [1]}, "points: expected a dict"),
         ({"points": {}}, "points: expected a dict"),
         ({"points": {3: one}}, "points: expected names"),
@@ -522,7 +525,7 @@ def test_strange_options_and_points_are_named():
             {"points": {"x": {"G": np.zeros((0, 2, 1)), "H": np.zeros((0, 2, 1))}}},
             "point x: G: expected at least one number",
         ),
-        ({"layout": "bert"}, "layout, heads: go with a checkpoint"),
+        ({"layout": "bert"}, "layout, heads: expected a checkpoint"),
         ({"laws_only": "no"}, "laws_only: expected True or False"),
         ({"progress": 3}, "progress: expected a function"),
         ({"jobs": 0}, "jobs: expected an integer >= 1"),
@@ -534,7 +537,7 @@ def test_strange_options_and_points_are_named():
         ({"checks": []}, "checks: expected at least one"),
         ({"laws_only": True, "checks": ["geodesic_2"]}, "checks: expected at least one"),
         ({"relaxation": True}, "relaxation: expected a finite number"),
-        ({"specification": 1}, "specification: this refgeo judges by version 2"),
+        ({"specification": 1}, "specification: expected 2, by which this version of refgeo judges"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(**options)
@@ -916,7 +919,9 @@ def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
 
     cases = ["7x4x1/k3", "5x4x2/k3", "6x6x3/k3", "10x9x4/k3"]
     row = rg.check(backend(christoffel=christoffel), checks=["christoffel"], metrics=["inv"], cases=cases).rows[0]
-    assert re.search(r"returned NaN or infinity; where numbers came they are wrong at \d+ of \d+ dec", row.message)
+    assert re.search(
+        r"returned NaN or infinity; where the function returns numbers, they are wrong at \d+ of \d+ dec", row.message
+    )
     assert row.diagnosis == "your result is 2 times the right one"
 
 
@@ -1162,12 +1167,16 @@ def test_chance_is_no_cache():
 
     report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
     diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}
-    assert diagnoses == {"right and wrong by turns with the same input: it depends on the calls before, or on chance"}
+    assert diagnoses == {
+        "for the same input, the result is sometimes right and sometimes wrong: so it depends on earlier calls, "
+        "or on chance"
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_eighty_cases_hold_every_level_of_every_feature_and_names_are_recipes(seed):
     from refgeo.conformance import recipes
+    from refgeo.conformance.points import Points
 
     found = recipes.recipes("quick", seed)
     assert len(found) <= 80
@@ -1175,6 +1184,8 @@ def test_eighty_cases_hold_every_level_of_every_feature_and_names_are_recipes(se
     seen = {level for recipe in found for level in recipes.shown(recipe)}
     assert {(name, level) for name, levels in recipes.LEVELS.items() for level in levels} <= seen, "each where it shows"
     assert {recipe.single for recipe in found} == {True, False}
+    run = [name for name, _ in Points("quick", "float64", seed, 0.0).selected("inv", None)]
+    assert sorted(run) == sorted(recipe.name for recipe in found), "nothing is left out in double precision"
     for recipe in found:
         assert recipes.Recipe.parse(recipe.name) == recipe
 

@@ -120,8 +120,8 @@ def test_the_same_seed_tries_the_same_points_and_no_more_than_asked():
 def test_bad_options_are_named(monkeypatch):
     for options, message in (
         ({"examples": 0}, "examples: expected an integer >= 1"),
-        ({"cases": ["10x9x4"]}, "cases: the profile fuzz makes its own"),
-        ({"points": {"x": {"G": [[1.0]], "H": [[1.0]]}}}, "expected one kind of test points"),
+        ({"cases": ["10x9x4"]}, "cases: expected no names with profile='fuzz'"),
+        ({"points": {"x": {"G": [[1.0]], "H": [[1.0]]}}}, "expected at most one of these three"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(profile="fuzz", **options)

@@ -108,7 +108,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     file = tmp_path / "race.py"
     file.write_text(RACE.replace("{taken}", taken))
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2/k3", "3-5x4x4/k3"])
-    broken = [row for row in report.findings if "two calls at once, in two threads" in row.message]
+    broken = [row for row in report.findings if "two calls at the same time, in two threads" in row.message]
     assert len(broken) == found
     assert report.passed
 
@@ -165,10 +165,10 @@ def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     only = {"metrics": ["inv"], "cases": ["5x4x2/k3"]}
     rows = {row.check: row for row in rg.check(str(file), checks=["inner_product", "christoffel"], **only).rows}
     said = rows["inner_product"].message
-    assert said.endswith("7 were given; it is called with (metric, G, H, a_G, a_H, b_G, b_H)")
+    assert said.endswith("7 were given; refgeo calls it with (metric, G, H, a_G, a_H, b_G, b_H)")
     assert rows["christoffel"].message.endswith("(arguments.py:6, in christoffel)"), "a mistake of its own"
     said = rg.check(f"{file}:routine", checks=["sharpness"]).failures[0].message
-    assert said.endswith("4 were given; it is called with (value_and_grad, params, metric, rho)")
+    assert said.endswith("4 were given; refgeo calls it with (value_and_grad, params, metric, rho)")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     [
         ("def christoffel(:\n", r"raised SyntaxError: invalid syntax \(odd.py, line 1\); expected"),
         ("import nothing_of_this_name", r"'nothing_of_this_name' \(odd.py:1, in <module>\); expected"),
-        ("def christofel(): ...", "found none; christofel is none of the functions; did you mean christoffel\\? see"),
+        ("def christofel(): ...", "found none; refgeo knows no function christofel; did you mean christoffel\\? see"),
     ],
 )
 def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, tmp_path):
@@ -223,8 +223,8 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     report = rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: {deed}\n{body}"), **options)
     row = report.rows[0]
     assert row.verdict is Verdict.PARTIAL
-    assert row.message.startswith("not at 20x19x17/k3: ")
-    assert "; not at 16411x3x2/k3: not called again: " in row.message
+    assert row.message.startswith("no result at 20x19x17/k3: ")
+    assert "; no result at 16411x3x2/k3: not called again: " in row.message
     judged = {one.case for one in row.measurements}
     assert {cases[0], cases[3]} <= judged
     assert not {cases[1], cases[2]} & judged

@@ -75,7 +75,9 @@ def test_junit_is_xml_with_a_case_per_row(report):
     skipped = {case.get("name") for case in cases if case.find("skipped") is not None}
     silent = {str(row) for row in report.rows if row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)}
     assert skipped == silent
-    assert any(row.message == "its values are wrong" for row in report.rows), "circumstances of wrong values"
+    assert any(row.message == "the values of this function are wrong" for row in report.rows), (
+        "circumstances of wrong values"
+    )
     for key, count in (("tests", len(cases)), ("failures", len(failing)), ("skipped", len(skipped))):
         assert suite.get(key) == root.get(key) == str(count)
     failure = next(case for case in cases if case.get("name") == "christoffel[inv]").find("failure")
@@ -269,10 +271,13 @@ def test_your_own_points_are_judged_and_bad_ones_are_named():
     for change, message in (
         ({"G": [[1.0]]}, "point mine: .*h"),
         ({"K": [[1.0]]}, "point mine: unknown array 'K'"),
-        ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "a_G and a_H go together"),
+        ({"a_G": [[1.0, 0.0], [0.0, 0.0]]}, "expected both a_G and a_H"),
         ({"a_G": np.ones((3, 2)), "a_H": np.ones((3, 2))}, "a_G and a_H: expected the shapes of the point"),
         ({"t": [1.0, 2.0]}, "t: expected a finite number"),
-        ({"hessian_v_G": np.ones((2, 2)), "hessian_v_H": np.ones((3, 2))}, "hessian_e, hessian_w and hessian_v go"),
+        (
+            {"hessian_v_G": np.ones((2, 2)), "hessian_v_H": np.ones((3, 2))},
+            "expected all of hessian_e, hessian_w and hessian_v",
+        ),
         (
             {f"hessian_{v}_{part}": np.ones((rows, 2)) for v in "ewv" for part, rows in (("G", 2), ("H", 3))},
             "hessian_v: expected a horizontal vector",

@@ -101,8 +101,8 @@ def changed(change):
     [
         (lambda value, a, b, G, H: (value, (1.1 * a, 1.1 * b)), "leaves the ball"),
         (lambda value, a, b, G, H: (value, (0.7 * a + 0.01 * G * np.abs(a).max(), 0.7 * b)), "not horizontal"),
-        (lambda value, a, b, G, H: (1.05 * value, (a, b)), "the loss there increases by"),
-        (lambda value, a, b, G, H: ((1.0 + 1e-5) * value, (a, b)), "the loss there increases by"),
+        (lambda value, a, b, G, H: (1.05 * value, (a, b)), "the step increases the loss by"),
+        (lambda value, a, b, G, H: ((1.0 + 1e-5) * value, (a, b)), "the step increases the loss by"),
         (lambda value, a, b, G, H: (value * np.nan, (a, b)), "NaN"),
         (lambda value, a, b, G, H: value, "expected (value, (step_G, step_H))"),
     ],
@@ -156,8 +156,8 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
-        (lambda G, H: (G, np.abs(H)), "but the loss there increases by"),
-        (lambda G, H: (np.abs(G), H), "but the loss there increases by"),
+        (lambda G, H: (G, np.abs(H)), "but the step increases the loss by"),
+        (lambda G, H: (np.abs(G), H), "but the step increases the loss by"),
     ],
 )
 def test_signs_matter(mistake, said, few_problems):
@@ -199,7 +199,7 @@ def test_a_search_that_goes_down_is_wrong(few_problems):
         return problem.value_and_grad(G - a, H - b)[0] - first, (-a, -b)
 
     row = next(row for row in judged(down).rows if str(row) == "sharpness_1[inv]")
-    assert "less than the loss at the parameters themselves" in row.message
+    assert "which is less than 0; without a step, it is 0" in row.message
 
 
 def test_the_reproduce_lines_of_searches_repeat_them(few_problems):

@@ -187,7 +187,7 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
 @pytest.mark.parametrize(
     ("change", "message"),
     sampled([
-        (lambda x: x.T, "rows and columns exchanged"),
+        (lambda x: x.T, "are rows and columns exchanged"),
         (lambda x: x + 1j, "expected real numbers, got dtype complex"),
         (lambda x: np.full_like(x, np.nan), "NaN or infinity"),
         (lambda x: x[:-1], "expected shape"),
@@ -213,7 +213,7 @@ def test_matrices_that_are_transposed_everywhere_are_named(tmp_path):
     vectors.write(tmp_path, "npz", cases=["4x4x4/k3", "5x4x2/k3", "7x4x1/k3"], metrics=["mix"])
     results = {name: np.transpose(value) for name, value in solve(*load(tmp_path, "npz")).items()}
     row = verdict(vectors.grade(tmp_path, save(tmp_path / "results.npz", results)), "christoffel", "mix")
-    assert "rows and columns exchanged?; where numbers came they are wrong" in row.message
+    assert "are rows and columns exchanged?; where the function returns numbers, they are wrong" in row.message
     assert row.diagnosis == "your result is transposed"
 
 
@@ -291,8 +291,8 @@ def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
     ("results", "message"),
     [
         ({"inv_0001__cristoffel_G": [[1.0]]}, "is not the name of a result; did you mean inv_0001__christoffel_G"),
-        ({"inv_9999__christoffel_G": [[1.0]]}, "no case inv_9999 in this folder"),
-        ({"x": 1.0}, "holds no results; expected names such as inv_0001__christoffel_G$"),
+        ({"inv_9999__christoffel_G": [[1.0]]}, "the point inv_9999, which this folder does not have"),
+        ({"x": 1.0}, "expected results with names such as inv_0001__christoffel_G, got none$"),
         ([1.0], "expected one object with named values, got list"),
     ],
 )
@@ -305,14 +305,18 @@ def test_results_of_other_names_are_not_passed_over(solved, tmp_path, results, m
 
 def test_a_struct_of_results_is_told_how_to_be_saved(solved, tmp_path):
     scipy.io.savemat(tmp_path / "results.mat", {"out": {"inv_0001__inner_product": 1.0}})
-    with pytest.raises(VectorFileError, match=r"holds no results.*'-struct', 'out'.* writes its fields"):
+    with pytest.raises(
+        VectorFileError, match=r"got none.*in MATLAB, write the fields of out with save.*'-struct', 'out'"
+    ):
         vectors.grade(solved[0], tmp_path / "results.mat")
 
 
 def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
     folder, results = solved
     file = save(tmp_path / "results.npz", results)
-    with pytest.raises(VectorFileError, match=r"has no manifest\.json; expected a folder made by"):
+    with pytest.raises(
+        VectorFileError, match=r"expected a folder made by 'refgeo vectors write', got one without manifest\.json"
+    ):
         vectors.grade(tmp_path, file)
     with pytest.raises(VectorFileError, match="no such file"):
         vectors.grade(folder, tmp_path / "nothing.npz")
@@ -339,7 +343,7 @@ def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
             vectors.grade(copy, file)
     (copy / "manifest.json").write_text(manifest)
     (copy / "inputs.json").unlink()
-    with pytest.raises(VectorFileError, match=r"inputs\.json: missing"):
+    with pytest.raises(VectorFileError, match=r"inputs\.json: this file is missing"):
         vectors.grade(copy, file)
 
 
@@ -368,7 +372,7 @@ def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_
     with pytest.raises(KeyboardInterrupt):
         vectors.write(tmp_path, "mat", cases=["1x1x1"])
     monkeypatch.undo()
-    with pytest.raises(VectorFileError, match="writing it was interrupted"):
+    with pytest.raises(VectorFileError, match="the command that wrote this folder was interrupted"):
         vectors.grade(tmp_path, tmp_path / "results.npz")
     assert vectors.write(tmp_path, "mat", cases=["1x1x1"]) == 2
 
@@ -387,7 +391,7 @@ def test_the_command_line(tmp_path, capsys):
     folder = tmp_path / "my vectors"
     assert main(["vectors", "write", str(folder), "--format", "json", "--case", "20-1x1x1/k3", "--metric", "inv"]) == 0
     out = capsys.readouterr().out
-    assert "20 cases in" in out
+    assert "20 test points are in" in out
     assert f"refgeo vectors grade '{folder}' RESULTS" in out
     results = solve(*load(folder, "json"))
     file = save(tmp_path / "results.json", results)

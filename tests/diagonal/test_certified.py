@@ -309,7 +309,9 @@ def test_the_smaller_of_two_dominating_diagonals_is_chosen_where_it_counts():
 def test_a_bound_that_is_beaten_is_an_error(monkeypatch):
     monkeypatch.setattr(outer, "ellipsoid", lambda *arguments: np.zeros(()))
     X = np.array([[1.0, 2.0], [0.0, 1.0]])
-    with pytest.raises(ArithmeticError, match="an upper bound of 1 networks is below a value that is reached"):
+    with pytest.raises(
+        ArithmeticError, match="the upper bound is smaller than an increase of the loss that is reached, in 1 networks"
+    ):
         diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], X, [1.0, 1.0], 0.1)
 
 

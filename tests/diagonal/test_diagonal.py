@@ -41,7 +41,9 @@ def test_the_mix_geodesic_ends_where_the_pair_geometry_says():
     u, v = np.array([1.0, 2.0]), np.array([3.0, -1.0])
     velocity = (-0.25 * u, -0.25 * v)  # 1 − ½t reaches zero at 2
     assert diagonal.end_time("mix", u, v, *velocity) == 2.0
-    with pytest.raises(rg.GeodesicIncompleteError, match="reaches a zero of u ⊙ v at t = 2") as ours:
+    with pytest.raises(
+        rg.GeodesicIncompleteError, match="the geodesic ends at t = 2, where an entry of u ⊙ v is 0"
+    ) as ours:
         diagonal.geodesic("mix", u, v, *velocity, t=2.5)
     with pytest.raises(rg.GeodesicIncompleteError) as theirs:
         rg.MixedMetric().at(one_by_one(u, v)).geodesic(one_by_one(*velocity), t=2.5, order="exact")
@@ -58,7 +60,7 @@ def test_each_network_of_a_batch_ends_by_itself():
     assert np.allclose(diagonal.end_time("mix", u, v, b * u, b * v), [2.0, 0.5, np.inf], rtol=1e-15)
     assert np.allclose(diagonal.end_time("mix", u, v, -b * u, -b * v), [5.0, 1.0, 1.0 / 0.6], rtol=1e-15)
     with pytest.raises(
-        rg.GeodesicIncompleteError, match=r"of network \(1,\) reaches a zero of u ⊙ v at t = 0\.5,"
+        rg.GeodesicIncompleteError, match=r"of network \(1,\) ends at t = 0\.5, where an entry of u ⊙ v is 0,"
     ) as caught:
         diagonal.geodesic("mix", u, v, b * u, b * v, 0.5)
     assert (caught.value.block, caught.value.time) == ((1,), 0.5)

@@ -143,7 +143,7 @@ def test_a_progress_bar_counts_networks(capsys):
     u, v = rng.standard_normal((2, 3, 20))
     heard = []
     found = diagonal.train(X, y, u, v, 0.02, max_steps=20_000, callback=heard.append, progress=True)
-    assert "3 of 3 converged, 0 diverged" in capsys.readouterr().out
+    assert "3 of 3 networks converged, 0 diverged" in capsys.readouterr().out
     assert heard[-1].converged == 3
     assert np.array_equal(found.u, diagonal.train(X, y, u, v, 0.02, max_steps=20_000).u)
 

@@ -45,8 +45,8 @@ def test_right_gradients_in_float32_are_never_refused(seed):
     ("wrong", "message"),
     [
         (lambda p: (quartic(p)[0], rg.Pair(*reversed(tuple(quartic(p)[1])))), "the gradient is not that of the loss"),
-        (lambda p: quartic(p, (1.0, -1.0)), "H: the loss changes by -1 times"),
-        (lambda p: quartic(p, (2.0, 1.0)), "G: the loss changes by 0.5 times"),
+        (lambda p: quartic(p, (1.0, -1.0)), "H: the loss changes -1 times"),
+        (lambda p: quartic(p, (2.0, 1.0)), "G: the loss changes 0.5 times"),
     ],
 )
 def test_a_wrong_gradient_is_refused_with_its_block(wrong, message, point):
@@ -68,7 +68,7 @@ def test_a_loss_that_is_not_the_same_twice_is_refused(point):
         value, gradient = quartic(pair)
         return value * (1 + 0.01 * rng.standard_normal()), gradient
 
-    with pytest.raises(ValueError, match=r"two evaluations at the same parameters gave .*dropout"):
+    with pytest.raises(ValueError, match=r"two calls with the same parameters gave .*dropout"):
         rg.worst_case_sharpness(with_dropout, point, rg.MixedMetric(), 0.1)
     with pytest.raises(ValueError, match="dropout"):
         rg.check_gradient(with_dropout, point)
@@ -197,7 +197,7 @@ def test_a_gradient_that_is_multiplied_is_said_to_be_without_a_search_for_the_bl
 
     params = {f"block {i}": np.linspace(1.0, 2.0, 50) for i in range(40)}
     metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
-    with pytest.raises(ValueError, match=r"0\.5 times what the gradient says, in every direction .* multiplied"):
+    with pytest.raises(ValueError, match=r"0\.5 times as much as the gradient says, in every direction .* multiplied"):
         rg.worst_case_sharpness(twice, params, metric, 0.1)
     assert len(calls) < 20
 
@@ -235,6 +235,6 @@ def test_one_wrong_block_of_many_is_found_by_halving():
 
     params = {f"block {i}": np.linspace(1.0, 2.0, 50) for i in range(40)}
     metric = rg.ProductMetric({name: rg.ElementwiseMetric() for name in params})
-    with pytest.raises(ValueError, match=r"block 23: the loss changes by 0\.333 times what the gradient says"):
+    with pytest.raises(ValueError, match=r"block 23: the loss changes 0\.333 times as much as the gradient says"):
         rg.worst_case_sharpness(wrong, params, metric, 0.1)
     assert len(calls) < 80

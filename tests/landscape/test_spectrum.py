@@ -242,7 +242,7 @@ def test_a_network_is_a_product_and_frozen_blocks_stay():
 def test_bad_arguments_are_named():
     loss, _ = quadratic([1.0], 3)
     hessian = spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric())
-    with pytest.raises(ValueError, match="k: expected at most the dimension of the quotient, 3, got 4"):
+    with pytest.raises(ValueError, match="k: expected at most 3, the dimension of the quotient, got 4"):
         spectrum.eigenvalues(hessian, 4)
     with pytest.raises(ValueError, match="which: "):
         spectrum.eigenvalues(hessian, 1, "both")

@@ -115,11 +115,14 @@ def test_verify_says_what_is_there(files, capsys):
     shown = capsys.readouterr().out
     assert "does not hold" in shown
     assert "[green]" not in shown
-    assert "The loss has all 2 symmetries that the metrics divide out. The other 1 are not divided out." in shown
+    assert (
+        "The loss has all 2 symmetries that inv and mix divide out. They do not divide out the others in the table (1)."
+        in shown
+    )
     assert main(["verify", *given(files, "broken.py")]) == 1
     capsys.readouterr()
     assert main(["sharpness", *given(files, "broken.py")]) == 2
-    assert "divides by the symmetry GL(h)" in capsys.readouterr().err
+    assert "divides out the symmetry GL(h)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,7 @@ def test_verify_says_what_is_there(files, capsys):
         (["--layout", "berd"], "layout: expected one of"),
         (["--json", "no/such/folder.json"], "--json: expected the name of a file in an existing folder"),
         (["--checkpoint", "."], "expected one .safetensors file in the folder"),
-        (["--seed", "-1"], "--seed: expected a number >= 0"),
+        (["--seed", "-1"], "--seed: expected a whole number >= 0"),
         (["--plot", "x.foo"], "--plot: expected a file that ends with one of"),
     ],
 )
@@ -146,7 +149,7 @@ def test_bad_arguments_are_named(files, monkeypatch, capsys, change, message):
     [
         ("x = 1", "expected a function model"),
         ("def model(path, network): return 3", "to return a dict, got int"),
-        ("def model(path, network): return {'batches': [1]}", "a dict with value_and_grad"),
+        ("def model(path, network): return {'batches': [1]}", "a dict with the entry value_and_grad"),
         ("def model(path, network): return {'value_and_grad': print, 'batches': []}", "at least one batch"),
         ("def model(path, network): return {'value_and_grad': print, 'batches': 3}", "batches to be a list"),
         (

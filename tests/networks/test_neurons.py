@@ -162,7 +162,9 @@ def test_bad_arguments_are_named():
         group.blocks(params | {"up": np.ones((7, 9))})
     with pytest.raises(ValueError, match=r"params\['bias'\]: .*no such array"):
         group.blocks({name: array for name, array in params.items() if name != "bias"})
-    with pytest.raises(ValueError, match="name: expected one that params does not have, got 'shift'"):
+    with pytest.raises(
+        ValueError, match="name: expected a name that is not the name of an array in params, got 'shift'"
+    ):
         rg.networks.NeuronPairs(params, {"up": 0}, {"down": 1}, "shift")
     params = {"up": np.ones((3, 2)), "down": np.ones((4, 3))}
     for incoming, outgoing, message in [
@@ -170,7 +172,7 @@ def test_bad_arguments_are_named():
         ({"up": 2}, {"down": 1}, "up: expected an axis"),
         ({"upp": 0}, {"down": 1}, "expected an array 'upp'"),
         ({"up": 0}, {}, "at least one"),
-        ({"up": 0}, {"up": 0}, "none in both"),
+        ({"up": 0}, {"up": 0}, "no array in both"),
     ]:
         with pytest.raises(ValueError, match=message):
             rg.networks.NeuronPairs(params, incoming, outgoing)

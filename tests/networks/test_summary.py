@@ -107,7 +107,7 @@ def test_a_head_without_rank_is_said_and_nothing_divides_by_it():
     (found,) = (one for one in summary.pairs if one.name == "encoder.layer.1.attention.value_out")
     assert np.isinf(found.condition_G).tolist() == [True, False, False]
     assert np.isinf(found.imbalance).tolist() == [True, False, False]
-    assert "1 of 12 heads lack rank" in str(summary)
+    assert "In 1 of 12 heads, a factor does not have full column rank" in str(summary)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-200, 1e150])
@@ -130,7 +130,7 @@ def test_rank_is_that_of_the_geometry_at_any_scale(size):
         assert np.isinf(found.imbalance).all()
         assert np.isfinite(found.condition_H).all()
         assert found.to_dict()["imbalance"] == [None]
-        assert "1 of 1 heads lack rank" in str(network.summary())
+        assert "In 1 of 1 heads, a factor does not have full column rank" in str(network.summary())
 
 
 def test_no_pairs_are_an_error():

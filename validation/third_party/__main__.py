@@ -147,7 +147,8 @@ def judged(title, source, spec, options, seeds):
 def row(title, version, reports, options):
     values = [one for report in reports for one in report.rows if one.kind == "value" and one.points]
     wrong = sorted({name for report in reports for name in report.wrong})
-    diagnoses = sorted({one.diagnosis for report in reports for one in report.failures if one.diagnosis})
+    found = {one.differs or one.diagnosis for report in reports for one in report.failures}
+    diagnoses = sorted(found - {""})
     return {
         "implementation": title
         + (f", judged with relaxation {options['relaxation']:g}" if "relaxation" in options else ""),

@@ -115,12 +115,19 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
     if report.reproduce_any() and any(row.worst_case and row.kind not in WHOLE for row in report.rows):
         yield f"repeat one: {report.reproduce_any()}", "dim"
     if report.where == "this process" and not report.files:
-        yield "the backend ran in this process, because another process could not import it by its name", "dim"
+        yield (
+            "the backend ran in the process of refgeo itself, because a new process could not import it by its name",
+            "dim",
+        )
     enclosed, values = report.enclosed
     if enclosed < values:
-        yield f"enclosed: {enclosed} of {values} results; the others were compared with a QR-based computation", "dim"
+        yield (
+            f"enclosed: refgeo compared {enclosed} of {values} results with an enclosure, and the others with its own "
+            "QR-based computation",
+            "dim",
+        )
     if report.not_run:
-        yield f"not run    {report.missing}: these lines did not run in any call that a verdict depends on", "yellow"
+        yield f"not run    {report.missing}: these lines did not run in any call that decides a verdict", "yellow"
     for line in report.summary:
         if not line.startswith("not run"):
             yield line, ""
