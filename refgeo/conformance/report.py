@@ -187,7 +187,8 @@ class Report:
         ):
             rows = [row for row in self.judged if row.kind == kind]
             if rows:
-                passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
+                right = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL, *[Verdict.CONTRACT] * (kind in WHOLE))
+                passing = sum(row.verdict in right for row in rows)
                 lines.append(f"{passing} of {len(rows)} provided {words} pass")
         for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
             rows = [row for row in self._leading if row.verdict is verdict]

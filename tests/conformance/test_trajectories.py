@@ -608,7 +608,7 @@ def test_the_command_line(capsys, tmp_path):
     assert "True, False or None, got true" in capsys.readouterr().err
     assert cli.main(["check", str(file), "--checks", "step.invariant", "--option", "scale=1", "--quiet"]) == 2
     assert "unexpected keyword argument 'scale'" in capsys.readouterr().err
-    assert cli._option("betas=(0.9, 0.99),None,adam") == ("betas", ["(0.9", "0.99)", None, "adam"])
+    assert cli._option("betas=(0.9, 0.99),None,adam") == ("betas", ["(0.9", " 0.99)", None, "adam"])
     assert cli._option("betas=(0.9, 0.99),None") == ("betas", [(0.9, 0.99), None])
 
 
