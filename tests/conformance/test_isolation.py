@@ -176,7 +176,7 @@ def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     [
         ("def christoffel(:\n", r"raised SyntaxError: invalid syntax \(odd.py, line 1\); expected"),
         ("import nothing_of_this_name", r"'nothing_of_this_name' \(odd.py:1, in <module>\); expected"),
-        ("def christofel(): ...", "found none; refgeo knows no function christofel; did you mean christoffel\\? for one"),
+        ("def christofel(): ...", "found none; refgeo knows no function christofel; did you mean christoffel\\?"),
     ],
 )
 def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, tmp_path):
