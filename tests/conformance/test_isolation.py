@@ -52,7 +52,7 @@ def written(tmp_path, deed, name="hostile.py"):
     return str(file)
 
 
-@pytest.mark.parametrize("deed", sampled(MISDEEDS, 2))
+@pytest.mark.parametrize("deed", sampled(MISDEEDS))
 def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
     backend = written(tmp_path, MISDEEDS[deed])
     report = rg.check(
@@ -121,7 +121,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
         "import refgeo.conformance.report as r; r.Report.passed = property(lambda self: True)",
         "sys.settrace(lambda *a: None)",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-    ], 2),
+    ]),
 )  # fmt: skip
 def test_the_exit_status_is_the_referees(prelude, tmp_path):
     file = written(tmp_path, "return tuple(2 * x for x in formulas.christoffel(*a))")

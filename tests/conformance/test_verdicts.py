@@ -361,7 +361,7 @@ SOMETIMES = ("True", "G.ndim > 2", "G.shape[-1] > 2", "np.linalg.cond(G).max() >
             for k in range(4)
             for i, deed in enumerate(CARELESS)
         ],
-        35,
+        100,
     ),
 )
 def test_a_hundred_half_wrong_backends_never_end_the_referee(deed, when, dtype, tmp_path, capsys):

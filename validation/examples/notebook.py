@@ -1,4 +1,5 @@
-"""The tour as a notebook: ``python -m validation.examples.notebook`` writes it from the script, ``--run`` executes it.
+"""The tour as a notebook: ``python -m validation.examples.notebook`` writes it from the script, ``--run`` executes it,
+and ``--quick`` executes it with searches of three iterations, which end before they have converged.
 
 The script is divided by ``# %%`` into cells, ``# %% [markdown]`` ones in comments; the notebook holds no outputs.
 """
@@ -30,9 +31,12 @@ def notebook(script):
 
 
 def main():
-    """Write it; with ``--run`` execute it instead, which needs nbclient and ipykernel."""
-    made = notebook(SCRIPT.read_text(encoding="utf-8"))
-    if "--run" in sys.argv:
+    """Write it; with ``--run`` or ``--quick`` execute it instead, which needs nbclient and ipykernel."""
+    script = SCRIPT.read_text(encoding="utf-8")
+    if "--quick" in sys.argv:
+        script = re.sub(r"n_iter=\d+", "n_iter=3", script)
+    made = notebook(script)
+    if {"--run", "--quick"} & set(sys.argv):
         import nbclient
         import nbformat
 
