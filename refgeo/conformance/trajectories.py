@@ -487,13 +487,16 @@ def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
 
 
 def _is_damping(near: Found, far: Found) -> bool:
-    """Whether every difference vanishes beside large weights: where it can be told, as that of a damping does."""
+    """Whether every difference vanishes beside large weights: where it can be told, as that of a damping does.
+
+    The standard is the largest share so far: near a minimum of the loss, both trajectories forget what made them differ.
+    """
     steps = [k for k in range(1, STEPS + 1) if near.ratios[k] > MANY_TIMES]
 
     def vanishes(k: int) -> bool:
-        left = far.share(k)
-        as_damping = left <= 30.0 / _LARGE**2 * near.share(k) or far.ratios[k] <= MANY_TIMES
-        return bool(far.tells[k] and left <= 0.1 * near.share(k) and as_damping)
+        left, peak = far.share(k), max(map(near.share, range(1, k + 1)))
+        as_damping = left <= 30.0 / _LARGE**2 * peak or far.ratios[k] <= MANY_TIMES
+        return bool(far.tells[k] and left <= 0.1 * peak and as_damping)
 
     return bool(steps) and all(map(vanishes, steps))
 
