@@ -263,7 +263,7 @@ def test_a_dask_cluster_gives_the_same_table(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/.."]
 from test_study import tiny_tasks
 from validation.study import runner
 runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "table.csv")

@@ -80,15 +80,20 @@ class NetworkSet:
         return self.u * self.v
 
 
-def network_set(setting: Setting, seed: int) -> NetworkSet:
-    """The set of a seed, trained."""
-    rng = np.random.default_rng([seed, setting.n, setting.d])
+def drawn(setting: Setting, rng: np.random.Generator) -> tuple[Any, Any, Any]:
+    """X, y and the true β of a set."""
     truth = np.zeros(setting.d)
     support = rng.permutation(setting.d)[: max(1, round(setting.d * (1.0 - setting.zeros)))]
     truth[support] = rng.standard_normal(len(support))
     X = rng.standard_normal((setting.n, setting.d))
     y = X @ truth
-    y = y + setting.noise * np.std(y) * rng.standard_normal(setting.n)
+    return X, y + setting.noise * np.std(y) * rng.standard_normal(setting.n), truth
+
+
+def network_set(setting: Setting, seed: int) -> NetworkSet:
+    """The set of a seed, trained."""
+    rng = np.random.default_rng([seed, setting.n, setting.d])
+    X, y, truth = drawn(setting, rng)
     size, share = (np.exp(rng.uniform(*np.log(bounds), NETWORKS)) for bounds in (setting.size, setting.share))
     shape = (NETWORKS, setting.d)
     u = size[:, None] * (rng.standard_normal(shape) if setting.start == "gaussian" else np.ones(shape))

@@ -1,0 +1,276 @@
+r"""When is τ negative on diagonal networks? A phase diagram, and a prediction without free parameters.
+
+Gradient flow from (u, v) = (α, 0) keeps u² − v² = α². At zero residual it ends at the β that minimises a potential
+which is ‖β‖₁ for α → 0 and ‖β‖₂² for α → ∞ (Woodworth et al. 2020). So all networks of a set lie on a path from the ℓ1
+interpolator to the least-norm interpolator X⁺y:
+
+    β = ½α² sinh(2Xᵀλ),  where λ solves Xβ = y                                                     (a convex problem)
+
+Sharpness is nearly 2ρ²λ_max(D XᵀX D) with D = diag(|β|), and bounded by it (`bounds`). Hypothesis: sharpness falls
+along the path, so τ has the sign of ‖β_ℓ1 − β*‖ − ‖X⁺y − β*‖, where β* is the true β: it is negative where sparse
+recovery is better than the least norm. Theory gives the boundary (`limits`): the error of both ends for d → ∞.
+
+Measured on two grids: n/d against the share of zeros in β* without noise, and noise against the share of zeros at
+n = d/2. Each cell has twenty sets of data; each set has one network for each of 51 values of α, and certified sharpness
+for inv at ρ = 0.1. Cells whose median τ is not of the predicted sign are measured again with 201 values of α.
+
+    python -m validation phase [--quick] [--out DIR] [--workers N]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+
+from refgeo import diagonal
+from validation import experiment
+from validation.study import statistics
+from validation.study.diagonal_sets import DIMENSION, Setting, drawn
+
+RHO = 0.1
+ALPHAS = (1e-4, 10.0)
+"""The smallest and the largest start: near both ends of the path."""
+FORMER = (0.01, 0.3)
+"""The starts of `validation.sign`, a part of the path."""
+NETWORKS, FINER = 51, 201
+ZEROS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.15, 0.0)
+POINTS = (20, 40, 60, 80, 100, 120, 140, 160, 180)
+NOISE = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+
+
+def path(X: Any, y: Any, alphas: Any) -> Any:
+    """The end of gradient flow from (α, 0) for each α, by Newton's method for the dual problem, from large α to small.
+
+    The dual problem minimises ¼α²Σ cosh(2Xᵀλ) − yᵀλ. Between two values of α, λ is scaled such that the largest
+    coordinate of β stays where it is; a step changes no coordinate of 2Xᵀλ by more than 2, the range in which the
+    quadratic model of cosh holds.
+    """
+    found = np.zeros((len(alphas), X.shape[1]))
+    dual, beta = np.zeros(len(X)), np.zeros(X.shape[1])
+    for k in np.argsort(alphas)[::-1]:
+        square = alphas[k] ** 2
+        if dual.any():
+            dual *= 0.5 * np.arcsinh(2.0 * np.abs(beta).max() / square) / np.abs(dual @ X).max()
+        for _ in range(1000):
+            beta = 0.5 * square * np.sinh(2.0 * dual @ X)
+            residual = X @ beta - y
+            if np.linalg.norm(residual) <= 1e-12 * np.linalg.norm(y):
+                break
+            hessian = (X * np.sqrt(square**2 + 4.0 * beta**2)) @ X.T
+            step = np.linalg.solve(hessian, residual)
+            dual = dual - step / max(1.0, np.abs(step @ X).max())
+        else:
+            raise ArithmeticError(f"Newton's method has not converged for α = {alphas[k]:g}")
+        found[k] = beta
+    return found
+
+
+def weights(beta: Any, alphas: Any) -> tuple[Any, Any]:
+    """The weights u and v with u ⊙ v = β and u² − v² = α²."""
+    square = np.asarray(alphas)[:, None] ** 2
+    u = np.sqrt(0.5 * (square + np.hypot(square, 2.0 * beta)))
+    return u, beta / u
+
+
+def bounds(top: Any, rho: float) -> tuple[Any, Any]:
+    r"""Bounds of the sharpness for inv at zero residual, from λ_max(D XᵀX D).
+
+    Along a geodesic of length ρ, β_i becomes β_i exp(s_i) with ‖s‖ ≤ m = √2ρ, so S = max ‖XD(exp(s) − 1)‖². As
+    |exp(x) − 1| ≤ (eᵐ − 1)|x|/m for |x| ≤ m, S ≤ (eᵐ − 1)²λ_max. As |exp(x) − 1 − x| ≤ (eᵐ − 1 − m)x²/m², the s of
+    length m along the first singular vector of XD gives √S ≥ (m − (eᵐ − 1 − m))√λ_max. Both are 2ρ²λ_max(1 + O(ρ)).
+    """
+    m = np.sqrt(2.0) * rho
+    return max(2.0 * m - np.expm1(m), 0.0) ** 2 * top, np.expm1(m) ** 2 * top
+
+
+def sparsest(X: Any, y: Any) -> Any:
+    """The interpolator of least ℓ1 norm, by linear programming."""
+    d = X.shape[1]
+    found = scipy.optimize.linprog(np.ones(2 * d), A_eq=np.hstack([X, -X]), b_eq=y, bounds=(0.0, None))
+    return found.x[:d] - found.x[d:]
+
+
+def limits(points: float, zeros: float, noise: float) -> tuple[float, float]:
+    """‖β − β*‖²/‖β*‖² of the ℓ1 and of the least-norm interpolator for d → ∞, n/d = `points`, Gaussian X and β*.
+
+    Least norm: 1 − n/d, and noise² (n/d)/(1 − n/d) from the mean of tr (XXᵀ)⁻¹. ℓ1: the fixed point of approximate
+    message passing (Donoho, Maleki and Montanari 2009) for the LASSO with vanishing penalty (Bayati and Montanari
+    2012): soft thresholding at θ of β* + N(0, τ²), where τ² = σ² + error/(n/d), and n of d coordinates are above θ.
+    """
+    share = 1.0 - zeros
+    variance = noise**2 * share / points  # that of the noise in y/√n
+    square = variance + share / points
+    for _ in range(3000):
+        before = square
+        square = variance + _thresholded(points, share, np.sqrt(square)) / points
+        if square < 1e-12 or abs(square - before) < 1e-10 * before:
+            break
+    return (square - variance) * points / share, 1.0 - points + noise**2 * points / (1.0 - points)
+
+
+def _thresholded(points: float, share: float, tau: float) -> float:
+    """The mean squared error of soft thresholding, at the θ that leaves a share `points` of the coordinates."""
+    spread = np.hypot(1.0, tau)  # of β* + N(0, τ²) where β* is not zero
+
+    def tail(x: float) -> float:
+        return float(scipy.special.ndtr(-x))
+
+    def left(theta: float) -> float:
+        return 2.0 * (share * tail(theta / spread) + (1.0 - share) * tail(theta / tau)) - points
+
+    theta = scipy.optimize.brentq(left, 0.0, 40.0 * spread)
+    c, t, zero = 1.0 / spread**2, theta / spread, theta / tau
+    density, density_at_zero = (np.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi) for x in (t, zero))
+    second = t * density + tail(t)  # E N² 1(N > t)
+    there = 2.0 * ((1.0 - c) ** 2 * second - 2.0 * (1.0 - c) * t * density + t * t * tail(t)) + c * c * (
+        1.0 - 2.0 * second
+    )
+    error = spread**2 * there + tau**2 * c  # that of the mean of β* given the sum, and the variance of β* given it
+    return share * error + (1.0 - share) * 2.0 * tau**2 * ((1.0 + zero**2) * tail(zero) - zero * density_at_zero)
+
+
+def one_set(n: int, zeros: float, noise: float, seed: int, networks: int = NETWORKS) -> dict[str, Any]:
+    """τ of one set, how sharpness and error change along the path, and the errors of both ends."""
+    X, y, truth = drawn(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng([seed, n, DIMENSION]))
+    alphas = np.geomspace(*ALPHAS, networks)
+    beta = path(X, y, alphas)
+    certified = diagonal.worst_case("inv", *weights(beta, alphas), X, y, RHO, tight=False)
+    error = np.sum((beta - truth) ** 2, axis=-1)
+    former = (alphas >= FORMER[0]) & (alphas <= FORMER[1])
+    proved = certified.lower[:, None] > certified.upper
+    return {
+        "tau": statistics.tau_a(certified.lower, error),
+        "tau, former starts": statistics.tau_a(certified.lower[former], error[former]),
+        "tau of the norm": statistics.tau_a(np.linalg.norm(beta, axis=-1), error),
+        "sharpness along the path": statistics.tau_a(certified.lower, alphas),
+        "error along the path": statistics.tau_a(error, alphas),
+        "pairs proved": float(2.0 * proved.sum() / (networks * (networks - 1))),
+        "ends": [
+            float(np.sum((end - truth) ** 2) / np.sum(truth**2)) for end in (sparsest(X, y), np.linalg.pinv(X) @ y)
+        ],
+    }
+
+
+Cells = dict[str, tuple[int, float, float]]
+
+
+def cells(quick: bool) -> dict[str, Cells]:
+    """n, share of zeros, and noise of each cell of both grids."""
+    zeros = (0.9, 0.6, 0.3) if quick else ZEROS
+    points, noises = ((40, 100, 160), (0.0, 0.5)) if quick else (POINTS, NOISE)
+    return {
+        "n/d": {f"n {n}, zeros {z:g}": (n, z, 0.0) for n in points for z in zeros},
+        "noise": {f"noise {noise:g}, zeros {z:g}": (DIMENSION // 2, z, noise) for noise in noises for z in zeros},
+    }
+
+
+def summarised(sets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the sets of a cell, and how many of them have the sign that their own two ends predict."""
+    names = [name for name in sets[0] if name != "ends"]
+    ends = np.array([one["ends"] for one in sets])
+    tau = np.array([one["tau"] for one in sets])
+    return {
+        **{name: list(statistics.median([one[name] for one in sets])) for name in names},
+        "ends": np.median(ends, axis=0).tolist(),
+        "difference of the ends": float(np.median(ends[:, 0] - ends[:, 1])),
+        "sets": len(sets),
+        "sets as predicted": int(np.sum(np.sign(tau) == np.sign(ends[:, 0] - ends[:, 1]))),
+    }
+
+
+def as_predicted(row: dict[str, Any]) -> bool:
+    """Whether the median τ of a cell has the sign of the median difference of the ends' errors."""
+    return bool(np.sign(row["tau"][0]) == np.sign(row["difference of the ends"]))
+
+
+def plot(table: dict[str, dict[str, Any]], place: Path) -> None:
+    """τ on both grids with the two boundaries, and τ against the difference of the ends."""
+    plt = experiment.style()
+    figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0))
+    labels = ("n/d, without noise", "noise in y / standard deviation of Xβ*, at n = d/2")
+    for axis, (grid, rows), label in zip(axes, table.items(), labels, strict=False):
+        place_of = {name: (n / DIMENSION if grid == "n/d" else noise, z) for name, (n, z, noise) in every_cell(grid)}
+        across, up = (sorted({place_of[name][i] for name in rows}) for i in (0, 1))
+        position = {name: (across.index(place_of[name][0]), up.index(place_of[name][1])) for name in rows}
+        tau, difference = np.full((2, len(up), len(across)), np.nan)
+        for name, row in rows.items():
+            i, k = position[name]
+            tau[k, i], difference[k, i] = row["tau"][0], row["difference of the ends"]
+            if not as_predicted(row):
+                finer = "x" if as_predicted(row.get("finer", row)) else "X"
+                axis.plot(i, k, finer, color="k", ms=6)
+        image = axis.imshow(tau, origin="lower", cmap="RdBu_r", vmin=-1.0, vmax=1.0, aspect="auto")
+        axis.contour(difference, levels=[0.0], colors="k", linewidths=1.5)
+        theory = np.array([[np.subtract(*limits(*_arguments(grid, x, z))) for x in across] for z in up])
+        axis.contour(theory, levels=[0.0], colors="k", linewidths=1.5, linestyles="--")
+        axis.set_xticks(range(len(across)), [f"{x:g}" for x in across])
+        axis.set_yticks(range(len(up)), [f"{z:g}" for z in up])
+        axis.set(xlabel=label, ylabel="share of zeros in the true β", title="median τ")
+        figure.colorbar(image, ax=axis)
+        axes[2].errorbar(
+            [row["difference of the ends"] for row in rows.values()],
+            [row["tau"][0] for row in rows.values()],
+            np.abs(np.array([np.subtract(row["tau"][1:], row["tau"][0]) for row in rows.values()]).T),
+            fmt="o", ms=3, lw=0.6, label=grid,
+        )  # fmt: skip
+    axes[2].axhline(0.0, color="0.7", lw=0.8)
+    axes[2].axvline(0.0, color="0.7", lw=0.8)
+    axes[2].set(
+        xlabel="error of ℓ1 − error of least norm, / ‖true β‖²", ylabel="τ", title="τ of every cell", xscale="symlog"
+    )
+    axes[2].legend()
+    figure.tight_layout()
+    figure.savefig(place)
+    plt.close(figure)
+
+
+def every_cell(grid: str) -> list[tuple[str, tuple[int, float, float]]]:
+    """Of a grid, quick or not."""
+    return [*cells(False)[grid].items(), *cells(True)[grid].items()]
+
+
+def _arguments(grid: str, x: float, zeros: float) -> tuple[float, float, float]:
+    return (x, zeros, 0.0) if grid == "n/d" else (0.5, zeros, x)
+
+
+def main() -> None:
+    """Run it."""
+    options = experiment.parser(__doc__).parse_args()
+    seeds = 2 if options.quick else 20
+    settings = {"quick": options.quick, "ρ": RHO, "seeds": seeds, "α": ALPHAS, "networks": NETWORKS, "finer": FINER}
+    results = experiment.Results(options.out / "phase.json", settings)
+    table: dict[str, dict[str, Any]] = {}
+
+    def measured(chosen: Cells, networks: int, what: str) -> dict[str, Any]:
+        tasks = {
+            f"{name} | {networks} | {seed}": (*cell, seed, networks)
+            for name, cell in chosen.items()
+            for seed in range(seeds)
+        }
+        sets = results.measure_all(one_set, tasks, options.workers, what)
+        return {name: summarised(sets[k * seeds : (k + 1) * seeds]) for k, name in enumerate(chosen)}
+
+    for grid, chosen in cells(options.quick).items():
+        table[grid] = measured(chosen, NETWORKS, f"sets of {NETWORKS} networks, {grid} and zeros")
+        wrong = {name: cell for name, cell in chosen.items() if not as_predicted(table[grid][name])}
+        for name, row in measured(wrong, FINER, "finer paths where the prediction fails").items():
+            table[grid][name]["finer"] = row
+    results.values["summary"] = table
+    results.save()
+    plot(table, options.out / "phase.png")
+    for grid, rows in table.items():
+        sets = sum(row["sets"] for row in rows.values())
+        right = sum(row["sets as predicted"] for row in rows.values())
+        fails = [name for name, row in rows.items() if not as_predicted(row)]
+        experiment.console.print(
+            f"{grid}: the two ends predict the sign of τ in {right} of {sets} sets, and that of the median τ in "
+            f"{len(rows) - len(fails)} of {len(rows)} cells; not in: {'; '.join(fails) or 'none'}"
+        )
+
+
+if __name__ == "__main__":
+    main()
