@@ -14,6 +14,7 @@ EXPERIMENTS = {
     "diagonal": "Figure 3: diagonal networks, sharpness against test loss, and a map over what the paper does not fix",
     "sign": "what the sign of τ depends on, on diagonal networks: the truth, noise",
     "phase": "where τ is negative on diagonal networks: a phase diagram and its prediction",
+    "sensing": "the same diagram for matrix sensing, where X = G Hᵀ and the loss is linear in X",
     "regime": "what else ranks diagonal networks as sharpness does, and what the number of points does",
     "teacher": "the sign of τ for attention: students of teachers with different spectra",
     "teacher_baseline": "how far these students are from their teachers: the loss of predicting zero beside theirs",

@@ -80,6 +80,7 @@ class _At(ast.NodeTransformer):
 def mutants():
     """(function of the source, line, what was changed, source)."""
     tree = ast.parse(SOURCE)
+    pieces = [ast.unparse(node) for node in tree.body]
     used = {*FUNCTIONS, "_grams", "_solve", "_divide", "_trace", "_christoffel_inv", "_christoffel_mix"}
     for i, function in enumerate(tree.body):
         if not isinstance(function, ast.FunctionDef) or function.name not in used:
@@ -93,9 +94,9 @@ def mutants():
             if _is_relaxed(node):
                 continue
             for what, replacement in changes(node):
-                changed = copy.deepcopy(tree)
-                changed.body[i] = _At(place, copy.deepcopy(replacement)).visit(copy.deepcopy(bare))
-                yield function.name, node.lineno, what, ast.unparse(ast.fix_missing_locations(changed))
+                changed = _At(place, copy.deepcopy(replacement)).visit(copy.deepcopy(bare))
+                text = ast.unparse(ast.fix_missing_locations(changed))
+                yield function.name, node.lineno, what, "\n\n".join([*pieces[:i], text, *pieces[i + 1 :]])
 
 
 def _in_order(function):

@@ -133,7 +133,7 @@ def _thresholded(points: float, share: float, tau: float) -> float:
     return share * error + (1.0 - share) * 2.0 * tau**2 * ((1.0 + zero**2) * tail(zero) - zero * density_at_zero)
 
 
-def one_set(n: int, zeros: float, noise: float, seed: int, networks: int = NETWORKS) -> dict[str, Any]:
+def one_set(seed: int, n: int, zeros: float, noise: float, networks: int = NETWORKS) -> dict[str, Any]:
     """τ of one set, how sharpness and error change along the path, and the errors of both ends."""
     X, y, truth = drawn(Setting(zeros=zeros, n=n, noise=noise), np.random.default_rng([seed, n, DIMENSION]))
     alphas = np.geomspace(*ALPHAS, networks)
@@ -142,12 +142,14 @@ def one_set(n: int, zeros: float, noise: float, seed: int, networks: int = NETWO
     error = np.sum((beta - truth) ** 2, axis=-1)
     former = (alphas >= FORMER[0]) & (alphas <= FORMER[1])
     proved = certified.lower[:, None] > certified.upper
+    top = np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta])
     return {
         "tau": statistics.tau_a(certified.lower, error),
         "tau, former starts": statistics.tau_a(certified.lower[former], error[former]),
         "tau of the norm": statistics.tau_a(np.linalg.norm(beta, axis=-1), error),
         "sharpness along the path": statistics.tau_a(certified.lower, alphas),
         "error along the path": statistics.tau_a(error, alphas),
+        "largest rise of λ_max": float(np.max(top[1:] / top[:-1] - 1.0)),
         "pairs proved": float(2.0 * proved.sum() / (networks * (networks - 1))),
         "ends": [
             float(np.sum((end - truth) ** 2) / np.sum(truth**2)) for end in (sparsest(X, y), np.linalg.pinv(X) @ y)
@@ -155,10 +157,7 @@ def one_set(n: int, zeros: float, noise: float, seed: int, networks: int = NETWO
     }
 
 
-Cells = dict[str, tuple[int, float, float]]
-
-
-def cells(quick: bool) -> dict[str, Cells]:
+def cells(quick: bool) -> dict[str, dict[str, tuple[int, float, float]]]:
     """n, share of zeros, and noise of each cell of both grids."""
     zeros = (0.9, 0.6, 0.3) if quick else ZEROS
     points, noises = ((40, 100, 160), (0.0, 0.5)) if quick else (POINTS, NOISE)
@@ -168,73 +167,103 @@ def cells(quick: bool) -> dict[str, Cells]:
     }
 
 
-def summarised(sets: list[dict[str, Any]]) -> dict[str, Any]:
+def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str, Any]:
     """Medians over the sets of a cell, and how many of them have the sign that their own two ends predict."""
-    names = [name for name in sets[0] if name != "ends"]
-    ends = np.array([one["ends"] for one in sets])
-    tau = np.array([one["tau"] for one in sets])
+    there = [one for one in sets if "tau" in one]
+    if not there:
+        return {"at": list(at), "sets": 0}
+    ends = np.array([one["ends"] for one in there])
+    difference, tau = ends[:, 0] - ends[:, 1], np.array([one["tau"] for one in there])
     return {
-        **{name: list(statistics.median([one[name] for one in sets])) for name in names},
+        "at": list(at),
+        "sets": len(there),
+        **{name: list(statistics.median([one[name] for one in there])) for name in there[0] if name != "ends"},
         "ends": np.median(ends, axis=0).tolist(),
-        "difference of the ends": float(np.median(ends[:, 0] - ends[:, 1])),
-        "sets": len(sets),
-        "sets as predicted": int(np.sum(np.sign(tau) == np.sign(ends[:, 0] - ends[:, 1]))),
+        "difference of the ends": float(np.median(difference)),
+        "sets as predicted": int(np.sum(np.sign(tau) == np.sign(difference))),
     }
 
 
 def as_predicted(row: dict[str, Any]) -> bool:
-    """Whether the median τ of a cell has the sign of the median difference of the ends' errors."""
+    """Whether the median τ of a cell has the sign of the median difference between the errors of the ends."""
     return bool(np.sign(row["tau"][0]) == np.sign(row["difference of the ends"]))
+
+
+def measured(
+    results: experiment.Results, function: Any, chosen: dict[str, tuple[Any, ...]], at: Any, workers: int, what: str
+) -> dict[str, Any]:
+    """The summary of every cell, each with as many sets as the settings of `results` say."""
+    seeds = range(results.settings["seeds"])
+    tasks = {f"{name} | {seed}": (seed, *cell) for name, cell in chosen.items() for seed in seeds}
+    sets = iter(results.measure_all(function, tasks, workers, what))
+    return {name: summarised([next(sets) for _ in seeds], at(*cell)) for name, cell in chosen.items()}
+
+
+def diagram(axis: Any, table: dict[str, Any], theory: Any = None) -> Any:
+    """The median τ of each cell as a colour, crosses where the prediction fails, and the predicted boundary."""
+    rows = [row for row in table.values() if row["sets"]]
+    across, up = (sorted({row["at"][i] for row in table.values()}) for i in (0, 1))
+    tau, difference = np.full((2, len(up), len(across)), np.nan)
+    for row in rows:
+        i, k = across.index(row["at"][0]), up.index(row["at"][1])
+        tau[k, i], difference[k, i] = row["tau"][0], row["difference of the ends"]
+        if not as_predicted(row):
+            axis.plot(i, k, "x", color="k", ms=6)
+    image = axis.imshow(tau, origin="lower", cmap="RdBu_r", vmin=-1.0, vmax=1.0, aspect="auto")
+    axis.contour(difference, levels=[0.0], colors="k", linewidths=1.5)
+    axis.plot([], [], "k-", label="equal errors of the two ends")
+    if theory:
+        values = [[np.subtract(*theory(x, y)) for x in across] for y in up]
+        axis.contour(values, levels=[0.0], colors="k", linewidths=1.5, linestyles="--")
+        axis.plot([], [], "k--", label="the same, theory")
+    axis.set_xticks(range(len(across)), [f"{x:g}" for x in across])
+    axis.set_yticks(range(len(up)), [f"{y:g}" for y in up])
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return image
+
+
+def against_ends(axis: Any, tables: dict[str, dict[str, Any]]) -> None:
+    """τ with its interval against the difference between the errors of the two ends, a dot for each cell."""
+    for label, table in tables.items():
+        rows = [row for row in table.values() if row["sets"]]
+        tau = np.array([row["tau"] for row in rows])
+        axis.errorbar(
+            [row["difference of the ends"] for row in rows], tau[:, 0], np.abs(tau[:, 1:] - tau[:, :1]).T,
+            fmt="o", ms=3, lw=0.6, label=label,
+        )  # fmt: skip
+    axis.axhline(0.0, color="0.7", lw=0.8)
+    axis.axvline(0.0, color="0.7", lw=0.8)
+    axis.set(ylabel="median τ", ylim=(-1.05, 1.05))
+    axis.legend(fontsize=7)
 
 
 def plot(table: dict[str, dict[str, Any]], place: Path) -> None:
     """τ on both grids with the two boundaries, and τ against the difference of the ends."""
     plt = experiment.style()
-    figure, axes = plt.subplots(1, 3, figsize=(12.6, 4.0))
-    labels = ("n/d, without noise", "noise in y / standard deviation of Xβ*, at n = d/2")
-    for axis, (grid, rows), label in zip(axes, table.items(), labels, strict=False):
-        place_of = {name: (n / DIMENSION if grid == "n/d" else noise, z) for name, (n, z, noise) in every_cell(grid)}
-        across, up = (sorted({place_of[name][i] for name in rows}) for i in (0, 1))
-        position = {name: (across.index(place_of[name][0]), up.index(place_of[name][1])) for name in rows}
-        tau, difference = np.full((2, len(up), len(across)), np.nan)
-        for name, row in rows.items():
-            i, k = position[name]
-            tau[k, i], difference[k, i] = row["tau"][0], row["difference of the ends"]
-            if not as_predicted(row):
-                finer = "x" if as_predicted(row.get("finer", row)) else "X"
-                axis.plot(i, k, finer, color="k", ms=6)
-        image = axis.imshow(tau, origin="lower", cmap="RdBu_r", vmin=-1.0, vmax=1.0, aspect="auto")
-        axis.contour(difference, levels=[0.0], colors="k", linewidths=1.5)
-        theory = np.array([[np.subtract(*limits(*_arguments(grid, x, z))) for x in across] for z in up])
-        axis.contour(theory, levels=[0.0], colors="k", linewidths=1.5, linestyles="--")
-        axis.set_xticks(range(len(across)), [f"{x:g}" for x in across])
-        axis.set_yticks(range(len(up)), [f"{z:g}" for z in up])
+    figure, axes = plt.subplots(1, 3, figsize=(13.0, 4.2))
+    for axis, grid, label, theory in (
+        (axes[0], "n/d", "n/d, without noise", lambda x, zeros: limits(x, zeros, 0.0)),
+        (axes[1], "noise", "noise / signal, n/d = ½", lambda x, zeros: limits(0.5, zeros, x)),
+    ):
+        image = diagram(axis, table[grid], theory)
         axis.set(xlabel=label, ylabel="share of zeros in the true β", title="median τ")
         figure.colorbar(image, ax=axis)
-        axes[2].errorbar(
-            [row["difference of the ends"] for row in rows.values()],
-            [row["tau"][0] for row in rows.values()],
-            np.abs(np.array([np.subtract(row["tau"][1:], row["tau"][0]) for row in rows.values()]).T),
-            fmt="o", ms=3, lw=0.6, label=grid,
-        )  # fmt: skip
-    axes[2].axhline(0.0, color="0.7", lw=0.8)
-    axes[2].axvline(0.0, color="0.7", lw=0.8)
-    axes[2].set(
-        xlabel="error of ℓ1 − error of least norm, / ‖true β‖²", ylabel="τ", title="τ of every cell", xscale="symlog"
-    )
-    axes[2].legend()
+    against_ends(axes[2], {"left": table["n/d"], "middle": table["noise"]})
+    axes[2].set(xlabel="error of ℓ1 − error of least norm, / ‖true β‖²", xlim=(-1.0, 1.0), title="every cell")
     figure.tight_layout()
     figure.savefig(place)
     plt.close(figure)
 
 
-def every_cell(grid: str) -> list[tuple[str, tuple[int, float, float]]]:
-    """Of a grid, quick or not."""
-    return [*cells(False)[grid].items(), *cells(True)[grid].items()]
-
-
-def _arguments(grid: str, x: float, zeros: float) -> tuple[float, float, float]:
-    return (x, zeros, 0.0) if grid == "n/d" else (0.5, zeros, x)
+def told(grid: str, rows: dict[str, Any]) -> str:
+    """How often the prediction holds."""
+    there = {name: row for name, row in rows.items() if row["sets"]}
+    fails = [name for name, row in there.items() if not as_predicted(row)]
+    return (
+        f"{grid}: the two ends predict the sign of τ in {sum(row['sets as predicted'] for row in there.values())} of "
+        f"{sum(row['sets'] for row in there.values())} sets, and that of the median τ in {len(there) - len(fails)} of "
+        f"{len(there)} cells; not in: {'; '.join(fails) or 'none'}"
+    )
 
 
 def main() -> None:
@@ -244,32 +273,24 @@ def main() -> None:
     settings = {"quick": options.quick, "ρ": RHO, "seeds": seeds, "α": ALPHAS, "networks": NETWORKS, "finer": FINER}
     results = experiment.Results(options.out / "phase.json", settings)
     table: dict[str, dict[str, Any]] = {}
-
-    def measured(chosen: Cells, networks: int, what: str) -> dict[str, Any]:
-        tasks = {
-            f"{name} | {networks} | {seed}": (*cell, seed, networks)
-            for name, cell in chosen.items()
-            for seed in range(seeds)
-        }
-        sets = results.measure_all(one_set, tasks, options.workers, what)
-        return {name: summarised(sets[k * seeds : (k + 1) * seeds]) for k, name in enumerate(chosen)}
-
     for grid, chosen in cells(options.quick).items():
-        table[grid] = measured(chosen, NETWORKS, f"sets of {NETWORKS} networks, {grid} and zeros")
-        wrong = {name: cell for name, cell in chosen.items() if not as_predicted(table[grid][name])}
-        for name, row in measured(wrong, FINER, "finer paths where the prediction fails").items():
-            table[grid][name]["finer"] = row
+
+        def at(n: int, zeros: float, noise: float, networks: int, grid: str = grid) -> tuple[float, float]:
+            return (n / DIMENSION if grid == "n/d" else noise), zeros
+
+        def of(chosen: Any, networks: int, what: str, at: Any = at) -> dict[str, Any]:
+            named = {f"{name}, {networks} networks": (*cell, networks) for name, cell in chosen.items()}
+            return measured(results, one_set, named, at, options.workers, what)
+
+        rows = of(chosen, NETWORKS, f"sets of {NETWORKS} networks, {grid} and zeros")
+        wrong = [cell for cell, row in zip(chosen.items(), rows.values(), strict=True) if not as_predicted(row)]
+        table[grid] = rows
+        table[f"{grid}, finer paths"] = of(dict(wrong), FINER, "finer paths where the prediction fails")
     results.values["summary"] = table
     results.save()
     plot(table, options.out / "phase.png")
     for grid, rows in table.items():
-        sets = sum(row["sets"] for row in rows.values())
-        right = sum(row["sets as predicted"] for row in rows.values())
-        fails = [name for name, row in rows.items() if not as_predicted(row)]
-        experiment.console.print(
-            f"{grid}: the two ends predict the sign of τ in {right} of {sets} sets, and that of the median τ in "
-            f"{len(rows) - len(fails)} of {len(rows)} cells; not in: {'; '.join(fails) or 'none'}"
-        )
+        experiment.console.print(told(grid, rows))
 
 
 if __name__ == "__main__":

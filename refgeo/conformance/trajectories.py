@@ -489,7 +489,7 @@ def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
 def _is_damping(near: Found, far: Found) -> bool:
     """Whether every difference vanishes beside large weights: where it can be told, as that of a damping does.
 
-    The standard is the largest share so far: near a minimum of the loss, both trajectories forget what made them differ.
+    The standard is the largest share so far: near a minimum of the loss both trajectories forget what moved them apart.
     """
     steps = [k for k in range(1, STEPS + 1) if near.ratios[k] > MANY_TIMES]
 
