@@ -47,7 +47,7 @@ def path(X: Any, y: Any, alphas: Any) -> Any:
 
     The dual problem minimises ¼α²Σ cosh(2Xᵀλ) − yᵀλ. Between two values of α, λ is scaled such that the largest
     coordinate of β stays where it is; a step changes no coordinate of 2Xᵀλ by more than 2, the range in which the
-    quadratic model of cosh holds.
+    quadratic model of cosh holds. So values of α that follow each other should differ by a factor of ten at most.
     """
     found = np.zeros((len(alphas), X.shape[1]))
     dual, beta = np.zeros(len(X)), np.zeros(X.shape[1])

@@ -30,7 +30,10 @@ import scipy  # its modules load where they are used
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.host import BackendFailure, Request
 from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts
+from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.steps import RULES
+from refgeo.conformance.trajectories import judge_trajectories
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, PairTangentSpace, pair_metric
 from refgeo.support.arguments import Array, listed, number, one_of
@@ -670,11 +673,14 @@ class Readings(dict[tuple[str, str], Formula | None]):
     ----------
     silent : dict
         Why there is nothing to read.
+    step : str
+        Of an optimiser, which known rule its first step follows.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.silent: dict[tuple[str, str], str] = {}
+        self.step = ""
 
     def __str__(self) -> str:
         lines = []
@@ -683,7 +689,8 @@ class Readings(dict[tuple[str, str], Formula | None]):
             lines.append(f"{name}[{metric}]" + (f"   ({note})" if note else ""))
             said = self.silent.get((name, metric), "no formula was found that gives these numbers")
             lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
-        return "\n".join(lines)
+        lines += ["step", f"    {self.step}"] if self.step else []
+        return "\n".join(lines or ["nothing to read: the implementation has none of these functions"])
 
 
 def read(
@@ -703,7 +710,8 @@ def read(
         As for `refgeo.check`. It need compute no member of the family: `metrics` are only the names that it gets.
     metrics : iterable of str
     functions : iterable of str, optional
-        Functions (``"geodesic"``) or values (``"geodesic_2"``). Default: all that it has.
+        Functions (``"geodesic"``), values (``"geodesic_2"``), or ``"step"``: which known rule the first step of an
+        optimiser follows. Default: all that it has.
     dtype : str
         The precision of the arrays that it gets; in single precision readings are good to five digits or so.
     relaxation : float
@@ -732,7 +740,8 @@ def read(
     one_of("dtype", dtype, PRECISIONS)
     relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
     wanted = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
-    asked = [one_of("functions", name, [*OPERATIONS, *VALUES]) for name in listed(functions or READABLE)]
+    everything = [*OPERATIONS, *VALUES, "step"]
+    asked = [one_of("functions", name, everything) for name in listed(functions or everything)]
     loaded = Backend.of(backend, timeout)
     found = Readings()
     try:
@@ -742,6 +751,9 @@ def read(
                     found[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
                 except (NotImplementedError, BackendFailure) as error:
                     found[name, metric], found.silent[name, metric] = None, str(error)
+        if "step" in asked and any(map(loaded.provides, RULES)):
+            points = Points(dtype=dtype, relaxation=relaxation)
+            found.step = judge_trajectories(loaded, ["step.reads"], points, {}, lambda *_: None)[0].message
     finally:
         if loaded is not backend:
             loaded.close()

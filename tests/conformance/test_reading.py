@@ -190,3 +190,13 @@ def test_every_formula_is_changed_in_many_ways():
 def test_a_changed_formula_is_wrong_or_equal(place):
     """A sample; all of them: python -m validation.formula_mutants."""
     assert formula_mutants.judge(MUTANTS[place])[3] in ("equal", "WRONG", "WRONG, read")
+
+
+def test_the_first_step_of_an_optimiser_is_read():
+    def step(state, G, H, e_G, e_H):
+        return state, G - 0.1 * e_G @ np.linalg.inv(H.mT @ H), H - 0.1 * e_H @ np.linalg.inv(G.mT @ G)
+
+    expected = "step\n    the first step is that of mix, with step length η = 0.1"
+    assert str(rg.read(SimpleNamespace(step=step))) == expected
+    assert rg.read(SimpleNamespace(step=step), functions=["christoffel"]).step == ""
+    assert str(rg.read(SimpleNamespace(merge=lambda factors, weights: factors[0]))).startswith("nothing to read")
