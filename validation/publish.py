@@ -25,6 +25,8 @@ from validation.table1 import PAPER, SHOWN
 HERE = Path(__file__).parent
 PICTURES = {
     "sign": ("sign",),
+    "phase": ("phase",),
+    "sensing": ("sensing",),
     "regime": (),
     "teacher_baseline": (),
     "teacher": ("teacher",),

@@ -5,7 +5,8 @@ At zero residual the loss is ‖X(β' − β)‖², and to second order in ρ
     S_inv ≈ S_adaptive ≈ 2ρ² λ_max(D_β XᵀX D_β),    D_β = diag(|β|),
 
 because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |β_i| t_i with ‖t‖ ≤ ρ. It grows with the size
-of β and with its concentration. All networks of a set fit the same data.
+of β, and among β of one norm with its concentration. All networks of a set fit the same data. `validation.phase`
+predicts the sign of τ for one kind of start.
 
 Interventions: the truth's share of zeros, the start, n/d, the noise (data are drawn anew for each). Every set of 50
 networks is trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are

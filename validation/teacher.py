@@ -5,8 +5,9 @@ The teacher's P and V have r equal singular values and no others: r = 1 is conce
 set see the same data, fewer numbers than they have parameters, and differ in the size of their start and their step
 size; all are trained to a small loss, and ranked by sharpness against their loss on new data.
 
-On diagonal networks concentrated fits are sharp, and the truth decides whether they are right (`validation.sign`). If
-that carries over, τ is negative for concentrated teachers and rises as their spectra become flat.
+On diagonal networks, sharp networks are near the interpolator of least ℓ1 norm, and τ is negative where this one is
+right (`validation.phase`). If that carries over, τ is negative for concentrated teachers, whose spectra are sparse, and
+rises as the spectra become flat.
 
     python -m validation teacher [--quick] [--out DIR] [--workers N]
 """
