@@ -184,6 +184,32 @@ def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str,
     }
 
 
+def over_all(sets: list[dict[str, Any]]) -> dict[str, float]:
+    """Shares of all sets of both grids."""
+    of = {name: np.array([one[name] for one in sets]) for name in sets[0]}
+    difference = of["ends"][:, 0] - of["ends"][:, 1]
+    right = np.sign(of["tau"]) == np.sign(difference)
+    far = np.abs(difference) > 0.1
+
+    def share(what: Any) -> float:
+        return float(np.mean(what))
+
+    return {
+        "sets": len(sets),
+        "as predicted": share(right),
+        "ends differ by more than 0.1": share(far),
+        "as predicted, if they do": share(right[far]),
+        "as predicted, if not": share(right[~far]),
+        "tau of the former starts as predicted": share(np.sign(of["tau, former starts"]) == np.sign(difference)),
+        "tau of the norm as predicted": share(np.sign(of["tau of the norm"]) == np.sign(difference)),
+        "sharpness along the path below -0.99": share(of["sharpness along the path"] < -0.99),
+        "sharpness along the path above -0.9": share(of["sharpness along the path"] > -0.9),
+        "error along the path beyond 0.95": share(np.abs(of["error along the path"]) > 0.95),
+        "largest rise of λ_max": float(np.max(of["largest rise of λ_max"])),
+        "tau negative": share(of["tau"] < 0.0),
+    }
+
+
 def as_predicted(row: dict[str, Any]) -> bool:
     """Whether the median τ of a cell has the sign of the median difference between the errors of the ends."""
     return bool(np.sign(row["tau"][0]) == np.sign(row["difference of the ends"]))
@@ -286,7 +312,12 @@ def main() -> None:
         wrong = [cell for cell, row in zip(chosen.items(), rows.values(), strict=True) if not as_predicted(row)]
         table[grid] = rows
         table[f"{grid}, finer paths"] = of(dict(wrong), FINER, "finer paths where the prediction fails")
-    results.values["summary"] = table
+        for row in rows.values():
+            x, zeros = row["at"]
+            ends = limits(x, zeros, 0.0) if grid == "n/d" else limits(0.5, zeros, x)
+            row["ends, theory"] = [float(end) for end in ends]
+    sets = [one for name, one in results.values.items() if f", {NETWORKS} networks | " in name]
+    results.values["summary"] = table | {"all sets": over_all(sets)}
     results.save()
     plot(table, options.out / "phase.png")
     for grid, rows in table.items():
