@@ -669,13 +669,13 @@ def _verify(options: argparse.Namespace) -> int:
     show(found.table())
     divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
+    first = f"inv and mix divide out {len(divided)} of the symmetries in this table, and the loss"
     if wrong:
-        print(f"The loss does not have {len(wrong)} of the {len(divided)} symmetries that inv and mix divide out. So "
-              "weights that they treat as equivalent have different losses and different sharpness.")  # fmt: skip
+        print(f"{first} does not have {len(wrong)} of these. So weights that they treat as equivalent have different "
+              "losses and different sharpness.")  # fmt: skip
     else:
         rest = len(found) - len(divided)
-        others = f" They do not divide out the others in the table ({rest})." if rest > 0 else ""
-        print(f"The loss has all {len(divided)} symmetries that inv and mix divide out.{others}")
+        print(f"{first} has them all." + (f" They do not divide out the rest ({rest})." if rest > 0 else ""))
     return FAILED if wrong else PASSED
 
 
