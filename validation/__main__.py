@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "teacher": "the sign of τ for attention: students of teachers with different spectra",
     "teacher_baseline": "how far these students are from their teachers: the loss of predicting zero beside theirs",
     "fault": "how much of a τ is the fault of the search: certified, ours, published",
+    "matched": "does sharpness predict the test error of models that fit equally well",
     "validity": "from which ρ first- and second-order geodesics leave the exact ones, on real heads",
     "toy": "Figures 1 and 8: level sets of the scalar model",
     "weights": "how the gradients of inv, mix, RefLoRA and the embedded metric weigh singular directions",
