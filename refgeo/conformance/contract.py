@@ -20,13 +20,13 @@ from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
 SEEN = {
-    "inputs_unchanged": "the function does not write to the arrays that it gets",
-    "silent": "the function prints nothing and gives no warnings",
-    "dtype_kept": "the result has the dtype of the input",
-    "owns_its_results": "results do not share memory with inputs or with each other",
-    "keeps_its_results": "later calls do not change the results of earlier ones",
-    "frees_its_memory": "repeated calls do not use more and more memory",
-    "leaves_the_process_alone": "the function does not change random generators, NumPy's settings, warning filters, "
+    "inputs_unchanged": "the function must not write to the arrays that it gets",
+    "silent": "the function must not print anything or give warnings",
+    "dtype_kept": "the result must have the dtype of the input",
+    "owns_its_results": "results must not share memory with inputs or with each other",
+    "keeps_its_results": "later calls must not change the results of earlier ones",
+    "frees_its_memory": "repeated calls must not use more and more memory",
+    "leaves_the_process_alone": "the function must not change random generators, NumPy's settings, warning filters, "
     "the working directory, standard streams or environment variables",
 }
 HARMFUL = ("inputs_unchanged", "keeps_its_results")
@@ -120,12 +120,12 @@ def _several_blocks(case: Case) -> bool:
 
 _RULES: dict[str, tuple[str, Callable[[Operation, Trial], Array], Callable[[Case], bool]]] = {
     **{name: (statement, _called, anywhere) for name, statement in SEEN.items()},
-    "refuses_wrong_shapes": ("a vector of the wrong shape raises an error", _refuses_wrong_shapes, anywhere),
-    "takes_an_empty_batch": ("an empty batch gives empty results", _takes_an_empty_batch,
+    "refuses_wrong_shapes": ("a vector of the wrong shape must raise an error", _refuses_wrong_shapes, anywhere),
+    "takes_an_empty_batch": ("an empty batch must give empty results", _takes_an_empty_batch,
                              _several_blocks),
-    "nan_stays_in_its_block": ("NaN in one block does not change the results of the others", _nan_stays_in_its_block,
+    "nan_stays_in_its_block": ("NaN in one block must not change the results of the others", _nan_stays_in_its_block,
                                _several_blocks),
-    "thread_safe": ("two calls at the same time give the same results as each call alone", _thread_safe, anywhere),
+    "thread_safe": ("two calls at the same time must give the same results as each call alone", _thread_safe, anywhere),
 }  # fmt: skip
 
 
