@@ -84,7 +84,7 @@ def average_case_sharpness(
     space, losses = ParameterSpace(params, metric), _losses(value, batches)
     at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
-        raise ValueError("value: expected a finite loss at the given parameters")
+        raise ValueError("value: expected a function that returns a finite loss at the given parameters")
     watcher = Watcher(callback, len(losses) * n_samples // 2)
 
     def loss_at(batch: int, x: Array) -> float:

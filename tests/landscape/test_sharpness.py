@@ -483,7 +483,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_rejected(bad):
         assert np.isfinite(result.trace).all()
         with pytest.raises(ValueError, match="expected a finite loss and gradient at the given parameters"):
             rg.worst_case_sharpness(loss, np.full(2, 2.0), rg.EuclideanMetric(), 1.0)
-    with pytest.raises(ValueError, match="expected a finite loss at the given parameters"):
+    with pytest.raises(ValueError, match="a finite loss at the given parameters"):
         rg.average_case_sharpness(lambda w: bad, np.ones(2), rg.EuclideanMetric(), 1.0)
     with pytest.raises(TypeError, match=r"got a tuple; value_and_grad\(params\)\[0\] is the loss without the gradient"):
         rg.average_case_sharpness(lambda w: (1.0, w), np.ones(2), rg.EuclideanMetric(), 1.0)
