@@ -434,8 +434,10 @@ def _invariant(rule: Rule) -> Said:
             return Verdict.NOT_JUDGED, f"{few}; these are too few; see step.repeatable", {}
         digits = -np.log10(max(one.share(STEPS) for one in whole) + 1e-17)
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
-        pairs = f"in {len(judged)} pairs of trajectories, G Hᵀ agrees"
-        said = f"the optimiser is invariant under {group}: {pairs} to {digits:.0f} digits after {STEPS} steps"
+        said = (
+            f"the optimiser is invariant under {group}: after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in "
+            f"{len(judged)} pairs of trajectories"
+        )
         return (Verdict.PASS if worst.worst <= DOUBTFUL else Verdict.INACCURATE), said, _numbers(judged, worst)
     broken = [one for one in judged if one.worst > MANY_TIMES]
     large = [one for one in broken if one.largest >= _SMALL] or broken
