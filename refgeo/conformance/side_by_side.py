@@ -76,8 +76,8 @@ class Elsewhere(Child):
         except (EOFError, OSError):
             how = self.ended()
             raise ChildProcessError(
-                f"a process in which refgeo judges some metrics failed: {how}; try jobs=1 (--jobs 1), which needs "
-                "no process"
+                f"refgeo judges the metrics at the same time, in separate processes, and one of these failed: {how}; "
+                "with jobs=1 (--jobs 1), refgeo judges one metric after the other, without these processes"
             ) from None
         if isinstance(said, int):
             self.done = said

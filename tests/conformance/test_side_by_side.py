@@ -126,7 +126,7 @@ def test_a_process_that_is_lost_is_an_error(monkeypatch):
 
     monkeypatch.setattr(side_by_side.Elsewhere, "__init__", exits)
     with pytest.raises(
-        ChildProcessError, match=r"its process ended with status 1; try jobs=1 \(--jobs 1\), which needs no process"
+        ChildProcessError, match=r"its process ended with status 1; with jobs=1 \(--jobs 1\), refgeo judges one"
     ):
         rg.check(checks=["inner_product"], jobs=2)
 
