@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,8 @@ def recipes(quick: bool) -> list[Recipe]:
 def images(recipe: Recipe) -> tuple[Any, Any, Any, Any]:
     """Training images and labels, of a pool of 600, and the images outside this pool."""
     import torch
-    from sklearn.datasets import load_digits
 
-    found = load_digits()
-    x = torch.from_numpy(found.images.astype(np.float32) / 16.0)
-    y = torch.from_numpy(found.target.astype(np.int64))
+    x, y = map(torch.from_numpy, digits.everything())
     order = np.random.default_rng(0).permutation(len(x))
     pool, rest = order[: max(CHOICES["training images"])], order[max(CHOICES["training images"]) :]
     chosen = np.random.default_rng([recipe.seed, recipe.train_size]).permutation(pool)[: recipe.train_size]
@@ -109,19 +106,14 @@ def matched_radius(increase: Callable[[float], float]) -> float:
     >>> round(matched_radius(lambda rho: 2.0 * rho**2), 6) == round((INCREASE / 2.0) ** 0.5, 6)
     True
     """
-    rho, below = START, (START, math.nan)
+    rho, before = START, math.nan
     while rho < 1e3:
         value = increase(rho)
         if value >= INCREASE:
             if rho == START:
                 return math.nan
-            (before, small), share = below, 0.0
-            if small > 0.0:
-                share = math.log(INCREASE / small) / math.log(value / small)
-                return before * (rho / before) ** share
-            return rho
-        below = (rho, value)
-        rho *= 2.0
+            return rho * 2.0 ** (-math.log(value / INCREASE) / math.log(value / before)) if before > 0.0 else rho
+        before, rho = value, 2.0 * rho
     return math.nan
 
 
@@ -153,7 +145,7 @@ def measured(model: Model) -> dict[str, dict[str, list[float]]]:
     """Of every measure, a number for each batch: matched, and at the fixed ρ."""
     found: dict[str, dict[str, list[float]]] = {name: {"matched": [], "fixed": []} for name in NAMES}
     for name, batch in itertools.product(NAMES, model.batches):
-        alone = Measured(Model(model.blocks, model.value_and_grad, [batch], {}), Effort(n_samples=20))
+        alone = Measured(replace(model, batches=[batch]), Effort(n_samples=20))
 
         def increase(rho: float, name: str = name, alone: Measured = alone) -> float:
             return float(alone.rows(MEASURES[name], [rho])[0]["value"])

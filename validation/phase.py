@@ -29,10 +29,10 @@ import scipy.special
 
 from refgeo import diagonal
 from validation import experiment
+from validation.sign import RHO, top_eigenvalues
 from validation.study import statistics
 from validation.study.diagonal_sets import DIMENSION, Setting, drawn
 
-RHO = 0.1
 ALPHAS = (1e-4, 10.0)
 """The smallest and the largest start: near both ends of the path."""
 FORMER = (0.01, 0.3)
@@ -145,7 +145,7 @@ def one_set(seed: int, n: int, zeros: float, noise: float, networks: int = NETWO
     large = alphas >= FORMER[0]
     former = large & (alphas <= FORMER[1])
     proved = certified.lower[:, None] > certified.upper
-    top = np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta])
+    top = top_eigenvalues(X, beta)
     return {
         "tau": statistics.tau_a(certified.lower, error),
         "tau, former starts": statistics.tau_a(certified.lower[former], error[former]),
@@ -248,22 +248,22 @@ def measured(
     return {name: summarised([next(sets) for _ in seeds], at(*cell)) for name, cell in chosen.items()}
 
 
-def diagram(axis: Any, table: dict[str, Any], theory: Any = None) -> Any:
-    """The median τ of each cell as a colour, crosses where the prediction fails, and the predicted boundary."""
+def diagram(axis: Any, table: dict[str, Any]) -> Any:
+    """The median τ of each cell as a colour, crosses where the prediction fails, and the predicted boundaries."""
     rows = [row for row in table.values() if row["sets"]]
     across, up = (sorted({row["at"][i] for row in table.values()}) for i in (0, 1))
-    tau, difference = np.full((2, len(up), len(across)), np.nan)
+    tau, difference, theory = np.full((3, len(up), len(across)), np.nan)
     for row in rows:
         i, k = across.index(row["at"][0]), up.index(row["at"][1])
         tau[k, i], difference[k, i] = row["tau"][0], row["difference of the ends"]
+        theory[k, i] = np.subtract(*row.get("ends, theory", (np.nan, np.nan)))
         if not as_predicted(row):
             axis.plot(i, k, "x", color="k", ms=6)
     image = axis.imshow(tau, origin="lower", cmap="RdBu_r", vmin=-1.0, vmax=1.0, aspect="auto")
     axis.contour(difference, levels=[0.0], colors="k", linewidths=1.5)
     axis.plot([], [], "k-", label="equal errors of the two ends")
-    if theory:
-        values = [[np.subtract(*theory(x, y)) for x in across] for y in up]
-        axis.contour(values, levels=[0.0], colors="k", linewidths=1.5, linestyles="--")
+    if np.isfinite(theory).any():
+        axis.contour(theory, levels=[0.0], colors="k", linewidths=1.5, linestyles="--")
         axis.plot([], [], "k--", label="the same, theory")
     axis.set_xticks(range(len(across)), [f"{x:g}" for x in across])
     axis.set_yticks(range(len(up)), [f"{y:g}" for y in up])
@@ -290,11 +290,10 @@ def plot(table: dict[str, dict[str, Any]], place: Path) -> None:
     """τ on both grids with the two boundaries, and τ against the difference of the ends."""
     plt = experiment.style()
     figure, axes = plt.subplots(1, 3, figsize=(13.0, 4.2))
-    for axis, grid, label, theory in (
-        (axes[0], "n/d", "n/d, without noise", lambda x, zeros: limits(x, zeros, 0.0)),
-        (axes[1], "noise", "noise / signal, n/d = ½", lambda x, zeros: limits(0.5, zeros, x)),
+    for axis, grid, label in zip(
+        axes, ("n/d", "noise"), ("n/d, without noise", "noise / signal, n/d = ½"), strict=False
     ):
-        image = diagram(axis, table[grid], theory)
+        image = diagram(axis, table[grid])
         axis.set(xlabel=label, ylabel="share of zeros in the true β", title="median τ")
         figure.colorbar(image, ax=axis)
     against_ends(axes[2], {"left": table["n/d"], "middle": table["noise"]})

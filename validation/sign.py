@@ -47,11 +47,16 @@ def settings(quick: bool) -> dict[str, Setting]:
     return found
 
 
+def top_eigenvalues(X: Any, beta: Any) -> Any:
+    """λ_max(D XᵀX D) of each β."""
+    return np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta])
+
+
 def mediators(X: Any, beta: Any) -> dict[str, Any]:
     """Numbers of β that sharpness may follow: larger where β is larger, or more concentrated."""
     two = np.linalg.norm(beta, axis=-1)
     return {
-        "λ_max(D XᵀX D)": np.array([np.linalg.norm(X * np.abs(b), 2) ** 2 for b in beta]),
+        "λ_max(D XᵀX D)": top_eigenvalues(X, beta),
         "‖β‖₄/‖β‖₂": np.sum(beta**4, axis=-1) ** 0.25 / two,
         "−ℓ1/ℓ2": -np.sum(np.abs(beta), axis=-1) / two,
         "largest |β|": np.max(np.abs(beta), axis=-1),

@@ -97,13 +97,19 @@ class Population(TrainedModels):
         )
 
 
-def data(recipe: Recipe) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Training and test images with labels, as tensors; some training labels are random."""
-    import torch
+def everything() -> tuple[Any, Any]:
+    """All images, from 0 to 1, and their labels."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    images, labels = digits.images.astype(np.float32) / 16.0, digits.target.astype(np.int64)
+    return digits.images.astype(np.float32) / 16.0, digits.target.astype(np.int64)
+
+
+def data(recipe: Recipe) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Training and test images with labels, as tensors; some training labels are random."""
+    import torch
+
+    images, labels = everything()
     order = np.random.default_rng(0).permutation(len(images))
     rest, test = order[TEST:], order[:TEST]
     rng = np.random.default_rng([recipe.seed, 3])

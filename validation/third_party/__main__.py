@@ -201,8 +201,8 @@ def main():
         return any(word in title for word in options.only.split(","))
 
     released = [entry for entry in RELEASED if chosen(entry[0])]
-    rows = [one for one in (judged(*entry, options.seeds) for entry in released) if one]
-    rows += [one for one in [chosen("Manopt") and manopt()] if one]
+    judgements = [*(judged(*entry, options.seeds) for entry in released), chosen("Manopt") and manopt()]
+    rows = [one for one in judgements if one]
     found = (optimiser(*entry, options.seeds) for entry in OPTIMISERS if chosen(entry[0]))
     optimisers, as_known = [], []
     for one in filter(None, found):
