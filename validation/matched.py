@@ -1,158 +1,61 @@
 r"""Does sharpness predict the test error of models that fit equally well? With an analysis fixed before the run.
 
-Models: 72 vision transformers on scikit-learn's digits, a full factorial of step size, batch size, weight decay and
-number of training images, three seeds each. Every model is trained until its training loss is at most 0.01, so that
-neither the training loss nor an unfinished training can explain a difference. All are tested on the same 1,197 images.
+The models are those of `validation.study.fitted`: two populations that are trained until the training loss is at most
+0.01, so that neither the training loss nor an unfinished training can explain a difference. Measures: adaptive, inv and
+mix, each in the worst case and on average, *matched* (−ρ for the ρ at which the measure increases the loss by 0.1) and
+*fixed* (the increase at one ρ). The measure of a model is the mean over two disjoint batches of training examples.
 
-Measures: adaptive, inv and mix, each in the worst case and on average. *Matched*: −ρ for the ρ at which the measure
-increases the loss by 0.1, so that units of ρ do not matter; *fixed*: the increase at ρ = 0.03. Both on two disjoint
-batches of 64 training images each; the measure of a model is the mean over the batches.
+Registered: the headline tests are the six matched measures of both populations, τ with the test error, two-sided
+permutation tests, Holm's correction over the twelve, level 5%. All else is description: fixed ρ; τ with the test loss;
+partial τ given the training loss; τ among pairs of models that differ in their seed alone, and among those with equally
+many training examples; τ between the two batches, and between the test errors on two halves of the test examples
+(reliability); and τ of the hyper-parameters with the test error. Models that miss the target are left out.
 
-Registered: the headline tests are the six matched measures, τ with the test error, two-sided permutation tests, Holm's
-correction over the six, level 5%. All else is description: fixed ρ; τ with the test loss; partial τ given the training
-loss; τ among pairs of models that differ in their seed alone, and among those with equally many training images; τ
-between the two batches (reliability); and τ of the hyper-parameters with the test error.
-
-    python -m validation matched [--quick] [--out DIR] [--workers N]
+    python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N]
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refgeo.networks.adapters import torch_value_and_grad
+from refgeo.support.files import write_text
 from validation import experiment
-from validation.study import digits, statistics
-from validation.study.measures import MEASURES, Effort, Measured, Model
-from validation.study.training import network_of, outcomes
+from validation.study import statistics
+from validation.study.fitted import SOURCES
+from validation.study.runner import Row, Task, load_table, of_population, run, save_table
+from validation.table1 import all_units
 
-CHOICES = {
-    "step size": (1e-3, 3e-3),
-    "batch size": (16, 64),
-    "weight decay": (1e-4, 1.0),
-    "training images": (150, 300, 600),
-    "seed": (0, 1, 2),
-}
-TARGET, MAX_STEPS, EVERY = 0.01, 20_000, 50
-BATCH, INCREASE, FIXED = 64, 0.1, 0.03
 NAMES = ("adaptive", "inv", "mix", "adaptive, average", "inv, average", "mix, average")
-START = 4e-3
-"""The radius from which on ρ is doubled until the increase is reached."""
+KINDS = ("matched", "fixed")
+FIXED = 0.03
+OTHERS = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "norm", "train loss")
+SETTINGS = ("step_size", "batch_size", "weight_decay", "train_size")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained."""
-
-    step_size: float
-    batch_size: int
-    weight_decay: float
-    train_size: int
-    seed: int
+def tasks(population: str, quick: bool, out: Path) -> list[Task]:
+    """A task for every model of a population."""
+    options = {"source": population, "quick": quick}
+    return all_units("validation.study.fitted", options, NAMES, (FIXED,), SOURCES[population].effort, out)
 
 
-def recipes(quick: bool) -> list[Recipe]:
-    """All of them; quickly, two seeds of the first settings."""
-    every = [Recipe(*chosen) for chosen in itertools.product(*CHOICES.values())]
-    return (
-        [one for one in every if one.weight_decay < 1.0 and one.train_size < 600 and one.seed < 2] if quick else every
-    )
-
-
-def images(recipe: Recipe) -> tuple[Any, Any, Any, Any]:
-    """Training images and labels, of a pool of 600, and the images outside this pool."""
-    import torch
-
-    x, y = map(torch.from_numpy, digits.everything())
-    order = np.random.default_rng(0).permutation(len(x))
-    pool, rest = order[: max(CHOICES["training images"])], order[max(CHOICES["training images"]) :]
-    chosen = np.random.default_rng([recipe.seed, recipe.train_size]).permutation(pool)[: recipe.train_size]
-    return x[chosen], y[chosen], x[rest], y[rest]
-
-
-def trained(recipe: Recipe, x: Any, y: Any) -> tuple[Any, int]:
-    """A vision transformer, trained by AdamW until its loss on all training images is at most the target; the steps."""
-    import torch
-
-    torch.manual_seed(recipe.seed)
-    module = digits.vision_transformer()
-    optimizer = torch.optim.AdamW(module.parameters(), recipe.step_size, weight_decay=recipe.weight_decay)
-    generator = torch.Generator().manual_seed(recipe.seed)
-    entropy = torch.nn.functional.cross_entropy
-    for step in range(1, MAX_STEPS + 1):
-        part = torch.randint(len(x), (recipe.batch_size,), generator=generator)
-        optimizer.zero_grad()
-        entropy(module(x[part]), y[part]).backward()
-        optimizer.step()
-        if step % EVERY == 0:
-            with torch.no_grad():
-                if entropy(module(x), y) <= TARGET:
-                    return module, step
-    return module, MAX_STEPS
-
-
-def matched_radius(increase: Callable[[float], float]) -> float:
-    """The ρ at which the increase is reached: ρ is doubled until it is exceeded, then interpolated in logarithms.
+def by_model(rows: list[Row]) -> list[Row]:
+    """A row for each model, with a column for each measure and batch.
 
     Examples
     --------
-    >>> round(matched_radius(lambda rho: 2.0 * rho**2), 6) == round((INCREASE / 2.0) ** 0.5, 6)
-    True
+    >>> row = {"model": "a", "test error": 0.1, "measure": "inv, fixed", "rho": 0.03, "batch": 0, "value": 2.0}
+    >>> by_model([row, {**row, "batch": 1, "value": 3.0}])
+    [{'model': 'a', 'test error': 0.1, 'inv, fixed, batch 0': 2.0, 'inv, fixed, batch 1': 3.0}]
     """
-    rho, before = START, math.nan
-    while rho < 1e3:
-        value = increase(rho)
-        if value >= INCREASE:
-            if rho == START:
-                return math.nan
-            return rho * 2.0 ** (-math.log(value / INCREASE) / math.log(value / before)) if before > 0.0 else rho
-        before, rho = value, 2.0 * rho
-    return math.nan
-
-
-def one_model(*chosen: Any) -> dict[str, Any]:
-    """Train a model and measure it."""
-    import torch
-
-    torch.set_num_threads(1)
-    recipe = Recipe(*chosen)
-    x, y, x_test, y_test = images(recipe)
-    module, steps = trained(recipe, x, y)
-    module = module.double().eval()
-    network = network_of(module, "clip", digits.HEADS)
-
-    def loss(call: Any, pictures: Any, labels: Any) -> Any:
-        return torch.nn.functional.cross_entropy(call(pictures), labels)
-
-    evaluate = torch_value_and_grad(module, network, loss, dtype=np.float64)
-    order = np.random.default_rng([recipe.seed, 5]).permutation(len(x))
-    batches = [(x[part].double(), y[part]) for part in (order[:BATCH], order[BATCH : 2 * BATCH])]
-    with torch.no_grad():
-        told = outcomes([("train", module(x.double()), y), ("test", module(x_test.double()), y_test)])
-    model = Model(dict(network.blocks), lambda blocks, batch: evaluate(blocks, *batch), batches, {})
-    norm = float(np.sqrt(sum(float((p.detach() ** 2).sum()) for p in module.parameters())))
-    return {**vars(recipe), **told, "steps": steps, "norm": norm, "measures": measured(model)}
-
-
-def measured(model: Model) -> dict[str, dict[str, list[float]]]:
-    """Of every measure, a number for each batch: matched, and at the fixed ρ."""
-    found: dict[str, dict[str, list[float]]] = {name: {"matched": [], "fixed": []} for name in NAMES}
-    for name, batch in itertools.product(NAMES, model.batches):
-        alone = Measured(replace(model, batches=[batch]), Effort(n_samples=20))
-
-        def increase(rho: float, name: str = name, alone: Measured = alone) -> float:
-            return float(alone.rows(MEASURES[name], [rho])[0]["value"])
-
-        found[name]["matched"].append(-matched_radius(increase))
-        found[name]["fixed"].append(increase(FIXED))
-    return found
+    found: dict[str, Row] = {}
+    for row in rows:
+        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value")}
+        found.setdefault(row["model"], told)[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
+    return list(found.values())
 
 
 def holm(p: list[float]) -> list[float]:
@@ -187,86 +90,111 @@ def within(x: Any, y: Any, groups: list[Any], seed: int = 0) -> statistics.Estim
     return statistics.Estimate(float(sums.sum() / pairs.sum()), float(low), float(high))
 
 
-def summarised(models: list[dict[str, Any]]) -> dict[str, Any]:
-    """The headline tests, and what describes them."""
-    fitted = [one for one in models if one["train loss"] <= TARGET]
-    columns = {name: np.array([one[name] for one in fitted]) for name in fitted[0] if name != "measures"}
-    error, test_loss = columns["test error"], columns["test loss"]
-    settings = [(one["step_size"], one["batch_size"], one["weight_decay"], one["train_size"]) for one in fitted]
-    sizes = [one["train_size"] for one in fitted]
-    table: dict[str, Any] = {}
-    for kind, name in itertools.product(("matched", "fixed"), NAMES):
-        batches = np.array([one["measures"][name][kind] for one in fitted])
-        value = batches.mean(axis=1)
-        there = np.isfinite(value)
-        one = statistics.correlation(value[there], error[there])
-        table[f"{name}, {kind}"] = {
-            "tau": list(one.tau_a),
-            "p": one.p,
-            "models": one.models,
-            "test loss": list(statistics.correlation(value[there], test_loss[there]).tau_a),
-            "given the training loss": statistics.partial_tau(value[there], error[there], columns["train loss"][there]),
-            "seed alone": list(_within(value, error, settings, there)),
-            "equal training images": list(_within(value, error, sizes, there)),
-            "reliability": statistics.tau_a(*batches[there].T),
-        }
-    headline = [f"{name}, matched" for name in NAMES]
-    for name, p in zip(headline, holm([table[name]["p"] for name in headline]), strict=True):
-        table[name]["p, Holm"] = p
-    others = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "norm", "train loss")
+def summarised(models: list[Row]) -> dict[str, Any]:
+    """What the rows of `by_model`, of one population, say."""
+    fitted = [one for one in models if one["trained"]]
+    columns = {name: np.array([one[name] for one in fitted]) for name in fitted[0] if name not in ("unit", "model")}
+    error, loss = columns["test error"], columns["train loss"]
+    table = {f"{name}, {kind}": ranked(columns, f"{name}, {kind}") for kind in KINDS for name in NAMES}
     return {
         "models": len(models),
         "trained": len(fitted) / len(models),
-        "test error": [float(np.min(error)), float(np.median(error)), float(np.max(error))],
-        "training loss": [float(np.min(columns["train loss"])), float(np.max(columns["train loss"]))],
+        "test error": [float(f(error)) for f in (np.min, np.median, np.max)],
+        "training loss": [float(f(loss)) for f in (np.min, np.max)],
+        "reliability of the test error": statistics.tau_a(columns["test error, even"], columns["test error, odd"]),
         "measures": table,
-        "others": {name: statistics.tau_a(columns[name], error) for name in others},
+        "others": {name: statistics.tau_a(columns[name], error) for name in OTHERS},
     }
 
 
-def _within(value: Any, outcome: Any, groups: list[Any], there: Any) -> statistics.Estimate:
-    return within(value[there], outcome[there], [group for group, ok in zip(groups, there, strict=True) if ok])
+def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
+    """How one measure ranks the models for which it is a number."""
+    batches = np.array([values for name, values in columns.items() if name.startswith(f"{measure}, batch")])
+    there = np.isfinite(batches).all(axis=0)
+    of = {name: values[there] for name, values in columns.items()}
+    value, error = batches[:, there].mean(axis=0), of["test error"]
+    one = statistics.correlation(value, error)
+    settings = list(zip(*(of[name] for name in SETTINGS), strict=True))
+    return {
+        "tau": list(one.tau_a),
+        "p": one.p,
+        "models": one.models,
+        "test loss": list(statistics.correlation(value, of["test loss"]).tau_a),
+        "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
+        "seed alone": list(within(value, error, settings)),
+        "equally many examples": list(within(value, error, list(of["train_size"]))),
+        "reliability": statistics.tau_a(*batches[:, there]),
+    }
 
 
-def plot(table: dict[str, Any], place: Path) -> None:
-    """τ of every measure, over all models and among models that differ in their seed alone."""
+def corrected(populations: dict[str, Any]) -> dict[str, Any]:
+    """With Holm's correction over the headline tests of all populations."""
+    headline = [found["measures"][f"{name}, matched"] for found in populations.values() for name in NAMES]
+    for row, p in zip(headline, holm([row["p"] for row in headline]), strict=True):
+        row["p, Holm"] = p
+    return populations
+
+
+def plot(populations: dict[str, Any], place: Path) -> None:
+    """τ of every measure: over all models, among those with equally many examples, and with the seed alone."""
     plt = experiment.style()
-    figure, axes = plt.subplots(1, 3, figsize=(12.0, 3.8), sharey=True)
-    names = list(table["measures"])[::-1]
-    for axis, column, title in zip(
-        axes, ("tau", "equal training images", "seed alone"),
-        ("all models", "equally many training images", "models that differ in the seed alone"), strict=True,
-    ):  # fmt: skip
-        for k, name in enumerate(names):
-            value, low, high = table["measures"][name][column]
-            colour = experiment.COLOURS[name.split(",")[0]]
-            axis.plot([low, high], [k, k], color=colour, lw=2)
-            axis.plot(value, k, "o", color=colour, ms=5)
-        axis.set_yticks(range(len(names)), names, fontsize=7)
-        axis.axvline(0.0, color="0.7", lw=0.8)
-        axis.set(xlim=(-1.05, 1.05), xlabel="τ with the test error", title=title)
+    figure, axes = plt.subplots(
+        len(populations), 3, figsize=(12.0, 3.8 * len(populations)), sharex=True, sharey=True, squeeze=False
+    )
+    columns = {
+        "tau": "all models",
+        "equally many examples": "equally many training examples",
+        "seed alone": "models that differ in the seed alone",
+    }
+    for panels, (population, found) in zip(axes, populations.items(), strict=True):
+        names = list(found["measures"])[::-1]
+        for axis, (column, title) in zip(panels, columns.items(), strict=True):
+            for k, name in enumerate(names):
+                value, low, high = found["measures"][name][column]
+                colour = experiment.COLOURS[name.split(",")[0]]
+                axis.plot([low, high], [k, k], color=colour, lw=2)
+                axis.plot(value, k, "o", color=colour, ms=5)
+            axis.set_yticks(range(len(names)), names, fontsize=7)
+            axis.axvline(0.0, color="0.7", lw=0.8)
+            axis.set(xlim=(-1.05, 1.05), xlabel="τ with the test error", title=f"{population}: {title}")
     figure.tight_layout()
     figure.savefig(place)
     plt.close(figure)
 
 
+def say(populations: dict[str, Any]) -> None:
+    """The numbers, as text."""
+    for population, found in populations.items():
+        error = ", ".join(f"{x:.3f}" for x in found["test error"])
+        experiment.console.print(
+            f"{population}: {found['models']} models, {found['trained']:.0%} trained; test error {error}; between its "
+            f"halves τ {found['reliability of the test error']:+.2f}; others: "
+            + ", ".join(f"{name} {tau:+.2f}" for name, tau in found["others"].items())
+        )
+        for name, row in found["measures"].items():
+            adjusted = f", p after Holm {row['p, Holm']:.3f}" if "p, Holm" in row else ""
+            experiment.console.print(
+                f"{name}: τ {statistics.Estimate(*row['tau'])}{adjusted}; equally many examples "
+                f"{statistics.Estimate(*row['equally many examples'])}; seed alone "
+                f"{statistics.Estimate(*row['seed alone'])}; between the batches {row['reliability']:+.2f}"
+            )
+
+
 def main() -> None:
     """Run it."""
-    options = experiment.parser(__doc__).parse_args()
-    settings = {"quick": options.quick, "target": TARGET, "increase": INCREASE, "ρ": FIXED, "batch": BATCH}
-    results = experiment.Results(options.out / "matched.json", settings)
-    tasks = {" ".join(f"{value:g}" for value in astuple(one)): astuple(one) for one in recipes(options.quick)}
-    models = results.measure_all(one_model, tasks, options.workers, "models")
-    results.values["summary"] = table = summarised(models)
-    results.save()
-    plot(table, options.out / "matched.png")
-    experiment.console.print(f"{table['models']} models, {table['trained']:.0%} trained; others: {table['others']}")
-    for name, row in table["measures"].items():
-        adjusted = f", p after Holm {row['p, Holm']:.3f}" if "p, Holm" in row else ""
-        experiment.console.print(
-            f"{name}: τ {statistics.Estimate(*row['tau'])}{adjusted}; seed alone "
-            f"{statistics.Estimate(*row['seed alone'])}; between the batches {row['reliability']:+.2f}"
-        )
+    parser = experiment.parser(__doc__)
+    parser.add_argument("--population", nargs="+", choices=list(SOURCES), default=list(SOURCES))
+    options = parser.parse_args()
+    out: Path = options.out / "matched"
+    chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
+    save_table(run(chosen, options.workers), out / "matched.csv")
+    rows = of_population(load_table(out / "matched.csv"))
+    summary = corrected({name: summarised(by_model(part)) for name, part in rows.items()})
+    settings = {task.population.name: {**task.settings, "unit": "each"} for task in chosen}
+    document = {"settings": settings, "versions": experiment.versions(), "populations": summary}
+    write_text(out / "matched.json", json.dumps(document, indent=1))
+    plot(summary, out / "matched.png")
+    say(summary)
 
 
 if __name__ == "__main__":

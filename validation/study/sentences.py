@@ -138,35 +138,41 @@ def functions() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
-def examples(train_size: int, seed: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+KINDS = ("own", "same module", "other module")
+"""Whose docstring a function is shown with."""
+
+
+def examples(
+    train_size: int, seed: int, kinds: tuple[str, ...] = KINDS, test_size: int = 300
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Training and test examples, as tensors: tokens and mask of source and of docstring, and the label."""
     modules = functions()
     names = np.random.default_rng(0).permutation(sorted(modules))
     cut = round(len(names) * TEST_SHARE)
     return (
-        _drawn([str(name) for name in names[cut:]], train_size, np.random.default_rng([seed, 1])),
-        _drawn([str(name) for name in names[:cut]], 300, np.random.default_rng([0, 2])),
+        _drawn([str(name) for name in names[cut:]], train_size, np.random.default_rng([seed, 1]), kinds),
+        _drawn([str(name) for name in names[:cut]], test_size, np.random.default_rng([0, 2]), kinds),
     )
 
 
-def _drawn(names: list[str], count: int, rng: np.random.Generator) -> tuple[Any, ...]:
+def _drawn(names: list[str], count: int, rng: np.random.Generator, kinds: tuple[str, ...]) -> tuple[Any, ...]:
     import torch
 
     modules = functions()
     flat = [(name, index) for name in names for index in range(len(modules[name]))]
     chosen = rng.choice(len(flat), count, replace=count > len(flat))
-    sources, docstrings, labels = [], [], rng.integers(3, size=count)
+    sources, docstrings, labels = [], [], rng.integers(len(kinds), size=count)
     for place, label in zip(chosen, labels, strict=True):
-        name, index = flat[place]
-        if label == 0:
+        (name, index), kind = flat[place], kinds[label]
+        if kind == "own":
             other = index
-        elif label == 1:
+        elif kind == "same module":
             other = (index + int(rng.integers(1, len(modules[name])))) % len(modules[name])
         else:
             name_of_other = str(rng.choice([n for n in names if n != name]))
             other = int(rng.integers(len(modules[name_of_other])))
         sources.append(modules[name][index][0])
-        docstrings.append(modules[name if label < 2 else name_of_other][other][1])
+        docstrings.append(modules[name_of_other if kind == "other module" else name][other][1])
     ids, masks = _tokens(sources + docstrings)
     return ids[:count], masks[:count], ids[count:], masks[count:], torch.from_numpy(labels)
 
@@ -185,7 +191,7 @@ def _tokens(texts: list[str]) -> tuple[Any, Any]:
 # Training ------------------------------------------------------------------------------------------------------
 
 
-def classifier() -> Any:
+def classifier(answers: int = len(KINDS)) -> Any:
     """The pre-trained encoder with a new last layer."""
     import torch
     import transformers
@@ -197,7 +203,7 @@ def classifier() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.encoder = transformers.AutoModel.from_pretrained(minilm.folder(), attn_implementation="eager")
-            self.head = nn.Linear(4 * 384, 3)
+            self.head = nn.Linear(4 * 384, answers)
             for name, parameter in self.encoder.named_parameters():
                 parameter.requires_grad_(not name.startswith(("embeddings", "pooler")))
 
@@ -211,19 +217,23 @@ def classifier() -> Any:
     return Classifier()
 
 
+def groups(module: Any, step_size: float) -> list[dict[str, Any]]:
+    """What an optimiser trains: the new layer learns ten times as fast."""
+    return [
+        {"params": [p for p in module.encoder.parameters() if p.requires_grad], "lr": step_size},
+        {"params": list(module.head.parameters()), "lr": 10.0 * step_size},
+    ]
+
+
 def train(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
-    """AdamW, warmed up and falling linearly; the new layer learns ten times as fast."""
+    """AdamW, warmed up and falling linearly."""
     import torch
 
     module.train()
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
-    groups = [
-        {"params": [p for p in module.encoder.parameters() if p.requires_grad], "lr": recipe.step_size},
-        {"params": list(module.head.parameters()), "lr": 10.0 * recipe.step_size},
-    ]
-    optimizer = torch.optim.AdamW(groups, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.AdamW(groups(module, recipe.step_size), weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * recipe.steps), 1.0 - step / recipe.steps)
     )
