@@ -191,30 +191,58 @@ def _tokens(texts: list[str]) -> tuple[Any, Any]:
 # Training ------------------------------------------------------------------------------------------------------
 
 
-def classifier(answers: int = len(KINDS)) -> Any:
-    """The pre-trained encoder with a new last layer."""
-    import torch
+def encoder() -> Any:
+    """The pre-trained network."""
     import transformers
-    from torch import nn
 
     transformers.utils.logging.disable_progress_bar()
+    return transformers.AutoModel.from_pretrained(minilm.folder(), attn_implementation="eager")
+
+
+def classifier(answers: int = len(KINDS), first: int = 0) -> Any:
+    """The encoder with a new last layer; or what comes after its first layers, which takes `hidden_states`."""
+    import torch
+    from torch import nn
+
+    class Given(nn.Module):
+        def forward(self, inputs_embeds: Any, **_: Any) -> Any:
+            return inputs_embeds
 
     class Classifier(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.encoder = transformers.AutoModel.from_pretrained(minilm.folder(), attn_implementation="eager")
+            self.encoder = encoder()
+            if first:
+                del self.encoder.encoder.layer[:first]
+                self.encoder.embeddings = Given()
             self.head = nn.Linear(4 * 384, answers)
             for name, parameter in self.encoder.named_parameters():
                 parameter.requires_grad_(not name.startswith(("embeddings", "pooler")))
 
-        def forward(self, ids_p: Any, mask_p: Any, ids_q: Any, mask_q: Any) -> Any:
-            ids, mask = torch.cat([ids_p, ids_q]), torch.cat([mask_p, mask_q])
-            hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        def forward(self, p: Any, mask_p: Any, q: Any, mask_q: Any) -> Any:
+            inputs, mask = torch.cat([p, q]), torch.cat([mask_p, mask_q])
+            named = {"inputs_embeds" if first else "input_ids": inputs}
+            hidden = self.encoder(**named, attention_mask=mask).last_hidden_state
             pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
             p, q = (math.sqrt(384) * nn.functional.normalize(pooled, dim=1)).chunk(2)
             return self.head(torch.cat([p, q, (p - q).abs(), p * q], dim=1))
 
     return Classifier()
+
+
+def hidden_states(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
+    """The examples with what the first layers make of them, instead of tokens."""
+    import torch
+
+    before = encoder().eval()
+    del before.encoder.layer[first:]
+    p, mask_p, q, mask_q, labels = examples
+    with torch.no_grad():
+        p, q = (
+            torch.cat([before(*part).last_hidden_state for part in zip(x.split(100), mask.split(100), strict=True)])
+            for x, mask in ((p, mask_p), (q, mask_q))
+        )
+    return p, mask_p, q, mask_q, labels
 
 
 def groups(module: Any, step_size: float) -> list[dict[str, Any]]:
