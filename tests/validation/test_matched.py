@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from validation import matched
-from validation.study import statistics
+from validation.study import fitted, statistics
+from validation.study.measures import Effort, Model
+from validation.study.runner import Task
 
 
 def test_adjusted_p_values_reject_what_holms_procedure_rejects():
@@ -37,21 +39,41 @@ def test_tau_within_groups_counts_their_pairs_alone():
 
 
 def test_the_matched_radius_is_where_the_loss_has_risen():
-    for scale, power in ((0.3, 1.0), (50.0, 2.0), (3.0, 1.7)):
-        rho = matched.matched_radius(lambda rho, scale=scale, power=power: scale * rho**power)
-        assert scale * rho**power == pytest.approx(matched.INCREASE, rel=1e-9)
-    assert math.isnan(matched.matched_radius(lambda rho: 1e9 * rho))  # reached before the first radius
-    assert math.isnan(matched.matched_radius(lambda rho: 0.0))  # never
+    for scale, power in ((0.3, 1.0), (50.0, 2.0), (3.0, 1.7), (1e4, 2.0)):
+        rho = fitted.matched_radius(lambda rho, scale=scale, power=power: scale * rho**power, 0.1, 0.03)
+        assert scale * rho**power == pytest.approx(0.1, rel=1e-9)
+    assert math.isnan(fitted.matched_radius(lambda rho: 1.0, 0.1, 0.03))  # reached at every radius
+    assert math.isnan(fitted.matched_radius(lambda rho: 0.0, 0.1, 0.03))  # never
 
 
-def test_every_setting_has_all_seeds_and_no_test_image_is_a_training_image():
-    every = matched.recipes(False)
-    assert len(every) == len(set(every)) == 72
+def test_a_model_is_matched_where_its_loss_in_closed_form_has_risen():
+    w = np.array([0.5, -2.0, 3.0])
+
+    def value_and_grad(blocks, batch):  # ‖δ ⊘ w‖² times the batch's number: adaptive sharpness is ρ² times it
+        relative = blocks["w"] / w - 1.0
+        return batch * float(relative @ relative), {"w": 2.0 * batch * relative / w}
+
+    model = Model({"w": w}, value_and_grad, [2.0, 8.0], {"test error": 0.5})
+    task = Task("", (), "one", ("adaptive",), (0.03,), Effort(), "")
+    rows = list(fitted.matched(model, task, 0.1))
+    assert [row["measure"] for row in rows] == ["adaptive, fixed", "adaptive, matched"] * 2
+    found = [row["value"] for row in rows]
+    right = [value for c in model.batches for value in (c * 0.03**2, -((0.1 / c) ** 0.5))]
+    assert found == pytest.approx(right, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def images():
     pytest.importorskip("sklearn")
     pytest.importorskip("torch")
+    return {recipe: fitted.digits_of(recipe) for recipe in fitted.Population("digits").recipes()}
+
+
+def test_every_setting_has_all_seeds_and_no_test_image_is_a_training_image(images):
+    assert len(images) == 72
+    assert len(fitted.Population("digits").units()) == len(set(fitted.Population("digits").units()))
     seen = set()
-    for recipe in every:
-        x, y, x_test, y_test = matched.images(recipe)
+    for recipe, ((x, y), (x_test, y_test)) in images.items():
         assert len(x) == len(y) == recipe.train_size
         assert len(x_test) == len(y_test) == 1197
         seen |= {row.numpy().tobytes() for row in x}
@@ -59,22 +81,43 @@ def test_every_setting_has_all_seeds_and_no_test_image_is_a_training_image():
     assert not seen & {row.numpy().tobytes() for row in x_test}
 
 
-def test_a_summary_finds_what_was_put_in():
-    rng = np.random.default_rng(0)
-    models = []
-    for recipe in matched.recipes(False):
+def test_training_ends_at_the_target(images):
+    import torch
+
+    recipe, (examples, _) = next(iter(images.items()))
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10))
+    steps = fitted.fit(module, examples, [{"params": module.parameters(), "lr": 1e-2}], recipe, 0.05)
+    loss = float(torch.nn.functional.cross_entropy(module(examples[0]), examples[1]).detach())
+    assert loss <= 0.05
+    assert 0 < steps < fitted.MAX_STEPS
+    assert steps % fitted.EVERY == 0
+
+
+def models_of(rng):
+    for recipe in fitted.Population("digits").recipes():
         error = rng.random()
-        noise = {name: [[error + 0.01 * rng.random(), error], [rng.random(), rng.random()]] for name in matched.NAMES}
-        models.append({
-            **vars(recipe), "train error": 0.0, "train loss": 0.005 * rng.random(), "test error": error,
-            "test loss": -error, "gap": error, "steps": 1, "norm": 1.0,
-            "measures": {name: {"matched": of[0], "fixed": of[1]} for name, of in noise.items()},
-        })  # fmt: skip
-    models[0]["train loss"] = 1.0
-    table = matched.summarised(models)
-    assert table["trained"] == pytest.approx(71 / 72)
-    good, bad = table["measures"]["inv, matched"], table["measures"]["inv, fixed"]
-    assert min(good["tau"][0], good["seed alone"][0], good["equal training images"][0], -good["test loss"][0]) > 0.95
+        row = {
+            **vars(recipe), "model": recipe.unit, "train loss": 0.005 * rng.random(), "test error": error,
+            "test loss": -error, "steps": 1, "norm": 1.0, "test error, odd": error, "test error, even": error,
+            "trained": True,
+        }  # fmt: skip
+        for name in matched.NAMES:
+            row |= {f"{name}, matched, batch 0": error + 0.01 * rng.random(), f"{name}, matched, batch 1": error}
+            row |= {f"{name}, fixed, batch 0": rng.random(), f"{name}, fixed, batch 1": rng.random()}
+        yield row
+
+
+def test_a_summary_finds_what_was_put_in():
+    models = list(models_of(np.random.default_rng(0)))
+    models[0]["trained"] = False
+    models[1]["inv, matched, batch 1"] = math.nan
+    found = matched.corrected({"digits": matched.summarised(models)})["digits"]
+    assert found["trained"] == pytest.approx(71 / 72)
+    good, bad = found["measures"]["inv, matched"], found["measures"]["inv, fixed"]
+    assert good["models"] == 70
+    assert min(good["tau"][0], good["seed alone"][0], good["equally many examples"][0], -good["test loss"][0]) > 0.95
     assert good["p, Holm"] < 0.01
     assert abs(bad["tau"][0]) < 0.3
     assert good["reliability"] > 0.9 > 0.3 > abs(bad["reliability"])
+    assert found["reliability of the test error"] == pytest.approx(1.0)

@@ -252,11 +252,9 @@ def test_processes_and_other_maps_give_the_same_table(tmp_path):
 def test_a_dask_cluster_gives_the_same_table(tmp_path):
     distributed = pytest.importorskip("distributed")
     here = runner.run(tiny_tasks(tmp_path / "here"), 1)
-    with (
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
-        cluster.get_client() as c,
-    ):
-        there = runner.run(tiny_tasks(tmp_path / "there"), lambda f, tasks: c.gather(c.map(f, tasks)))
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        options = runner.parser("").parse_args(["--cluster", cluster.scheduler_address])
+        there = runner.run(tiny_tasks(tmp_path / "there"), runner.workers(options))
     assert json.dumps(here) == json.dumps(there)
 
 

@@ -7,6 +7,7 @@ shared among processes or machines by anything that maps a function over a list.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import hashlib
 import json
@@ -134,7 +135,7 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
     tasks : sequence of Task
     workers : int or callable
         A number of processes, or a function like ``map``: `concurrent.futures.Executor.map`, one of joblib, or
-        ``lambda f, tasks: client.gather(client.map(f, tasks))`` of dask.distributed.
+        `on_cluster`.
 
     Returns
     -------
@@ -162,6 +163,37 @@ def _mapped(tasks: list[Task], workers: Workers) -> Iterator[tuple[Task, list[Ro
         with experiment.processes(workers) as pool:
             futures = {pool.submit(work, task): task for task in tasks}
             yield from ((futures[future], future.result()) for future in as_completed(futures))
+
+
+def on_cluster(address: str) -> Workers:
+    """For `run`: the workers of a dask.distributed scheduler. What they return is written here, as it comes.
+
+    Raises
+    ------
+    OSError
+        There is no scheduler at this address.
+    """
+    from distributed import Client
+
+    def mapped(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        with Client(address) as client:
+            yield from (future.result() for future in client.map(function, list(tasks)))
+
+    return mapped
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of an experiment whose models can be shared among machines."""
+    made = experiment.parser(description)
+    made.add_argument(
+        "--cluster", metavar="ADDRESS", help="of a dask.distributed scheduler, whose workers train and measure"
+    )
+    return made
+
+
+def workers(options: argparse.Namespace) -> Workers:
+    """What the options of `parser` ask for."""
+    return on_cluster(options.cluster) if options.cluster else int(options.workers)
 
 
 # The table ---------------------------------------------------------------------------------------------------------
