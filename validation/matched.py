@@ -7,9 +7,10 @@ mix, each in the worst case and on average, *matched* (−ρ for the ρ at which
 
 Registered: the headline tests are the six matched measures of both populations, τ with the test error, two-sided
 permutation tests, Holm's correction over the twelve, level 5%. All else is description: fixed ρ; τ with the test loss;
-partial τ given the training loss; τ among pairs of models that differ in their seed alone, and among those with equally
-many training examples; τ between the two batches, and between the test errors on two halves of the test examples
-(reliability); and τ of the hyper-parameters with the test error. Models that miss the target are left out.
+partial τ given the training loss; τ among pairs of models with equally many training examples, and among those that
+differ in one number of their recipe alone (granulated, Jiang et al. 2020: the mean over these numbers); τ between the
+two batches, and between the test errors on two halves of the test examples (reliability); and τ of the
+hyper-parameters with the test error. Models that miss the target are left out.
 
     python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
 """
@@ -26,14 +27,23 @@ from refgeo.support.files import write_text
 from validation import experiment
 from validation.study import runner, statistics
 from validation.study.fitted import SOURCES
-from validation.study.runner import Row, Task, about, load_table, of_population, run, save_table
+from validation.study.runner import Row, Task, load_table, of_population, run, save_table
 from validation.table1 import all_units
 
 NAMES = ("adaptive", "inv", "mix", "adaptive, average", "inv, average", "mix, average")
 KINDS = ("matched", "fixed")
 FIXED = 0.03
 OTHERS = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "norm", "train loss")
-SETTINGS = ("step_size", "batch_size", "weight_decay", "train_size")
+RECIPE = ("step_size", "batch_size", "weight_decay", "train_size", "seed")
+COLUMNS = {
+    "tau": "all pairs",
+    "train_size alone": "training examples alone",
+    "weight_decay alone": "weight decay alone",
+    "step_size alone": "step size alone",
+    "batch_size alone": "batch size alone",
+    "seed alone": "seed alone",
+}
+"""Which pairs of models count, as the table and the picture call them."""
 
 
 def tasks(population: str, quick: bool, out: Path) -> list[Task]:
@@ -53,7 +63,8 @@ def by_model(rows: list[Row]) -> list[Row]:
     """
     found: dict[str, Row] = {}
     for row in rows:
-        found.setdefault(row["model"], about(row))[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
+        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value")}
+        found.setdefault(row["model"], told)[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
     return list(found.values())
 
 
@@ -72,23 +83,6 @@ def holm(p: list[float]) -> list[float]:
     return found
 
 
-def within(x: Any, y: Any, groups: list[Any], seed: int = 0) -> statistics.Estimate:
-    """τ among pairs of models of one group, with a bootstrap over groups.
-
-    Examples
-    --------
-    >>> within([1, 2, 3, 4], [1, 2, 4, 3], ["a", "a", "b", "b"]).value
-    0.0
-    """
-    products = statistics.signs(x) * statistics.signs(y)
-    members = [np.flatnonzero([one == group for one in groups]) for group in dict.fromkeys(groups)]
-    sums = np.array([products[np.ix_(of, of)].sum() for of in members])
-    pairs = np.array([len(of) * (len(of) - 1.0) for of in members])
-    drawn = np.random.default_rng(seed).integers(len(members), size=(statistics.RESAMPLES, len(members)))
-    low, high = np.quantile(sums[drawn].sum(axis=1) / pairs[drawn].sum(axis=1), (0.025, 0.975))
-    return statistics.Estimate(float(sums.sum() / pairs.sum()), float(low), float(high))
-
-
 def summarised(models: list[Row]) -> dict[str, Any]:
     """What the rows of `by_model`, of one population, say."""
     fitted = [one for one in models if one["trained"]]
@@ -102,7 +96,13 @@ def summarised(models: list[Row]) -> dict[str, Any]:
         "training loss": [float(f(loss)) for f in (np.min, np.max)],
         "reliability of the test error": statistics.tau_a(columns["test error, even"], columns["test error, odd"]),
         "measures": table,
-        "others": {name: statistics.tau_a(columns[name], error) for name in OTHERS},
+        "others": {
+            name: [
+                statistics.tau_a(columns[name], error),
+                statistics.within(columns[name], error, columns["train_size"], "models").value,
+            ]
+            for name in OTHERS
+        },
     }
 
 
@@ -113,17 +113,25 @@ def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
     of = {name: values[there] for name, values in columns.items()}
     value, error = batches[:, there].mean(axis=0), of["test error"]
     one = statistics.correlation(value, error)
-    settings = list(zip(*(of[name] for name in SETTINGS), strict=True))
+    alone = {f"{name} alone": among(of, value, tuple(set(RECIPE) - {name}), "groups") for name in RECIPE}
+    alone = {name: one for name, one in alone.items() if np.isfinite(one.value)}
     return {
         "tau": list(one.tau_a),
         "p": one.p,
         "models": one.models,
         "test loss": list(statistics.correlation(value, of["test loss"]).tau_a),
         "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
-        "seed alone": list(within(value, error, settings)),
-        "equally many examples": list(within(value, error, list(of["train_size"]))),
+        "equally many examples": list(among(of, value, ("train_size",), "models")),
+        **{name: list(one) for name, one in alone.items()},
+        "granulated": float(np.mean([one.value for one in alone.values()])),
         "reliability": statistics.tau_a(*batches[:, there]),
     }
+
+
+def among(columns: dict[str, Any], value: Any, equal: tuple[str, ...], drawn: str) -> statistics.Estimate:
+    """τ with the test error among pairs of models in which these numbers of the recipe are equal."""
+    groups = list(zip(*(columns[name] for name in equal), strict=True))
+    return statistics.within(value, columns["test error"], groups, drawn)
 
 
 def corrected(populations: dict[str, Any]) -> dict[str, Any]:
@@ -135,48 +143,53 @@ def corrected(populations: dict[str, Any]) -> dict[str, Any]:
 
 
 def plot(populations: dict[str, Any], place: Path) -> None:
-    """τ of every measure: over all models, among those with equally many examples, and with the seed alone."""
+    """τ of every matched measure: over all pairs of models, and over those that differ in one number alone."""
     plt = experiment.style()
-    figure, axes = plt.subplots(
-        len(populations), 3, figsize=(12.0, 3.8 * len(populations)), sharex=True, sharey=True, squeeze=False
-    )
-    columns = {
-        "tau": "all models",
-        "equally many examples": "equally many training examples",
-        "seed alone": "models that differ in the seed alone",
-    }
+    shape = (len(populations), len(COLUMNS))
+    figure, axes = plt.subplots(*shape, figsize=(13.0, 2.2 * len(populations)), sharex=True, sharey=True, squeeze=False)
     for panels, (population, found) in zip(axes, populations.items(), strict=True):
-        names = list(found["measures"])[::-1]
-        for axis, (column, title) in zip(panels, columns.items(), strict=True):
-            for k, name in enumerate(names):
-                value, low, high = found["measures"][name][column]
-                colour = experiment.COLOURS[name.split(",")[0]]
-                axis.plot([low, high], [k, k], color=colour, lw=2)
-                axis.plot(value, k, "o", color=colour, ms=5)
-            axis.set_yticks(range(len(names)), names, fontsize=7)
+        for axis, (column, title) in zip(panels, COLUMNS.items(), strict=True):
+            for k, name in enumerate(NAMES[::-1]):
+                row = found["measures"][f"{name}, matched"]
+                if column in row:
+                    value, low, high = row[column]
+                    axis.plot([low, high], [k, k], color=experiment.COLOURS[name.split(",")[0]], lw=2)
+                    axis.plot(value, k, "o", color=experiment.COLOURS[name.split(",")[0]], ms=5)
+            axis.set_yticks(range(len(NAMES)), NAMES[::-1], fontsize=7)
             axis.axvline(0.0, color="0.7", lw=0.8)
-            axis.set(xlim=(-1.05, 1.05), xlabel="τ with the test error", title=f"{population}: {title}")
+            axis.set_title(title, fontsize=8)
+            axis.set(xlim=(-1.05, 1.05), xlabel="τ" if panels is axes[-1] else "")
+        panels[0].set_ylabel(population)
     figure.tight_layout()
     figure.savefig(place)
     plt.close(figure)
+
+
+def page_table(found: dict[str, Any]) -> str:
+    """The matched measures of one population as the page has them."""
+    rows = found["measures"]
+    columns = {name: title for name, title in COLUMNS.items() if name in rows["inv, matched"]}
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        reliability = f"{row['reliability']:+.2f}".replace("-", "−")
+        first, *others = (str(statistics.Estimate(*row[name])) for name in columns)
+        return [first, f"{row['p, Holm']:.3f}", *others, reliability]
+
+    first, *others = columns.values()
+    header = ["matched measure", first, "p", *others, "batches"]
+    return experiment.markdown(header, [[name, *cells(rows[f"{name}, matched"])] for name in NAMES])
 
 
 def say(populations: dict[str, Any]) -> None:
     """The numbers, as text."""
     for population, found in populations.items():
         error = ", ".join(f"{x:.3f}" for x in found["test error"])
+        others = ", ".join(f"{name} {tau:+.2f} ({equal:+.2f})" for name, (tau, equal) in found["others"].items())
         experiment.console.print(
             f"{population}: {found['models']} models, {found['trained']:.0%} trained; test error {error}; between its "
-            f"halves τ {found['reliability of the test error']:+.2f}; others: "
-            + ", ".join(f"{name} {tau:+.2f}" for name, tau in found["others"].items())
+            f"halves τ {found['reliability of the test error']:+.2f}; others, and among equally many examples: {others}"
         )
-        for name, row in found["measures"].items():
-            adjusted = f", p after Holm {row['p, Holm']:.3f}" if "p, Holm" in row else ""
-            experiment.console.print(
-                f"{name}: τ {statistics.Estimate(*row['tau'])}{adjusted}; equally many examples "
-                f"{statistics.Estimate(*row['equally many examples'])}; seed alone "
-                f"{statistics.Estimate(*row['seed alone'])}; between the batches {row['reliability']:+.2f}"
-            )
+        experiment.console.print(page_table(found), soft_wrap=True, highlight=False, markup=False)
 
 
 def main() -> None:

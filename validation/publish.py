@@ -150,7 +150,9 @@ def main() -> None:
         print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
     if (folder / "matched" / "matched.json").is_file():
         publish_matched(folder / "matched")
-        print("matched: published")
+        print("matched: published; the page's tables are")
+        populations = json.loads((HERE / "results" / "matched.json").read_text(encoding="utf-8"))["populations"]
+        print("\n\n".join(map(matched.page_table, populations.values())))
 
 
 if __name__ == "__main__":

@@ -32,10 +32,22 @@ def test_tau_within_groups_counts_their_pairs_alone():
     groups = list(rng.integers(5, size=24))
     pairs = [(i, j) for i, j in itertools.combinations(range(24), 2) if groups[i] == groups[j]]
     right = np.mean([np.sign(x[i] - x[j]) * np.sign(y[i] - y[j]) for i, j in pairs])
-    found = matched.within(x, y, groups)
-    assert found.value == pytest.approx(right)
-    assert found.low <= found.value <= found.high
-    assert matched.within(x, y, [0] * 24).value == pytest.approx(statistics.tau_a(x, y))
+    for drawn in ("groups", "models"):
+        found = statistics.within(x, y, groups, drawn)
+        assert found.value == pytest.approx(right)
+        assert found.low <= found.value <= found.high
+        assert math.isnan(statistics.within(x, y, range(24), drawn).value)
+    assert statistics.within(x, y, [0] * 24, "models") == pytest.approx(statistics.correlation(x, y).tau_a)
+
+
+@pytest.mark.parametrize(("size", "drawn"), [(2, "groups"), (3, "groups"), (30, "models")])
+def test_intervals_within_groups_hold_the_truth_as_often_as_they_say(size, drawn):
+    held, rng = 0, np.random.default_rng(0)
+    for _ in range(200):
+        x, y = rng.multivariate_normal([0.0, 0.0], [[1.0, 0.6], [0.6, 1.0]], 90).T
+        found = statistics.within(x, y, list(np.repeat(np.arange(90 // size), size)), drawn)
+        held += found.low <= 2.0 / np.pi * np.arcsin(0.6) <= found.high
+    assert 0.9 <= held / 200 <= 0.99
 
 
 def test_the_matched_radius_is_where_the_loss_has_risen():

@@ -108,6 +108,38 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     return Correlation(estimate, float(kendalltau(x, y).statistic), float(p), len(products))
 
 
+def within(x: npt.ArrayLike, y: npt.ArrayLike, groups: Sequence[object], drawn: str, seed: int = 0) -> Estimate:
+    """τ_a among the pairs of models of one group; NaN without such a pair.
+
+    Parameters
+    ----------
+    x, y : array_like
+    groups : sequence
+        Of each model.
+    drawn : "groups" or "models"
+        By the bootstrap: groups where they are many and small, models where they are few and large. (Of small groups,
+        few keep two models if models are drawn, which makes intervals too wide.)
+
+    Examples
+    --------
+    >>> within([1, 2, 3, 4], [1, 2, 4, 3], ["a", "a", "b", "b"], "groups").value
+    0.0
+    """
+    index = {group: k for k, group in enumerate(dict.fromkeys(groups))}
+    number = np.array([index[group] for group in groups])
+    same = (number[:, None] == number) & ~np.eye(len(number), dtype=bool)
+    if not same.any():
+        return Estimate(np.nan, np.nan, np.nan)
+    products = signs(x) * signs(y) * same
+    if drawn == "models":
+        return Estimate(float(products.sum() / same.sum()), *_interval(_resampled(products, seed, same)))
+    sums, pairs = (np.bincount(number, of.sum(axis=1)) for of in (products, same))
+    chosen = np.random.default_rng(seed).integers(len(sums), size=(RESAMPLES, len(sums)))
+    return Estimate(
+        float(products.sum() / same.sum()), *_interval(sums[chosen].sum(axis=1) / pairs[chosen].sum(axis=1))
+    )
+
+
 def differences(measures: Mapping[str, npt.ArrayLike], y: npt.ArrayLike, of: str, seed: int = 0) -> dict[str, Estimate]:
     """τ_a of each other measure minus that of one of them, on the same models.
 
@@ -148,15 +180,16 @@ def _pairs(n: int) -> int:
     return n * (n - 1)
 
 
-def _resampled(products: Array, seed: int) -> Array:
-    """The mean of what pairs say, over models drawn with replacement."""
+def _resampled(products: Array, seed: int, counted: npt.NDArray[np.bool_] | None = None) -> Array:
+    """The mean of what pairs say, over models drawn with replacement; of those pairs that count."""
     n = len(products)
+    pair = ~np.eye(n, dtype=bool) if counted is None else counted
     generator = np.random.default_rng(seed)
     found = np.full(RESAMPLES, np.nan)
     for i in range(RESAMPLES):
-        # how often each model was drawn; a pair of one model with itself has product 0 and is no pair
+        # how often each model was drawn; a model and itself are no pair
         counts = np.bincount(generator.integers(n, size=n), minlength=n).astype(np.float64)
-        pairs = n * n - counts @ counts
+        pairs = counts @ pair @ counts
         if pairs > 0:
             found[i] = counts @ products @ counts / pairs
     return found[np.isfinite(found)]
