@@ -94,7 +94,10 @@ def summarised(models: list[Row]) -> dict[str, Any]:
         "trained": len(fitted) / len(models),
         "test error": [float(f(error)) for f in (np.min, np.median, np.max)],
         "training loss": [float(f(loss)) for f in (np.min, np.max)],
-        "reliability of the test error": statistics.tau_a(columns["test error, even"], columns["test error, odd"]),
+        "reliability of the test error": {
+            "tau": statistics.tau_a(columns["test error, even"], columns["test error, odd"]),
+            **{name: one.value for name, one in alone(columns, columns["test error, even"], "test error, odd").items()},
+        },
         "measures": table,
         "others": {
             name: [
@@ -113,25 +116,27 @@ def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
     of = {name: values[there] for name, values in columns.items()}
     value, error = batches[:, there].mean(axis=0), of["test error"]
     one = statistics.correlation(value, error)
-    alone = {f"{name} alone": among(of, value, tuple(set(RECIPE) - {name}), "groups") for name in RECIPE}
-    alone = {name: one for name, one in alone.items() if np.isfinite(one.value)}
+    by_number = alone(of, value)
     return {
         "tau": list(one.tau_a),
         "p": one.p,
         "models": one.models,
         "test loss": list(statistics.correlation(value, of["test loss"]).tau_a),
         "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
-        "equally many examples": list(among(of, value, ("train_size",), "models")),
-        **{name: list(one) for name, one in alone.items()},
-        "granulated": float(np.mean([one.value for one in alone.values()])),
+        "equally many examples": list(statistics.within(value, error, of["train_size"], "models")),
+        **{name: list(one) for name, one in by_number.items()},
+        "granulated": float(np.mean([one.value for one in by_number.values()])),
         "reliability": statistics.tau_a(*batches[:, there]),
     }
 
 
-def among(columns: dict[str, Any], value: Any, equal: tuple[str, ...], drawn: str) -> statistics.Estimate:
-    """τ with the test error among pairs of models in which these numbers of the recipe are equal."""
-    groups = list(zip(*(columns[name] for name in equal), strict=True))
-    return statistics.within(value, columns["test error"], groups, drawn)
+def alone(columns: dict[str, Any], value: Any, outcome: str = "test error") -> dict[str, statistics.Estimate]:
+    """For each number of the recipe, τ among the pairs of models that differ in it alone."""
+    found = {}
+    for name in RECIPE:
+        groups = list(zip(*(columns[other] for other in RECIPE if other != name), strict=True))
+        found[f"{name} alone"] = statistics.within(value, columns[outcome], groups, "groups")
+    return {name: one for name, one in found.items() if np.isfinite(one.value)}
 
 
 def corrected(populations: dict[str, Any]) -> dict[str, Any]:
@@ -185,9 +190,10 @@ def say(populations: dict[str, Any]) -> None:
     for population, found in populations.items():
         error = ", ".join(f"{x:.3f}" for x in found["test error"])
         others = ", ".join(f"{name} {tau:+.2f} ({equal:+.2f})" for name, (tau, equal) in found["others"].items())
+        halves = found["reliability of the test error"]["tau"]
         experiment.console.print(
             f"{population}: {found['models']} models, {found['trained']:.0%} trained; test error {error}; between its "
-            f"halves τ {found['reliability of the test error']:+.2f}; others, and among equally many examples: {others}"
+            f"halves τ {halves:+.2f}; others, and among equally many examples: {others}"
         )
         experiment.console.print(page_table(found), soft_wrap=True, highlight=False, markup=False)
 

@@ -132,4 +132,4 @@ def test_a_summary_finds_what_was_put_in():
     assert good["p, Holm"] < 0.01
     assert abs(bad["tau"][0]) < 0.3
     assert good["reliability"] > 0.9 > 0.3 > abs(bad["reliability"])
-    assert found["reliability of the test error"] == pytest.approx(1.0)
+    assert found["reliability of the test error"]["tau"] == pytest.approx(1.0)
