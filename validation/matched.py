@@ -18,6 +18,7 @@ hyper-parameters with the test error. Models that miss the target are left out.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ COLUMNS = {
 def tasks(population: str, quick: bool, out: Path) -> list[Task]:
     """A task for every model of a population."""
     options = {"source": population, "quick": quick}
-    return all_units("validation.study.fitted", options, NAMES, (FIXED,), SOURCES[population].effort, out)
+    effort = SOURCES[population].effort
+    effort = replace(effort, n_iter=3, n_samples=4) if quick else effort
+    return all_units("validation.study.fitted", options, NAMES, (FIXED,), effort, out)
 
 
 def by_model(rows: list[Row]) -> list[Row]:
@@ -63,7 +66,7 @@ def by_model(rows: list[Row]) -> list[Row]:
     """
     found: dict[str, Row] = {}
     for row in rows:
-        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value")}
+        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value", "note")}
         found.setdefault(row["model"], told)[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
     return list(found.values())
 

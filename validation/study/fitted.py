@@ -129,7 +129,7 @@ class Population:
     ----------
     source : str
     quick : bool
-        Two seeds, the first weight decay and the two smallest numbers of examples, for a quick look.
+        Two seeds and two numbers of examples, all else as it trains fastest, for a quick look.
     target : float
         The loss at which training ends.
     increase : float
@@ -144,7 +144,7 @@ class Population:
         """Of all models."""
         sizes, batches, decays, examples, seeds = self.source.choices
         if self.quick:
-            decays, examples, seeds = decays[:1], examples[:2], seeds[:2]
+            sizes, batches, decays, examples, seeds = sizes[-1:], batches[-1:], decays[:1], examples[:2], seeds[:2]
         for chosen in itertools.product(sizes, batches, decays, examples, seeds):
             yield Recipe(*chosen)
 
@@ -229,17 +229,13 @@ def matched(model: Model, task: Task, increase: float) -> Iterator[Row]:
         alone = Measured(replace(model, batches=model.batches[batch : batch + 1]), task.effort)
 
         @lru_cache
-        def value(rho: float, name: str = name, alone: Measured = alone) -> float:
-            return float(alone.rows(MEASURES[name], [rho])[0]["value"])
+        def row(rho: float, name: str = name, alone: Measured = alone) -> Row:
+            return alone.rows(MEASURES[name], [rho])[0]
 
-        about = {"model": task.unit, **model.columns, "batch": batch}
-        yield {**about, "measure": f"{name}, fixed", "rho": fixed, "value": value(fixed)}
-        yield {
-            **about,
-            "measure": f"{name}, matched",
-            "rho": math.nan,
-            "value": -matched_radius(value, increase, fixed),
-        }
+        about = {"model": task.unit, **model.columns, "batch": batch, "note": row(fixed)["note"]}
+        radius = matched_radius(lambda rho, row=row: row(rho)["value"], increase, fixed)
+        yield {**about, "measure": f"{name}, fixed", "rho": fixed, "value": row(fixed)["value"]}
+        yield {**about, "measure": f"{name}, matched", "rho": math.nan, "value": -radius}
 
 
 def matched_radius(value: Callable[[float], float], increase: float, start: float) -> float:

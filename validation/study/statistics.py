@@ -61,7 +61,7 @@ def signs(x: npt.ArrayLike) -> Array:
 
 
 def tau_a(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Concordant minus discordant pairs, over all pairs.
+    """Concordant minus discordant pairs, over all pairs; NaN without a pair.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def tau_a(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
     0.3333333333333333
     """
     n = len(np.asarray(x))
-    return float(np.sum(signs(x) * signs(y)) / (n * (n - 1)))
+    return float(np.sum(signs(x) * signs(y)) / (n * (n - 1))) if n > 1 else np.nan
 
 
 def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> float:
@@ -89,7 +89,7 @@ def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> flo
 
 
 def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlation:
-    """τ of two columns with its interval and p-value.
+    """τ of two columns with its interval and p-value; NaN and p = 1 for fewer than two models.
 
     Examples
     --------
@@ -98,6 +98,8 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     (0.866666666667, 6, True)
     """
     products = signs(x) * signs(y)
+    if len(products) < 2:
+        return Correlation(Estimate(np.nan, np.nan, np.nan), np.nan, 1.0, len(products))
     value = float(products.sum() / _pairs(len(products)))
     estimate = Estimate(value, *_interval(_resampled(products, seed)))
     generator, S_x, S_y = np.random.default_rng([seed, 1]), signs(x), signs(y)
