@@ -141,7 +141,7 @@ def one_set(seed: int, n: int, zeros: float, noise: float, networks: int = NETWO
     alphas = np.geomspace(*ALPHAS, networks)
     beta = path(X, y, alphas)
     certified = diagonal.worst_case("inv", *weights(beta, alphas), X, y, RHO, tight=False)
-    error = np.sum((beta - truth) ** 2, axis=-1)
+    error, norm = np.sum((beta - truth) ** 2, axis=-1), np.linalg.norm(beta, axis=-1)
     large = alphas >= FORMER[0]
     former = large & (alphas <= FORMER[1])
     proved = certified.lower[:, None] > certified.upper
@@ -150,9 +150,11 @@ def one_set(seed: int, n: int, zeros: float, noise: float, networks: int = NETWO
         "tau": statistics.tau_a(certified.lower, error),
         "tau, former starts": statistics.tau_a(certified.lower[former], error[former]),
         "tau, α from 0.01 on": statistics.tau_a(certified.lower[large], error[large]),
-        "tau of the norm": statistics.tau_a(np.linalg.norm(beta, axis=-1), error),
+        "tau of the norm": statistics.tau_a(norm, error),
+        "norm along the path": statistics.tau_a(norm, alphas),
         "sharpness along the path": statistics.tau_a(certified.lower, alphas),
         "error along the path": statistics.tau_a(error, alphas),
+        "share of networks before the least error": float(np.argmin(error) / networks),
         "largest rise of λ_max": float(np.max(top[1:] / top[:-1] - 1.0)),
         "pairs proved": float(2.0 * proved.sum() / (networks * (networks - 1))),
         "ends": [
@@ -185,6 +187,7 @@ def summarised(sets: list[dict[str, Any]], at: tuple[float, float]) -> dict[str,
         "ends": np.median(ends, axis=0).tolist(),
         "difference of the ends": float(np.median(difference)),
         "sets negative": int(np.sum(tau < 0.0)),
+        "sets in which sharpness rises": int(sum(one["sharpness along the path"] > 0.0 for one in there)),
         "sets as predicted": int(np.sum(np.sign(tau) == np.sign(difference))),
     }
 
@@ -228,6 +231,7 @@ def over_all(sets: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str
         "the more frequent sign": max(share(negative), 1.0 - share(negative)),
         "tau of the former starts as predicted": as_predicted_by_ends("tau, former starts"),
         "tau of the norm as predicted": as_predicted_by_ends("tau of the norm"),
+        "the norm always falls": share([one["norm along the path"] <= -1.0 for one in sets]),
         "largest rise of λ_max": max(one["largest rise of λ_max"] for one in sets),
         "pairs proved": float(np.median([one["pairs proved"] for one in sets])),
     }

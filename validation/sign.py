@@ -10,7 +10,7 @@ predicts the sign of τ for one kind of start.
 
 Interventions: the truth's share of zeros, the start, n/d, the noise (data are drawn anew for each). Every set of 50
 networks is trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are
-other numbers, and a partial τ says what is left of sharpness once one of them is known. Given λ_max nothing can be
+other numbers, and a partial τ says what is left of sharpness once one of them is known. Given λ_max little can be
 left, since it is the leading coefficient of sharpness itself; `validation.regime` has plainer ones.
 
     python -m validation sign [--quick] [--out DIR] [--workers N]

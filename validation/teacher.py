@@ -1,4 +1,4 @@
-r"""Does the truth decide the sign for attention, too? Students of one attention layer, teachers with different spectra.
+r"""Does the sign of τ depend on the teacher's rank for attention? Students of one layer, teachers of different spectra.
 
 A layer maps tokens x₁ … x_T in ℝᵈ to the mean of softmax(x P xᵀ/√d) x V, with P = W_q W_kᵀ and V = W_v W_oᵀ.
 The teacher's P and V have r equal singular values and no others: r = 1 is concentrated, r = d flat. The students of a

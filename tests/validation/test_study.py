@@ -17,7 +17,8 @@ from helpers import sampled
 
 import refgeo as rg
 from refgeo import diagonal
-from validation import fault, publish, sign, table1, validity
+from validation import diagonal as figure3
+from validation import fault, publish, regime, sign, table1, validity
 from validation.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
 from validation.study.measures import MEASURES, Effort, Measured, Model
 
@@ -360,6 +361,35 @@ def test_the_published_sign_can_be_computed_again():
     assert again["trained"] == before["trained"]
     for name, told in before["mediators"].items():
         assert again["mediators"][name]["with sharpness"] == pytest.approx(told["with sharpness"], abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_published_set_of_another_size_can_be_computed_again():
+    where, before = published("regime")
+    cell, seed = where.split(" | ")
+    zeros, n = (part.split()[1] for part in cell.split(", "))
+    again = regime.one_set(float(zeros), int(n), int(seed))
+    assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
+    assert again["networks"]["sharpness"] == pytest.approx(before["networks"]["sharpness"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_the_published_set_of_figure_3_can_be_computed_again():
+    where, before = published("diagonal")
+    setting, seed = where.split(", seed ")
+    assert setting == figure3.called(figure3.REFERENCE)
+    again = figure3.cell(vars(figure3.REFERENCE), int(seed), (0.001, 0.01, 0.1, 0.3, 1.0))
+    for name, tau in before["tau"].items():
+        assert again["tau"][name] == pytest.approx(tau, abs=0.02), name
+    assert again["bounds"]["mix"]["decided"] == pytest.approx(before["bounds"]["mix"]["decided"], abs=0.02)
+
+
+def test_second_order_geodesics_of_mix_say_far_more_than_any_exact_one_reaches():
+    """On one network of Figure 3, beside a certified upper bound."""
+    trained = diagonal_sets.network_set(figure3.REFERENCE, 0)
+    u, v = trained.u[:1], trained.v[:1]
+    bound = diagonal.worst_case("mix", u, v, trained.X, trained.y, 0.1, n_starts=0, tight=False).upper
+    assert figure3.auto_pgd("mix", u[0], v[0], trained.X, trained.y, 0.1, 20) > 1e3 * float(bound[0])
 
 
 @pytest.mark.slow
