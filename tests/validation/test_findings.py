@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from validation import matched
 from validation.study import runner, statistics
 
 VALIDATION = Path(__file__).parents[2] / "validation"
@@ -153,3 +154,66 @@ def test_the_page_says_what_the_searches_found():
     pattern = "1e-4, ([0-9]+)% of the values that the published search finds .*? by up to ([0-9]+)%"
     assert numbers == pytest.approx(said(pattern), abs=0.5)
     assert summary["digits"]["0.3"]["ours"][0] == pytest.approx(0.56, abs=0.005)
+
+
+def pairs_that_agree_in(models, names):
+    """Indices of the pairs of models that agree in these numbers and differ elsewhere in their recipe."""
+    i, j = np.triu_indices(len(models), 1)
+    same = [all(models[a][name] == models[b][name] for name in names) for a, b in zip(i, j, strict=True)]
+    return i[same], j[same]
+
+
+@pytest.mark.parametrize("population", ["digits", "sentences"])
+def test_the_tables_of_models_that_fit_equally_well_are_those_of_the_models(population):
+    """τ again, pair by pair, and p again by other random orders."""
+    models = runner.load_table(VALIDATION / "results" / f"matched-{population}.csv")
+    told = json.loads((VALIDATION / "results" / "matched.json").read_text(encoding="utf-8"))["populations"][population]
+    assert " ".join(matched.page_table(told).split()) in PAGE
+    assert all(row["train loss"] <= 0.01 for row in models)
+    assert told["models"] == len(models)
+    error, rng = column(models, "test error"), np.random.default_rng(1)
+    for name in matched.NAMES:
+        measure = np.mean([column(models, f"{name}, matched, batch {k}") for k in (0, 1)], axis=0)
+        there = np.isfinite(measure)
+        row = told["measures"][f"{name}, matched"]
+        assert row["models"] == there.sum()
+        signs = np.sign(measure[:, None] - measure) * np.sign(error[:, None] - error)
+        assert row["tau"][0] == pytest.approx(
+            np.mean(signs[there][:, there][np.triu_indices(there.sum(), 1)]), abs=1e-3
+        )
+        for number in matched.RECIPE:
+            i, j = pairs_that_agree_in(models, set(matched.RECIPE) - {number})
+            if len(i):
+                assert row[f"{number} alone"][0] == pytest.approx(np.nanmean(signs[i, j]), abs=1e-3)
+        shuffled = [kendalltau(measure[there], rng.permutation(error[there])).statistic for _ in range(1000)]
+        p = np.mean(np.abs(shuffled) >= abs(kendalltau(measure[there], error[there]).statistic))
+        assert row["p"] == pytest.approx(p, abs=4.0 * np.sqrt(row["p"] / 1000) + 5e-3)
+
+
+def test_the_page_says_what_models_that_fit_equally_well_carry():
+    told = json.loads((VALIDATION / "results" / "matched.json").read_text(encoding="utf-8"))["populations"]
+    rows = {name: {m: of["measures"][f"{m}, matched"] for m in matched.NAMES} for name, of in told.items()}
+    assert {f"{row['p, Holm']:.3f}" for row in rows["digits"].values()} == {"0.637"}
+    *rejected, kept = sorted(row["p, Holm"] for row in rows["sentences"].values())
+    assert rejected[-1] == pytest.approx(0.024, abs=5e-4)
+    assert kept == rows["sentences"]["adaptive, average"]["p, Holm"] > 0.5
+    assert all(row["tau"][0] < 0 for row in rows["sentences"].values())
+    assert all(
+        row["equally many examples"][1] < 0 < row["equally many examples"][2] for row in rows["sentences"].values()
+    )
+    for population, zero in (("digits", "mix"), ("sentences", "adaptive, average")):
+        around = [name for name, row in rows[population].items() if np.prod(row["train_size alone"][1:]) < 0]
+        assert around == [zero]
+        assert told[population]["others"]["train_size"][0] < -0.5
+    for name, kind in ((name, kind) for name in matched.NAMES for kind in ("tau", "train_size alone", "seed alone")):
+        sides = [np.sign(rows[population][name][kind][1:]) for population in told]
+        assert abs(sum(map(sum, sides))) != 4, (name, kind)
+    digits = runner.load_table(VALIDATION / "results" / "matched-digits.csv")
+    i, j = pairs_that_agree_in(digits, set(matched.RECIPE) - {"weight_decay"})
+    less = column(digits, "weight_decay")[i] < column(digits, "weight_decay")[j]
+    i, j = np.where(less, i, j), np.where(less, j, i)
+    assert len(i) == 36
+    assert np.sum(column(digits, "test error")[j] < column(digits, "test error")[i]) == 35
+    for name, larger in (("mix", 36), ("adaptive", 18), ("inv", 17)):
+        value = sum(column(digits, f"{name}, matched, batch {k}") for k in (0, 1))
+        assert np.sum(value[j] > value[i]) == larger
