@@ -8,9 +8,13 @@ mix, each in the worst case and on average, *matched* (−ρ for the ρ at which
 Registered: the headline tests are the six matched measures of both populations, τ with the test error, two-sided
 permutation tests, Holm's correction over the twelve, level 5%. All else is description: fixed ρ; τ with the test loss;
 partial τ given the training loss; τ among pairs of models with equally many training examples, and among those that
-differ in one number of their recipe alone (granulated, Jiang et al. 2020: the mean over these numbers); τ between the
-two batches, and between the test errors on two halves of the test examples (reliability); and τ of the
-hyper-parameters with the test error. Models that miss the target are left out.
+differ in the seed alone; τ between the two batches, and between the test errors on two halves of the test examples
+(reliability); and τ of the hyper-parameters with the test error. Models that miss the target are left out.
+
+Added after the first results: τ among pairs that differ in another number of their recipe alone (granulated, Jiang et
+al. 2020: the mean over these numbers), the reliability of the test error among such pairs, and what the bootstrap draws
+(`statistics.within`). Models with equally many examples and the same seed share their examples and batches; tests and
+intervals treat them as independent.
 
     python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
 """
