@@ -221,3 +221,18 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
     for name, larger in (("mix", 36), ("adaptive", 18), ("inv", 17)):
         value = sum(column(digits, f"{name}, matched, batch {k}") for k in (0, 1))
         assert np.sum(value[j] > value[i]) == larger
+
+
+def test_the_page_says_what_happens_along_the_paths():
+    summary = json.loads((VALIDATION / "results" / "phase.json").read_text(encoding="utf-8"))["summary"]
+    rows = [(grid, row) for grid in ("n/d", "noise") for row in summary[grid].values()]
+    rising = [row["sets in which sharpness rises"] for _, row in rows]
+    near = [of for (grid, row), of in zip(rows, rising, strict=True) if grid == "n/d" and row["at"][0] >= 0.7]
+    assert [sum(near), sum(rising)] == said("In ([0-9]+) of these ([0-9]+) sets, n is at least 0.7 d")
+    assert summary["all sets"]["the norm always falls"] == 1.0
+    wrong = [row for _, row in rows if row["tau"][0] * row["difference of the ends"] < 0.0]
+    shares = [100.0 * row["share of networks before the least error"][0] for row in wrong]
+    assert [min(shares), max(shares)] == pytest.approx(said("minimum \\(([0-9]+)% to ([0-9]+)% of them"), abs=0.5)
+    larger = [row["tau, α from 0.01 on"] for row in wrong]
+    assert [max(larger)[0], min(larger)[0]] == pytest.approx(said(f"their medians are {NUMBER} to {NUMBER}"), abs=0.006)
+    assert all(high < 0.0 for _, _, high in larger)
