@@ -212,6 +212,7 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
 
     assert not any(on_one_side(f"{name}, matched", column) for name in matched.NAMES for column in matched.COLUMNS)
     assert [name for name in matched.NAMES if on_one_side(f"{name}, fixed", "tau")] == ["mix, average"]
+    assert [name for name in matched.NAMES if on_one_side(f"{name}, matched", "test loss")] == ["mix, average"]
     digits = runner.load_table(VALIDATION / "results" / "matched-digits.csv")
     i, j = pairs_that_agree_in(digits, set(matched.RECIPE) - {"weight_decay"})
     less = column(digits, "weight_decay")[i] < column(digits, "weight_decay")[j]
