@@ -22,7 +22,7 @@ intervals treat them as independent.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,15 @@ import numpy as np
 from refgeo.support.files import write_text
 from validation import experiment
 from validation.study import runner, statistics
-from validation.study.fitted import SOURCES
+from validation.study.fitted import SOURCES, Recipe
 from validation.study.runner import Row, Task, load_table, of_population, run, save_table
 from validation.table1 import all_units
 
 NAMES = ("adaptive", "inv", "mix", "adaptive, average", "inv, average", "mix, average")
 KINDS = ("matched", "fixed")
 FIXED = 0.03
-OTHERS = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "norm", "train loss")
-RECIPE = ("step_size", "batch_size", "weight_decay", "train_size", "seed")
+OTHERS = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "weight norm", "train loss")
+RECIPE = tuple(field.name for field in fields(Recipe))
 COLUMNS = {
     "tau": "all pairs",
     "train_size alone": "training examples alone",
@@ -60,19 +60,8 @@ def tasks(population: str, quick: bool, out: Path) -> list[Task]:
 
 
 def by_model(rows: list[Row]) -> list[Row]:
-    """A row for each model, with a column for each measure and batch.
-
-    Examples
-    --------
-    >>> row = {"model": "a", "test error": 0.1, "measure": "inv, fixed", "rho": 0.03, "batch": 0, "value": 2.0}
-    >>> by_model([row, {**row, "batch": 1, "value": 3.0}])
-    [{'model': 'a', 'test error': 0.1, 'inv, fixed, batch 0': 2.0, 'inv, fixed, batch 1': 3.0}]
-    """
-    found: dict[str, Row] = {}
-    for row in rows:
-        told = {name: x for name, x in row.items() if name not in ("measure", "rho", "batch", "value", "note")}
-        found.setdefault(row["model"], told)[f"{row['measure']}, batch {row['batch']:g}"] = row["value"]
-    return list(found.values())
+    """A row for each model, with a column for each measure and batch."""
+    return runner.by_model(rows, lambda row: f"{row['measure']}, batch {row['batch']:g}")
 
 
 def holm(p: list[float]) -> list[float]:
@@ -128,7 +117,7 @@ def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
         "tau": list(one.tau_a),
         "p": one.p,
         "models": one.models,
-        "test loss": list(statistics.correlation(value, of["test loss"]).tau_a),
+        "test loss": list(statistics.estimated_tau(value, of["test loss"])),
         "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
         "equally many examples": list(statistics.within(value, error, of["train_size"], "models")),
         **{name: list(one) for name, one in by_number.items()},

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from validation import experiment, matched
-from validation.study.runner import Row, about, load_table, of_population, save_table
+from validation.study import runner
+from validation.study.runner import Row, load_table, of_population, save_table
 from validation.study.statistics import Estimate
 from validation.table1 import PAPER, SHOWN
 
@@ -65,18 +66,17 @@ def rounded(value: Any, digits: int = 4) -> Any:
 
 
 def by_model(rows: list[Row]) -> list[Row]:
-    """A row for each model: what is known of it, and its measures by name and radius, means over batches."""
-    found: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        one = found.setdefault((row["unit"], row["model"]), about(row))
-        radius = "" if np.isnan(row["rho"]) else f" @ {row['rho']:g}"
-        one.setdefault(f"{row['measure']}{radius}", []).append(row["value"])
-    first = min(unit for unit, _ in found)
-    several = sum(unit == first for unit, _ in found) > 1
+    """A row for each model, with its measures by name and radius, means over batches; of several sets, the first."""
+
+    def named(row: Row) -> str:
+        return str(row["measure"]) + ("" if np.isnan(row["rho"]) else f" @ {row['rho']:g}")
+
+    first = [row for row in rows if row["unit"] == min(row["unit"] for row in rows)]
+    chosen = first if len({row["model"] for row in first}) > 1 else rows
+    measures = {named(row) for row in chosen}
     return [
-        {name: float(f"{np.mean(value):.6g}") if isinstance(value, list) else value for name, value in one.items()}
-        for (unit, _), one in found.items()
-        if unit == first or not several
+        {name: rounded(value, 6) if name in measures else value for name, value in one.items()}
+        for one in runner.by_model(chosen, named)
     ]
 
 

@@ -201,6 +201,9 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
     assert all(
         row["equally many examples"][1] < 0 < row["equally many examples"][2] for row in rows["sentences"].values()
     )
+    assert all(row["step_size alone"][0] > 0.4 for row in rows["sentences"].values())
+    rejecting = [row for name, row in rows["sentences"].items() if name != "adaptive, average"]
+    assert all(row["seed alone"][0] < 0.0 for row in rejecting)
     for population, zero in (("digits", "mix"), ("sentences", "adaptive, average")):
         around = [name for name, row in rows[population].items() if np.prod(row["train_size alone"][1:]) < 0]
         assert around == [zero]

@@ -111,7 +111,7 @@ def models_of(rng):
         error = rng.random()
         row = {
             **vars(recipe), "model": recipe.unit, "train loss": 0.005 * rng.random(), "test error": error,
-            "test loss": -error, "steps": 1, "norm": 1.0, "test error, odd": error, "test error, even": error,
+            "test loss": -error, "steps": 1, "weight norm": 1.0, "test error, odd": error, "test error, even": error,
             "trained": True,
         }  # fmt: skip
         for name in matched.NAMES:

@@ -15,7 +15,7 @@ import numpy as np
 
 from refgeo.networks.adapters import torch_value_and_grad
 from validation.study.measures import Model
-from validation.study.training import Draw, TrainedModels, kept, network_of, outcomes
+from validation.study.training import Draw, TrainedModels, cross_entropy, kept, network_of, outcomes
 
 TEST = 597
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -72,11 +72,7 @@ class Population(TrainedModels):
         kept(module, cache, unit, recipe, lambda module: train(module, x, y, recipe))
         module = module.double().eval()
         network = network_of(module, "clip", HEADS)
-
-        def loss(call: Any, images: Any, labels: Any) -> Any:
-            return torch.nn.functional.cross_entropy(call(images), labels)
-
-        evaluate = torch_value_and_grad(module, network, loss, dtype=np.float64)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, dtype=np.float64)
         size = min(self.batch_size, len(x))
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(x))
         parts = [order[(k * size) % len(x) :][:size] for k in range(min(self.batches, max(1, len(x) // size)))]

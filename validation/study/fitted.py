@@ -24,7 +24,7 @@ from refgeo.networks.adapters import torch_value_and_grad
 from validation.study import digits, sentences
 from validation.study.measures import MEASURES, Effort, Measured, Model
 from validation.study.runner import Row, Task
-from validation.study.training import network_of, outcomes
+from validation.study.training import cross_entropy, in_parts, network_of, outcomes
 
 MAX_STEPS, EVERY = 20_000, 50
 """Of training; and after how many steps the loss is looked at."""
@@ -92,20 +92,19 @@ FIRST = 4
 """Layers of the encoder that stay as they are."""
 
 
+ASKED = ("own", "other module")
+"""Whose docstring it may be."""
+
+
 def sentences_of(recipe: Recipe) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Pairs of a function and a docstring, its own or that of another module, as they leave the first layers."""
-    examples, _ = _pairs(recipe)
-    return sentences.hidden_states(examples, FIRST), _tested()
-
-
-def _pairs(recipe: Recipe) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return sentences.examples(recipe.train_size, recipe.seed, ("own", "other module"), test_size=1200)
+    examples = sentences.training_examples(recipe.train_size, recipe.seed, ASKED)
+    return sentences.hidden_states(examples, FIRST), _tested_sentences()
 
 
 @lru_cache(maxsize=1)
-def _tested() -> tuple[Any, ...]:
-    any_recipe = Recipe(0.0, 1, 0.0, 1, 0)  # the test examples are the same for all
-    return sentences.hidden_states(_pairs(any_recipe)[1], FIRST)
+def _tested_sentences() -> tuple[Any, ...]:
+    return sentences.hidden_states(sentences.held_out_examples(1200, ASKED), FIRST)
 
 
 SOURCES = {
@@ -171,12 +170,13 @@ class Population:
             module = module.double()
             examples, tested = _double(examples), _double(tested)
         network = network_of(module, of.layout, of.heads)
-        evaluate = torch_value_and_grad(module, network, _loss, of.frozen, dtype=of.effort.dtype)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, of.frozen, dtype=of.effort.dtype)
         scores, (scored, labels) = _scored(module, examples), (_scored(module, tested), tested[-1])
         wrong = (scored.argmax(1) != labels).double()
+        trained = [parameter.detach().double() for parameter in module.parameters() if parameter.requires_grad]
         columns = {
             **vars(recipe), **outcomes([("train", scores, examples[-1]), ("test", scored, labels)]), "steps": steps,
-            "norm": float(sum((p.detach().double() ** 2).sum() for p in module.parameters() if p.requires_grad) ** 0.5),
+            "weight norm": float(sum((parameter**2).sum() for parameter in trained) ** 0.5),
             "test error, odd": float(wrong[1::2].mean()), "test error, even": float(wrong[::2].mean()),
         }  # fmt: skip
         columns["trained"] = columns["train loss"] <= self.target
@@ -195,7 +195,7 @@ def fit(module: Any, examples: tuple[Any, ...], groups: Any, recipe: Recipe, tar
     for step in range(1, MAX_STEPS + 1):
         part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator)
         optimizer.zero_grad()
-        _loss(module, *(tensor[part] for tensor in examples)).backward()
+        cross_entropy(module, *(tensor[part] for tensor in examples)).backward()
         optimizer.step()
         if step % EVERY == 0:
             loss = torch.nn.functional.cross_entropy(_scored(module, examples), examples[-1])
@@ -204,22 +204,12 @@ def fit(module: Any, examples: tuple[Any, ...], groups: Any, recipe: Recipe, tar
     return MAX_STEPS
 
 
-def _loss(call: Any, *batch: Any) -> Any:
-    import torch
-
-    *inputs, labels = batch
-    return torch.nn.functional.cross_entropy(call(*inputs), labels)
-
-
 def _double(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors)
 
 
 def _scored(module: Any, examples: tuple[Any, ...]) -> Any:
-    import torch
-
-    with torch.no_grad():
-        return torch.cat([module(*part) for part in zip(*(t.split(100) for t in examples[:-1]), strict=True)])
+    return in_parts(module, examples[:-1], 100)
 
 
 def matched(model: Model, task: Task, increase: float) -> Iterator[Row]:

@@ -249,6 +249,24 @@ def about(row: Row) -> Row:
     return {name: x for name, x in row.items() if name not in _OF_A_NUMBER and x == x}
 
 
+def by_model(rows: Iterable[Row], named: Callable[[Row], str]) -> list[Row]:
+    """A row for each model: what is known of it, and the mean of its values of each name.
+
+    Examples
+    --------
+    >>> row = {"unit": "0", "model": "a", "gap": 0.1, "measure": "inv", "batch": 0, "value": 2.0}
+    >>> by_model([row, {**row, "batch": 1, "value": 3.0}], lambda row: row["measure"])
+    [{'unit': '0', 'model': 'a', 'gap': 0.1, 'inv': 2.5}]
+    """
+    told: dict[tuple[str, str], Row] = {}
+    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        model = row["unit"], row["model"]
+        told.setdefault(model, about(row))
+        values.setdefault(model, {}).setdefault(named(row), []).append(row["value"])
+    return [told[model] | {name: float(np.mean(of)) for name, of in values[model].items()} for model in told]
+
+
 def columns(rows: Iterable[Row], outcome: str) -> tuple[dict[str, Any], Any]:
     """Measures as columns over models, averaged over batches; and the outcome.
 

@@ -25,7 +25,7 @@ import numpy as np
 from refgeo.networks.adapters import torch_value_and_grad
 from validation import minilm
 from validation.study.measures import Model
-from validation.study.training import Draw, TrainedModels, kept, network_of, outcomes
+from validation.study.training import Draw, TrainedModels, cross_entropy, in_parts, kept, network_of, outcomes
 
 LENGTH = 32
 """Tokens of a text."""
@@ -79,12 +79,12 @@ class Population(TrainedModels):
         recipe = Recipe.drawn(int(unit))
         recipe = recipe if self.steps is None else replace(recipe, steps=self.steps)
         torch.manual_seed(recipe.seed)
-        train_set, test_set = examples(recipe.train_size, recipe.seed)
+        train_set, test_set = training_examples(recipe.train_size, recipe.seed), held_out_examples()
         module = classifier()
         kept(module, cache, unit, recipe, lambda module: train(module, train_set, recipe))
         module.eval()
         network = network_of(module, "bert", 12)
-        evaluate = torch_value_and_grad(module, network, _loss, FROZEN)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, FROZEN)
         order = np.random.default_rng([recipe.seed, 5]).permutation(len(train_set[-1]))
         parts = [order[k * self.batch_size :][: self.batch_size] for k in range(self.batches)]
         scores = [("train", *scored(module, train_set)), ("test", *scored(module, test_set))]
@@ -105,13 +105,6 @@ class Population(TrainedModels):
                 ),
             ),
         )
-
-
-def _loss(call: Any, *batch: Any) -> Any:
-    import torch
-
-    *inputs, labels = batch
-    return torch.nn.functional.cross_entropy(call(*inputs), labels)
 
 
 # Text ----------------------------------------------------------------------------------------------------------
@@ -142,17 +135,20 @@ KINDS = ("own", "same module", "other module")
 """Whose docstring a function is shown with."""
 
 
-def examples(
-    train_size: int, seed: int, kinds: tuple[str, ...] = KINDS, test_size: int = 300
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Training and test examples, as tensors: tokens and mask of source and of docstring, and the label."""
-    modules = functions()
-    names = np.random.default_rng(0).permutation(sorted(modules))
-    cut = round(len(names) * TEST_SHARE)
-    return (
-        _drawn([str(name) for name in names[cut:]], train_size, np.random.default_rng([seed, 1]), kinds),
-        _drawn([str(name) for name in names[:cut]], test_size, np.random.default_rng([0, 2]), kinds),
-    )
+def training_examples(count: int, seed: int, kinds: tuple[str, ...] = KINDS) -> tuple[Any, ...]:
+    """As tensors: tokens and mask of source and of docstring, and the label."""
+    names = _modules()
+    return _drawn(names[round(len(names) * TEST_SHARE) :], count, np.random.default_rng([seed, 1]), kinds)
+
+
+def held_out_examples(count: int = 300, kinds: tuple[str, ...] = KINDS) -> tuple[Any, ...]:
+    """The same of modules that are not for training; all models have these."""
+    names = _modules()
+    return _drawn(names[: round(len(names) * TEST_SHARE)], count, np.random.default_rng([0, 2]), kinds)
+
+
+def _modules() -> list[str]:
+    return [str(name) for name in np.random.default_rng(0).permutation(sorted(functions()))]
 
 
 def _drawn(names: list[str], count: int, rng: np.random.Generator, kinds: tuple[str, ...]) -> tuple[Any, ...]:
@@ -232,17 +228,14 @@ def classifier(answers: int = len(KINDS), first: int = 0) -> Any:
 
 def hidden_states(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
     """The examples with what the first layers make of them, instead of tokens."""
-    import torch
-
     before = encoder().eval()
     del before.encoder.layer[first:]
+
+    def hidden(ids: Any, mask: Any) -> Any:
+        return before(ids, mask).last_hidden_state
+
     p, mask_p, q, mask_q, labels = examples
-    with torch.no_grad():
-        p, q = (
-            torch.cat([before(*part).last_hidden_state for part in zip(x.split(100), mask.split(100), strict=True)])
-            for x, mask in ((p, mask_p), (q, mask_q))
-        )
-    return p, mask_p, q, mask_q, labels
+    return in_parts(hidden, (p, mask_p), 100), mask_p, in_parts(hidden, (q, mask_q), 100), mask_q, labels
 
 
 def groups(module: Any, step_size: float) -> list[dict[str, Any]]:
@@ -269,16 +262,12 @@ def train(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
     for _ in range(recipe.steps):
         part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator)
         optimizer.zero_grad()
-        _loss(module, *(tensor[part] for tensor in examples)).backward()
+        cross_entropy(module, *(tensor[part] for tensor in examples)).backward()
         optimizer.step()
         schedule.step()
 
 
 def scored(module: Any, examples: tuple[Any, ...]) -> tuple[Any, Any]:
     """Scores and labels of at most 300 examples."""
-    import torch
-
     *inputs, labels = (tensor[:300] for tensor in examples)
-    with torch.no_grad():
-        scores = [module(*part) for part in zip(*(tensor.split(50) for tensor in inputs), strict=True)]
-    return torch.cat(scores), labels
+    return in_parts(module, inputs, 50), labels

@@ -88,6 +88,18 @@ def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> flo
     return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else np.nan
 
 
+def estimated_tau(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Estimate:
+    """τ_a with its interval, from a bootstrap over models; NaN without a pair.
+
+    Examples
+    --------
+    >>> estimated_tau([1, 2, 3], [1, 3, 2]).value
+    0.3333333333333333
+    """
+    products = signs(x) * signs(y)
+    return _estimate(products, ~np.eye(len(products), dtype=bool), seed)
+
+
 def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlation:
     """τ of two columns with its interval and p-value; NaN and p = 1 for fewer than two models.
 
@@ -97,12 +109,11 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     >>> round(found.tau_a.value, 12), found.models, found.p < 0.02
     (0.866666666667, 6, True)
     """
-    products = signs(x) * signs(y)
+    estimate, S_x, S_y = estimated_tau(x, y, seed), signs(x), signs(y)
+    products = S_x * S_y
     if len(products) < 2:
-        return Correlation(Estimate(np.nan, np.nan, np.nan), np.nan, 1.0, len(products))
-    value = float(products.sum() / _pairs(len(products)))
-    estimate = Estimate(value, *_interval(_resampled(products, seed)))
-    generator, S_x, S_y = np.random.default_rng([seed, 1]), signs(x), signs(y)
+        return Correlation(estimate, np.nan, 1.0, len(products))
+    generator = np.random.default_rng([seed, 1])
     orders = [generator.permutation(len(products)) for _ in range(RESAMPLES)]
     shuffled = np.array([np.sum(S_x[np.ix_(order, order)] * S_y) for order in orders])
     beyond = np.count_nonzero(np.abs(shuffled) >= np.abs(products.sum()) - 0.5)
@@ -130,11 +141,9 @@ def within(x: npt.ArrayLike, y: npt.ArrayLike, groups: Sequence[object], drawn: 
     index = {group: k for k, group in enumerate(dict.fromkeys(groups))}
     number = np.array([index[group] for group in groups])
     same = (number[:, None] == number) & ~np.eye(len(number), dtype=bool)
-    if not same.any():
-        return Estimate(np.nan, np.nan, np.nan)
     products = signs(x) * signs(y) * same
-    if drawn == "models":
-        return Estimate(float(products.sum() / same.sum()), *_interval(_resampled(products, seed, same)))
+    if drawn == "models" or not same.any():
+        return _estimate(products, same, seed)
     sums, pairs = (np.bincount(number, of.sum(axis=1)) for of in (products, same))
     chosen = np.random.default_rng(seed).integers(len(sums), size=(RESAMPLES, len(sums)))
     return Estimate(
@@ -157,9 +166,7 @@ def differences(measures: Mapping[str, npt.ArrayLike], y: npt.ArrayLike, of: str
     for name, values in measures.items():
         if name != of:
             products = signs(values) * S_y - base
-            found[name] = Estimate(
-                float(products.sum() / _pairs(len(products))), *_interval(_resampled(products, seed))
-            )
+            found[name] = _estimate(products, ~np.eye(len(products), dtype=bool), seed)
     return found
 
 
@@ -178,14 +185,16 @@ def median(values: Sequence[float], seed: int = 0) -> Estimate:
     return Estimate(float(np.median(there)), *_interval(np.median(there[drawn], axis=1)))
 
 
-def _pairs(n: int) -> int:
-    return n * (n - 1)
+def _estimate(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Estimate:
+    """The mean of what pairs say, of those that are pairs; NaN without one."""
+    if not pair.any():
+        return Estimate(np.nan, np.nan, np.nan)
+    return Estimate(float(products.sum() / pair.sum()), *_interval(_resampled(products, pair, seed)))
 
 
-def _resampled(products: Array, seed: int, counted: npt.NDArray[np.bool_] | None = None) -> Array:
-    """The mean of what pairs say, over models drawn with replacement; of those pairs that count."""
+def _resampled(products: Array, pair: npt.NDArray[np.bool_], seed: int) -> Array:
+    """The same mean over models drawn with replacement, many times."""
     n = len(products)
-    pair = ~np.eye(n, dtype=bool) if counted is None else counted
     generator = np.random.default_rng(seed)
     found = np.full(RESAMPLES, np.nan)
     for i in range(RESAMPLES):

@@ -1,4 +1,4 @@
-"""What populations of PyTorch models share: recipes drawn from an index, weights that are kept, errors and losses."""
+"""What populations of PyTorch models share: recipes drawn from an index, weights that are kept, scores, losses."""
 
 from __future__ import annotations
 
@@ -73,6 +73,22 @@ def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any
 def network_of(module: Any, layout: str, heads: int) -> rg.networks.Network:
     """The module's parameters as blocks."""
     return rg.networks.read({name: t.detach().numpy() for name, t in module.state_dict().items()}, layout, heads)
+
+
+def cross_entropy(call: Any, *batch: Any) -> Any:
+    """The loss of a classifier on a batch: what it is called with, and the labels last."""
+    import torch
+
+    *inputs, labels = batch
+    return torch.nn.functional.cross_entropy(call(*inputs), labels)
+
+
+def in_parts(call: Any, inputs: Iterable[Any], size: int) -> Any:
+    """What a module makes of tensors, so many examples at a time, without gradients."""
+    import torch
+
+    with torch.no_grad():
+        return torch.cat([call(*part) for part in zip(*(tensor.split(size) for tensor in inputs), strict=True)])
 
 
 def outcomes(sets: Iterable[tuple[str, Any, Any]]) -> dict[str, float]:
