@@ -177,17 +177,25 @@ def python(folder):
 
 
 def octave(folder):
-    if not shutil.which("octave"):
-        pytest.skip("needs Octave")
-    return ["octave", "--no-gui", "-q", FOLDER / "grade.m"]
+    command = ["octave", "--no-gui", "-q"]
+    if not shutil.which("octave") or subprocess.run([*command, "--eval", "exit(! exist('jsondecode'))"]).returncode:
+        pytest.skip("needs Octave with jsondecode")
+    return [*command, FOLDER / "grade.m"]
+
+
+def compiled(source, program):
+    command = ["cc", "-O2", "-Wall", "-Werror", source, "-o", program, "-ljansson", "-lm"]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def c(folder):
-    if not shutil.which("cc"):
-        pytest.skip("needs a C compiler and jansson")
-    program = folder / "grade"
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", FOLDER / "grade.c", "-o", program, "-ljansson", "-lm"], check=True)
-    return [program]
+    smallest = folder / "smallest.c"
+    smallest.write_text("#include <jansson.h>\nint main(void) { return json_null() == 0; }\n")
+    if not shutil.which("cc") or compiled(smallest, folder / "smallest").returncode:
+        pytest.skip("needs a C compiler and the library jansson with its headers")
+    done = compiled(FOLDER / "grade.c", folder / "grade")
+    assert done.returncode == 0, done.stderr
+    return [folder / "grade"]
 
 
 def graded(grader, folder, results, *options):
