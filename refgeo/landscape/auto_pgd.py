@@ -2,7 +2,8 @@ r"""Auto-PGD (Alg. 1; Croce & Hein 2020): the maximum of a function over a ball 
 
 An iteration takes the projected step z = P(x + η ĝ) and adds momentum, P(x + ¾(z − x) + ¼(x − x⁻)). At checkpoints
 that become more frequent, η is halved and the search goes back to the best point if fewer than 75% of the steps since
-the last one improved on the step before, or if neither η nor the best value has changed since.
+the last one improved on the step before, or if neither η nor the best value has changed since. Only the iterate x is
+replaced then, not the one before, x⁻.
 """
 
 from __future__ import annotations
@@ -284,6 +285,5 @@ class AutoPGD:
         self.last = (self.size, self.best_value)
         if stuck or self.improved < IMPROVING * self.since:
             self.size *= 0.5
-            self.x, self.previous = self.best, None
-            self.value, self.gradient = self.best_value, self.best_gradient
+            self.x, self.value, self.gradient = self.best, self.best_value, self.best_gradient
         self.improved = self.since = 0

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 import tracemalloc
+import types
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ import refgeo as rg
 from refgeo.landscape.auto_pgd import Box, RoundBall, checkpoints
 from refgeo.landscape.trust_region import maximise_quadratic
 from refgeo.support.threads import one_thread
+from validation.backends import alg1
 
 PAIR_METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
 pair_metrics = pytest.mark.parametrize("name", PAIR_METRICS)
@@ -126,9 +128,46 @@ def test_without_memory_the_search_is_the_algorithm_of_the_paper(seed):
         if k in marks:
             now = (size, f(best))
             if count < 0.75 * (k - marks[marks.index(k) - 1]) or now == last:
-                size, x, previous = size / 2, best, None
+                size, x = size / 2, best
             last, count = now, 0
     assert np.allclose(result.values, values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, 2, "exact"])
+@pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
+@pytest.mark.parametrize("n_iter", [20, 60])
+def test_it_follows_an_implementation_that_knows_diagonal_networks_only(metric, order, n_iter):
+    """Of the paper's lines with the paper's gradient, in numbers instead of coordinates, from the centre."""
+    returned = 0
+    for seed in range(6):
+        rng = np.random.default_rng([seed, n_iter])
+        d = int(rng.integers(2, 9))
+        X, u, v = rng.standard_normal((d + 2, d)), *rng.standard_normal((2, d))
+        y, rho = X @ (u * v) + rng.choice([0.01, 1.0]) * rng.standard_normal(d + 2), rng.choice([0.1, 0.4])
+
+        def value_and_grad(u, v, X=X, y=y):
+            residual = X @ (u * v) - y
+            e = 2.0 * X.T @ residual
+            return float(residual @ residual), (e * v, e * u)
+
+        def of_pairs(pair, f=value_and_grad):
+            value, grads = f(pair.G[:, 0, 0], pair.H[:, 0, 0])
+            return value, rg.Pair(*(e[:, None, None] for e in grads))
+
+        problem, at = types.SimpleNamespace(value_and_grad=value_and_grad), rg.Pair(u[:, None, None], v[:, None, None])
+        expected, _ = alg1.sharpness(metric, problem, u, v, rho, order, n_iter, start=(0.0 * u, 0.0 * v))
+        settings = {"method": "auto_pgd", "n_iter": n_iter, "n_restarts": 1}
+        if metric == "adaptive":
+            found = rg.adaptive_sharpness(of_pairs, at, rho, **settings)
+        else:
+            found = rg.worst_case_sharpness(
+                of_pairs, at, PAIR_METRICS[metric], rho, order=order, gradient="paper", **settings
+            )
+        if found.n_rejected:  # where there is no geodesic, the other one stops at the end of the domain
+            continue
+        assert found.value == pytest.approx(expected, rel=1e-9)
+        returned += bool(np.any(found.values[1:] < found.trace[:-1]))
+    assert returned  # to the best point, at some checkpoint
 
 
 @pytest.mark.parametrize(("n", "expected"), [(20, [5, 9, 12, 14, 16, 18, 19, 20]), (1, [1])])

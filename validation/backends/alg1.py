@@ -2,13 +2,14 @@
 
 refgeo check validation/backends/alg1.py --checks sharpness
 
-Independent of refgeo: plain NumPy, the paper's gradient at the perturbed weights, 20 iterations, one start.
+Independent of refgeo: plain NumPy, the paper's gradient at the perturbed weights, 20 iterations, one start, which is
+random and near the centre of the ball unless it is given.
 """
 
 import numpy as np
 
 
-def sharpness(metric, problem, G, H, rho, order, n_iter=20):
+def sharpness(metric, problem, G, H, rho, order, n_iter=20, start=None):
     u, v = G, H
     weight_u, weight_v = (v**2, u**2) if metric == "mix" else (1 / u**2, 1 / v**2)
 
@@ -34,11 +35,11 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20):
             return u + a + 0.5 * a**2 / u, v + b + 0.5 * b**2 / v
         return u + a - 0.5 * a * b / v, v + b - 0.5 * a * b / u
 
-    start, _ = problem.value_and_grad(u, v)
+    here, _ = problem.value_and_grad(u, v)
 
     def evaluate(x):
         value, gradient = problem.value_and_grad(*end(*x))
-        return value - start, (gradient[0] / weight_u, gradient[1] / weight_v)
+        return value - here, (gradient[0] / weight_u, gradient[1] / weight_v)
 
     def moved(x, gradient, step):
         length = norm(*gradient)
@@ -46,7 +47,9 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20):
             return x
         return projected(*(a + step * g / length for a, g in zip(x, gradient, strict=True)))
 
-    x = projected(*(1e-3 * rho * np.random.default_rng(0).standard_normal(u.shape) * w for w in (u, v)))
+    if start is None:
+        start = (1e-3 * rho * np.random.default_rng(0).standard_normal(u.shape) * w for w in (u, v))
+    x = projected(*start)
     value, gradient = evaluate(x)
     best, best_x, best_gradient, before = value, x, gradient, x
     step, improved, last, last_best, last_step = 2 * rho, 0, 0, best, 2 * rho
@@ -54,7 +57,7 @@ def sharpness(metric, problem, G, H, rho, order, n_iter=20):
     while points[-1] < 1.0:
         gap = max(gap - 0.03, 0.06)
         points.append(points[-1] + gap)
-    checkpoints = {int(np.ceil(p * n_iter)) for p in points[1:]}
+    checkpoints = {int(np.ceil(round(p * n_iter, 9))) for p in points[1:]}
     for k in range(n_iter):
         z = moved(x, gradient, step)
         if k > 0:
