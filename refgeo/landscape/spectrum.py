@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
 from refgeo.landscape.objective import Objective, ParameterSpace
@@ -183,7 +183,11 @@ def eigenvalues(
     tolerance: float | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Eigenvalues:
-    """Eigenvalues on the horizontal space, by SciPy's Lanczos method (ARPACK).
+    """The k extreme eigenvalues on the horizontal space with their multiplicities, by SciPy's Lanczos method (ARPACK).
+
+    A Krylov space of one vector has one direction of every eigenspace. So what has been found is deflated, and the
+    method begins again at a new random vector, until the best that it finds is no better than the k values that are
+    there.
 
     Parameters
     ----------
@@ -193,8 +197,8 @@ def eigenvalues(
     which : "largest" or "smallest"
         Algebraically: the most negative are the smallest.
     tolerance : float, optional
-        Relative residual that Lanczos' method stops at; the error of an eigenvalue is its square. Default: 1e-10, or
-        for differences 1e-6, below which their rounding is.
+        Residual that Lanczos' method stops at, in units of the eigenvalue that is largest in absolute value; the error
+        of an eigenvalue is its square. Default: 1e-10, or for differences 1e-6, below which their rounding is.
     rng : numpy Generator, or a seed
 
     Returns
@@ -204,7 +208,8 @@ def eigenvalues(
     Raises
     ------
     scipy.sparse.linalg.ArpackNoConvergence
-        Fewer than k have converged.
+        Lanczos' method has not converged, or after 2k + 8 new beginnings the last one still found a better value; a
+        larger `tolerance` may help.
 
     Examples
     --------
@@ -226,10 +231,8 @@ def eigenvalues(
     if n <= max(_SMALL, 3 * k):
         values, vectors = _whole(hessian, sign)
     else:
-        start = hessian.horizontal(np.random.default_rng(rng).standard_normal(n))
         tolerance = hessian.resolution if tolerance is None else number("tolerance", tolerance, above=0.0)
-        settings: dict[str, Any] = {"v0": start, "tol": tolerance, "ncv": min(n - 1, max(40, 3 * k))}
-        values, vectors = _lanczos(hessian, k, sign, settings)
+        values, vectors = _deflated(hessian, k, sign, tolerance, np.random.default_rng(rng))
     values, vectors = values[:k], vectors[:, :k]
     products = np.stack([hessian @ vector for vector in vectors.T], axis=1)
     return Eigenvalues(sign * values, np.linalg.norm(products - sign * values * vectors, axis=0), vectors)
@@ -246,24 +249,50 @@ def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
     return values[::-1], (basis @ vectors)[:, ::-1]
 
 
-def _lanczos(hessian: RiemannianHessian, k: int, sign: float, settings: dict[str, Any]) -> tuple[Array, Array]:
-    """The largest of sign·H, descending; the zeros of vertical directions are moved below all others."""
-    start = settings["v0"]
+def _deflated(
+    hessian: RiemannianHessian, k: int, sign: float, tolerance: float, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """The k largest of sign·H or more, descending: what is found is deflated until nothing better is.
+
+    Lanczos' method sees sign·H + 2‖H‖ I on the horizontal vectors orthogonal to those that were found, and zero on all
+    others: so these are the smallest, and an eigenvalue 0 of H is as good as any other.
+    """
+    n, dim = hessian.shape[0], hessian._space.tangent.dim
+    start = hessian.horizontal(rng.standard_normal(n))
     if not np.any(hessian @ start):  # a random vector: the Hessian is zero
-        Q, _ = np.linalg.qr(np.stack([start, *(np.roll(start, i) for i in range(1, k))], axis=1))
-        return np.zeros(k), np.stack([hessian.horizontal(column) for column in Q.T], axis=1)
-    largest = float(np.abs(eigsh(hessian, 1, v0=start, tol=1e-2, return_eigenvectors=False)[0]))
-    vertical = -2.0 * largest if hessian.has_vertical else 0.0
+        several = [start, *(hessian.horizontal(rng.standard_normal(n)) for _ in range(k - 1))]
+        return np.zeros(k), np.linalg.qr(np.stack(several, axis=1))[0]
+    shift = 2.0 * float(np.abs(eigsh(hessian, 1, v0=start, tol=1e-2, return_eigenvectors=False)[0]))
+    found, products = np.zeros((n, 0)), np.zeros((n, 0))
 
-    def product(x: Array) -> Array:
-        x = np.ravel(x)
-        found = sign * hessian.matvec(x)
-        return np.asarray(found + vertical * (x - hessian.horizontal(x)) if vertical else found)
+    def admissible(x: Array) -> Array:
+        x = hessian.horizontal(np.ravel(x))
+        return np.asarray(x - found @ (found.T @ x))
 
-    operator = LinearOperator(hessian.shape, matvec=product, dtype=np.float64)
-    values, vectors = eigsh(operator, k, which="LA", **settings)
-    order = np.argsort(-values)
-    return values[order], vectors[:, order]
+    def shifted(x: Array) -> Array:
+        x = admissible(x)
+        return admissible(sign * hessian.matvec(x)) + shift * x
+
+    operator = LinearOperator(hessian.shape, matvec=shifted, dtype=np.float64)
+    least, wanted = -np.inf, k
+    for _ in range(2 * k + 8):
+        start = admissible(rng.standard_normal(n))
+        _, new = eigsh(operator, wanted, which="LA", v0=start, tol=tolerance / 3.0, ncv=min(n - 1, max(40, 3 * wanted)))
+        # horizontal and orthonormal to rounding, also where two of them are copies of one eigenvalue
+        new = np.linalg.qr(np.stack([admissible(x) for x in new.T], axis=1))[0]
+        found = np.hstack([found, new])
+        products = np.hstack([products, np.stack([sign * hessian.matvec(x) for x in new.T], axis=1)])
+        best = np.sum(new * products[:, -wanted:], axis=0).max()
+        is_worse, left = best <= least + tolerance * shift, dim - found.shape[1]
+        ritz, rotation = np.linalg.eigh(0.5 * (found.T @ products + products.T @ found))
+        found, products, ritz = found @ rotation[:, ::-1], products @ rotation[:, ::-1], ritz[::-1]
+        if is_worse or left == 0:
+            return ritz, found
+        least, wanted = ritz[k - 1], max(1, min(wanted // 2, left))
+    raise ArpackNoConvergence(
+        f"{k} eigenvalues with their multiplicities were not reached: after {2 * k + 8} new beginnings, Lanczos' "
+        "method still found a better one; give a larger tolerance, or fewer eigenvalues", ritz[:k], found[:, :k],
+    )  # fmt: skip
 
 
 class Trace(NamedTuple):
@@ -289,7 +318,8 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
 
     With Q an orthonormal basis of H times a third of the random vectors,
     :math:`\mathrm{tr}\,Q^\top H Q + \mathrm{mean}\, g^\top (I - QQ^\top) H (I - QQ^\top) g`: what is large is summed
-    exactly, and only the rest is estimated. Its standard error is that of the mean.
+    exactly, and only the rest is estimated. Its standard error is that of the mean. Where a third is enough for all
+    directions, the trace is summed exactly.
 
     Parameters
     ----------
@@ -315,11 +345,12 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
     if third < 4:
         raise ValueError(f"products: expected at least 12, got {products}")
     n, generator = hessian.shape[0], np.random.default_rng(rng)
-    third = min(third, n)
 
     def times(vectors: Array) -> Array:
         return np.stack([hessian @ vector for vector in vectors.T], axis=1)
 
+    if third >= n:
+        return Trace(float(np.trace(times(np.eye(n)))), 0.0, n)
     Q, _ = np.linalg.qr(times(generator.standard_normal((n, third))))
     large = float(np.sum(Q * times(Q)))
     rest = generator.choice([-1.0, 1.0], (n, third))

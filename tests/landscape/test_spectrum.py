@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 
 import autograd
@@ -9,6 +10,7 @@ import autograd.numpy as anp
 import numpy as np
 import pytest
 from helpers import sampled
+from scipy.sparse.linalg import ArpackNoConvergence
 
 import refgeo as rg
 from refgeo import spectrum
@@ -182,6 +184,107 @@ def test_a_hessian_that_is_zero_and_parameters_that_are():
     loss, _ = quadratic([3.0, 1.0], 70)
     at_zero = spectrum.RiemannianHessian(loss, np.zeros(70), rg.EuclideanMetric())
     assert np.allclose(spectrum.eigenvalues(at_zero, 2).values, [3.0, 1.0])
+
+
+def hessian_with(values, seed=None):
+    """½ wᵀ H w with these eigenvalues, in the coordinate axes or in random directions."""
+    d = np.asarray(values, dtype=float)
+    Q = np.eye(len(d)) if seed is None else np.linalg.qr(np.random.default_rng(seed).standard_normal((len(d),) * 2))[0]
+    H = (Q * d) @ Q.T
+    return spectrum.RiemannianHessian(
+        lambda w: (float(w @ H @ w) / 2.0, H @ w), np.zeros(len(d)), rg.EuclideanMetric(), lambda w, v: H @ v
+    )
+
+
+SPECTRA = {
+    "every value ten times": np.repeat(np.linspace(1.0, 0.01, 30), 10),
+    "zeros below": np.r_[np.zeros(5), np.linspace(0.1, 1.0, 95)],
+    "zeros above": -np.r_[np.zeros(5), np.linspace(0.1, 1.0, 95)],
+    "a cluster": np.r_[1.0, 1.0, 1.0 - 1e-6, np.linspace(-0.5, 0.9, 90)],
+    "rank one": np.r_[3.0, np.zeros(99)],
+    "two values": np.repeat([2.0, -2.0], 50),
+    "one value": np.full(80, -7.0),
+}
+
+
+@pytest.mark.parametrize("k", [1, 4, 12])
+@pytest.mark.parametrize("which", ["largest", "smallest"])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_multiple_and_zero_eigenvalues_come_as_often_as_they_are_there(name, which, k):
+    ordered = np.sort(SPECTRA[name])[:: -1 if which == "largest" else 1]
+    size = np.abs(ordered).max()
+    for seed in (None, 1):
+        hessian = hessian_with(SPECTRA[name], seed)
+        for rng in range(2):
+            found = spectrum.eigenvalues(hessian, k, which, rng=rng)
+            assert np.allclose(found.values, ordered[:k], rtol=0, atol=1e-9 * size)
+            assert np.allclose(found.vectors.T @ found.vectors, np.eye(k), rtol=0, atol=1e-10)
+            assert found.residuals.max() <= 1e-7 * size
+
+
+def test_a_linear_layer_has_every_eigenvalue_once_for_each_output():
+    """½‖X Wᵀ − Y‖²/N has the Hessian I ⊗ XᵀX/N, and unused inputs are in its null space."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 12))
+    X[:, :2] = 0.0
+    Y = rng.standard_normal((200, 10))
+
+    def loss(W):
+        residual = X @ W.T - Y
+        return float(np.sum(residual**2)) / 400.0, residual.T @ X / 200.0
+
+    hessian = spectrum.RiemannianHessian(loss, rng.standard_normal((10, 12)), rg.EuclideanMetric())
+    expected = np.repeat(np.linalg.eigvalsh(X.T @ X / 200.0)[::-1], 10)
+    assert np.allclose(spectrum.eigenvalues(hessian, 25).values, expected[:25], rtol=0, atol=1e-7)
+    assert np.allclose(spectrum.eigenvalues(hessian, 21, "smallest").values, expected[::-1][:21], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_inputs_that_never_occur_are_in_the_null_space_of_the_quotient(name):
+    rng = np.random.default_rng(1)
+    point = rg.Pair(rng.standard_normal((20, 3)), rng.standard_normal((25, 3)))
+    X = rng.standard_normal((100, 25))
+    X[:, :4] = 0.0
+    Y = X @ point.H @ point.G.T  # no residual: the Hessian is that of Gauss and Newton
+
+    def loss(pair):
+        residual = X @ pair.H @ pair.G.T - Y
+        return float(np.sum(residual**2)) / 2.0, rg.Pair(residual.T @ X @ pair.H, X.T @ residual @ pair.G)
+
+    space = METRICS[name].at(point)
+    hessian = spectrum.RiemannianHessian(loss, point, METRICS[name])
+    vectors = [space.from_coordinates(e) for e in np.eye(space.n_coordinates)]
+    J = np.array([(X @ v.H @ point.G.T + X @ point.H @ v.G.T).ravel() for v in vectors])
+    expected = np.linalg.eigvalsh(J @ J.T)  # zeros of vertical directions, which J does not see, come first
+    assert np.allclose(expected[: 9 + 12], 0.0, atol=1e-8)
+    assert np.allclose(spectrum.eigenvalues(hessian, 13, "smallest").values, expected[9:22], rtol=1e-5, atol=1e-5)
+    assert np.allclose(spectrum.eigenvalues(hessian, 6).values, expected[::-1][:6], rtol=1e-7)
+
+
+def test_eigenvalues_that_are_not_reached_are_refused():
+    """A product that grows with every call, so that every new beginning finds more."""
+    calls = itertools.count(1)
+    hessian = spectrum.RiemannianHessian(
+        lambda w: (float(w @ w) / 2.0, w), np.ones(100), rg.EuclideanMetric(), lambda w, v: next(calls) * v
+    )
+    with pytest.raises(ArpackNoConvergence, match="still found a better one"):
+        spectrum.eigenvalues(hessian, 3)
+
+
+def test_eigenvectors_of_a_zero_hessian_are_orthonormal_and_horizontal():
+    point = rg.Pair(*np.random.default_rng(0).standard_normal((2, 30, 3)))
+    hessian = spectrum.RiemannianHessian(lambda p: (1.0, rg.Pair(0.0 * p.G, 0.0 * p.H)), point, rg.MixedMetric())
+    found = spectrum.eigenvalues(hessian, 5)
+    assert not found.values.any()
+    assert np.allclose(found.vectors.T @ found.vectors, np.eye(5), rtol=0, atol=1e-12)
+    assert all(np.allclose(hessian.horizontal(v), v, rtol=0, atol=1e-12) for v in found.vectors.T)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 10])
+def test_the_trace_of_few_coordinates_is_exact(n):
+    found = spectrum.trace(hessian_with(np.arange(n) - 1.0, seed=0))
+    assert found.value == pytest.approx(np.sum(np.arange(n) - 1.0), abs=1e-12)
+    assert found.standard_error == 0.0
 
 
 def test_the_trace_has_the_standard_error_that_it_says():
