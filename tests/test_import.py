@@ -25,6 +25,53 @@ def test_import_loads_numpy_and_scipy_only():
     assert deferred == "0"
 
 
+ALONE = """
+import sys
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in {"numpy", "scipy", "refgeo"} or top in sys.stdlib_module_names or top.startswith("_"):
+            return None
+        raise ModuleNotFoundError(f"blocked: {name}", name=name)
+
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np, refgeo as rg
+
+rng = np.random.default_rng(0)
+pair, Y = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))), rng.standard_normal((5, 4))
+
+
+def loss(params):
+    E = params["qk"].G @ params["qk"].H.T - Y
+    return 0.5 * float(np.sum(E * E) + params["w"] @ params["w"]), {
+        "qk": rg.Pair(E @ params["qk"].H, E.T @ params["qk"].G), "w": params["w"]
+    }
+
+
+params = {"qk": pair, "w": rng.standard_normal(20_000)}  # so long that threads of BLAS are a matter
+for of_pairs in (rg.InvariantMetric(), rg.MixedMetric(), rg.EmbeddedMetric(), rg.RotaryMetric()):
+    if not isinstance(of_pairs, rg.RotaryMetric):
+        metric = rg.ProductMetric({"qk": of_pairs, "w": rg.ElementwiseMetric()})
+        rg.worst_case_sharpness(loss, params, metric, 0.1, n_iter=4)
+        rg.average_case_sharpness(lambda p: loss(p)[0], params, metric, 0.1, n_samples=4)
+    of_pairs.at(pair).geodesic(0.1 * pair, order=1)
+rg.adaptive_sharpness(loss, params, 0.1, n_iter=4)
+rg.proposed_radius(loss, params, metric)
+small = {"qk": pair, "w": np.ones(3)}
+rg.spectrum.eigenvalues(rg.spectrum.RiemannianHessian(loss, small, metric), 2)
+assert rg.symmetry.verify(loss, small, metric).holds
+rg.quotient_distance(rg.InvariantMetric(), pair, 2.0 * pair)
+rg.diagonal.worst_case("inv", np.ones(2), np.ones(2), np.eye(2), np.zeros(2), 0.1)
+"""
+
+
+def test_the_geometry_and_its_searches_run_with_numpy_and_scipy_alone():
+    subprocess.run([sys.executable, "-W", "error", "-c", ALONE], check=True)
+
+
 def test_what_a_backends_process_runs_does_not_load_the_referee():
     probe = "import sys, refgeo.conformance.host; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)

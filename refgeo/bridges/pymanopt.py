@@ -162,5 +162,13 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         return found.upper
 
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:
-        """Projected to the horizontal space at the other point."""
-        return self.at(point_b).horizontal_projection(tangent_vector_a)
+        """Projected to the horizontal space at the representative of the other point that is near this one, and
+        carried on to the one that is given: as a vector of the quotient it is the same for all of them.
+        """
+        v, groups = self._vector(tangent_vector_a), self.metric.symmetries()
+        if not groups:
+            return self.at(point_b).horizontal_projection(v)
+        if groups[0].nearest is None:
+            raise NotImplementedError(f"{self.metric!r} does not say which points of two orbits are near")
+        carry, back = groups[0].nearest(point_a, point_b)
+        return back(self.metric.at(carry(point_b)).horizontal_projection(v))

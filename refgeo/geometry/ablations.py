@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import scipy  # whose modules load where they are used
 
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.pair import Pair, each
 from refgeo.geometry.pair_metrics import InterpolatedMetric, PairTangentSpace
 from refgeo.geometry.product import ProductMetric
@@ -93,6 +95,10 @@ class ConstantMetric(Metric[Any]):
         if isinstance(self.base, ProductMetric):
             return ProductMetric({name: ConstantMetric(metric) for name, metric in self.base.metrics.items()}).at(point)
         return ConstantTangentSpace(self, self.base.at(point))
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """Those of the other metric."""
+        return self.base.symmetries(block)
 
     def __repr__(self) -> str:
         return f"ConstantMetric({self.base!r})"
@@ -209,6 +215,10 @@ class EuclideanNormMetric(Metric[Any]):
     def at(self, point: Any) -> EuclideanNormTangentSpace:
         """The tangent space at `point`, which the other metric must accept."""
         return EuclideanNormTangentSpace(self, self.base.at(point))
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """Those of the other metric."""
+        return self.base.symmetries(block)
 
     def __repr__(self) -> str:
         return f"EuclideanNormMetric({self.base!r})"

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import Symmetry, scaling, translation
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace
 from refgeo.support.arguments import Array, Order, order_of, real_array
@@ -98,6 +100,10 @@ class EuclideanMetric(Metric[Array]):
         """The tangent space at `point`, an array of any shape."""
         return ArrayTangentSpace(self, point)
 
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """None."""
+        return []
+
 
 class TranslationTangentSpace(ArrayTangentSpace):
     """Tangent space of `TranslationMetric`: horizontal vectors have mean zero."""
@@ -123,6 +129,10 @@ class TranslationMetric(EuclideanMetric):
     def at(self, point: npt.ArrayLike) -> TranslationTangentSpace:
         """The tangent space at `point`, an array of any shape."""
         return TranslationTangentSpace(self, point, dim=np.size(point) - 1)
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """Translations."""
+        return [translation(block)]
 
 
 class ScalingTangentSpace(ArrayTangentSpace):
@@ -195,6 +205,10 @@ class ScalingMetric(Metric[Array]):
     def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
         """The tangent space at `point`, an array of any shape, not all zero."""
         return ScalingTangentSpace(self, point)
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """Positive scalings."""
+        return [scaling(block)]
 
 
 class ElementwiseTangentSpace(ArrayTangentSpace):
@@ -308,3 +322,7 @@ class ElementwiseMetric(Metric[Array]):
     def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
         """The tangent space at `point`, an array of any shape."""
         return ElementwiseTangentSpace(self, point)
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """None that a loss would need: signs do not change within the ball of a search."""
+        return []

@@ -191,7 +191,7 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     Raises
     ------
     RankDeficientError
-        A factor has a singular value at or below ``rows · eps`` times its largest.
+        A factor has a singular value at or below ``rows · eps`` times its largest, or fewer rows than columns.
 
     Examples
     --------
@@ -199,6 +199,12 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     >>> gauge.sigma
     array([10.])
     """
+    n, m, h = G.shape[-2], H.shape[-2], G.shape[-1]
+    if h > min(n, m):
+        raise RankDeficientError(
+            f"G, H: expected h <= min(n, m) for full column rank, got h = {h}, n = {n}, m = {m}; "
+            "you may have to transpose the factors", (), 0.0,
+        )  # fmt: skip
     (R_G, exponent_G, accurate_G), (R_H, exponent_H, accurate_H) = _triangular(G), _triangular(H)
     triangular = (R_G, R_H)
     if relaxation > 0.0:

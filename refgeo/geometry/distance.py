@@ -35,7 +35,7 @@ import scipy.linalg
 
 from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric
 from refgeo.geometry.balanced import BalancedGauge, balance
-from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.pair_metrics import InterpolatedMetric, PairTangentSpace
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric, complex_columns
@@ -93,8 +93,8 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
 
     Raises
     ------
-    TypeError
-        The metric has no distance here (an ablation, or a relaxed metric).
+    NotImplementedError
+        The metric has no distance here (an ablation, a relaxed metric, or `EmbeddedMetric`).
     RankDeficientError
         A factor has numerical rank below h.
 
@@ -118,13 +118,15 @@ def _between(here: Any, there: Any, n_shots: int) -> Distance:
         return _of_product(here.spaces, there.spaces, n_shots)
     known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
     if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known):
-        raise TypeError(
+        raise NotImplementedError(
             f"metric: expected a metric for which refgeo knows a distance, got {metric!r}; it knows none for a metric "
-            "with relaxation, and none for ConstantMetric and EuclideanNormMetric. For a network, pass "
+            "with relaxation, and none for ConstantMetric, EuclideanNormMetric and EmbeddedMetric. For a network, pass "
             "arrays=refgeo.ElementwiseMetric() to network.metric"
         )
     if _shapes(here.point) != _shapes(there.point):
         raise ValueError(f"a, b: expected the same shapes, got {_shapes(here.point)} and {_shapes(there.point)}")
+    if all(np.array_equal(x, y) for x, y in zip(as_factors(here.point), as_factors(there.point), strict=True)):
+        return _exactly(np.zeros(()))
     if isinstance(metric, InterpolatedMetric):
         return _of_pairs(here, there, n_shots)
     if isinstance(metric, RotaryMetric):

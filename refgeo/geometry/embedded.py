@@ -30,6 +30,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import Symmetry, general_linear
 from refgeo.geometry.pair import Pair, each
 from refgeo.geometry.pair_metrics import MixedMetric, PairTangentSpace, pair_metric
 from refgeo.geometry.tangent_space import Metric, TangentSpace
@@ -140,6 +142,10 @@ class EmbeddedMetric(Metric[Pair]):
             A factor has numerical rank below h.
         """
         return EmbeddedTangentSpace(self, MixedMetric().at(point))
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """GL(h)."""
+        return [general_linear(block)]
 
 
 def metric_on_pairs(name: str, argument: str = "metric") -> Metric[Pair]:

@@ -22,12 +22,13 @@ class Pair:
     Parameters
     ----------
     G : array_like, shape ``(..., n, h)``
-    H : array_like, shape ``(..., m, h)``, with ``h <= min(n, m)``
+    H : array_like, shape ``(..., m, h)``
+        Metrics that divide by GL(h) need factors of full column rank, h ≤ min(n, m).
 
     Raises
     ------
     ValueError
-        Fewer than two dimensions, different h or different leading dimensions, h > min(n, m), NaN or infinity.
+        Fewer than two dimensions, different h or different leading dimensions, no row or no column, NaN or infinity.
     TypeError
         Complex, boolean or non-numeric entries.
 
@@ -68,12 +69,9 @@ class Pair:
             raise ValueError(
                 f"H: expected the leading (block) dimensions {first.shape[:-2]} of G, got {second.shape[:-2]}"
             )
-        n, m, h = first.shape[-2], second.shape[-2], first.shape[-1]
-        if not 1 <= h <= min(n, m):
-            raise ValueError(
-                f"G, H: expected 1 <= h <= min(n, m) for full column rank, got h = {h}, n = {n}, m = {m}; "
-                "you may have to transpose the factors"
-            )
+        for name, factor in (("G", first), ("H", second)):
+            if 0 in factor.shape[-2:]:
+                raise ValueError(f"{name}: expected at least one row and one column, got the shape {factor.shape}")
         self._set(first, second)
 
     def _set(self, G: Array, H: Array) -> None:
@@ -330,3 +328,14 @@ def as_pair(name: str, value: object) -> Pair:
     if isinstance(value, Pair) or (isinstance(value, (tuple, list)) and len(value) == 2):
         return Pair(*value)
     raise TypeError(f"{name}: expected a Pair (or a tuple (G, H)), got {type(value).__name__}; use refgeo.Pair(G, H)")
+
+
+def as_factors(block: Any) -> tuple[Array, ...]:
+    """The arrays of a block.
+
+    Examples
+    --------
+    >>> as_factors(np.ones(2))
+    (array([1., 1.]),)
+    """
+    return tuple(block) if isinstance(block, Pair) else (block,)

@@ -48,7 +48,9 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.geometry.balanced import BalancedGauge, balance
+from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.geodesics import InvariantCurve, exact_geodesic
+from refgeo.geometry.groups import Symmetry, general_linear
 from refgeo.geometry.pair import Pair, as_pair, each
 from refgeo.geometry.tangent_space import Metric, TangentSpace
 from refgeo.support.arguments import ENDS, Array, Order, number, order_of
@@ -132,6 +134,10 @@ class InterpolatedMetric(Metric[Pair]):
         """
         point = as_pair("point", point)
         return PairTangentSpace(self, point, balance(point.G, point.H, self.relaxation))
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """GL(h), also with a relaxation, of which only O(h) leaves the metric alone."""
+        return [general_linear(block)]
 
 
 class InvariantMetric(InterpolatedMetric):

@@ -8,44 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.geometry.blocks import ONLY, Blocks, Named, names_of
+from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.support.arguments import Array, Order
 from refgeo.support.errors import about
-
-Named = Mapping[str, Any]
-
-
-class Blocks(dict[str, Any]):
-    """A vector of the product: a dict of blocks with ``+``, ``-`` and multiplication by a number, block by block.
-
-    Examples
-    --------
-    >>> v = Blocks(w=np.array([1.0, 2.0]), b=np.array([3.0]))
-    >>> 2.0 * v - v
-    {'w': array([1., 2.]), 'b': array([3.])}
-    """
-
-    def __add__(self, other: Named) -> Blocks:
-        return self._with(other, lambda x, y: x + y)
-
-    def __sub__(self, other: Named) -> Blocks:
-        return self._with(other, lambda x, y: x - y)
-
-    def __neg__(self) -> Blocks:
-        return Blocks({name: -block for name, block in self.items()})
-
-    def __mul__(self, number: float) -> Blocks:
-        return Blocks({name: block * number for name, block in self.items()})
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, number: float) -> Blocks:
-        return Blocks({name: block / number for name, block in self.items()})
-
-    def _with(self, other: Named, operation: Callable[[Any, Any], Any]) -> Blocks:
-        if not isinstance(other, Mapping) or other.keys() != self.keys():
-            raise ValueError(f"blocks: expected a dict with the blocks {_names(self)}, got {_names(other)}")
-        return Blocks({name: operation(block, other[name]) for name, block in self.items()})
 
 
 class ProductTangentSpace(TangentSpace[Named]):
@@ -80,11 +47,11 @@ class ProductTangentSpace(TangentSpace[Named]):
     def _named(self, name: str, value: Named) -> Named:
         if not isinstance(value, Mapping):
             raise TypeError(
-                f"{name}: expected a dict with the blocks {_names(self.spaces)}, got {type(value).__name__}"
+                f"{name}: expected a dict with the blocks {names_of(self.spaces)}, got {type(value).__name__}"
             )
         missing = [block for block in self.spaces if block not in value]
         if missing:
-            raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {_names(self.spaces)}")
+            raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {names_of(self.spaces)}")
         return value
 
     def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> Blocks:
@@ -234,15 +201,19 @@ class ProductMetric(Metric[Named]):
         """
         if not isinstance(point, Mapping):
             raise TypeError(
-                f"point: expected a dict with the blocks {_names(self.metrics)}, got {type(point).__name__}"
+                f"point: expected a dict with the blocks {names_of(self.metrics)}, got {type(point).__name__}"
             )
         spaces = {}
         for name, metric in self.metrics.items():
             if name not in point:
-                raise ValueError(f"point: the block {name!r} is missing; it has {_names(point)}")
+                raise ValueError(f"point: the block {name!r} is missing; it has {names_of(point)}")
             with about(f"block {name!r}"):
                 spaces[name] = metric.at(point[name])
         return ProductTangentSpace(self, {name: space.point for name, space in spaces.items()}, spaces)
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """Those of all blocks, under their own names."""
+        return [symmetry for name, metric in self.metrics.items() for symmetry in metric.symmetries(name)]
 
     def __repr__(self) -> str:
         return f"ProductMetric({self.metrics!r})"
@@ -251,8 +222,3 @@ class ProductMetric(Metric[Named]):
         """Which metrics how many blocks have, in the order in which they come."""
         counts = Counter(map(str, self.metrics.values()))
         return ", ".join(f"{metric} on {count} block{'s' if count > 1 else ''}" for metric, count in counts.items())
-
-
-def _names(names: Any, most: int = 4) -> str:
-    listed = list(names)
-    return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.geometry.balanced import generic_vector
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import Symmetry, commutant, commuting_part
 from refgeo.geometry.pair import Pair, as_pair, each
 from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
 from refgeo.geometry.tangent_space import Metric, TangentSpace
@@ -173,25 +175,12 @@ class RotaryMetric(Metric[Pair]):
         """
         return RotaryTangentSpace(self, as_pair("point", point))
 
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """What commutes with the rotations."""
+        return [commutant(block)]
+
     def __repr__(self) -> str:
         return f"RotaryMetric({self.pairs!r})"
-
-
-def commuting_part(K: Array) -> Array:
-    """The nearest matrix that is a + bJ in each plane (i, i + h/2).
-
-    Examples
-    --------
-    >>> commuting_part(np.array([[1.0, 2.0], [0.0, 3.0]]))
-    array([[ 2.,  1.],
-           [-1.,  2.]])
-    """
-    half = K.shape[-1] // 2
-    i, part = np.arange(half), np.zeros(K.shape)
-    part[..., i, i] = part[..., i + half, i + half] = (K[..., i, i] + K[..., i + half, i + half]) / 2
-    part[..., i, i + half] = (K[..., i, i + half] - K[..., i + half, i]) / 2
-    part[..., i + half, i] = -part[..., i, i + half]
-    return part
 
 
 def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray[np.complex128]]:

@@ -18,13 +18,15 @@ Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import Symmetry, orbits
 from refgeo.support.arguments import Array, Order, number, order_of, real_array
+from refgeo.support.differences import five_point
 from refgeo.support.errors import NO_GEODESIC
 
 Point = TypeVar("Point")
@@ -38,6 +40,21 @@ class Metric(ABC, Generic[Point]):
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
         """The tangent space at `point`."""
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """The groups that the metric divides out, as they act on parameters of which it measures this block.
+
+        A loss must have them, or its sharpness is not that of a function on the quotient: searches, averages,
+        Hessians and `refgeo.symmetry.verify` ask. Unless a metric says more, its orbits are followed along its
+        vertical vectors.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.EmbeddedMetric().symmetries("adapter")[0].name, rg.ElementwiseMetric().symmetries()
+        ('GL(h)', [])
+        """
+        return [orbits(self, block)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -393,14 +410,3 @@ class TangentSpace(ABC, Generic[Point]):
             x = self.horizontal_coordinates(x)
             x = x / np.linalg.norm(x, axis=-1, keepdims=True)
         return self._back(x / np.linalg.norm(x, axis=-1, keepdims=True))
-
-
-def five_point(f: Callable[[float], Any], step: float) -> Any:
-    """The derivative of f at 0; the error is O(step⁴).
-
-    Examples
-    --------
-    >>> round(float(five_point(np.exp, 1e-3)), 11)
-    1.0
-    """
-    return ((f(step) - f(-step)) * 8.0 - (f(2.0 * step) - f(-2.0 * step))) * (1.0 / (12.0 * step))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.landscape.objective import ParameterSpace
+from refgeo.landscape.objective import ParameterSpace, check_symmetry
 from refgeo.landscape.parameters import checked_loss, on_batch
 from refgeo.landscape.result import AverageSharpness
 from refgeo.landscape.search import Callback, Watcher, checked_batches, in_order
@@ -28,6 +28,7 @@ def average_case_sharpness(
     batches: Iterable[Any] | None = None,
     workers: int = 1,
     callback: Callback | None = None,
+    verify: bool = True,
 ) -> AverageSharpness:
     r"""The mean of L(γ_ξ(1)) − L(θ) over ξ = ρ P n, n standard normal in metric-orthonormal coordinates.
 
@@ -54,6 +55,9 @@ def average_case_sharpness(
     callback : callable, optional
         Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value). Raise
         ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
+    verify : bool
+        Before anything is drawn, evaluate the first batch where random elements of the groups that the metric divides
+        out carry θ: an error says which symmetry the loss has not.
 
     Returns
     -------
@@ -85,6 +89,8 @@ def average_case_sharpness(
     at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a function that returns a finite loss at the given parameters")
+    if verify:
+        check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0])
     watcher = Watcher(callback, len(losses) * n_samples // 2)
 
     def loss_at(batch: int, x: Array) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from refgeo.geometry.blocks import ONLY, Blocks
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.product import Blocks, ProductMetric, ProductTangentSpace
+from refgeo.geometry.product import ProductMetric, ProductTangentSpace
 from refgeo.geometry.tangent_space import Metric, as_metric
+from refgeo.landscape import symmetry
 from refgeo.landscape.parameters import (
-    ONLY,
     CheckedGradients,
     LossAndGradient,
     Parameters,
@@ -179,35 +181,12 @@ class Objective:
             return gradient if is_finite(gradient) else None
 
     def check_symmetry(self) -> None:
-        """An error where the loss changes along the symmetries that the metric divides out: one evaluation with all
-        blocks moved at once, and more only if it has changed.
-        """
-        from refgeo.landscape import symmetry  # deferred: it loads networks
+        """See `check_symmetry`."""
 
-        groups = symmetry.of_metric(self.space.tangent.metric)
-        if not groups or self.space.tangent.dim == 0:
-            return
-        dtype = self.dtype
+        def value(params: Any) -> float:
+            return checked_evaluation(self.value_and_grad(params))[0]
 
-        def loss(blocks: Mapping[str, Any]) -> float:
-            moved = {name: _in(dtype, block) for name, block in blocks.items()}
-            return checked_evaluation(self.value_and_grad(self.space.parameters.assembled(moved)))[0]
-
-        here = {name: space.point for name, space in self.space.tangent.spaces.items()}
-        rng, moved = np.random.default_rng(0), dict(here)
-        for one in groups:
-            moved |= one.act(moved, one.generator(moved, rng), 0.5)
-        if abs(loss(moved) - self.loss) <= _CHANGED * abs(self.loss):
-            return
-        for found in symmetry.verify(loss, here, groups, samples=1):
-            if found.verdict == "does not hold":
-                where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
-                raise ValueError(
-                    f"metric: the metric divides out the symmetry {found.symmetry}{where}, which the loss does not "
-                    f"have: an element of this group changes the loss by {found.change:.2g} (relative). Give this "
-                    "block another metric, or leave it out of the metric, so that it does not move. "
-                    "refgeo.symmetry.verify measures all symmetries; verify=False turns this check off"
-                )
+        check_symmetry(self.space, value, self.loss, self.dtype)
 
     def bend(self, x: Array) -> float:
         """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
@@ -226,3 +205,41 @@ class Objective:
     def tangent_vector(self, x: Array) -> Any:
         """ξ of coordinates x, of the type of the parameters."""
         return self.space.tangent_vector(x)
+
+
+def check_symmetry(
+    space: ParameterSpace, value: Callable[[Any], float], here: float, dtype: npt.DTypeLike = np.float64
+) -> None:
+    """An error where a loss, which is `here` at θ, changes along the symmetries that the metric divides out: one
+    evaluation with all blocks moved at once, and more only if it has changed.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> check_symmetry(ParameterSpace(np.ones(3), rg.TranslationMetric()), lambda w: float(w @ w), 3.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: metric: the metric divides out the symmetry translation, which the loss does not have: ...
+    """
+    groups = space.tangent.metric.symmetries()
+    if not groups or space.tangent.dim == 0:
+        return
+
+    def loss(blocks: Mapping[str, Any]) -> float:
+        return value(space.parameters.assembled({name: _in(dtype, block) for name, block in blocks.items()}))
+
+    point = {name: tangent.point for name, tangent in space.tangent.spaces.items()}
+    rng, moved = np.random.default_rng([0, 1]), dict(point)  # a stream that parameters are not drawn from
+    for one in groups:
+        moved |= one.act(moved, one.generator(moved, rng), 0.5)
+    if abs(loss(moved) - here) <= _CHANGED * abs(here):
+        return
+    for found in symmetry.verify(loss, point, groups, samples=1):
+        if found.verdict == "does not hold":
+            where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
+            raise ValueError(
+                f"metric: the metric divides out the symmetry {found.symmetry}{where}, which the loss does not "
+                f"have: an element of this group changes the loss by {found.change:.2g} (relative). Give this "
+                "block another metric, or leave it out of the metric, so that it does not move. "
+                "refgeo.symmetry.verify measures all symmetries; verify=False turns this check off"
+            )

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.pair import Pair
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.pair import Pair, as_factors
 from refgeo.support.arguments import Array, real_array
 from refgeo.support.errors import NotFiniteError
 
 LossAndGradient = Callable[..., tuple[float, Any]]
-
-ONLY = "parameters"
 
 
 class Parameters:
@@ -131,17 +130,6 @@ class CheckedGradients(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._points)
-
-
-def as_factors(block: Any) -> tuple[Array, ...]:
-    """The arrays of a block.
-
-    Examples
-    --------
-    >>> as_factors(np.ones(2))
-    (array([1., 1.]),)
-    """
-    return tuple(block) if isinstance(block, Pair) else (block,)
 
 
 def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64) -> Any:

@@ -54,6 +54,9 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
     step : float, optional
         Length h in the metric. Default: 0.1 eps^⅓ times the length of a typical block, eps of the loss's
         precision.
+    verify : bool
+        Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
+        an error says which symmetry it has not.
 
     Attributes
     ----------
@@ -82,10 +85,13 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         *,
         precision: Literal["float64", "float32"] = "float64",
         step: float | None = None,
+        verify: bool = True,
     ) -> None:
         one_of("precision", precision, ("float64", "float32"))
         self._space = ParameterSpace(params, metric)
         self._objective = Objective(value_and_grad, self._space, 2, 2)
+        if verify:
+            self._objective.check_symmetry()
         self._product = hessian_vector_product
         self.gradient: Array = self._objective.gradient_at_origin
         n = self._space.tangent.n_coordinates

@@ -8,10 +8,11 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
+from refgeo.geometry.pair import as_factors
 from refgeo.geometry.tangent_space import Metric
 from refgeo.landscape.auto_pgd import RoundBall
 from refgeo.landscape.objective import Objective, ParameterSpace
-from refgeo.landscape.parameters import LossAndGradient, as_factors
+from refgeo.landscape.parameters import LossAndGradient
 from refgeo.landscape.result import SharpnessCurve, SharpnessResult
 from refgeo.landscape.search import Callback, Effort, search
 from refgeo.support.arguments import Order, one_of, order_of, radii_listed

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.geometry.groups import Symmetry, attention, commutant, general_linear, key_bias, rotary
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
@@ -20,7 +21,7 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
 from refgeo.networks.files import configuration, configured, fitting_layout, holds_numbers, load, parameter_names
-from refgeo.networks.layouts import LAYOUTS, Heads
+from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, heads_of
 from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
 
@@ -78,6 +79,28 @@ class Network:
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
         turned = LAYOUTS[self.layout].rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
+
+    def symmetries(self) -> list[Symmetry]:
+        """What the layout suggests, and what it tempts to: GL(h) of every pair, the key bias, and where queries and
+        keys are arrays (rotary positions) their GL(h), which is not there, and what should be left of it.
+        """
+        layout = LAYOUTS[self.layout]
+        if not isinstance(layout, AttentionLayout):
+            return [general_linear(block) for block, pair in self.blocks.items() if isinstance(pair, Pair)]
+        found: list[Symmetry] = []
+        for layer in layout.layers(self.shapes):
+            names = layer.query.weight, layer.key.weight
+            heads = heads_of(layer, self.heads), heads_of(layer, self.key_value_heads)
+            if layer.rotary and layer.paired:
+                found += [general_linear(f"{layer.prefix}query_key"), commutant(f"{layer.prefix}query_key")]
+            elif layer.rotary:
+                found += [attention(*names, *heads), rotary(*names, *heads)]
+            else:
+                found.append(general_linear(f"{layer.prefix}query_key"))
+                if len(layer.key.names(self.shapes)) == 2:
+                    found.append(key_bias(f"{layer.prefix}query_key"))
+            found.append(general_linear(f"{layer.prefix}value_out"))
+        return found
 
     def summary(self) -> NetworkSummary:
         """The shapes, condition numbers and spectra of all heads, and how many parameters are redundant.

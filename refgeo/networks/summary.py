@@ -69,6 +69,8 @@ class PairSummary:
         factors = [factor.reshape(-1, rows, h) for factor, rows in zip(pair, (n, m), strict=True)]
         powers = [np.frexp(np.abs(factor).max(axis=(-2, -1), initial=0.0))[1] for factor in factors]
         factors = [np.ldexp(factor, -power[:, None, None]) for factor, power in zip(factors, powers, strict=True)]
+        # rows of zeros, where there are fewer than columns, change no product, and no rank
+        factors = [np.pad(factor, ((0, 0), (0, max(0, h - factor.shape[1])), (0, 0))) for factor in factors]
         values = [np.linalg.svd(factor, compute_uv=False) for factor in factors]
         full = [~lacks_rank(v, rows) for v, rows in zip(values, (n, m), strict=True)]
         R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)

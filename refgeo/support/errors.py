@@ -88,6 +88,6 @@ def about(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         error.args = (f"{what}: {error}", *error.args[1:])
         raise

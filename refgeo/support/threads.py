@@ -24,9 +24,13 @@ _in_control = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _controller() -> Any:
+    """None without threadpoolctl: threads are a matter of speed, and the geometry needs NumPy and SciPy only."""
     import scipy.linalg  # noqa: F401  (it brings a BLAS of its own, which is to be limited, too)
-    from threadpoolctl import ThreadpoolController  # deferred: importing refgeo needs NumPy and SciPy only
 
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
     return ThreadpoolController().select(user_api="blas")
 
 
@@ -48,6 +52,9 @@ def one_thread(size: float = math.inf) -> Iterator[int]:
         return
     try:
         controller = _controller()
+        if controller is None:
+            yield 1
+            return
         before = [pool.num_threads for pool in controller.lib_controllers]
         try:
             with controller.limit(limits=1):

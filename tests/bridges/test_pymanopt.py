@@ -211,3 +211,50 @@ def test_heads_are_one_manifold():
     assert manifold.inner_product(like, v, v) == pytest.approx(1.0)
     assert manifold.norm(like, manifold.zero_vector(like)) == 0.0
     assert manifold.random_point().G.shape == like.G.shape
+
+
+QUOTIENTS = [
+    rg.InvariantMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(), rg.EmbeddedMetric(), rg.RotaryMetric("mix"),
+    rg.TranslationMetric(), rg.ScalingMetric(), rg.EuclideanMetric(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", QUOTIENTS, ids=repr)
+def test_transport_is_of_the_quotient(metric):
+    """It does not depend on the representatives, gives a vector back where it is, and nearby hardly changes it."""
+    rng = np.random.default_rng(0)
+    is_pair = not isinstance(metric, (rg.TranslationMetric, rg.ScalingMetric, rg.EuclideanMetric))
+    a, step = (rg.Pair(rng.standard_normal((6, 4)), rng.standard_normal((5, 4))) if is_pair else rng.standard_normal(5)
+               for _ in range(2))  # fmt: skip
+    b, manifold = a + 0.3 * step, QuotientManifold(metric, a)
+    v = manifold.random_tangent_vector(a)
+
+    def moved(x):
+        """Along the orbit: the point, and the map of its vectors."""
+        groups = metric.symmetries("x")
+        if not groups:
+            return x, lambda w: w
+        K = groups[0].generator({"x": x}, rng)
+        linear = not isinstance(metric, rg.TranslationMetric)
+        act = lambda w: groups[0].act({"x": w}, K, 1.0)["x"] if linear else w  # noqa: E731
+        return groups[0].act({"x": x}, K, 1.0)["x"], act
+
+    there = manifold.transport(a, b, v)
+    other, carried = moved(b)
+    again = manifold.transport(a, other, v)
+    assert manifold.norm(b, there) == pytest.approx(manifold.norm(other, again), rel=1e-9)
+    assert manifold.norm(other, again - carried(there)) < 1e-9
+    start, carried = moved(a)
+    assert manifold.norm(b, manifold.transport(start, b, carried(v)) - there) < 1e-9
+    assert manifold.norm(start, manifold.transport(a, start, v) - carried(v)) < 1e-9
+    near = a + 1e-6 * step
+    assert manifold.norm(a, manifold.transport(a, near, v) - v) < 1e-4
+
+
+def test_a_point_has_no_distance_from_itself_and_what_has_none_is_not_implemented():
+    a = rg.Pair(np.random.default_rng(0).standard_normal((5, 2)), np.random.default_rng(1).standard_normal((4, 2)))
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5), rg.RotaryMetric("mix")):
+        assert QuotientManifold(metric, a).dist(a, rg.Pair(a.G, a.H)) == 0.0
+    for metric in (rg.EmbeddedMetric(), rg.MixedMetric(relaxation=0.1), rg.ConstantMetric(rg.MixedMetric())):
+        with pytest.raises(NotImplementedError):
+            QuotientManifold(metric, a).dist(a, 2.0 * a)

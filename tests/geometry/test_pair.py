@@ -5,9 +5,11 @@ import pickle
 import numpy as np
 import pytest
 from helpers import SHAPES, conditioned_factor, group_element, like, random_pair
+from scipy.linalg import expm
 
 import refgeo as rg
 from refgeo.geometry.balanced import balance
+from refgeo.geometry.groups import commuting_part
 
 
 @pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
@@ -98,8 +100,13 @@ def test_integers_lists_and_float32_are_taken_exactly():
         (np.ones(3), np.ones((3, 1)), ValueError, r"G: .*\(3,\)"),
         (np.ones((3, 2)), np.ones((3, 1)), ValueError, "H: expected h = 2"),
         (np.ones((2, 3, 1)), np.ones((3, 3, 1)), ValueError, r"H: expected the leading \(block\) dimensions"),
-        (np.ones((2, 3)), np.ones((5, 3)), ValueError, "h = 3, n = 2, m = 5"),
-        (np.ones((2, 0)), np.ones((2, 0)), ValueError, "h = 0"),
+        (
+            np.ones((2, 0)),
+            np.ones((2, 0)),
+            ValueError,
+            r"G: expected at least one row and .* got the shape \(2, 0\)",
+        ),
+        (np.ones((2, 1)), np.ones((0, 1)), ValueError, "H: expected at least one row"),
         (
             np.ones((2, 1)) * np.nan,
             np.ones((2, 1)),
@@ -195,3 +202,19 @@ def test_blocks_of_one_batch_take_their_own_route():
         assert np.abs(Q @ root.T - G[i]).max() < 1e-10 * np.abs(G[i]).max()  # κ·eps
         raw = G[i] @ whole.white_G[i]  # from a Cholesky factor it would be orthonormal to κ²·eps only
         assert np.abs(raw.T @ raw - np.eye(24)).max() < 1e-8
+
+
+def test_metrics_that_divide_by_gl_h_need_full_rank_and_rotary_planes_do_not():
+    rng = np.random.default_rng(0)
+    pair = rg.Pair(rng.standard_normal((3, 6)), rng.standard_normal((5, 6)))
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5), rg.EmbeddedMetric()):
+        with pytest.raises(rg.RankDeficientError, match=r"h <= min\(n, m\) .* got h = 6, n = 3, m = 5"):
+            metric.at(pair)
+    space = rg.RotaryMetric("mix").at(pair)
+    v = space.random_tangent_vector(rng)
+    assert space.dim == (3 + 5 - 1) * 6
+    assert space.is_horizontal(v)
+    K = commuting_part(rng.standard_normal((6, 6)))
+    moved = rg.RotaryMetric("mix").at(pair.transform(expm(K)))
+    assert moved.norm(v.transform(expm(K))) == pytest.approx(float(space.norm(v)), rel=1e-12)
+    assert abs(space.inner_product(v, space.vertical_vector(K))) < 1e-12

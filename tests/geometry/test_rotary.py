@@ -6,7 +6,7 @@ from helpers import block, flatten, like, random_pair, relative_error, unflatten
 from scipy.integrate import solve_ivp
 
 import refgeo as rg
-from refgeo.geometry.rotary import commuting_part
+from refgeo.geometry.groups import commuting_part
 
 SHAPES = [((), 2, 2, 2), ((), 6, 4, 2), ((3,), 5, 7, 4), ((2, 2), 6, 6, 6)]
 NAMES = ["inv", "mix", "s=0.4"]

@@ -7,6 +7,7 @@ import pytest
 
 import refgeo as rg
 from refgeo import symmetry
+from refgeo.geometry.tangent_space import Metric
 
 SEEDS = range(5)
 
@@ -338,6 +339,92 @@ def test_ablations_of_ablations_divide_by_what_they_are_made_of():
     metric = rg.ConstantMetric(rg.EuclideanNormMetric(rg.InvariantMetric()))
     assert [one.name for one in symmetry.of_metric(metric)] == ["GL(h)"]
     assert len(symmetry.of_metric(rg.ProductMetric({"w": metric}))) == 1
+
+
+class Borrowed(Metric):
+    """A metric of a user's own, which says nothing but what its tangent spaces are."""
+
+    name = "borrowed"
+
+    def __init__(self, metric):
+        self.metric = metric
+
+    def at(self, point):
+        return self.metric.at(point)
+
+
+DIVIDING = {
+    "embedded": rg.EmbeddedMetric(),
+    "inv": rg.InvariantMetric(),
+    "s=0.5": rg.InterpolatedMetric(0.5),
+    "mix": rg.MixedMetric(),
+    "rotary": rg.RotaryMetric("inv"),
+    "constant": rg.ConstantMetric(rg.MixedMetric()),
+    "Euclidean norm": rg.EuclideanNormMetric(rg.InvariantMetric()),
+}
+
+
+def pair_losses(seed=0):
+    """A point, a loss of the product, which has what rotary positions leave of GL(h), too, and one that has neither."""
+    rng = np.random.default_rng(seed)
+    point, Y = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))), rng.standard_normal((5, 4))
+
+    def invariant(p):
+        E = p.G @ p.H.T - Y
+        return 0.5 * float(np.sum(E * E)), rg.Pair(E @ p.H, E.T @ p.G)
+
+    def broken(p):
+        value, grads = invariant(p)
+        return value + 0.05 * float(np.sum(p.G**2)), grads + rg.Pair(0.1 * p.G, 0.0 * p.H)
+
+    return point, invariant, broken
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", DIVIDING)
+def test_every_metric_says_what_it_divides_out_and_everything_asks_it(name, own):
+    if own and name == "Euclidean norm":
+        pytest.skip("its horizontal vectors are not orthogonal to its orbits")
+    metric = Borrowed(DIVIDING[name]) if own else DIVIDING[name]
+    point, invariant, broken = pair_losses()
+    order = 1 if name == "embedded" else 2
+    assert_asked(invariant, broken, point, metric, order)
+    named = [lambda p, f=f: (f(p["qk"])[0], {"qk": f(p["qk"])[1]}) for f in (invariant, broken)]
+    assert_asked(*named, {"qk": point}, rg.ProductMetric({"qk": metric}), order)
+
+
+def assert_asked(invariant, broken, params, metric, order):
+    said = "the metric divides out the symmetry .*, which the loss does not have"
+    searches = (
+        lambda f, **s: rg.worst_case_sharpness(f, params, metric, 0.1, order=order, n_iter=2, **s),
+        lambda f, **s: rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 0.1, order=order, n_samples=4, **s),
+        lambda f, **s: rg.spectrum.RiemannianHessian(f, params, metric, **s),
+    )
+    assert symmetry.verify(invariant, params, metric).holds
+    assert [one.verdict for one in symmetry.verify(broken, params, metric)] == ["does not hold"]
+    for search in searches:
+        search(invariant)
+        search(broken, verify=False)
+        with pytest.raises(ValueError, match=said):
+            search(broken)
+
+
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.MixedMetric(), rg.EmbeddedMetric()])
+def test_the_orbits_of_a_metric_are_those_of_its_group(metric):
+    """They keep the product, and lead to any other point of the orbit, whatever the metric."""
+    point, _, _ = pair_losses(1)
+    (group,), rng = Borrowed(metric).symmetries("qk"), np.random.default_rng(0)
+    for t in (0.3, -1.0):
+        moved = group.act({"qk": point}, group.generator({"qk": point}, rng), t)["qk"]
+        assert np.allclose(moved.product, point.product, rtol=1e-9, atol=1e-9)
+        assert np.linalg.norm((moved - point).G) > 0.1
+
+
+def test_a_metric_that_divides_out_nothing_has_orbits_that_are_points():
+    metric = Borrowed(rg.EuclideanMetric())
+    f = lambda w: (float(w @ w), 2 * w)  # noqa: E731
+    assert symmetry.verify(f, np.ones(3), metric).holds
+    assert rg.worst_case_sharpness(f, np.ones(3), metric, 0.1).value > 0.0
 
 
 def test_pairs_may_be_tuples_and_a_loss_may_insist_on_its_precision():

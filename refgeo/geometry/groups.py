@@ -1,0 +1,465 @@
+r"""Groups that act on parameters: what a metric divides out.
+
+Every metric says which (`Metric.symmetries`), and so does every network that is read (`Network.symmetries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy  # whose modules load where they are used
+
+from refgeo.geometry.balanced import balance
+from refgeo.geometry.blocks import Blocks, Named
+from refgeo.geometry.pair import Pair, as_factors, as_pair
+from refgeo.support.arguments import Array, integer
+from refgeo.support.differences import five_point
+from refgeo.support.errors import RankDeficientError
+
+if TYPE_CHECKING:
+    from refgeo.geometry.tangent_space import Metric
+
+ROTATIONS = "commutant of rotations"
+
+
+Map = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """A group that acts on blocks of the parameters.
+
+    Attributes
+    ----------
+    name : str
+        What a table calls it.
+    blocks : tuple of str
+        The blocks that it moves.
+    generator : callable
+        ``generator(params, rng) -> K``, a random element of the Lie algebra of about unit size in every head.
+    act : callable
+        ``act(params, K, t) -> blocks``, the moved blocks: those of exp(t K) θ.
+    nearest : callable, optional
+        ``nearest(a, b) -> (carry, back)`` for two points of a block: the group element that carries b to the
+        representative of its orbit that is near a, as a map of points, and its inverse, as a map of tangent vectors.
+    """
+
+    name: str
+    blocks: tuple[str, ...]
+    generator: Callable[[Named, np.random.Generator], Any]
+    act: Callable[[Named, Any, float], dict[str, Any]]
+    nearest: Callable[[Any, Any], tuple[Map, Map]] | None = None
+
+    def velocity(self, params: Named, K: Any) -> dict[str, Any]:
+        """d/dt exp(t K) θ at t = 0, by differences of fourth order."""
+        return dict(five_point(lambda t: Blocks(self.act(params, K, t)), 1e-3))
+
+
+def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array:
+    """Normal numbers, of length 1 over all but the first `parts` axes."""
+    K = rng.standard_normal(shape)
+    axes = tuple(range(parts, K.ndim))
+    return np.asarray(K / np.sqrt(np.sum(K**2, axis=axes, keepdims=True)))
+
+
+def general_linear(block: str) -> Symmetry:
+    r"""GL(h) on a pair: :math:`(G A^{-1}, H A^\top)`, every head by itself.
+
+    Query with key, value with output, the two factors of LoRA; queries that share a key are stacked in G.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> group = general_linear("heads")
+    >>> params = {"heads": rg.Pair([[2.0]], [[3.0]])}
+    >>> moved = group.act(params, np.array([[np.log(2.0)]]), 1.0)["heads"]
+    >>> moved.G.round(12), moved.H.round(12)
+    (array([[1.]]), array([[6.]]))
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        h = pair.sizes[2]
+        to, back = to_balanced(pair)
+        return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        pair = as_pair(block, params[block])
+        return {block: Pair.unchecked(pair.G @ scipy.linalg.expm(-t * K), pair.H @ scipy.linalg.expm(t * K).mT)}
+
+    return Symmetry("GL(h)", (block,), generator, act, _nearest_pair)
+
+
+def commutant(block: str) -> Symmetry:
+    """What rotary positions leave of GL(h) on a pair of query and key: a + bJ in each of the h/2 planes (i, i + h/2),
+    J a quarter turn.
+
+    Parameters
+    ----------
+    block : str
+        The name of a pair.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> params = {"qk": rg.Pair(np.eye(2), np.eye(2))}
+    >>> turned = commutant("qk").act(params, np.array([[0.0, -1.0], [1.0, 0.0]]), np.pi / 2)["qk"]
+    >>> turned.product.round(12) + 0.0  # of turned queries and keys: q and k turn together
+    array([[1., 0.],
+           [0., 1.]])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        return _commuting(pair.sizes[2], pair.block_shape, rng)
+
+    return replace(general_linear(block), name=ROTATIONS, generator=generator, nearest=_nearest_of_planes)
+
+
+def attention(query: str, key: str, heads: int, key_heads: int | None = None, name: str = "GL(h)") -> Symmetry:
+    r"""GL(h) on the weights of queries and keys that are kept as two arrays, ``(heads · h, n)`` each.
+
+    Queries q = W_q x of all heads that share a key turn by :math:`A^{-\top}` where keys turn by A.
+
+    Parameters
+    ----------
+    query, key : str
+        Blocks. Biases, ``(heads · h,)``, turn with them if there is a block of the same name with ``bias`` for
+        ``weight``.
+    heads, key_heads : int
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> weights = {"q.weight": np.eye(4), "k.weight": np.eye(4)}
+    >>> group = attention("q.weight", "k.weight", heads=2)
+    >>> moved = group.act(weights, group.generator(weights, np.random.default_rng(0)), 1.0)
+    >>> scores = moved["q.weight"][:2].T @ moved["k.weight"][:2]  # of the first head, as before
+    >>> bool(np.allclose(scores, np.diag([1.0, 1.0, 0.0, 0.0])))
+    True
+    """
+    return _on_heads(name, query, key, heads, key_heads, lambda h, shape, rng: _unit((*shape, h, h), rng, len(shape)))
+
+
+def rotary(query: str, key: str, heads: int, key_heads: int | None = None) -> Symmetry:
+    """The same as `commutant`, on the weights of queries and keys that are kept as two arrays.
+
+    Parameters
+    ----------
+    query, key, heads, key_heads
+        As for `attention`.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> rotary("q.weight", "k.weight", heads=8, key_heads=2).name
+    'commutant of rotations'
+    """
+    return _on_heads(ROTATIONS, query, key, heads, key_heads, _commuting)
+
+
+def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if h % 2:
+        raise ValueError(f"h: expected an even number, because rotary positions rotate pairs of columns, got h = {h}")
+    K = commuting_part(rng.standard_normal((*shape, h, h)))
+    return np.asarray(K / np.linalg.norm(K, axis=(-2, -1), keepdims=True))
+
+
+def _on_heads(
+    name: str,
+    query: str,
+    key: str,
+    heads: int,
+    key_heads: int | None,
+    drawn: Callable[[int, tuple[int, ...], np.random.Generator], Array],
+) -> Symmetry:
+    groups = heads if key_heads is None else key_heads
+    several, rest = divmod(integer("heads", heads), integer("key_heads", groups))
+    if rest:
+        raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        return drawn(len(params[key]) // groups, (groups,), rng)
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        moved = {}
+        for weight, A in (
+            (query, np.repeat(scipy.linalg.expm(-t * K).mT, several, axis=0)),
+            (key, scipy.linalg.expm(t * K)),
+        ):
+            bias = weight.removesuffix("weight") + "bias"
+            for part in (weight, bias) if weight.endswith("weight") and bias in params else (weight,):
+                array = np.asarray(params[part])
+                moved[part] = (A @ array.reshape(len(A), len(array) // len(A), -1)).reshape(array.shape)
+        return moved
+
+    return Symmetry(name, (query, key), generator, act)
+
+
+def key_bias(block: str) -> Symmetry:
+    """The bias of keys, the last row of H in a pair of a network: it adds the same to all scores of a query, which
+    softmax does not notice.
+
+    Parameters
+    ----------
+    block : str
+        The name of a pair.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> key_bias("qk").act({"qk": rg.Pair([[1.0]], [[2.0]])}, np.array([3.0]), 1.0)["qk"].H
+    array([[5.]])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        row = _unit(pair.H[..., -1, :].shape, rng, len(pair.block_shape))
+        return np.asarray(row * np.linalg.norm(pair.H, axis=(-2, -1))[..., None] / pair.H.shape[-2] ** 0.5)
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        pair = as_pair(block, params[block])
+        H = pair.H.copy()
+        H[..., -1, :] += t * K
+        return {block: Pair.unchecked(pair.G, H)}
+
+    return Symmetry("key bias", (block,), generator, act)
+
+
+def translation(block: str, axis: int | None = None) -> Symmetry:
+    """Add the same number to all entries of an array, or, with an axis, the same array all along it.
+
+    The biases before a softmax, and the rows of the weight in front of it (``axis=0``).
+
+    Parameters
+    ----------
+    block : str
+    axis : int, optional
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> translation("bias").act({"bias": np.array([1.0, -1.0])}, np.ones(()), 1.0)["bias"]
+    array([2., 0.])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        array = np.asarray(params[block])
+        return np.ones(()) if axis is None else np.expand_dims(_unit(tuple(np.delete(array.shape, axis)), rng, 0), axis)
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        array = np.asarray(params[block])
+        return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
+
+    def nearest(a: Any, b: Any) -> tuple[Map, Map]:
+        shift = np.mean(np.asarray(a) - np.asarray(b), axis=axis, keepdims=True)
+        return (lambda point: point + shift), (lambda v: v)
+
+    return Symmetry("translation", (block,), generator, act, nearest)
+
+
+def scaling(block: str) -> Symmetry:
+    """Multiply an array by a number > 0: weights before a normalisation.
+
+    Parameters
+    ----------
+    block : str
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> scaling("weight").act({"weight": np.array([1.0, -1.0])}, 1.0, np.log(2.0))["weight"]
+    array([ 2., -2.])
+    """
+    return replace(_multiplied("scaling", {block: (1.0, None)}), nearest=_nearest_multiple)
+
+
+def rescaling(first: str, second: str) -> Symmetry:
+    """Multiply one array by a number > 0 and divide another by it: layers on both sides of a ReLU.
+
+    Parameters
+    ----------
+    first, second : str
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> rescaling("up", "down").act({"up": np.array([1.0]), "down": np.array([4.0])}, 1.0, np.log(2.0))
+    {'up': array([2.]), 'down': array([2.])}
+    """
+    return _multiplied("re-scaling", {first: (1.0, None), second: (-1.0, None)})
+
+
+def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str = "neuron re-scaling") -> Symmetry:
+    """A number > 0 for every neuron: what comes in is multiplied by it, what goes out divided.
+
+    Hidden neurons of ReLU networks; the scale and shift of a layer norm with the weight that follows.
+
+    Parameters
+    ----------
+    incoming, outgoing : mapping of str to int
+        Blocks, and which axis counts the neurons: ``{"up.weight": 0, "up.bias": 0}, {"down.weight": 1}``, or
+        ``{"norm.weight": 0, "norm.bias": 0}, {"linear.weight": 1}``.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> group = neurons({"up": 0}, {"down": 1})
+    >>> moved = group.act({"up": np.ones((2, 1)), "down": np.ones((1, 2))}, np.array([1.0, -1.0]), np.log(2.0))
+    >>> moved["up"].ravel(), moved["down"].ravel()
+    (array([2. , 0.5]), array([0.5, 2. ]))
+    """
+    powers = {block: (1.0, axis) for block, axis in incoming.items()}
+    return _multiplied(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
+
+
+def _nearest_pair(a: Pair, b: Pair) -> tuple[Map, Map]:
+    """Procrustes' problem in the balanced gauge: the Q ∈ O(h) for which ‖M_a − M_b Q‖ is least, M = [G; H]."""
+    (to_a, back_a), (to_b, back_b) = to_balanced(a), to_balanced(b)
+    return _by_turning(a, b, (to_a, back_a), (to_b, back_b), lambda K: K)
+
+
+def _nearest_of_planes(a: Pair, b: Pair) -> tuple[Map, Map]:
+    """The same plane by plane: lengths are balanced by numbers, and Q turns each plane."""
+
+    def balancing(pair: Pair) -> tuple[Array, Array]:
+        half = pair.sizes[2] // 2
+        z, w = (np.hypot(*np.split(np.linalg.norm(F, axis=-2), (half,), axis=-1)) for F in pair)
+        ratio = np.tile(np.sqrt(z / w), 2)
+        return ratio[..., None] * np.eye(2 * half), np.eye(2 * half) / ratio[..., None]
+
+    return _by_turning(a, b, balancing(a), balancing(b), commuting_part)
+
+
+def _by_turning(a: Pair, b: Pair, of_a: tuple[Array, Array], of_b: tuple[Array, Array], part: Map) -> tuple[Map, Map]:
+    (to_a, back_a), (to_b, back_b) = of_a, of_b
+    M_a, M_b = (np.concatenate([x.G @ back, x.H @ to.mT], axis=-2) for x, (to, back) in ((a, of_a), (b, of_b)))
+    U, _, Vt = np.linalg.svd(part(M_b.mT @ M_a))
+    A, inverse = back_a @ (U @ Vt).mT @ to_b, back_b @ (U @ Vt) @ to_a
+    return (lambda point: point.transform(A)), (lambda v: v.transform(inverse))
+
+
+def _nearest_multiple(a: Any, b: Any) -> tuple[Map, Map]:
+    ratio = float(np.linalg.norm(a) / np.linalg.norm(b))
+    return (lambda point: np.asarray(point) * ratio), (lambda v: v / ratio)
+
+
+def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
+    """Blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if any."""
+    first, (_, axis) = next(iter(powers.items()))
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        return np.asarray(rng.choice((-1.0, 1.0), () if axis is None else np.shape(params[first])[axis]))
+
+    def act(params: Named, K: Any, t: float) -> dict[str, Any]:
+        moved = {}
+        for block, (sign, along) in powers.items():
+            array = np.asarray(params[block])
+            shape = [-1 if along is not None and k == along % array.ndim else 1 for k in range(array.ndim)]
+            moved[block] = array * np.exp(sign * t * np.asarray(K)).reshape(shape)
+        return moved
+
+    return Symmetry(name, tuple(powers), generator, act)
+
+
+def orbits(metric: Metric[Any], block: str) -> Symmetry:
+    """The group of any metric, by its vertical vectors alone: θ flows along the vertical part of a constant vector.
+
+    Orbits are the integral manifolds of the vertical spaces, so no flow leaves them.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> group, params = orbits(rg.ScalingMetric(), "w"), {"w": np.array([3.0, 4.0])}
+    >>> moved = group.act(params, np.array([1.0, 2.0]), 1.0)["w"]
+    >>> (moved / params["w"]).round(9)
+    array([1.44, 1.44])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        flat = _flat(params[block])
+        return np.asarray(rng.standard_normal(flat.shape) * (float(np.sqrt(np.mean(flat**2))) or 1.0))
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        here = params[block]
+
+        def velocity(_: float, x: Array) -> Array:
+            return _flat(metric.at(_like(here, x)).vertical_projection(_like(here, K)))
+
+        flow = scipy.integrate.solve_ivp(velocity, (0.0, t), _flat(here), "DOP853", rtol=1e-11, atol=1e-13)
+        return {block: _like(here, flow.y[:, -1])}
+
+    return Symmetry("orbits of the metric", (block,), generator, act)
+
+
+def _flat(block: Any) -> Array:
+    return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in as_factors(block)])
+
+
+def _like(block: Any, flat: Array) -> Any:
+    """The inverse of `_flat`."""
+    if not isinstance(block, Pair):
+        return flat.reshape(np.shape(block))
+    G, H = np.split(flat, (block.G.size,))
+    return Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))
+
+
+def to_balanced(pair: Pair) -> tuple[Array, Array]:
+    """To the balanced gauge and back, (G A⁻¹, H Aᵀ); the identity where a factor lacks rank.
+
+    Examples
+    --------
+    >>> to, back = to_balanced(Pair([[4.0]], [[1.0]]))
+    >>> to.item(), back.item()
+    (2.0, 0.5)
+    """
+    try:
+        return balance(pair.G, pair.H).to_balanced
+    except RankDeficientError:
+        return np.eye(pair.sizes[2]), np.eye(pair.sizes[2])
+
+
+def commuting_part(K: Array) -> Array:
+    """The nearest matrix that is a + bJ in each plane (i, i + h/2).
+
+    Examples
+    --------
+    >>> commuting_part(np.array([[1.0, 2.0], [0.0, 3.0]]))
+    array([[ 2.,  1.],
+           [-1.,  2.]])
+    """
+    half = K.shape[-1] // 2
+    i, part = np.arange(half), np.zeros(K.shape)
+    part[..., i, i] = part[..., i + half, i + half] = (K[..., i, i] + K[..., i + half, i + half]) / 2
+    part[..., i, i + half] = (K[..., i, i + half] - K[..., i + half, i]) / 2
+    part[..., i + half, i] = -part[..., i, i + half]
+    return part
