@@ -387,13 +387,16 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
     )
     sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="number of iterations of a search")
     sharpness.add_argument(
-        "--n-restarts", type=int, default=1, metavar="N", help="number of points from which a search starts"
+        "--n-restarts",
+        type=int,
+        metavar="N",
+        help="number of points from which a search starts (default: 5; 1 is the paper's protocol, eight times faster)",
     )
     sharpness.add_argument(
         "--dtype", default="float64", choices=DTYPES[:2], help="precision in which the search computes"
     )
     sharpness.add_argument("--memory", type=float, metavar="GB", help="gigabytes that a search may use in addition to "
-                           "the loss (default: 12 times the size of the moving parameters in float32)")  # fmt: skip
+                           "the loss (default: 16 times the size of the moving parameters in float32)")  # fmt: skip
     return sharpness
 
 
@@ -594,7 +597,9 @@ def _sharpness(options: argparse.Namespace) -> int:
         checkpoint.check_plot(options.plot)
     loaded = _loaded(options)
     found: dict[str, Any] = {}
-    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter", "n_restarts", "dtype")}
+    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter", "dtype")}
+    if options.n_restarts is not None:
+        settings["n_restarts"] = options.n_restarts
     settings["order"] = options.order if options.order == "exact" else int(options.order)
     settings["memory"] = None if options.memory is None else 1e9 * options.memory
     with _interruptible() as interrupted, _progress(options, "searching") as progress:

@@ -111,7 +111,7 @@ def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int)
             value, e = evaluated(*w)
             return value, np.stack([e * w[1], e * w[0]])
 
-        return rg.adaptive_sharpness(on_arrays, np.stack([u, v]), rho, n_iter=n_iter).value
+        return rg.adaptive_sharpness(on_arrays, np.stack([u, v]), rho, n_iter=n_iter, n_restarts=1).value
 
     def on_pairs(pair: rg.Pair) -> tuple[float, Any]:
         a, b = pair.G[:, 0, 0], pair.H[:, 0, 0]
@@ -120,7 +120,7 @@ def auto_pgd(name: str, u: Any, v: Any, X: Any, y: Any, rho: float, n_iter: int)
 
     metric = rg.InvariantMetric() if name == "inv" else rg.MixedMetric()
     point = rg.Pair(u[:, None, None], v[:, None, None])
-    return rg.worst_case_sharpness(on_pairs, point, metric, rho, n_iter=n_iter).value
+    return rg.worst_case_sharpness(on_pairs, point, metric, rho, n_iter=n_iter, n_restarts=1).value
 
 
 def summarised(settings: Sequence[Setting], cells: list[dict[str, Any]], radii: Sequence[float]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def on_diagonal_networks(seed: int, most: int) -> dict[str, Any]:
                 e = 2.0 * X.T @ residual
                 return float(residual @ residual), np.concatenate([e * b, e * a])
 
-            values["ours"].append(rg.adaptive_sharpness(loss, w, rho).value)
+            values["ours"].append(rg.adaptive_sharpness(loss, w, rho, n_restarts=1).value)
             value, beyond = published(loss, w, rho)
             values["published"].append(value)
             outside.append(beyond)
@@ -141,7 +141,7 @@ def on_digits(unit: str, out: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for rho in RADII["digits"]:
         values = {
-            "ours": rg.adaptive_sharpness(loss, w, rho).value,
+            "ours": rg.adaptive_sharpness(loss, w, rho, n_restarts=1).value,
             "published": published(loss, w, rho)[0],
             "published, 100": published(loss, w, rho, 100)[0],
         }

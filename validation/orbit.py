@@ -140,7 +140,7 @@ def measure(network: Any, results: experiment.Results, scales: list[float], work
 
     def sharpness(kind: str, dtype: str, params: dict[str, Any]) -> float:
         loss = network.loss(np.dtype(dtype))
-        options = {"n_iter": network.n_iter, "workers": workers}
+        options = {"n_iter": network.n_iter, "n_restarts": 1, "workers": workers}
         if kind == "adaptive":
             return rg.adaptive_sharpness(loss, params, network.rho, names=names, **options).value
         return rg.worst_case_sharpness(loss, params, network.metric(kind), network.rho, **options).value

@@ -108,10 +108,12 @@ def sharpness(weights: Any, data: Any, measure: str) -> float:
     factors = [w.numpy() for w in weights]
     params = {"P": rg.Pair(*factors[:2]), "V": rg.Pair(*factors[2:])}
     if measure == "adaptive":
-        return rg.adaptive_sharpness(loss, params, RHO).value
+        return rg.adaptive_sharpness(loss, params, RHO, n_restarts=1).value
     on_pairs = rg.InvariantMetric() if measure == "inv" else rg.MixedMetric()
     try:
-        return rg.worst_case_sharpness(loss, params, rg.ProductMetric(dict.fromkeys(params, on_pairs)), RHO).value
+        return rg.worst_case_sharpness(
+            loss, params, rg.ProductMetric(dict.fromkeys(params, on_pairs)), RHO, n_restarts=1
+        ).value
     except rg.RankDeficientError:  # training has switched a column off, and there is no quotient
         return math.nan
 

@@ -18,7 +18,7 @@ from refgeo.landscape.auto_pgd import Ball, Box, RoundBall
 from refgeo.landscape.objective import Objective, ParameterSpace
 from refgeo.landscape.parameters import Arrays, LossAndGradient
 from refgeo.landscape.result import SharpnessCurve, SharpnessResult
-from refgeo.landscape.search import Callback, Effort, search
+from refgeo.landscape.search import N_RESTARTS, Callback, Effort, search
 from refgeo.support.arguments import Array, listed, radii_listed
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
@@ -41,7 +41,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     names: Iterable[str] | None = None,
     method: Literal["model_steps", "auto_pgd"] | None = None,
     n_iter: int = 20,
-    n_restarts: int = 1,
+    n_restarts: int = N_RESTARTS,
     rng: np.random.Generator | int | None = 0,
     batches: Iterable[Any] | None = None,
     workers: int = 1,

@@ -169,8 +169,11 @@ class SharpnessResult(Saved):
         How far `maximizer` is from a stationary point of the ball, 0 to about 2: ‖P(ξ + ρ g/‖g‖) − ξ‖/ρ with the
         gradient g there and the projection P onto the ball; the largest of all batches.
     converged : bool
-        Whether `residual` is at most 0.01: a condition of first order. It does not say that the maximum is the global
-        one, nor, where the loss bends much, how much more there is to find nearby; `advice` says what would tell.
+        Whether `residual` is at most 0.01: a local statement, of first order. It does not say that the maximum is the
+        global one, nor, where the loss bends much, how much more there is to find nearby.
+    n_reached : int
+        How many of the starts ended within 1% of `value`; with `batches`, the smallest of these numbers. One of
+        several is a warning: further starts (``n_restarts``) may well find more.
     rho : float
         The ball's radius.
     settings : dict
@@ -204,6 +207,7 @@ class SharpnessResult(Saved):
     rho: float
     settings: dict[str, Any] = field(repr=False)
     bend: float = 0.0
+    n_reached: int = 1
     batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
 
     def __float__(self) -> float:
@@ -211,9 +215,11 @@ class SharpnessResult(Saved):
 
     def __str__(self) -> str:
         """What it found, and what to try where that is not to be taken as it is."""
+        starts = self.settings.get("n_restarts", 1)
+        reached = "" if starts == 1 else f", reached by {self.n_reached} of {starts} starts"
         found = (
             f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
-            f"{'converged' if self.converged else 'not converged'})"
+            f"{'converged' if self.converged else 'not converged'}{reached})"
         )
         return f"{found}\n{self.advice}" if self.needs_advice else found
 
@@ -244,7 +250,7 @@ class SharpnessResult(Saved):
                 "step. "
                 'Use a smaller rho (refgeo.proposed_radius) or order="exact"'
             )
-        again = f"n_restarts={max(4, 2 * self.settings.get('n_restarts', 1))} shows whether another start gives more"
+        again = f"n_restarts={max(5, 2 * self.settings.get('n_restarts', 1))} shows whether another start gives more"
         if self.converged:
             return f"the search ended at a stationary point (residual {self.residual:.2g}); {again}"
         done = len(self.trace) - 1
@@ -384,7 +390,7 @@ class SharpnessCurve(Saved):
 
 
 _NUMBERS = (
-    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend",
+    "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend", "n_reached",
 )  # fmt: skip
 
 

@@ -27,6 +27,12 @@ Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+N_RESTARTS = 5
+"""Starts of a search by default: with so many, small problems hardly show a better maximum (`validation.search_methods`)."""
+_TRIES, _SHORT = 4, 3
+"""Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
+_REACHED = 0.01
+"""Starts whose values are this close to the best have reached it."""
 METHODS = {"model_steps": ModelSteps, "auto_pgd": AutoPGD}
 _LEAST = 6
 """Vectors that a search cannot do without, with one that is being made; for a while there can be two more."""
@@ -34,9 +40,9 @@ _FULL = {"model_steps": POINTS + 5, "auto_pgd": 12}
 """Vectors with which nothing is left out; Auto-PGD alone makes room less often."""
 _PLENTY = 48e6
 """Bytes that vectors may take whatever the size of the parameters."""
-_BESIDE = 6.0
+_BESIDE, _STARTS = 6.0, 4.0
 """What a search needs beside these vectors: a point, a factorisation and temporaries, in sizes of the parameters in
-float32."""
+float32; and what it keeps of other starts."""
 
 
 class Effort:
@@ -65,14 +71,15 @@ class Effort:
     def plan(self, length: int, dtype: str = "float64") -> None:
         """How many vectors are kept, and in which precision, so that they fit."""
         single, full = 4.0 * length, _FULL[self.method]
-        room = max(_LEAST * single, _PLENTY) if self.memory is None else self.memory - _BESIDE * single
+        beside = _BESIDE + (_STARTS if self.n_restarts > 1 else 0.0)
+        room = max(_LEAST * single, _PLENTY) if self.memory is None else self.memory - beside * single
         room /= self.workers
         self.kept = dtype if 2.0 * full * single <= room else "float32"
         self.vectors = min(full, int(room / (single if self.kept == "float32" else 2.0 * single)) if length else full)
         if self.memory is None:
             self.vectors = max(self.vectors, _LEAST)
         elif self.vectors < _LEAST:
-            needed = (_BESIDE + _LEAST * self.workers) * single
+            needed = (beside + _LEAST * self.workers) * single
             threads = f" for {self.workers} workers; fewer workers need less" if self.workers > 1 else ""
             raise ValueError(
                 f"memory: expected at least {needed:.2g} bytes ({needed / 1e9:.2g} GB) to move {length} numbers, got "
@@ -157,7 +164,8 @@ def search(
     """Maximise over every ball for every batch; a result for each ball, averaged over batches."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
-    per_batch = len(balls) * effort.n_restarts * (1 + effort.n_iter)
+    tries = (effort.n_restarts - 1) * _TRIES * (1 + min(_SHORT, effort.n_iter))
+    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
 
@@ -202,6 +210,24 @@ def checked_batches(batches: Any) -> Iterable[Any]:
     return batches
 
 
+class _Best:
+    """The best of several climbs, and of the others their numbers alone: vectors are as long as the parameters."""
+
+    climb: Climb
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.n_evaluations = self.n_rejected = 0
+
+    def add(self, climb: Climb) -> None:
+        """One more; of equal ones the last is kept, which has been followed for longer."""
+        if not self.values or climb.value >= self.climb.value:
+            self.climb = climb
+        self.values.append(climb.value)
+        self.n_evaluations += climb.n_evaluations
+        self.n_rejected += climb.n_rejected
+
+
 class _OfBatch:
     """The search for one batch: one ball after the other, each from several starts."""
 
@@ -225,49 +251,64 @@ class _OfBatch:
         for i in sorted(range(len(balls)), key=lambda i: balls[i].radius):
             if best is not None and self.watcher.stopped:
                 break
-            starts = range(1 if self.watcher.stopped else self.effort.n_restarts)
-            climbs = list(in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort))
+            starts = self.watcher.until_stopped(range(self.effort.n_restarts))
+            climbs = _Best()
+            for climb in in_order(partial(self._from_start, balls[i]), starts, self.workers, self.watcher.abort):
+                climbs.add(climb)
+                del climb  # so that the next start need not share the memory with it
+            values = list(climbs.values)
             if best is not None and not is_zero(best.x):
-                climbs.append(self._from_smaller(balls[i], best.x, max(climb.value for climb in climbs)))
-                if max(climb.value for climb in climbs) < best.value:  # at the larger boundary there is less
-                    climbs.append(self._at(balls[i], best.x))
-            before = 1 if best is None else 0  # at θ itself
-            best = max(climbs, key=lambda climb: climb.value)
-            found[i] = self._result(balls[i], best, before + sum(climb.n_evaluations for climb in climbs), climbs)
+                climbs.add(self._from_smaller(balls[i], best.x, climbs.climb.value))
+                if climbs.climb.value < best.value:  # at the larger boundary there is less
+                    climbs.add(self._at(balls[i], best.x))
+            climbs.n_evaluations += 1 if best is None else 0  # at θ itself
+            best = climbs.climb
+            n_reached = sum(value >= best.value - _REACHED * abs(best.value) for value in values)
+            found[i] = self._result(balls[i], best, climbs, n_reached)
         return dict(sorted(found.items()))
 
-    def _method(self, ball: Ball, start: int) -> AutoPGD:
+    def _method(self, ball: Ball, start: int, method: str) -> AutoPGD:
         watch = partial(self.watcher.tell, self.batch, start, ball.radius)
-        return METHODS[self.effort.method](self.objective, ball, self.effort.vectors, watch)
+        return METHODS[method](self.objective, ball, self.effort.vectors, watch)
 
     def _from_start(self, ball: Ball, start: int) -> Climb:
-        method, climb = self._method(ball, start), None
-        if start == 0 and not is_zero(self.objective.gradient_at_origin):
-            climb = method.run(self.effort.n_iter, give_up=True)
-        if climb is None:
-            rng = np.random.default_rng([self.effort.seed, self.batch, start])
-            method.start_at(ball.random(self.objective.random_direction(rng)))
-            climb = method.run(self.effort.n_iter)
-        assert climb is not None
-        return climb
+        """The first along the gradient, if there is one; the others from the best of several random tries."""
+        n_iter, few = self.effort.n_iter, min(_SHORT, self.effort.n_iter)
+        search = self._method(ball, start, self.effort.method)
+        if start == 0:
+            climb = None
+            if not is_zero(self.objective.gradient_at_origin):
+                climb = search.run(n_iter, give_up=True)
+            return climb or _followed(search, self._direction(ball, start, 0), n_iter)
+        climbs = _Best()
+        for k in range(_TRIES):
+            tried = self._method(ball, start, "auto_pgd")
+            climbs.add(_followed(tried, self._direction(ball, start, k), few))
+            if self.watcher.stopped:
+                break
+        if not self.watcher.stopped:
+            climbs.add(_followed(search, climbs.climb.x, n_iter))
+        return replace(climbs.climb, n_evaluations=climbs.n_evaluations, n_rejected=climbs.n_rejected)
+
+    def _direction(self, ball: Ball, start: int, k: int) -> Array:
+        """The k-th, at random, and for odd k the opposite of the one before: near a minimum one is as good as the
+        other, elsewhere one is better.
+        """
+        rng = np.random.default_rng([self.effort.seed, self.batch, start, k // 2])
+        direction = ball.random(self.objective.random_direction(rng))
+        return -direction if k % 2 else direction
 
     def _from_smaller(self, ball: Ball, x: Array, to_beat: float) -> Climb:
         """From the maximizer of a smaller ball, moved to this one's boundary, if that is better than what is known."""
-        method = self._method(ball, 0)
-        method.start_at(ball.outermost(x), tries=1)
-        climb = method.run(self.effort.n_iter if method.value > to_beat else 0)
-        assert climb is not None
-        return climb
+        search = self._method(ball, 0, self.effort.method)
+        search.start_at(ball.outermost(x), tries=1)
+        return _run(search, self.effort.n_iter if search.value > to_beat else 0)
 
     def _at(self, ball: Ball, x: Array) -> Climb:
         """The maximizer of a smaller ball, as it is."""
-        method = self._method(ball, 0)
-        method.start_at(x, tries=1)
-        climb = method.run(0)
-        assert climb is not None
-        return climb
+        return _followed(self._method(ball, 0, self.effort.method), x, 0)
 
-    def _result(self, ball: Ball, best: Climb, n_evaluations: int, climbs: Sequence[Climb]) -> SharpnessResult:
+    def _result(self, ball: Ball, best: Climb, climbs: _Best, n_reached: int) -> SharpnessResult:
         nothing = best.value <= 0.0
         x = self.objective.origin if nothing else best.x
         return SharpnessResult(
@@ -278,14 +319,27 @@ class _OfBatch:
             trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),
             values=best.values,
             steps=best.steps,
-            n_evaluations=n_evaluations,
-            n_rejected=sum(climb.n_rejected for climb in climbs),
+            n_evaluations=climbs.n_evaluations,
+            n_rejected=climbs.n_rejected,
             residual=best.residual,
             converged=best.residual <= STATIONARY,
+            n_reached=n_reached,
             rho=ball.radius,
             settings=self.settings,
             bend=0.0 if nothing else self.objective.bend(x),
         )
+
+
+def _followed(search: AutoPGD, x: Array, n_iter: int) -> Climb:
+    """From x."""
+    search.start_at(x)
+    return _run(search, n_iter)
+
+
+def _run(search: AutoPGD, n_iter: int) -> Climb:
+    climb = search.run(n_iter)
+    assert climb is not None  # only a search that may be given up has none
+    return climb
 
 
 def _mean(found: list[SharpnessResult]) -> SharpnessResult:
@@ -307,6 +361,7 @@ def _mean(found: list[SharpnessResult]) -> SharpnessResult:
         n_rejected=sum(result.n_rejected for result in found),
         residual=max(result.residual for result in found),
         converged=all(result.converged for result in found),
+        n_reached=min(result.n_reached for result in found),
         bend=max(result.bend for result in found),
         batches=tuple(found),
     )

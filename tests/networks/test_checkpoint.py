@@ -244,7 +244,7 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
 
     monkeypatch.setattr(cli, "FIRST_LINE", 0.0)
     monkeypatch.setattr(cli, "LINE_EVERY", 0.0)
-    arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3"]
+    arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3", "--n-restarts", "1"]
     measure, seen = checkpoint.measure, []
 
     def watched(*given_arguments, **settings):
@@ -284,7 +284,7 @@ def test_an_interruption_gives_what_has_been_found(evaluation, rows, files, monk
         evaluate(self, path, network, interrupted, batches[:1], *others)
 
     monkeypatch.setattr(checkpoint.Checkpoint, "__init__", counted)
-    radii = ["--rho", "0.01,0.1", "--metric", "inv,mix", "--n-iter", "40"]
+    radii = ["--rho", "0.01,0.1", "--metric", "inv,mix", "--n-iter", "40", "--n-restarts", "1"]
     assert main(["sharpness", *given(files), *radii, "--json", str(out), "--quiet"]) == 130
     shown = capsys.readouterr()
     assert "interrupted" in shown.err

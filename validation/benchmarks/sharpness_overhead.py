@@ -45,6 +45,7 @@ def measure(metric_name: str, order: int, rounds: int) -> tuple[float, float]:
         order=order,
         verify=False,  # whose evaluations are no iterations
         n_iter=rounds,
+        n_restarts=1,
         callback=lambda _: ends.append(time.perf_counter()),
     )
     whole = np.diff(ends)

@@ -234,7 +234,8 @@ class Measured:
     def _worst(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
         found = rg.worst_case_sharpness(
-            loss, params, metric, list(radii), order=measure.order, n_iter=self.effort.n_iter, rng=self.seed,
+            loss, params, metric, list(radii), order=measure.order, n_iter=self.effort.n_iter, n_restarts=1,
+            rng=self.seed,
             dtype=self.effort.dtype,
         )  # fmt: skip
         return [result.value for result in found.results]
@@ -242,7 +243,8 @@ class Measured:
     def _adaptive(self, radii: Sequence[float], batch: Any) -> list[float]:
         found = rg.adaptive_sharpness(
             lambda blocks: self.model.value_and_grad(blocks, batch), self.model.blocks, list(radii),
-            names=list(self.model.moving()), n_iter=self.effort.n_iter, rng=self.seed,
+            names=list(self.model.moving()), n_iter=self.effort.n_iter, n_restarts=1,
+            rng=self.seed,
         )  # fmt: skip
         return [result.value for result in found.results]
 
