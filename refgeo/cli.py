@@ -337,6 +337,11 @@ def _network_parsers(commands: Any) -> None:
         "refgeo inspect --checkpoint model/ --plot heads.png", network,
     )  # fmt: skip
     inspect.add_argument(
+        "--verify", action="store_true",
+        help="first move the weights along every symmetry that the layout claims, and see whether the outputs change "
+             "(needs PyTorch and transformers, and a folder that its AutoModel loads)",
+    )  # fmt: skip
+    inspect.add_argument(
         "--each-head", action="store_true", help="print one row for each head, not one row for all heads of a layer"
     )
     for parser in (inspect, _sharpness_parser(commands, network, loss)):
@@ -357,7 +362,8 @@ def _network_parsers(commands: Any) -> None:
         metavar="N",
         help="how many random group elements of each size are applied to the weights",
     )
-    verify.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
+    for parser in (inspect, verify):
+        parser.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
 
 
 def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
@@ -565,16 +571,40 @@ def _inspect(options: argparse.Namespace) -> int:
     from refgeo import networks
     from refgeo.networks import checkpoint
 
-    _infer_layout(options)
     if options.plot is not None:
         checkpoint.check_plot(options.plot)
-    summary = networks.read(options.checkpoint, options.layout, options.heads).summary()
+    layout = options.layout
+    if layout is None and options.verify:  # names suggest what is measured then
+        layout = networks.layout_of(options.checkpoint)
+    network = networks.read(options.checkpoint, layout, options.heads)
+    if options.layout is None:
+        print(f"layout: {network.layout}; refgeo has chosen it by the names of the tensors", file=sys.stderr)
+    if options.verify and not _has_its_symmetries(options, network):
+        return FAILED
+    summary = network.summary()
     show(summary.table(options.each_head), *summary.remarks)
     if options.json is not None:
         checkpoint.write_json(options.json, summary.to_dict())
     if options.plot is not None:
         checkpoint.save_figure(summary.plot()[0].figure, options.plot)
     return PASSED
+
+
+def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:
+    """Move the weights of the network that transformers makes of the folder, and look."""
+    from refgeo.networks.trial import verify
+
+    with _progress(options, "verifying") as progress:
+        evaluations = itertools.count(1)
+        found = verify(network, options.checkpoint, lambda: progress(next(evaluations), 0, "evaluations"))
+    show(found.table())
+    if found.holds:
+        print(f"The network has all {len(found)} symmetries that the layout {network.layout} claims.\n")
+    else:
+        broken = sum(not one.holds for one in found)
+        print(f"The network does not have {broken} of the {len(found)} symmetries that the layout {network.layout} "
+              "claims, so refgeo does not count redundant parameters.")  # fmt: skip
+    return found.holds
 
 
 def _loaded(options: argparse.Namespace) -> Any:

@@ -243,6 +243,46 @@ def key_bias(block: str) -> Symmetry:
     return Symmetry("key bias", (block,), generator, act)
 
 
+def value_bias(block: str, out_bias: str) -> Symmetry:
+    """The bias of values, the last row of G in a pair of a network, against that of the output.
+
+    The weights of a softmax add up to 1, so the bias adds its image under the output matrices, of all heads together,
+    to every output.
+
+    Parameters
+    ----------
+    block : str
+        The name of a pair.
+    out_bias : str
+        An array.
+
+    Returns
+    -------
+    Symmetry
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> params = {"vo": rg.Pair([[1.0], [1.0]], [[2.0]]), "b": np.zeros(1)}
+    >>> value_bias("vo", "b").act(params, np.array([3.0]), 1.0)["b"]
+    array([-6.])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        row = _unit(pair.G[..., -1, :].shape, rng, len(pair.block_shape))
+        return np.asarray(row * np.linalg.norm(pair.G, axis=(-2, -1))[..., None] / pair.G.shape[-2] ** 0.5)
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        pair, bias = as_pair(block, params[block]), np.asarray(params[out_bias])
+        G = pair.G.copy()
+        G[..., -1, :] += t * K
+        outputs = (pair.H @ np.asarray(K)[..., None])[..., 0].reshape(-1, bias.size)
+        return {block: Pair.unchecked(G, pair.H), out_bias: bias - t * outputs.sum(axis=0)}
+
+    return Symmetry("value bias", (block, out_bias), generator, act)
+
+
 def translation(block: str, axis: int | None = None) -> Symmetry:
     """Add the same number to all entries of an array, or, with an axis, the same array all along it.
 

@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 N_RESTARTS = 5
-"""Starts of a search by default: with so many, small problems hardly show a better maximum (`validation.search_methods`)."""
+"""Starts of a search by default: with so many, small problems hardly show more (`validation.search_methods`)."""
 _TRIES, _SHORT = 4, 3
 """Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
 _REACHED = 0.01

@@ -393,6 +393,7 @@ def _share(symmetry: Symmetry, near: Named, grads: Named, rng: np.random.Generat
     largest = 0.0
     for _ in range(samples):
         velocity = symmetry.velocity(near, symmetry.generator(near, rng))
+        by_head = all(isinstance(block, Pair) for block in velocity.values())  # else a group acts on all heads together
         products, along, across = (np.zeros(()) for _ in range(3))
         for name, block in velocity.items():
             parts = as_factors(block)
@@ -403,7 +404,7 @@ def _share(symmetry: Symmetry, near: Named, grads: Named, rng: np.random.Generat
             heads = 0
             if len(parts) == 2:
                 to, back = to_balanced(near[name])
-                heads = parts[0].ndim - 2
+                heads = parts[0].ndim - 2 if by_head else 0
                 slopes = slopes[0] @ to.mT, slopes[1] @ back
                 parts = parts[0] @ back, parts[1] @ to.mT
             for e, v in zip(slopes, parts, strict=True):

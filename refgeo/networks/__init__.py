@@ -3,7 +3,7 @@
 from refgeo.networks.block_metric import block_metric
 from refgeo.networks.models import AttentionClassifier
 from refgeo.networks.neurons import NeuronPairs
-from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, read
+from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, own_layout, read
 
 __all__ = [
     "LAYOUTS",
@@ -13,5 +13,6 @@ __all__ = [
     "NeuronPairs",
     "block_metric",
     "layout_of",
+    "own_layout",
     "read",
 ]

@@ -69,9 +69,12 @@ def torch_value_and_grad(
     import torch
 
     from refgeo.networks.block_metric import moving
+    from refgeo.networks.renaming import Renaming
 
+    renaming = Renaming(module, network)
     own = threading.local()  # functional_call exchanges the module's parameters: a module for every thread
     fixed = network.blocks.keys() - moving(network.blocks, frozen)
+    renaming.check_moving(network.shapes.keys() - fixed)
     _refuse_tied(module, network)
     precision = getattr(torch, np.dtype(dtype).name)
 
@@ -85,7 +88,8 @@ def torch_value_and_grad(
             for name, array in network.state_dict(blocks, dtype, without=fixed).items()
             if name in network.shapes
         }
-        value = loss(lambda *x, **kw: torch.func.functional_call(own.module, tensors, x, kw), *batch)
+        named = renaming(tensors)
+        value = loss(lambda *x, **kw: torch.func.functional_call(own.module, named, x, kw), *batch)
         grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
         return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
 

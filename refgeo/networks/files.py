@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -55,7 +56,7 @@ def _shards(index: Path) -> list[str]:
 def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:
     """The names of the tensors that hold floating-point numbers, of a file without their numbers."""
     if isinstance(source, Mapping):
-        return [name for name, tensor in source.items() if holds_numbers(np.asarray(tensor).dtype)]
+        return [name for name, tensor in source.items() if holds_numbers(as_numpy(tensor).dtype)]
     from safetensors import SafetensorError, safe_open
 
     names: list[str] = []
@@ -66,6 +67,21 @@ def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:
         except (SafetensorError, OSError) as error:
             raise _no_safetensors(file, error) from error
     return names
+
+
+def as_numpy(tensor: Any) -> npt.NDArray[Any]:
+    """An array or a PyTorch tensor as NumPy's; bfloat16 and float8, which NumPy lacks, as float32.
+
+    Examples
+    --------
+    >>> as_numpy([1.0, 2.0])
+    array([1., 2.])
+    """
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+        if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
+            tensor = tensor.float()
+    return np.asarray(tensor)
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
@@ -80,7 +96,7 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
 
 
 def fitting_layout(names: Iterable[str]) -> str:
-    """The layout whose names a checkpoint's parameters have.
+    """The layout whose names a checkpoint's parameters have, which is no evidence that it has its symmetries.
 
     Of Llama's names it is ``llama_rotary``, unless a network normalises queries and keys.
 
@@ -101,8 +117,26 @@ def fitting_layout(names: Iterable[str]) -> str:
         return "llama_rotary" if "llama_rotary" in llama else llama[0]
     if len(fitting) == 1:
         return fitting[0]
-    found = f"{' and '.join(fitting)} fit" if fitting else f"none fits tensors such as {', '.join(known[:2])}"
+    if fitting:
+        raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {' and '.join(fitting)} fit")
+    found = f"none fits tensors such as {', '.join(known[:2])}"
+    seen = list(dict.fromkeys(re.sub(r"\d+", "N", name) for name in known if _ATTENTION.search(name)))
+    if seen:
+        near = max(LAYOUTS, key=lambda layout: _alike(getattr(LAYOUTS[layout], "example", ""), seen))
+        example = getattr(LAYOUTS[near], "example", "")
+        found += (
+            f". What may be attention: {', '.join(seen[:8])}. The nearest layout is {near}, with tensors named "
+            f"{example}. For other names give a layout of your own: layout=refgeo.networks.own_layout(attention, "
+            "query, key, value, out)"
+        )
     raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
+
+
+_ATTENTION = re.compile(r"(?i)(attn|attention|\bq(uery)?\b|\bk(ey)?\b|[qkv]_?(proj|lin)|qkv).*weight$")
+
+
+def _alike(example: str, seen: Iterable[str]) -> float:
+    return max(difflib.SequenceMatcher(None, example, name).ratio() for name in seen)
 
 
 def _fits(layout: str, names: Iterable[str]) -> bool:
@@ -115,6 +149,11 @@ def _fits(layout: str, names: Iterable[str]) -> bool:
 
 def _no_safetensors(path: Path, error: Exception) -> LayoutError:
     advice = "; use torch.load and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
+    with path.open("rb") as file:
+        if file.read(40).startswith(b"version https://git-lfs"):
+            return LayoutError(
+                f"checkpoint {path}: this is a git-lfs pointer, not the file; run git lfs pull to get it"
+            )
     return LayoutError(f"checkpoint {path}: expected a safetensors file whose types NumPy knows, got {error}{advice}")
 
 
@@ -123,44 +162,59 @@ def load(path: Path) -> dict[str, npt.NDArray[Any]]:
     return {name: tensor for file in weight_files(path) for name, tensor in _load(file).items()}
 
 
-def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        return dict(load_file(path))
-    except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-        widened = _with_bfloat16(path)
-        if widened is not None:
-            return widened
-        raise _no_safetensors(path, error) from error
+_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+_FLOAT8 = {"F8_E4M3": (3, 7), "F8_E5M2": (2, 15)}
+"""Bits of the fraction, and the exponent's offset."""
 
 
-_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
-
-
-def _with_bfloat16(path: Path) -> dict[str, Any] | None:
-    """The tensors of a file with bfloat16, which NumPy lacks: as float32, of which it is the upper half; or None."""
+def _load(path: Path) -> dict[str, Any]:
+    """The tensors of a file; bfloat16, of which float32 has the upper half, and float8 as float32."""
     import safetensors
 
     found: dict[str, Any] = {}
     try:
         tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-        for name, tensor in tensors:
-            if tensor["dtype"] == "BF16":
-                upper = np.frombuffer(tensor["data"], dtype="<u2").astype(np.uint32)
-                flat: Any = (upper << np.uint32(16)).view(np.float32)
-            else:
-                flat = np.frombuffer(tensor["data"], dtype=_TYPES[tensor["dtype"]])
-            found[name] = flat.reshape(tensor["shape"])
-    except (safetensors.SafetensorError, ValueError, KeyError):
-        return None
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise _no_safetensors(path, error) from error
+    names = {name for name, _ in tensors}
+    scaled = [
+        name for name, tensor in tensors
+        if tensor["dtype"] in _FLOAT8 and any(other != name and other.startswith(f"{name}_scale") for other in names)
+    ]  # fmt: skip
+    if scaled:
+        raise LayoutError(
+            f"checkpoint {path}: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
+            f"weights by themselves: {', '.join(scaled[:3])}, ...; undo the quantisation first"
+        )
+    for name, tensor in tensors:
+        kind, data = tensor["dtype"], tensor["data"]
+        if kind == "BF16":
+            flat: Any = (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        elif kind in _FLOAT8:
+            flat = _float8(np.frombuffer(data, "u1"), *_FLOAT8[kind])
+        elif kind in _TYPES:
+            flat = np.frombuffer(data, _TYPES[kind])
+        else:
+            raise _no_safetensors(path, TypeError(f"{name} of the type {kind}"))
+        found[name] = flat.reshape(tensor["shape"])
     return found
 
 
+def _float8(bits: npt.NDArray[np.uint8], fraction_bits: int, offset: int) -> npt.NDArray[np.float32]:
+    """The numbers ±1.f · 2ᵉ, and ±0.f · 2ᵉ for the least e; what stands for infinity or no number is NaN."""
+    exponent = ((bits & 0x7F) >> fraction_bits).astype(np.int32)
+    fraction = (bits & (2**fraction_bits - 1)).astype(np.float32) / 2**fraction_bits
+    value = np.ldexp(np.where(exponent > 0, 1.0, 0.0) + fraction, np.maximum(exponent, 1) - offset)
+    special = (bits & 0x7F) == 0x7F if offset == 7 else exponent == 31
+    return np.where(special, np.nan, np.where(bits & 0x80, -value, value)).astype(np.float32)
+
+
 def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The config.json beside a file, or in a folder, if there is one."""
-    file = path / "config.json" if path.is_dir() else path.with_name("config.json")
+    """The config.json beside a file, or in a folder, if there is one; or a file of this kind itself."""
+    file = path / "config.json" if path.is_dir() else path if path.suffix == ".json" else path.with_name("config.json")
     if not file.is_file():
         return file, {}
     try:
@@ -176,11 +230,14 @@ def configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]
     """The first of the keys that the configuration has, a whole number, or one for each tower."""
     file, config = configuration
     for key in keys:
-        if key in config:
+        if config.get(key) is not None:
             value = config[key]
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
                 raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; correct this file")
             return int(value)
+    if "num_attention_heads" in keys and isinstance(config.get("encoder_attention_heads"), int):
+        sides = {side: config.get(f"{side}_attention_heads") for side in ("encoder", "decoder")}
+        return {f"*{side}.*": heads for side, heads in sides.items() if isinstance(heads, int)}
     towers = {
         f"{tower}_model.*": found
         for tower in ("text", "vision")

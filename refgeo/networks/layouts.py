@@ -37,6 +37,8 @@ from refgeo.support.arguments import Array
 
 Heads = int | Mapping[str, int]
 """A number of heads, or one for each pattern of layer names."""
+STATISTICS = r".*\brunning_(?:mean|var)"
+"""What batch normalisation has counted."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,22 @@ class AttentionLayout:
         What else a module may have, beyond its prefix: tensors with no part in the symmetry.
     constants : pattern
         Tensors that are no parameters although they hold floating-point numbers.
-    biases : bool
-        Whether query, key and value must have one; otherwise, all layers or none.
+    renamed : AttentionLayout, optional
+        The same architecture under other names: those of a module, where its files have older ones.
     """
 
     anchor: str
     example: str
     layer: Callable[[str], AttentionLayer]
     known: str
-    constants: str = r"(?!)"
-    biases: bool = True
+    constants: str = STATISTICS
+    renamed: AttentionLayout | None = None
 
     def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
         """The attention layers of a checkpoint; complete, and with nothing unknown."""
         prefixes = list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, tensors) if match))
+        if not prefixes and self.renamed is not None:
+            return self.renamed.layers(tensors)
         if not prefixes:
             listed = ", ".join(list(tensors)[:3]) or "no floating-point tensors"
             raise LayoutError(f"expected tensors named {self.example}, found none; the file has {listed}, ...")
@@ -77,7 +81,7 @@ class AttentionLayout:
         for role in ("query", "key", "value"):
             biases = [bias for layer in layers if (bias := getattr(layer, role).bias) is not None]
             absent = [bias for bias in biases if bias not in tensors and bias not in missing]
-            missing += absent if self.biases or len(absent) < len(biases) else []
+            missing += absent if len(absent) < len(biases) else []  # all layers have one, or none has
         if missing:
             raise LayoutError(f"{len(missing)} tensors are missing: {_listed(missing)}")
         left_over = []
@@ -141,7 +145,7 @@ class AttentionLayout:
 class LowRankLayout:
     """PEFT's adapters: ΔW = B A with ``lora_B`` (out, r) and ``lora_A`` (r, in); G = B, H = Aᵀ (App. A.3)."""
 
-    constants: str = r"(?!)"
+    constants: str = STATISTICS
 
     def _adapters(self, names: Mapping[str, object]) -> dict[str, tuple[str, str]]:
         """Block name to the names of B and A."""
@@ -185,6 +189,50 @@ class LowRankLayout:
         for block, (B, A) in self._adapters(like).items():
             tensors[B], tensors[A] = pairs[block].G, np.ascontiguousarray(pairs[block].H.T)
         return tensors
+
+
+Layout = AttentionLayout | LowRankLayout
+
+
+def own_layout(
+    attention: str, query: str, key: str, value: str, out: str, *, rotary: bool = False, others: str = ""
+) -> AttentionLayout:
+    """A layout of your own, for `read`: where the attention modules are, and what they call their four matrices.
+
+    You say with it that scores depend on queries and keys through their dot products alone, and that every head's
+    values go through the output matrix alone; `refgeo.symmetry.verify` measures whether it is so.
+
+    Parameters
+    ----------
+    attention : str
+        The name of the attention modules, with ``*`` for the number of the layer.
+    query, key, value, out : str
+        The modules in it whose ``weight`` is (out, in) and whose ``bias``, if there is one, belongs to it.
+    rotary : bool
+        Whether queries and keys are rotated by their positions, in the planes (i, i + h/2) of all h columns.
+    others : regular expression
+        What else an attention module may have, beyond its name, that has no part in the symmetry.
+
+    Returns
+    -------
+    AttentionLayout
+
+    Examples
+    --------
+    >>> distilbert = own_layout("transformer.layer.*.attention", "q_lin", "k_lin", "v_lin", "out_lin")
+    >>> parts = {"q_lin": 4, "k_lin": 4, "v_lin": 4, "out_lin": 4}
+    >>> state = {f"transformer.layer.0.attention.{name}.weight": np.eye(n) for name, n in parts.items()}
+    >>> list(distilbert.split(state, heads=2, key_heads=2))
+    ['transformer.layer.0.attention.query_key', 'transformer.layer.0.attention.value_out']
+    """
+    inside = r"[^.]+".join(map(re.escape, attention.rstrip(".").split("*")))
+    names = "|".join(map(re.escape, (query, key, value, out)))
+    return AttentionLayout(
+        rf"^((?:.*\.)?{inside}\.)(?:{names})\.weight$",
+        f"{attention.rstrip('.')}.{query}.weight",
+        lambda prefix: replace(_separate(prefix, query, key, value, out), rotary=rotary),
+        rf"{re.escape(out)}\.bias" + (f"|{others}" if others else ""),
+    )
 
 
 def heads_of(layer: AttentionLayer, heads: Heads) -> int:
@@ -232,8 +280,7 @@ def _llama(known: str, rotary: bool, paired: bool) -> AttentionLayout:
         "model.layers.N.self_attn.q_proj.weight",
         layer,
         rf"o_proj\.bias|{known}",
-        constants=r".*\brotary_emb\.inv_freq",
-        biases=False,
+        constants=rf".*\brotary_emb\.inv_freq|{STATISTICS}",
     )
 
 
@@ -249,13 +296,19 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         "encoder.layer.N.attention.attention.query.weight",
         lambda prefix: _separate(prefix, "attention.query", "attention.key", "attention.value", "output.dense"),
         r"output\.dense\.bias",
+        renamed=AttentionLayout(  # by transformers 5
+            r"^(.*\blayers?\.\d+\.attention\.)(?:[qkv]_proj|o_proj)\.weight$",
+            "layers.N.attention.q_proj.weight",
+            lambda prefix: _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj"),
+            r"o_proj\.bias",
+        ),
     ),
     "gpt2": AttentionLayout(
         r"^((?:.*\.)?h\.\d+\.attn\.)c_(?:attn|proj)\.weight$",
         "h.N.attn.c_attn.weight",
         lambda prefix: _fused(prefix, "c_attn.weight", "c_attn.bias", "c_proj.weight", transposed=True),
         r"c_proj\.bias",
-        constants=r".*\battn\.(masked_)?bias",  # the causal mask, in older files as numbers
+        constants=rf".*\battn\.(masked_)?bias|{STATISTICS}",  # the causal mask, in older files as numbers
     ),
     "clip": AttentionLayout(
         r"^((?:.*\b)?(?:self_)?attn\.)(?:in_proj_weight|out_proj\.weight)$",
@@ -274,7 +327,6 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         "blocks.N.attn.qkv.weight",
         lambda prefix: _fused(prefix, "qkv.weight", "qkv.bias", "proj.weight"),
         r"proj\.bias",
-        biases=False,
     ),
     # a network that normalises queries and keys has no group left that a pair could be divided by
     "llama": _llama(r"rotary_emb\.inv_freq|[qk]_norm\.weight", rotary=True, paired=False),

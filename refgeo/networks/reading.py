@@ -13,21 +13,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.geometry.groups import Symmetry, attention, commutant, general_linear, key_bias, rotary
+from refgeo.geometry.groups import Symmetry, attention, general_linear, key_bias, rotary, value_bias
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.networks.attention import LayoutError
+from refgeo.networks.attention import AttentionLayer, LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
-from refgeo.networks.files import configuration, configured, fitting_layout, holds_numbers, load, parameter_names
-from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, heads_of
+from refgeo.networks.evidence import refuse_packed, refuse_without_evidence
+from refgeo.networks.files import (
+    as_numpy,
+    configuration,
+    configured,
+    fitting_layout,
+    holds_numbers,
+    load,
+    parameter_names,
+)
+from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, heads_of, own_layout
 from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
 
 Block = Pair | Array
 
-__all__ = ["LAYOUTS", "Block", "LayoutError", "Network", "read"]
+__all__ = ["LAYOUTS", "Block", "LayoutError", "Network", "own_layout", "read"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class Network:
     Attributes
     ----------
     layout : str
+        Its name; ``"own"`` if it is one of your own.
     blocks : dict
         ``Pair`` blocks with the heads as leading dimension, named after their layer, and every other floating-point
         parameter as an array under its own name.
@@ -48,6 +58,8 @@ class Network:
         The shape of every tensor that is a parameter.
     constants : dict
         Tensors that are no parameters (position ids, causal masks, ...), kept as they are.
+    form : AttentionLayout or LowRankLayout
+        What is behind the name of the layout.
     """
 
     layout: str
@@ -57,6 +69,7 @@ class Network:
     dtypes: dict[str, np.dtype[Any]] = field(repr=False)
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
+    form: Layout = field(repr=False)
 
     def __repr__(self) -> str:
         pairs = sum(isinstance(block, Pair) for block in self.blocks.values())
@@ -77,30 +90,41 @@ class Network:
                 "refgeo "
                             "itself uses RotaryMetric(metric) for the pairs with rotary positions")  # fmt: skip
         metrics = block_metric(self.blocks, pairs, arrays, frozen).metrics
-        turned = LAYOUTS[self.layout].rotary(self.shapes)
+        turned = self.form.rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
 
-    def symmetries(self) -> list[Symmetry]:
-        """What the layout suggests, and what it tempts to: GL(h) of every pair, the key bias, and where queries and
-        keys are arrays (rotary positions) their GL(h), which is not there, and what should be left of it.
+    @property
+    def claims(self) -> list[Symmetry]:
+        """The groups along which the weights can change without changing the function, if the layout is right: what the
+        metric of `metric` divides out, and what biases can do besides. `summary` counts their dimension.
         """
-        layout = LAYOUTS[self.layout]
-        if not isinstance(layout, AttentionLayout):
-            return [general_linear(block) for block, pair in self.blocks.items() if isinstance(pair, Pair)]
-        found: list[Symmetry] = []
-        for layer in layout.layers(self.shapes):
+        found = self.metric("inv").symmetries()
+        for layer in self._layers:
+            pair, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
+            if pair in self.form.redundant_biases(self.shapes):
+                found.append(key_bias(pair))
+            pair = f"{layer.prefix}value_out"
+            if pair in self.form.redundant_biases(self.shapes):
+                found.append(value_bias(pair, out))
+        return found
+
+    def symmetries(self) -> list[Symmetry]:
+        """What `claims` says, and what the names tempt to, but which is not there: GL(h) of queries and keys behind
+        rotary positions, and, where they are arrays because something normalises them, what commutes with rotations.
+        """
+        tempting: list[Symmetry] = []
+        for layer in self._layers:
             names = layer.query.weight, layer.key.weight
             heads = heads_of(layer, self.heads), heads_of(layer, self.key_value_heads)
             if layer.rotary and layer.paired:
-                found += [general_linear(f"{layer.prefix}query_key"), commutant(f"{layer.prefix}query_key")]
-            elif layer.rotary:
-                found += [attention(*names, *heads), rotary(*names, *heads)]
-            else:
-                found.append(general_linear(f"{layer.prefix}query_key"))
-                if len(layer.key.names(self.shapes)) == 2:
-                    found.append(key_bias(f"{layer.prefix}query_key"))
-            found.append(general_linear(f"{layer.prefix}value_out"))
-        return found
+                tempting.append(general_linear(f"{layer.prefix}query_key"))
+            elif layer.rotary and _are_heads(self.shapes[names[0]][0], self.shapes[names[1]][0], *heads):
+                tempting += [attention(*names, *heads), rotary(*names, *heads)]
+        return [*self.claims, *tempting]
+
+    @property
+    def _layers(self) -> list[AttentionLayer]:
+        return self.form.layers(self.shapes) if isinstance(self.form, AttentionLayout) else []
 
     def summary(self) -> NetworkSummary:
         """The shapes, condition numbers and spectra of all heads, and how many parameters are redundant.
@@ -112,7 +136,7 @@ class Network:
         >>> rg.networks.read(adapter, "lora").summary().redundant  # of 9
         1
         """
-        layout = LAYOUTS[self.layout]
+        layout = self.form
         pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
         size = sum(math.prod(shape) for shape in self.shapes.values())
         return summarised(self.layout, size, pairs, layout.rotary(self.shapes), layout.redundant_biases(self.shapes))
@@ -171,7 +195,7 @@ class Network:
                 name: Pair.unchecked(*(factor.astype(dtype, copy=False) for factor in pair))
                 for name, pair in pairs.items()
             }
-        tensors = {**LAYOUTS[self.layout].join(pairs, self.shapes, self.heads), **arrays}
+        tensors = {**self.form.join(pairs, self.shapes, self.heads), **arrays}
         # the blocks as read are nobody's to change; of others, what may be written to need not be copied
         state = {
             name: tensor.astype(dtype or self.dtypes[name], copy=blocks is self.blocks or not tensor.flags.writeable)
@@ -201,7 +225,7 @@ class Network:
         KeyError
             A tensor of a pair is missing.
         """
-        layout = LAYOUTS[self.layout]
+        layout = self.form
         arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
         for name, array in arrays.items():
             if name not in self.shapes:
@@ -220,7 +244,7 @@ class Network:
 
 def read(
     source: str | Path | Mapping[str, npt.ArrayLike],
-    layout: str | None = None,
+    layout: str | Layout | None = None,
     heads: Heads | None = None,
     key_value_heads: Heads | None = None,
 ) -> Network:
@@ -230,10 +254,12 @@ def read(
     ----------
     source : path or mapping
         A ``.safetensors`` file (never a pickle), a folder with one or with its shards, or a state dict of arrays.
-    layout : str, optional
+    layout : str or AttentionLayout, optional
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
-        Default: the one that fits the names of the tensors; of Llama's names ``"llama_rotary"``.
+        Or one of your own, see `own_layout`. Default: the one that fits the names of the tensors; of Llama's names
+        ``"llama_rotary"``. Names are no evidence of symmetries: the ``config.json`` beside the file must then say
+        that this is an architecture that refgeo knows, with the options that the layout assumes.
     heads : int or mapping of str to int, optional
         Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
@@ -251,8 +277,8 @@ def read(
     FileNotFoundError
         There is no such file.
     LayoutError
-        The tensors do not fit the layout (the message names those missing), or the number of heads is unknown or
-        does not divide the width.
+        The tensors do not fit the layout (the message names those missing), or without a layout there is no evidence
+        for one; or the number of heads is unknown or does not divide the width.
 
     Examples
     --------
@@ -269,30 +295,36 @@ def read(
     True
     """
     _check_source(source)
-    if layout is not None and layout not in LAYOUTS:
+    if isinstance(layout, str) and layout not in LAYOUTS:
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
     state = dict(source) if isinstance(source, Mapping) else load(Path(source))
-    layout = layout_of(state) if layout is None else layout
-    heads, key_value_heads = _counts(file, layout, heads, key_value_heads)
-    constant = re.compile(LAYOUTS[layout].constants)
-    tensors = {name: np.asarray(tensor) for name, tensor in state.items()}
+    tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
+    if layout is None:
+        layout = fitting_layout(name for name, tensor in tensors.items() if holds_numbers(tensor.dtype))
+        refuse_without_evidence(layout, file)
+    name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
+    if isinstance(form, LowRankLayout) and file is not None:
+        refuse_packed(file)
+    heads, key_value_heads = _counts(file, name, heads, key_value_heads)
+    constant = re.compile(form.constants)
     numeric = {n: t for n, t in tensors.items() if holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
     try:
-        pairs, used = LAYOUTS[layout].split(exact, heads, key_value_heads), LAYOUTS[layout].used(exact)
+        pairs, used = form.split(exact, heads, key_value_heads), form.used(exact)
     except LayoutError as error:
-        raise LayoutError(f"layout {layout}: {error}") from error
+        raise LayoutError(f"layout {name}: {error}") from error
     return Network(
-        layout,
+        name,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
         heads,
         key_value_heads,
         {name: tensor.dtype for name, tensor in tensors.items()},
         {name: tensor.shape for name, tensor in numeric.items()},
         {name: tensor for name, tensor in tensors.items() if name not in numeric},
+        form,
     )
 
 
@@ -339,6 +371,11 @@ def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads
             f"heads: expected the number of heads, because the tensors do not contain it and {missing}; give it"
         )
     return heads, heads if key_value_heads is None else key_value_heads
+
+
+def _are_heads(queries: int, keys: int, heads: int, key_heads: int) -> bool:
+    """Whether all heads are equally wide; behind a gate, for example, there is more among the queries."""
+    return queries % heads == 0 and keys % key_heads == 0 and queries // heads == keys // key_heads
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:

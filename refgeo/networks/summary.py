@@ -234,8 +234,14 @@ def _range(values: Array) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def _naturally(name: str) -> list[tuple[int, str]]:
-    """So that layer 2 comes before layer 10."""
+def naturally(name: str) -> list[tuple[int, str]]:
+    """A key to sort by, so that layer 2 comes before layer 10.
+
+    Examples
+    --------
+    >>> sorted(["layer.10.w", "layer.2.w"], key=naturally)
+    ['layer.2.w', 'layer.10.w']
+    """
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
@@ -252,6 +258,6 @@ def summarised(
     if not pairs:
         raise ValueError("network: expected at least one pair of factors, got none")
     orbits = {name: pair.sizes[2] if name in rotary else pair.sizes[2] ** 2 for name, pair in pairs.items()}
-    measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=_naturally))
+    measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=naturally))
     biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
     return NetworkSummary(layout, parameters, measured, biases)

@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 import refgeo as rg
 from refgeo.networks import LayoutError
+from refgeo.networks.files import load
 
 
 def bert_state(rng, layers=2, d=6, prefix="", dtype=np.float32):
@@ -522,3 +523,106 @@ def test_a_file_in_bfloat16_is_read_without_further_packages(tmp_path, monkeypat
     first = np.frombuffer(body[:2], dtype="<u2").astype(np.uint32) << 16
     expected = first.astype(np.uint32).view(np.float32)[0]
     assert any(np.any(x == expected) for block in network.blocks.values() if isinstance(block, rg.Pair) for x in block)
+
+
+# What else stands in files ----------------------------------------------------------------------------------------
+
+
+def bert_weights():
+    return {name: x for name, x in bert_state(np.random.default_rng(0)).items() if x.dtype.kind == "f"}
+
+
+def written(path, tensors):
+    """A safetensors file of types that NumPy may lack: name to (type, shape, bytes)."""
+    header, start = {}, 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, start + len(data)]}
+        start += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
+    return path
+
+
+def in_bfloat16(array):
+    return ("BF16", list(array.shape), (array.astype(np.float32).view(np.uint32) >> 16).astype("<u2").tobytes())
+
+
+@pytest.mark.parametrize("kind", ["BOOL", "U8", "U16", "U32", "U64", "I64", "F8_E4M3", "F8_E5M2"])
+def test_a_bfloat16_file_may_hold_every_other_type(kind, tmp_path):
+    state = {name: np.ones_like(x) for name, x in bert_weights().items()}
+    data = bytes([0x38] * {"U16": 2, "U32": 4, "U64": 8, "I64": 8}.get(kind, 1) * 2)
+    tensors = {name: in_bfloat16(x) for name, x in state.items()} | {"mask": (kind, [2], data)}
+    network = rg.networks.read(written(tmp_path / "model.safetensors", tensors), "bert", heads=2)
+    assert all(np.array_equal(network.state_dict()[name], x) for name, x in state.items())
+    if kind.startswith("F8"):  # 0x38 is 1 with four bits of exponent, and 0.5 with five
+        assert network.blocks["mask"].tolist() == [1.0 if kind == "F8_E4M3" else 0.5] * 2
+    else:
+        assert "mask" in network.constants
+
+
+@pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2"])
+def test_float8_numbers_are_those_of_ml_dtypes(kind, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    bits = np.arange(256, dtype=np.uint8)
+    expected = bits.view(ml_dtypes.float8_e4m3fn if kind == "F8_E4M3" else ml_dtypes.float8_e5m2).astype(np.float32)
+    found = load(written(tmp_path / "model.safetensors", {"x": (kind, [256], bits.tobytes())}))["x"]
+    assert np.array_equal(found, np.where(np.isfinite(expected), expected, np.nan), equal_nan=True)
+
+
+def test_weights_that_need_their_scales_and_pointers_are_named(tmp_path):
+    scaled = {"q.weight": ("F8_E4M3", [2], b"\0\0"), "q.weight_scale_inv": ("F32", [1], b"\0" * 4)}
+    with pytest.raises(rg.networks.LayoutError, match=r"float8 numbers with scales beside them.*: q.weight"):
+        rg.networks.read(written(tmp_path / "scaled.safetensors", scaled), "bert", heads=2)
+    pointer = tmp_path / "pointer.safetensors"
+    pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    for call in (rg.networks.read, rg.networks.layout_of):
+        with pytest.raises(rg.networks.LayoutError, match="this is a git-lfs pointer, not the file; run git lfs pull"):
+            call(pointer)
+
+
+@pytest.mark.parametrize(
+    ("config", "heads", "key_heads"),
+    [
+        ({"num_attention_heads": 4, "num_key_value_heads": None}, 4, 4),
+        ({"num_attention_heads": None, "n_head": 2}, 2, 2),
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, 4, 2),
+        ({"encoder_attention_heads": 2, "decoder_attention_heads": 4}, {"*encoder.*": 2, "*decoder.*": 4}, None),
+    ],
+)
+def test_null_is_absent_and_two_sides_have_heads_of_their_own(config, heads, key_heads, tmp_path):
+    sizes = ("model.encoder", "model.decoder") if isinstance(heads, dict) else ("model.decoder",)
+    rng, state = np.random.default_rng(0), {}
+    for side in sizes:
+        for name in ("q", "k", "v", "out"):
+            rows = 8 if name in ("q", "out") or not key_heads else 8 * key_heads // heads
+            state[f"{side}.layers.0.self_attn.{name}_proj.weight"] = rng.standard_normal((rows, 8))
+    save_file(state, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    network = rg.networks.read(tmp_path, "clip_hf")
+    assert network.heads == heads
+    counts = {"model.encoder": 2, "model.decoder": key_heads or 4}
+    for side in sizes:
+        assert network.blocks[f"{side}.layers.0.self_attn.query_key"].block_shape == (counts[side],)
+
+
+def test_biases_are_optional_and_running_statistics_are_constants():
+    state = {name: x for name, x in bert_weights().items() if not name.endswith("bias")}
+    network = rg.networks.read(
+        state | {"norm.running_mean": np.ones(3), "norm.running_var": np.ones(3)}, "bert", heads=2
+    )
+    assert not any("running" in name for name in network.blocks)
+    assert {"norm.running_mean", "norm.running_var"} <= network.constants.keys()
+    assert network.claims
+    assert {one.name for one in network.claims} == {"GL(h)"}
+
+
+def test_pytorchs_tensors_and_parameters_are_taken_as_they_are():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    arrays = {name: x.astype(np.float32) for name, x in bert_weights().items()}
+    half = {name: torch.tensor(x).bfloat16() for name, x in arrays.items()}
+    parameters = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in arrays.items()}
+    for state, exact in ((half, False), (parameters, True)):
+        network = rg.networks.read(state, "bert", heads=2)
+        for name, x in arrays.items():
+            assert np.allclose(network.state_dict()[name], x, rtol=0 if exact else 1e-2, atol=0)
+    assert rg.networks.layout_of(half) == "bert"

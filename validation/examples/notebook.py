@@ -34,7 +34,7 @@ def main():
     """Write it; with ``--run`` or ``--quick`` execute it instead, which needs nbclient and ipykernel."""
     script = SCRIPT.read_text(encoding="utf-8")
     if "--quick" in sys.argv:
-        script = re.sub(r"n_iter=\d+", "n_iter=3", script)
+        script = re.sub(r'("n_iter": )\d+', r"\g<1>3", script)
     made = notebook(script)
     if {"--run", "--quick"} & set(sys.argv):
         import nbclient

@@ -1,0 +1,99 @@
+"""Does a network have the symmetries that its layout claims? transformers runs it, and its weights are moved."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refgeo.landscape import symmetry
+from refgeo.networks.reading import Network
+from refgeo.networks.renaming import Renaming
+from refgeo.support.extras import require
+
+
+def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda: None) -> symmetry.Verification:
+    """Measure `Network.claims` on the outputs of the model that ``transformers.AutoModel`` makes of a folder.
+
+    The squares of the outputs, for random tokens or pixels, are weighted at random and added up, in double precision.
+
+    Parameters
+    ----------
+    network : Network
+    folder : Path
+        With the checkpoint and its ``config.json``.
+    progress : callable
+        Called after every evaluation.
+
+    Returns
+    -------
+    Verification
+
+    Raises
+    ------
+    ValueError
+        transformers cannot make or run the model; the message says why.
+    """
+    require("--verify", "validation", "torch", "transformers")
+    import torch
+    import transformers
+
+    place = folder if folder.is_dir() else folder.parent
+    try:
+        module = transformers.AutoModel.from_pretrained(place, local_files_only=True)
+        if hasattr(module, "set_experts_implementation"):
+            module.set_experts_implementation("eager")  # others have no double precision
+        module = module.double().eval()
+    except Exception as error:
+        raise ValueError(f"--verify: transformers.AutoModel could not load {place}: {error}") from error
+    inputs, renaming, rng = _inputs(module), Renaming(module, network), np.random.default_rng(0)
+
+    def outputs(tensors: dict[str, Any]) -> Any:
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)  # for models that draw what they look at
+            found = torch.func.functional_call(module, tensors, (), inputs)
+        return torch.cat([x.double().ravel() for x in found.to_tuple() if isinstance(x, torch.Tensor)])
+
+    try:
+        weights = torch.from_numpy(rng.uniform(1.0, 2.0, len(outputs({}))))
+    except Exception as error:
+        kind = type(module).__name__
+        raise ValueError(
+            f"--verify: {kind} could not be run on random {' and '.join(inputs)}: {error}; measure it with a loss of "
+            "your own: refgeo verify --loss, or refgeo.symmetry.verify"
+        ) from error
+
+    def loss(blocks: Any) -> float:
+        state = network.state_dict(blocks, np.float64)
+        tensors = renaming({name: torch.from_numpy(state[name]) for name in network.shapes})
+        progress()
+        return float(outputs(tensors) ** 2 @ weights)
+
+    return symmetry.verify(loss, network.blocks, network.claims)
+
+
+def _inputs(module: Any) -> dict[str, Any]:
+    """Random ones, of those kinds that the model takes."""
+    import torch
+
+    taken = inspect.signature(module.forward).parameters
+    generator, config, found = torch.Generator().manual_seed(0), module.config, {}
+    words = _first(config, "vocab_size")
+    if "input_ids" in taken and words is not None:
+        for name in {"input_ids", "decoder_input_ids"} & taken.keys():
+            found[name] = torch.randint(0, words, (2, 8), generator=generator)
+    size = _first(config, "image_size")
+    if "pixel_values" in taken and size is not None:
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        shape = (2, _first(config, "num_channels") or 3, height, width)
+        found["pixel_values"] = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return found
+
+
+def _first(config: Any, name: str) -> Any:
+    """Of a configuration, or of those in it for text and pictures."""
+    parts = (config, getattr(config, "text_config", None), getattr(config, "vision_config", None))
+    return next((value for part in parts if (value := getattr(part, name, None)) is not None), None)
