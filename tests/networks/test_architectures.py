@@ -70,7 +70,9 @@ def test_every_claim_about_an_architecture_that_is_known_is_true(layout, kind, t
                                                      if isinstance(block, rg.Pair)})  # fmt: skip
 
 
-LOOK_ALIKE = dict.fromkeys("roformer yoso mlcd_vision_model cohere glm glm4 helium stablelm ernie4_5".split())
+LOOK_ALIKE = dict.fromkeys(
+    ["roformer", "yoso", "mlcd_vision_model", "cohere", "glm", "glm4", "helium", "stablelm", "ernie4_5"]
+)
 LOOK_ALIKE |= {"nemotron": {"num_key_value_heads": 4}, "olmo": {"clip_qkv": 0.1}}
 """Names that fit a layout, and something else done with the weights."""
 
