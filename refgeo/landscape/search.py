@@ -165,7 +165,8 @@ def search(
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
     tries = (effort.n_restarts - 1) * _TRIES * (1 + min(_SHORT, effort.n_iter))
-    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries)
+    further = 1 + effort.n_iter if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
+    per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries + further)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
 
@@ -257,6 +258,9 @@ class _OfBatch:
                 climbs.add(climb)
                 del climb  # so that the next start need not share the memory with it
             values = list(climbs.values)
+            if self.effort.n_restarts > 1 and climbs.climb.residual > STATIONARY and not self.watcher.stopped:
+                search = self._method(balls[i], 0, self.effort.method)
+                climbs.add(_followed(search, climbs.climb.x, self.effort.n_iter))
             if best is not None and not is_zero(best.x):
                 climbs.add(self._from_smaller(balls[i], best.x, climbs.climb.value))
                 if climbs.climb.value < best.value:  # at the larger boundary there is less

@@ -614,9 +614,11 @@ def test_callback_sees_every_evaluation_and_can_stop(workers):
         "workers": workers,
     }
     worst_case(model.value_and_grad, params, callback=seen.append, **arguments)
-    # per batch: θ, four tries of three iterations each, the best of their points, 2 · 4 iterations
-    assert [p.done for p in seen] == list(range(1, 79))
-    assert {p.total for p in seen} == {78}
+    # per batch: θ, four tries of three iterations each, the best of their points, 2 · 4 iterations; and perhaps, from
+    # the best of all, once more as many as of one start
+    assert len(seen) in (78, 83, 88, 93)
+    assert [p.done for p in seen] == list(range(1, len(seen) + 1))
+    assert {p.total for p in seen} == {93}
     assert {(p.batch, p.start) for p in seen} == {(b, s) for b in range(3) for s in range(2)}
     for p in seen:
         assert p.best >= p.value or p.start == 1

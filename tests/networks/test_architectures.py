@@ -70,9 +70,8 @@ def test_every_claim_about_an_architecture_that_is_known_is_true(layout, kind, t
                                                      if isinstance(block, rg.Pair)})  # fmt: skip
 
 
-LOOK_ALIKE = dict.fromkeys(
-    ["roformer", "yoso", "mlcd_vision_model", "cohere", "glm", "glm4", "helium", "stablelm", "ernie4_5"]
-)
+KINDS = ["roformer", "yoso", "mlcd_vision_model", "cohere", "glm", "glm4", "helium", "stablelm", "ernie4_5"]
+LOOK_ALIKE = dict.fromkeys(KINDS)
 LOOK_ALIKE |= {"nemotron": {"num_key_value_heads": 4}, "olmo": {"clip_qkv": 0.1}}
 """Names that fit a layout, and something else done with the weights."""
 
@@ -149,7 +148,7 @@ def test_a_module_that_lacks_a_tensor_is_named():
     torch = pytest.importorskip("torch")
     state = {"layer.lora_A.weight": np.ones((1, 3)), "layer.lora_B.weight": np.ones((2, 1))}
     network = rg.networks.read(state, "lora")
-    with pytest.raises(ValueError, match="the module has no parameter 'layer.lora_A.weight'"):
+    with pytest.raises(ValueError, match=r"the module has no parameter 'layer\.lora_A\.weight'"):
         rg.adapters.torch_value_and_grad(torch.nn.Linear(3, 2), network, lambda call: call(torch.ones(3)).sum())
 
 
