@@ -159,7 +159,7 @@ def christoffel_adjoint(
 def geodesic(
     metric: str, G: Array, H: Array, v_G: Array, v_H: Array, t: float, order: object, relaxation: float = 0.0
 ) -> tuple[Array, Array]:
-    """Order 1: θ + tv; order 2, Eq. (4/5): θ + tv − ½t²Γ(v, v). The paper gives no other.
+    """Order 1: θ + tv; order 2, Eq. (4): θ + tv − ½t²Γ(v, v). The paper gives no other.
 
     Examples
     --------

@@ -6,7 +6,7 @@ import importlib
 import sys
 
 EXPERIMENTS = {
-    "orbit": "Figure 7: sharpness of a network whose heads are moved along their orbit",
+    "orbit": "the orbit experiment: sharpness of a network whose heads are moved along their orbit",
     "spectrum": "the spectrum of the Hessian along an orbit, Riemannian beside Euclidean",
     "completion": "low-rank matrix completion beside Pymanopt's fixed-rank manifold",
     "distances": "how far fine-tuned networks are apart, before and after their symmetries are removed",
@@ -21,7 +21,7 @@ EXPERIMENTS = {
     "fault": "how much of a τ is the fault of the search: certified, ours, published",
     "matched": "does sharpness predict the test error of models that fit equally well",
     "validity": "from which ρ first- and second-order geodesics leave the exact ones, on real heads",
-    "toy": "Figures 1 and 8: level sets of the scalar model",
+    "toy": "Figures 1 and 6: level sets of the scalar model",
     "weights": "how the gradients of inv, mix, RefLoRA and the embedded metric weigh singular directions",
     "family": "between inv and mix: sharpness and its rank correlation along the family",
     "implementations": "right implementations that the referee may not accuse, over many seeds",

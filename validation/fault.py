@@ -131,12 +131,15 @@ def on_digits(unit: str, out: str) -> dict[str, Any]:
     from validation.study.digits import Population
 
     model = Population(batches=1).model(unit, Path(out) / "table1" / "weights" / "digits")
-    arrays = Arrays(model.blocks, None)
-    w = arrays.theta
+    arrays = Arrays(model.blocks)
+    evaluate = arrays.value_and_grad(lambda blocks: model.value_and_grad(blocks, model.batches[0]))
+    w = np.concatenate([array.ravel() for array in arrays.given.values()])
+    ends = np.cumsum([array.size for array in arrays.given.values()])[:-1]
 
     def loss(flat: Any) -> tuple[float, Any]:
-        value, gradients = model.value_and_grad(arrays.whole(flat), model.batches[0])
-        return value, arrays.flat(gradients)
+        parts = zip(arrays.given.items(), np.split(flat, ends), strict=True)
+        value, gradients = evaluate({name: part.reshape(array.shape) for (name, array), part in parts})
+        return value, np.concatenate([gradients[name].ravel() for name in arrays.given])
 
     result: dict[str, Any] = {}
     for rho in RADII["digits"]:

@@ -1,7 +1,7 @@
 r"""Does sharpness predict the test error of models that fit equally well? With an analysis fixed before the run.
 
 The models are those of `validation.study.fitted`: two populations that are trained until the training loss is at most
-0.01, so that neither the training loss nor an unfinished training can explain a difference. Measures: adaptive, inv and
+0.01, so that the training losses differ little; they still rank the test error. Measures: adaptive, inv and
 mix, each in the worst case and on average, *matched* (−ρ for the ρ at which the measure increases the loss by 0.1) and
 *fixed* (the increase at one ρ). The measure of a model is the mean over two disjoint batches of training examples.
 
@@ -13,8 +13,14 @@ differ in the seed alone; τ between the two batches, and between the test error
 
 Added after the first results: τ among pairs that differ in another number of their recipe alone (granulated, Jiang et
 al. 2020: the mean over these numbers), the reliability of the test error among such pairs, and what the bootstrap draws
-(`statistics.within`). Models with equally many examples and the same seed share their examples and batches; tests and
-intervals treat them as independent.
+(`statistics.within`). Models with equally many examples and the same seed share their examples and batches; the
+intervals treat them as independent, except those of pairs with the same examples.
+
+Corrected later: nine sets of training examples are shared by all models of a population, so the tests exchange whole
+sets: all 9! orders of the sets, with the recipes of each in their place, and |τ| as the statistic. The cleanest
+comparison, of models that have the same examples and differ in the recipe alone, was added with it. An earlier version
+of this plan, from two hours before the run, had six tests, of the digits alone, and a weight decay of 1 in the place of
+0.2.
 
     python -m validation matched [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
 """
@@ -42,6 +48,7 @@ OTHERS = ("step_size", "batch_size", "weight_decay", "train_size", "steps", "wei
 RECIPE = tuple(field.name for field in fields(Recipe))
 COLUMNS = {
     "tau": "all pairs",
+    "same examples": "same examples",
     "train_size alone": "training examples alone",
     "weight_decay alone": "weight decay alone",
     "step_size alone": "step size alone",
@@ -113,17 +120,39 @@ def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
     value, error = batches[:, there].mean(axis=0), of["test error"]
     one = statistics.correlation(value, error)
     by_number = alone(of, value)
+    by_set, tails = statistics.of_block_orders(*in_the_order_of_recipes(columns, batches.mean(axis=0)))
     return {
         "tau": list(one.tau_a),
         "p": one.p,
+        "p, sets": by_set,
+        "p, sets, tails": tails,
         "models": one.models,
         "test loss": list(statistics.estimated_tau(value, of["test loss"])),
         "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
+        "same examples": list(statistics.within(value, error, sets_of(of), "groups")),
         "equally many examples": list(statistics.within(value, error, of["train_size"], "models")),
         **{name: list(one) for name, one in by_number.items()},
         "granulated": float(np.mean([one.value for one in by_number.values()])),
         "reliability": statistics.tau_a(*batches[:, there]),
     }
+
+
+def sets_of(columns: dict[str, Any]) -> list[tuple[float, float]]:
+    """Which training examples each model has."""
+    return list(zip(columns["train_size"], columns["seed"], strict=True))
+
+
+def in_the_order_of_recipes(columns: dict[str, Any], value: Any) -> tuple[Any, Any, list[int]]:
+    """A measure, the test error and the number of the set of examples: for every set all recipes, NaN where a model is
+    left out.
+    """
+    sets = sets_of(columns)
+    recipes = list(zip(*(columns[name] for name in RECIPE if name not in ("train_size", "seed")), strict=True))
+    rows, places = sorted(set(sets)), sorted(set(recipes))
+    both = np.full((2, len(rows), len(places)), np.nan)
+    for one, recipe, measure, error in zip(sets, recipes, value, columns["test error"], strict=True):
+        both[:, rows.index(one), places.index(recipe)] = measure, error
+    return both[0].ravel(), both[1].ravel(), list(np.repeat(range(len(rows)), len(places)))
 
 
 def alone(columns: dict[str, Any], value: Any, outcome: str = "test error") -> dict[str, statistics.Estimate]:
@@ -138,8 +167,9 @@ def alone(columns: dict[str, Any], value: Any, outcome: str = "test error") -> d
 def corrected(populations: dict[str, Any]) -> dict[str, Any]:
     """With Holm's correction over the headline tests of all populations."""
     headline = [found["measures"][f"{name}, matched"] for found in populations.values() for name in NAMES]
-    for row, p in zip(headline, holm([row["p"] for row in headline]), strict=True):
-        row["p, Holm"] = p
+    for kind in ("p", "p, sets", "p, sets, tails"):
+        for row, p in zip(headline, holm([row[kind] for row in headline]), strict=True):
+            row[f"{kind}, Holm"] = p
     return populations
 
 
@@ -174,7 +204,7 @@ def page_table(found: dict[str, Any]) -> str:
     def cells(row: dict[str, Any]) -> list[str]:
         reliability = f"{row['reliability']:+.2f}".replace("-", "−")
         first, *others = (str(statistics.Estimate(*row[name])) for name in columns)
-        return [first, f"{row['p, Holm']:.3f}", *others, reliability]
+        return [first, f"{row['p, sets, Holm']:.2f}", *others, reliability]
 
     first, *others = columns.values()
     header = ["matched measure", first, "p", *others, "batches"]

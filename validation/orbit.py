@@ -1,4 +1,4 @@
-r"""The orbit experiment (Figure 7): the same network at other weights has the same geodesic sharpness.
+r"""The paper's orbit experiment: the same network at other weights has the same geodesic sharpness.
 
 Every head's pairs are moved by A = a · (Gaussian matrix), a from 1e-2 to 1e2, which changes no output. Sharpness before
 and after is measured with the metrics inv and mix and with adaptive sharpness, with losses computed in float64 and in

@@ -8,10 +8,12 @@ because in the ball of radius ρ each coordinate of β = u ⊙ v moves by √2 |
 of β, and among β of one norm with its concentration. All networks of a set fit the same data. `validation.phase`
 predicts the sign of τ for one kind of start.
 
-Interventions: the truth's share of zeros, the start, n/d, the noise (data are drawn anew for each). Every set of 50
-networks is trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and ranked against ‖β − truth‖²; so are
-other numbers, and a partial τ says what is left of sharpness once one of them is known. Given λ_max little can be
-left, since it is the leading coefficient of sharpness itself; `validation.regime` has plainer ones.
+Interventions: the truth's share of zeros, the start, n/d, the noise (data are drawn anew for each). α is drawn from
+0.01 to 0.3, step sizes are 5% to 50% of the stability limit; another range of α can give another sign
+(`validation.phase`). Every set of 50 networks is trained to a loss of 1e-5, its sharpness certified (inv, ρ = 0.1), and
+ranked against ‖β − truth‖²; so are other numbers, and a partial τ says what is left of sharpness once one of them is
+known. Given λ_max little can be left, since it is the leading coefficient of sharpness itself; `validation.regime` has
+plainer ones.
 
     python -m validation sign [--quick] [--out DIR] [--workers N]
 """

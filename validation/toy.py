@@ -1,4 +1,4 @@
-r"""Figures 1 and 8: level sets of the scalar model L(G, H) = Σ (G H x − y)².
+r"""Figures 1 and 6: level sets of the scalar model L(G, H) = Σ (G H x − y)².
 
 The loss depends on P = GH alone, and so do the norm of its Riemannian gradient and the trace of its Riemannian Hessian:
 their level sets are hyperbolas. Those of the Euclidean gradient norm and Hessian trace are not.
@@ -26,7 +26,7 @@ QUANTITIES = {
 }
 FIGURES = {
     "figure1": ["loss", "Euclidean gradient norm", "Riemannian gradient norm, inv", "Riemannian gradient norm, mix"],
-    "figure8": ["loss", "Euclidean Hessian trace", "Riemannian Hessian trace, inv"],
+    "figure6": ["loss", "Euclidean Hessian trace", "Riemannian Hessian trace, inv"],
 }
 RANGE = 3.0
 

@@ -2,7 +2,7 @@
 
 from refgeo.diagonal.certified import Certified, second_order, worst_case
 from refgeo.diagonal.geodesics import end_time, geodesic, horizontal_projection, norm
-from refgeo.diagonal.paper import paper_8, paper_26, paper_35
+from refgeo.diagonal.paper import paper_25, paper_26, paper_35
 from refgeo.diagonal.training import Trained, TrainingProgress, train
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "geodesic",
     "horizontal_projection",
     "norm",
-    "paper_8",
+    "paper_25",
     "paper_26",
     "paper_35",
     "second_order",

@@ -113,7 +113,7 @@ def worst_case(
 ) -> Certified:
     r"""The worst-case sharpness of the diagonal network :math:`‖X(u ⊙ v) - y‖^2`, between two bounds.
 
-    The maximum over geodesics of length at most ρ (3/4), without approximation of the geodesics.
+    The maximum over geodesics of length at most ρ (Eq. 3), without approximation of the geodesics.
 
     Parameters
     ----------

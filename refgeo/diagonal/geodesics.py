@@ -1,6 +1,6 @@
 r"""Geodesics of diagonal networks and their domain (5.1): horizontal velocities are η_u/u = η_v/v = b.
 
-The metrics on a pair of numbers are (5/6) inv :math:`η_u^2/u^2 + η_v^2/v^2` and (6/7) mix
+The metrics on a pair of numbers are (5) inv :math:`η_u^2/u^2 + η_v^2/v^2` and (6) mix
 :math:`η_u^2v^2 + η_v^2u^2`. In a = log|u|, c = log|v| inv is da² + dc², flat: geodesics are straight in (a, c), so
 u e^{tη_u/u} for any velocity. mix is e^{2(a+c)}(da² + dc²); along horizontal curves, da = dc, it is
 ½e^{2(a+c)}(d(a + c))² = ½dβ², so β = uv moves on a straight line, β₀(1 + 2bt), and a and c gain the same:

@@ -16,8 +16,8 @@ from refgeo.landscape.trust_region import maximise_diagonal_quadratic
 from refgeo.support.arguments import Array, radii_of, real_array
 
 
-def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:
-    """The inv sharpness with the printed ball, ‖b‖ ≤ ρ: that of a radius √2 times as large.
+def paper_25(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:
+    """The inv sharpness (25) with the printed ball, ‖b‖ ≤ ρ: that of a radius √2 times as large; for any X.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def paper_8(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLi
     --------
     >>> import refgeo as rg
     >>> arguments = [1.0, 2.0], [1.0, 1.0], np.eye(2), [1.0, 1.0]
-    >>> printed = rg.diagonal.paper_8(*arguments, 0.1)
+    >>> printed = rg.diagonal.paper_25(*arguments, 0.1)
     >>> bool(printed.lower == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
     True
     """

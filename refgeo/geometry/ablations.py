@@ -187,7 +187,7 @@ class EuclideanNormTangentSpace(TangentSpace[Pair]):
 class EuclideanNormMetric(Metric[Any]):
     """A pair metric's horizontal space and geodesics, with lengths measured in the Euclidean norm.
 
-    What the paper's App. G calls "Euclidean norm instead of the metric norm". It is no Riemannian geometry of the
+    One of the ablations of App. G. It is no Riemannian geometry of the
     quotient: lengths change along an orbit. Without curvature too, ``ConstantMetric(EuclideanNormMetric(metric))``.
 
     Parameters

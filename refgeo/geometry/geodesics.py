@@ -1,6 +1,6 @@
 r"""Geodesics without truncation: closed forms, and an integrator that is checked by what must be conserved.
 
-The paper uses the second-order expansion (4/5) and knows no closed form. There is one for inv, one for mix with square
+The paper uses the second-order expansion (4) and knows no closed form. There is one for inv, one for mix with square
 factors, and one for h = 1.
 
 *inv.* The metric treats the factors separately. The Euler-Lagrange equation conserves :math:`P^\top = S^{-1}ξ^\top G`

@@ -659,7 +659,7 @@ class PairTangentSpace(TangentSpace[Pair]):
         return self._half_sum(self._in(a), self._falling(e), -1.0, _transposed(self._C))
 
     def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v) (4/5), or without truncation.
+        """The geodesic with initial velocity `v` at time `t`: θ + tv, θ + tv − ½t²Γ(v, v) (4), or without truncation.
 
         Examples
         --------

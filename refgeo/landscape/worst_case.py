@@ -1,4 +1,4 @@
-r"""Worst-case sharpness over a geodesic ball (Eq. 3, 4)."""
+r"""Worst-case sharpness over a geodesic ball (Eq. 3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     memory: float | None = None,
     maximizers: bool = True,
 ) -> SharpnessResult | SharpnessCurve:
-    r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3, 4; Alg. 1).
+    r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3; Alg. 1).
 
     .. math:: \max_{‖ξ‖_θ ≤ ρ,\; ξ\,\text{horizontal}} L(γ_ξ(1)) - L(θ)
 
@@ -70,7 +70,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         Radius of the ball in the metric. For several there is one search each, and the maximizer of a smaller ball is
         moved to the boundary of the next larger one and tried as a start there; a larger ball never gives less.
     order : 1, 2 or "exact"
-        Of the geodesics; 2 is the paper's (4/5).
+        Of the geodesics; 2 is the paper's (4).
     method : "model_steps" or "auto_pgd"
         "auto_pgd" with ``gradient="paper"`` and ``n_restarts=1`` is Alg. 1 literally. "model_steps" spends every fourth
         evaluation, and the last, on the maximum of a quadratic model made of the 20 latest points, as long as that

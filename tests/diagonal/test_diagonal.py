@@ -188,7 +188,7 @@ def test_all_geometries_are_tested():
 def test_printed_formulas_take_batches():
     rng = np.random.default_rng(30)
     (u, v), X, y = rng.standard_normal((2, 3, 4)), rng.standard_normal((3, 5, 4)), rng.standard_normal((3, 5))
-    for formula in (diagonal.paper_8, diagonal.paper_26, diagonal.paper_35):
+    for formula in (diagonal.paper_25, diagonal.paper_26, diagonal.paper_35):
         together = formula(u, v, X, y, 0.1)
         each = [formula(u[k], v[k], X[k], y[k], 0.1) for k in range(3)]
         values = [np.asarray(getattr(one, "lower", one)) for one in (together, *each)]

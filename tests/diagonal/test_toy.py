@@ -51,7 +51,7 @@ def test_riemannian_quantities_are_those_of_the_pair_geometry(name, x, y):
 
 
 def test_riemannian_quantities_are_functions_of_the_product_and_euclidean_ones_are_not():
-    """The numerical content of Figures 1 and 8."""
+    """The numerical content of Figures 1 and 6."""
     x, y = DATA[1]
     for P in (-2.0, 0.4, 3.0):
         G = np.geomspace(0.05, 20.0, 41)

@@ -1,7 +1,11 @@
 """The adapters of released code: all of them are there, short, and what cannot be run is said to be skipped."""
 
 import ast
+import inspect
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from validation.third_party import __main__ as released
 
@@ -36,3 +40,34 @@ def test_a_commit_is_told_of_a_clone_only(tmp_path, monkeypatch):
     monkeypatch.setattr(released.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("REPOSITORIES", str(tmp_path))
     assert released.version_of("somebody/nothing") is None
+
+
+def test_what_is_said_of_pefts_merges_is_so():
+    """The default is svd; it and cat give the weighted sum of the products, linear something else."""
+    pytest.importorskip("torch")
+    peft = pytest.importorskip("peft")
+    from validation.third_party.merges import merged_by
+
+    defaults = inspect.signature(peft.tuners.lora.LoraModel.add_weighted_adapter).parameters
+    assert defaults["combination_type"].default == "svd"
+    assert "linear" in (said := " ".join(peft.tuners.lora.LoraModel.add_weighted_adapter.__doc__.split()))
+    assert "very rough approximation and should be avoided" in said
+    rng = np.random.default_rng(0)
+    factors = [(rng.standard_normal((6, 2)), rng.standard_normal((5, 2))) for _ in range(2)]
+    mean = 0.3 * factors[0][0] @ factors[0][1].T + 0.7 * factors[1][0] @ factors[1][1].T
+    for combination, rank in (("svd", 2), ("cat", 4)):
+        G, H = merged_by(combination).merge(factors, [0.3, 0.7])
+        U, sigma, Vt = np.linalg.svd(mean)
+        assert np.allclose(G @ H.T, (U[:, :rank] * sigma[:rank]) @ Vt[:rank], atol=1e-5)
+    G, H = merged_by("linear").merge([factors[0]] * 2, [0.5, 0.5])
+    assert np.allclose(G @ H.T, 2.0 * factors[0][0] @ factors[0][1].T, atol=1e-5)
+    for title, damping in (("PEFT create_riemannian_optimizer, SGD, as shipped", "damped, as documented"),
+                           ("Somebody's optimiser", "damped")):  # fmt: skip
+        assert released.damped(title) == damping
+
+
+def test_the_page_is_made_of_its_parts():
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    for part in ("optimisers.md", "merges.md", "mistakes.md"):
+        assert (HERE / part).read_text(encoding="utf-8").strip() in page, part
+    assert "default merge" not in page
