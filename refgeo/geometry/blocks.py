@@ -16,6 +16,7 @@ class Blocks(dict[str, Any]):
 
     Examples
     --------
+    >>> import numpy as np
     >>> v = Blocks(w=np.array([1.0, 2.0]), b=np.array([3.0]))
     >>> 2.0 * v - v
     {'w': array([1., 2.]), 'b': array([3.])}

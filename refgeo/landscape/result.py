@@ -32,7 +32,8 @@ class Progress(NamedTuple):
     >>> import refgeo as rg
     >>> heard = []
     >>> loss = rg.value_and_grad(lambda w: (w**2).sum())
-    >>> _ = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=1.0, n_iter=3, callback=heard.append)
+    >>> settings = {"n_iter": 3, "n_restarts": 1, "callback": heard.append}
+    >>> _ = rg.worst_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=1.0, **settings)
     >>> [progress.done for progress in heard]
     [1, 2, 3, 4]
     """

@@ -69,6 +69,16 @@ def test_every_example_that_prints_a_sharpness_converges(block, seed, capsys):
     assert not re.search(r"\bno$|too large", shown, flags=re.M)
 
 
+def test_recipe_of_a_layout_of_ones_own(capsys):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (example,) = [block for block in BLOCKS if "own_layout(" in block]
+    exec(compile(example, "sharpness.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert shown.count(" holds") == 8
+    assert "does not hold" not in shown
+
+
 def test_jax_recipe():
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
