@@ -229,18 +229,13 @@ def key_bias(block: str) -> Symmetry:
     array([[5.]])
     """
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        pair = as_pair(block, params[block])
-        row = _unit(pair.H[..., -1, :].shape, rng, len(pair.block_shape))
-        return np.asarray(row * np.linalg.norm(pair.H, axis=(-2, -1))[..., None] / pair.H.shape[-2] ** 0.5)
-
     def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         pair = as_pair(block, params[block])
         H = pair.H.copy()
         H[..., -1, :] += t * K
         return {block: Pair.unchecked(pair.G, H)}
 
-    return Symmetry("key bias", (block,), generator, act)
+    return Symmetry("key bias", (block,), _like_the_last_row(block, 1), act)
 
 
 def value_bias(block: str, out_bias: str) -> Symmetry:
@@ -268,11 +263,6 @@ def value_bias(block: str, out_bias: str) -> Symmetry:
     array([-6.])
     """
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        pair = as_pair(block, params[block])
-        row = _unit(pair.G[..., -1, :].shape, rng, len(pair.block_shape))
-        return np.asarray(row * np.linalg.norm(pair.G, axis=(-2, -1))[..., None] / pair.G.shape[-2] ** 0.5)
-
     def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         pair, bias = as_pair(block, params[block]), np.asarray(params[out_bias])
         G = pair.G.copy()
@@ -280,7 +270,19 @@ def value_bias(block: str, out_bias: str) -> Symmetry:
         outputs = (pair.H @ np.asarray(K)[..., None])[..., 0].reshape(-1, bias.size)
         return {block: Pair.unchecked(G, pair.H), out_bias: bias - t * outputs.sum(axis=0)}
 
-    return Symmetry("value bias", (block, out_bias), generator, act)
+    return Symmetry("value bias", (block, out_bias), _like_the_last_row(block, 0), act)
+
+
+def _like_the_last_row(block: str, factor: int) -> Callable[[Named, np.random.Generator], Array]:
+    """A random change of the last row of G (0) or H (1), as long as a typical row, for every head."""
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        pair = as_pair(block, params[block])
+        F = tuple(pair)[factor]
+        row = _unit(F[..., -1, :].shape, rng, len(pair.block_shape))
+        return np.asarray(row * np.linalg.norm(F, axis=(-2, -1))[..., None] / F.shape[-2] ** 0.5)
+
+    return generator
 
 
 def translation(block: str, axis: int | None = None) -> Symmetry:

@@ -113,6 +113,8 @@ def _adapters_reason(file: Path | None) -> str | None:
     if file is None:
         return f"a state dict does not say {packed}"
     place, config = configuration(_beside(file))
+    if config.get("peft_type") not in (None, "LORA"):
+        return f"{place} has peft_type {config['peft_type']!r}, which may use its factors in another way than LoRA"
     return None if config else f"there is no {place} that says {packed}"
 
 

@@ -167,6 +167,9 @@ def test_adapters_of_experts_are_no_pair(tmp_path):
     for layout in (None, "lora"):
         with pytest.raises(rg.networks.LayoutError, match=r"target_parameters = \['experts.weight'\]"):
             rg.networks.read(tmp_path, layout)
+    config.write_text(json.dumps({"peft_type": "ADALORA", "r": 4}))
+    with pytest.raises(rg.networks.LayoutError, match="has peft_type 'ADALORA'"):
+        rg.networks.read(tmp_path)
     config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "target_parameters": None}))
     assert rg.networks.read(tmp_path).summary().redundant == 16
     assert rg.networks.read(state, "lora").summary().redundant == 16
