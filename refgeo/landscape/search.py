@@ -31,8 +31,8 @@ N_RESTARTS = 5
 """Starts of a search by default: with so many, small problems hardly show more (`validation.search_methods`)."""
 _TRIES, _SHORT = 4, 3
 """Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
-_REACHED = 0.01
-"""Starts whose values are this close to the best have reached it."""
+_REACHED, _SETTLED = 0.01, 1e-3
+"""Starts whose values are this close to the best have reached it; the best is followed on above this residual."""
 METHODS = {"model_steps": ModelSteps, "auto_pgd": AutoPGD}
 _LEAST = 6
 """Vectors that a search cannot do without, with one that is being made; for a while there can be two more."""
@@ -258,7 +258,7 @@ class _OfBatch:
                 climbs.add(climb)
                 del climb  # so that the next start need not share the memory with it
             values = list(climbs.values)
-            if self.effort.n_restarts > 1 and climbs.climb.residual > STATIONARY and not self.watcher.stopped:
+            if self.effort.n_restarts > 1 and climbs.climb.residual > _SETTLED and not self.watcher.stopped:
                 search = self._method(balls[i], 0, self.effort.method)
                 climbs.add(_followed(search, climbs.climb.x, self.effort.n_iter))
             if best is not None and not is_zero(best.x):
