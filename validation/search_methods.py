@@ -20,7 +20,7 @@ import refgeo as rg
 from refgeo.landscape.objective import Objective, ParameterSpace
 
 METHODS = ("auto_pgd", "model_steps")
-STARTS = (1, 3, 5)
+STARTS = (1, 5)
 RADII = {"diagonal": (0.01, 0.1, 0.5), "digits": (0.02, 0.1, 0.5, 2.0)}
 
 
