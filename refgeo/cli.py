@@ -601,9 +601,10 @@ def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:
     if found.holds:
         print(f"The network has all {len(found)} symmetries that the layout {network.layout} claims.\n")
     else:
-        broken = sum(not one.holds for one in found)
-        print(f"The network does not have {broken} of the {len(found)} symmetries that the layout {network.layout} "
-              "claims, so refgeo does not count redundant parameters.")  # fmt: skip
+        broken = sum(one.verdict == "does not hold" for one in found)
+        missing = f"The network does not have {broken} of the {len(found)} symmetries that the layout {network.layout} "
+        unseen = f"It is undecided whether the network has the symmetries that the layout {network.layout} "
+        print(f"{missing if broken else unseen}claims, so refgeo does not count redundant parameters.")
     return found.holds
 
 

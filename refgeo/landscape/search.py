@@ -31,8 +31,10 @@ N_RESTARTS = 5
 """Starts of a search by default: with so many, small problems hardly show more (`validation.search_methods`)."""
 _TRIES, _SHORT = 4, 3
 """Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
-_REACHED, _SETTLED = 0.01, 1e-3
-"""Starts whose values are this close to the best have reached it; the best is followed on above this residual."""
+_REACHED = 0.01
+"""Starts whose values are this close to the best have reached it."""
+_SETTLED, _GAIN, _FURTHER = 1e-3, 1e-3, 5
+"""The best is followed further where its residual is larger, as long as that gives so much more, so often at most."""
 METHODS = {"model_steps": ModelSteps, "auto_pgd": AutoPGD}
 _LEAST = 6
 """Vectors that a search cannot do without, with one that is being made; for a while there can be two more."""
@@ -144,6 +146,8 @@ class Watcher:
         """One more evaluation; whether to stop."""
         with self._lock:
             self._done += 1
+            if self._total is not None:  # a start that was halved until there was a value took more
+                self._total = max(self._total, self._done)
             if self._callback is not None and not self.stopped:
                 try:
                     self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step, rho))
@@ -165,7 +169,7 @@ def search(
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
     tries = (effort.n_restarts - 1) * _TRIES * (1 + min(_SHORT, effort.n_iter))
-    further = 1 + effort.n_iter if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
+    further = _FURTHER * (1 + effort.n_iter) if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
     per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries + further)
     watcher = Watcher(effort.callback, None if count is None else count * per_batch)
     settings = {**settings, **effort.settings}
@@ -258,9 +262,14 @@ class _OfBatch:
                 climbs.add(climb)
                 del climb  # so that the next start need not share the memory with it
             values = list(climbs.values)
-            if self.effort.n_restarts > 1 and climbs.climb.residual > _SETTLED and not self.watcher.stopped:
+            for _ in range(_FURTHER if self.effort.n_restarts > 1 else 0):
+                reached = climbs.climb.value
+                if climbs.climb.residual <= _SETTLED or self.watcher.stopped:
+                    break
                 search = self._method(balls[i], 0, self.effort.method)
                 climbs.add(_followed(search, climbs.climb.x, self.effort.n_iter))
+                if climbs.climb.value <= reached * (1.0 + _GAIN):
+                    break
             if best is not None and not is_zero(best.x):
                 climbs.add(self._from_smaller(balls[i], best.x, climbs.climb.value))
                 if climbs.climb.value < best.value:  # at the larger boundary there is less
@@ -282,7 +291,7 @@ class _OfBatch:
         if start == 0:
             climb = None
             if not is_zero(self.objective.gradient_at_origin):
-                climb = search.run(n_iter, give_up=True)
+                climb = search.run(n_iter, give_up=self.effort.method != "auto_pgd")  # which is Alg. 1 literally
             return climb or _followed(search, self._direction(ball, start, 0), n_iter)
         climbs = _Best()
         for k in range(_TRIES):

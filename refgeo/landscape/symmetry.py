@@ -371,6 +371,31 @@ def _changed(blocks: Named, share: float, rng: np.random.Generator) -> dict[str,
     return found
 
 
+def scrambled(blocks: Named, moved: Named, rng: np.random.Generator) -> dict[str, Any]:
+    """Other changes of the same size: those that lead from the blocks to the moved ones, in random places with random
+    signs; of a pair in its balanced gauge.
+
+    Examples
+    --------
+    >>> changed = scrambled({"w": np.zeros(3)}, {"w": np.array([1.0, 2.0, 0.0])}, np.random.default_rng(0))["w"]
+    >>> np.sort(np.abs(changed))
+    array([0., 1., 2.])
+    """
+    found: dict[str, Any] = {}
+
+    def other(change: Array) -> Array:
+        return np.asarray(rng.permutation(change.ravel()).reshape(change.shape) * rng.choice((-1.0, 1.0), change.shape))
+
+    for name, block in blocks.items():
+        if isinstance(block, Pair):
+            to, back = to_balanced(block)
+            G, H = ((x - y) for x, y in zip(moved[name], block, strict=True))
+            found[name] = Pair.unchecked(block.G + other(G @ back) @ to, block.H + other(H @ to.mT) @ back.mT)
+        else:
+            found[name] = block + other(np.asarray(moved[name] - block))
+    return found
+
+
 def _digits(
     loss_at: Callable[[Named], float], near: Named, here: float, scale: float, rng: np.random.Generator
 ) -> float:

@@ -38,7 +38,7 @@ KNOWN: dict[str, frozenset[str]] = {
 
 ASSUMED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
-    "partial_rotary_factor": (None, 1),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct"), (None, 1)),
     "clip_qkv": (None,),
     "use_prompt": (None, False),
     **dict.fromkeys(("rope_interleave", "rope_interleaved", "interleaved_rope"), (None, False)),
@@ -88,7 +88,9 @@ def _reason(layout: str, file: Path | None) -> str | None:
     if not config:
         return f"there is no {place} that says which architecture this is"
     kind = config.get("model_type")
-    if kind not in KNOWN.get(layout, ()):
+    if config.get("auto_map"):
+        return f"{place} has auto_map, so code of its own makes the network"
+    if not isinstance(kind, str) or kind not in KNOWN.get(layout, ()):
         said = "no model_type" if kind is None else f"model_type {kind!r}, which refgeo does not know with this layout"
         return f"{place} has {said}"
     assumed = ASSUMED if layout == "llama" else ASSUMED | dict.fromkeys(NORMS, (None, False))
@@ -101,10 +103,10 @@ def _reason(layout: str, file: Path | None) -> str | None:
 
 def _options(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _options(value)
-        else:
-            yield name, value
+        yield name, value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                yield from _options(part)
 
 
 def _adapters_reason(file: Path | None) -> str | None:
@@ -115,6 +117,9 @@ def _adapters_reason(file: Path | None) -> str | None:
     place, config = configuration(_beside(file))
     if config.get("peft_type") not in (None, "LORA"):
         return f"{place} has peft_type {config['peft_type']!r}, which may use its factors in another way than LoRA"
+    for name, value in config.items():
+        if name.startswith("use_") and value and name not in ("use_dora", "use_rslora"):
+            return f"{place} has {name} = {value!r}, which may use the factors in another way than LoRA"
     return None if config else f"there is no {place} that says {packed}"
 
 

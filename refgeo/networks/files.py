@@ -34,7 +34,11 @@ def weight_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
     if (path / INDEX).is_file():
-        return [path / name for name in _shards(path / INDEX)]
+        names = _shards(path / INDEX)
+        absent = [name for name in names if not (isinstance(name, str) and (path / name).is_file())]
+        if absent:
+            raise LayoutError(f"{path / INDEX}: it lists {len(absent)} files that are not there: {absent[0]!r}, ...")
+        return [path / name for name in names]
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
@@ -77,11 +81,17 @@ def as_numpy(tensor: Any) -> npt.NDArray[Any]:
     >>> as_numpy([1.0, 2.0])
     array([1., 2.])
     """
-    if hasattr(tensor, "detach"):
-        tensor = tensor.detach().cpu()
-        if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
-            tensor = tensor.float()
-    return np.asarray(tensor)
+    try:
+        if hasattr(tensor, "detach"):
+            tensor = tensor.detach().cpu()
+            if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
+                tensor = tensor.float()
+        return np.asarray(tensor)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        kind = type(tensor).__name__
+        raise LayoutError(
+            f"source: expected dense arrays of numbers, got a {kind} of which NumPy makes none: {error}"
+        ) from error
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
@@ -229,19 +239,39 @@ def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
 def configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> Heads | None:
     """The first of the keys that the configuration has, a whole number, or one for each tower."""
     file, config = configuration
-    for key in keys:
+    sides = _sides(file, config) if "num_attention_heads" in keys else {}
+    for key in () if sides else keys:
         if config.get(key) is not None:
-            value = config[key]
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-                raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; correct this file")
-            return int(value)
-    if "num_attention_heads" in keys and isinstance(config.get("encoder_attention_heads"), int):
-        sides = {side: config.get(f"{side}_attention_heads") for side in ("encoder", "decoder")}
-        return {f"*{side}.*": heads for side, heads in sides.items() if isinstance(heads, int)}
+            return _whole_number(file, key, config[key])
     towers = {
         f"{tower}_model.*": found
         for tower in ("text", "vision")
         if isinstance(config.get(f"{tower}_config"), dict)
         and (found := configured((file, config[f"{tower}_config"]), keys)) is not None
     }
-    return {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None
+    return sides | {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None
+
+
+def _sides(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
+    """The heads of encoder and decoder, where the configuration has them apart."""
+    whole = config.get("num_attention_heads")
+    found: dict[str, int] = {}
+    for side in ("decoder", "encoder"):
+        keys = (f"{side}_attention_heads", f"{side}_num_attention_heads")
+        value = next((config[key] for key in keys if config.get(key) is not None), None)
+        if value is not None:
+            found[f"*{side}.*"] = _whole_number(file, keys[0], value)
+    if found and whole is not None:
+        if found.get("*encoder.*", whole) != whole:
+            raise LayoutError(
+                f"{file}: num_attention_heads = {whole} contradicts encoder_attention_heads = {found['*encoder.*']}; "
+                "correct this file"
+            )
+        found["*"] = _whole_number(file, "num_attention_heads", whole)
+    return found
+
+
+def _whole_number(file: Path, key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
+        raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; correct this file")
+    return int(value)

@@ -167,7 +167,19 @@ class LowRankLayout:
 
     def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
         """B and Aᵀ of every adapter, of parameters or of gradients."""
-        return {block: (tensors[B], tensors[A].T) for block, (B, A) in self._adapters(tensors).items()}
+        adapters = self._adapters(tensors)
+        strange = [name for name in tensors if re.search(r"(^|\.)lora_(?!A|B|embedding|magnitude)", name)]
+        if strange:
+            raise LayoutError(
+                f"the layout does not know {len(strange)} tensors of the adapters, which may stand between B and A: "
+                f"{_listed(strange)}"
+            )
+        for name in (name for pair in adapters.values() for name in pair):
+            if np.ndim(tensors[name]) != 2:
+                raise LayoutError(
+                    f"{name}: expected a matrix, got the shape {np.shape(tensors[name])}; convolutions are not read"
+                )
+        return {block: (tensors[B], tensors[A].T) for block, (B, A) in adapters.items()}
 
     def split(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Pair]:
         """The pairs."""

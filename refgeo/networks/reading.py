@@ -295,7 +295,7 @@ def read(
     True
     """
     _check_source(source)
-    if isinstance(layout, str) and layout not in LAYOUTS:
+    if not (layout is None or isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
     state = dict(source) if isinstance(source, Mapping) else load(Path(source))
@@ -350,6 +350,8 @@ def _check_source(source: object) -> None:
         module = hasattr(source, "state_dict")
         hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
         raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
+    if isinstance(source, Mapping) and not all(isinstance(name, str) for name in source):
+        raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 
 
 def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads: Heads | None) -> tuple[Heads, Heads]:

@@ -23,11 +23,8 @@ class Renaming:
     ----------
     packed : dict
         Of tensors that the module has as a part of another one: its name.
-
-    Raises
-    ------
-    ValueError
-        The module lacks a tensor of the network, and transformers knows no other name for it.
+    missing : list
+        Tensors that the module lacks, and for which transformers knows no other name.
     """
 
     def __init__(self, module: Any, network: Network) -> None:
@@ -35,6 +32,7 @@ class Renaming:
         own |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
         self._names = {name: name for name in network.shapes if name in own}
         self.packed: dict[str, str] = {}
+        self.missing: list[str] = []
         strange = [name for name in network.shapes if name not in own]
         if strange:
             self._ask_transformers(module, strange, own)
@@ -58,11 +56,15 @@ class Renaming:
             elif new in own:
                 self._names[name] = new
             else:
-                raise ValueError(f"network: the module has no parameter {name!r}; {_FROM_THE_MODULE}")
+                self.missing.append(name)
 
     def check_moving(self, moving: Iterable[str]) -> None:
-        """An error if a tensor is to move that is a part of another one."""
-        name = next((name for name in moving if name in self.packed), None)
+        """An error if a tensor is to move that the module lacks, or has as a part of another one."""
+        names = list(moving)
+        lacking = next((name for name in names if name in self.missing), None)
+        if lacking is not None:
+            raise ValueError(f"network: the module has no parameter {lacking!r}; {_FROM_THE_MODULE}")
+        name = next((name for name in names if name in self.packed), None)
         if name is not None:
             raise ValueError(
                 f"network: {name!r} moves, and the module has it as a part of {self.packed[name]!r}; freeze it, or "

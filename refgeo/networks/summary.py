@@ -245,6 +245,11 @@ def naturally(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
 
 
+def _orbit(n: int, m: int, h: int) -> int:
+    """The dimension of the orbit of GL(h), without what leaves both factors alone: K with G K = 0 and H Kᵀ = 0."""
+    return h * h - max(0, h - n) * max(0, h - m)
+
+
 def summarised(
     layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str]
 ) -> NetworkSummary:
@@ -257,7 +262,7 @@ def summarised(
     """
     if not pairs:
         raise ValueError("network: expected at least one pair of factors, got none")
-    orbits = {name: pair.sizes[2] if name in rotary else pair.sizes[2] ** 2 for name, pair in pairs.items()}
+    orbits = {name: pair.sizes[2] if name in rotary else _orbit(*pair.sizes) for name, pair in pairs.items()}
     measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=naturally))
     biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
     return NetworkSummary(layout, parameters, measured, biases)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from refgeo.geometry.pair import Pair
 from refgeo.landscape import symmetry
 from refgeo.networks.reading import Network
 from refgeo.networks.renaming import Renaming
 from refgeo.support.extras import require
 
+BESIDE = 1e-3
+"""A claim holds if its group changes the outputs by less than this share of what other changes of the same size do."""
+
 
 def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda: None) -> symmetry.Verification:
-    """Measure `Network.claims` on the outputs of the model that ``transformers.AutoModel`` makes of a folder.
+    """Measure `Network.claims` on the outputs of the model that transformers makes of a folder.
 
-    The squares of the outputs, for random tokens or pixels, are weighted at random and added up, in double precision.
+    The symmetries are those of the architecture, so the weights of the pairs are random ones, for which scores and
+    outputs are of the order of 1; fresh weights are so small that nothing would be seen. The squares of the outputs,
+    for random tokens or pixels, are weighted at random and added up. Many models compute in single precision inside. So
+    what counts is the change beside that of other changes of the same size.
 
     Parameters
     ----------
@@ -35,21 +43,15 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
     Raises
     ------
     ValueError
-        transformers cannot make or run the model; the message says why.
+        transformers cannot make or run the model, or its outputs do not depend on a pair; the message says which.
     """
     require("--verify", "validation", "torch", "transformers")
     import torch
-    import transformers
 
-    place = folder if folder.is_dir() else folder.parent
-    try:
-        module = transformers.AutoModel.from_pretrained(place, local_files_only=True)
-        if hasattr(module, "set_experts_implementation"):
-            module.set_experts_implementation("eager")  # others have no double precision
-        module = module.double().eval()
-    except Exception as error:
-        raise ValueError(f"--verify: transformers.AutoModel could not load {place}: {error}") from error
-    inputs, renaming, rng = _inputs(module), Renaming(module, network), np.random.default_rng(0)
+    module, rng = _module(folder if folder.is_dir() else folder.parent), np.random.default_rng(0)
+    inputs, renaming = _inputs(module), Renaming(module, network)
+    moving = {block for one in network.claims for block in one.blocks}
+    blocks = {name: _random(block, rng) if name in moving else block for name, block in network.blocks.items()}
 
     def outputs(tensors: dict[str, Any]) -> Any:
         with torch.no_grad(), torch.random.fork_rng():
@@ -62,8 +64,8 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
     except Exception as error:
         kind = type(module).__name__
         raise ValueError(
-            f"--verify: {kind} could not be run on random {' and '.join(inputs)}: {error}; measure it with a loss of "
-            "your own: refgeo verify --loss, or refgeo.symmetry.verify"
+            f"--verify: {kind} could not be run on random {' and '.join(inputs) or 'inputs'}: {error}; measure it with "
+            "a loss of your own: refgeo verify --loss, or refgeo.symmetry.verify"
         ) from error
 
     def loss(blocks: Any) -> float:
@@ -72,7 +74,37 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
         progress()
         return float(outputs(tensors) ** 2 @ weights)
 
-    return symmetry.verify(loss, network.blocks, network.claims)
+    here, others = loss(blocks), []
+    for one in network.claims:
+        moved = blocks | one.act(blocks, one.generator(blocks, rng), 1.0)
+        change = abs(loss(symmetry.scrambled(blocks, moved, rng)) / here - 1.0)
+        if not change > 0.0:
+            raise ValueError(f"--verify: the outputs do not depend on {one.blocks[0]}, so nothing can be seen")
+        others.append(change)
+    least = -math.log10(BESIDE * min(1.0, *others))
+    return symmetry.verify(loss, blocks, network.claims, least_digits=least)
+
+
+def _module(place: Path) -> Any:
+    """The model that the configuration names, else the one of AutoModel."""
+    import transformers
+
+    try:
+        named = transformers.AutoConfig.from_pretrained(place, local_files_only=True).architectures or []
+        kind = next((one for name in named if (one := getattr(transformers, name, None))), transformers.AutoModel)
+        module = kind.from_pretrained(place, local_files_only=True)
+    except Exception as error:
+        raise ValueError(f"--verify: transformers could not load {place}: {error}") from error
+    if hasattr(module, "set_experts_implementation"):
+        module.set_experts_implementation("eager")  # others have no double precision
+    return module.double().eval()
+
+
+def _random(block: Any, rng: np.random.Generator) -> Any:
+    """Of a pair, for inputs of the order of 1; arrays change little."""
+    if isinstance(block, Pair):
+        return Pair(*(1.5 * rng.standard_normal(F.shape) / F.shape[-2] ** 0.5 for F in block))
+    return block + 0.1 * rng.standard_normal(np.shape(block))
 
 
 def _inputs(module: Any) -> dict[str, Any]:

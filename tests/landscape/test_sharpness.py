@@ -616,9 +616,10 @@ def test_callback_sees_every_evaluation_and_can_stop(workers):
     worst_case(model.value_and_grad, params, callback=seen.append, **arguments)
     # per batch: θ, four tries of three iterations each, the best of their points, 2 · 4 iterations; and perhaps, from
     # the best of all, once more as many as of one start
-    assert len(seen) in (78, 83, 88, 93)
+    assert 78 <= len(seen) <= 78 + 3 * 5 * 5
+    assert (len(seen) - 78) % 5 == 0
     assert [p.done for p in seen] == list(range(1, len(seen) + 1))
-    assert {p.total for p in seen} == {93}
+    assert {p.total for p in seen} == {78 + 3 * 5 * 5}
     assert {(p.batch, p.start) for p in seen} == {(b, s) for b in range(3) for s in range(2)}
     for p in seen:
         assert p.best >= p.value or p.start == 1
@@ -1373,7 +1374,7 @@ def test_a_loss_may_keep_every_point_it_is_given(kind):
 
     result = worst_case(loss, params, metric, 0.5, method="auto_pgd")
     # five evaluations verify the gradient, one that the loss has not changed, and one a symmetry if there is any
-    assert len(kept) == 21 + 6 + (kind == "pairs")
+    assert len(kept) == 21 + 6 + 2 * (kind == "pairs")
     for views, copies in kept:
         assert all(np.array_equal(view, copy) for view, copy in zip(views, copies, strict=True))
     assert np.isfinite(result.value)

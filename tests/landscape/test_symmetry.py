@@ -393,6 +393,19 @@ def test_every_metric_says_what_it_divides_out_and_everything_asks_it(name, own)
     assert_asked(*named, {"qk": point}, rg.ProductMetric({"qk": metric}), order)
 
 
+@pytest.mark.parametrize(("share", "offset"), [(1.0, 1e4), (1e-3, 1.0), (1.0, -1e3)])
+def test_a_large_loss_hides_no_missing_symmetry(share, offset):
+    point, invariant, broken = pair_losses()
+
+    def shifted(f):
+        return lambda p: (share * f(p)[0] + offset, share * f(p)[1])
+
+    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.EmbeddedMetric()):
+        rg.average_case_sharpness(lambda p: shifted(invariant)(p)[0], point, metric, 0.1, order=1, n_samples=4)
+        with pytest.raises(ValueError, match="which the loss does not have"):
+            rg.average_case_sharpness(lambda p: shifted(broken)(p)[0], point, metric, 0.1, order=1, n_samples=4)
+
+
 def assert_asked(invariant, broken, params, metric, order):
     said = "the metric divides out the symmetry .*, which the loss does not have"
     searches = (

@@ -96,6 +96,47 @@ def test_names_that_fit_are_no_evidence(kind, tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["cohere", "glm", "helium", "roformer"])
+def test_fresh_weights_do_not_hide_what_is_missing(kind, tmp_path, capsys):
+    """They are so small, and norms so often in single precision, that of the weights themselves nothing is seen."""
+    transformers = pytest.importorskip("transformers")
+    transformers.AutoModel.from_config(configuration(transformers.CONFIG_MAPPING[kind])).save_pretrained(tmp_path)
+    assert main(["inspect", "--checkpoint", str(tmp_path), "--verify", "--quiet"]) == 1
+    assert "does not hold" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "RoFormerForMaskedLM", "LlamaForCausalLM"])
+def test_heads_of_a_task_are_no_obstacle(kind, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    model = getattr(transformers, kind)
+    model(configuration(model.config_class)).save_pretrained(tmp_path)
+    expected = 1 if kind.startswith("RoFormer") else 0
+    assert main(["inspect", "--checkpoint", str(tmp_path), "--verify", "--quiet"]) == expected
+    capsys.readouterr()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_decoder_has_heads_of_its_own(tmp_path):
+    from refgeo.networks.trial import verify
+
+    transformers = pytest.importorskip("transformers")
+    config = configuration(
+        transformers.ViTMAEConfig, decoder_hidden_size=32, decoder_num_attention_heads=8, decoder_num_hidden_layers=1,
+        decoder_intermediate_size=24,
+    )  # fmt: skip
+    transformers.ViTMAEForPreTraining(config).save_pretrained(tmp_path)
+    network = rg.networks.read(tmp_path)
+    assert network.heads == {"*decoder.*": 8, "*": 4}
+    assert verify(network, tmp_path).holds
+    for heads, message in ((4, "num_attention_heads = 2 contradicts"), ("4", "expected a whole number")):
+        config = {"num_attention_heads": 2, "encoder_attention_heads": heads}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(rg.networks.LayoutError, match=message):
+            rg.networks.read(tmp_path, "vit")
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_inspect_measures_before_it_counts(kind, tmp_path, capsys):
     saved(kind, tmp_path)
@@ -105,7 +146,7 @@ def test_inspect_measures_before_it_counts(kind, tmp_path, capsys):
     assert "parameters (" in shown
     (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
     assert main(["inspect", "--checkpoint", str(tmp_path), "--verify", "--quiet"]) == 2
-    assert "AutoModel could not load" in capsys.readouterr().err
+    assert "transformers could not load" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -148,7 +189,7 @@ def test_a_module_that_lacks_a_tensor_is_named():
     torch = pytest.importorskip("torch")
     state = {"layer.lora_A.weight": np.ones((1, 3)), "layer.lora_B.weight": np.ones((2, 1))}
     network = rg.networks.read(state, "lora")
-    with pytest.raises(ValueError, match=r"the module has no parameter 'layer\.lora_A\.weight'"):
+    with pytest.raises(ValueError, match=r"the module has no parameter 'layer\.lora_[AB]\.weight'"):
         rg.adapters.torch_value_and_grad(torch.nn.Linear(3, 2), network, lambda call: call(torch.ones(3)).sum())
 
 
@@ -170,7 +211,15 @@ def test_adapters_of_experts_are_no_pair(tmp_path):
     config.write_text(json.dumps({"peft_type": "ADALORA", "r": 4}))
     with pytest.raises(rg.networks.LayoutError, match="has peft_type 'ADALORA'"):
         rg.networks.read(tmp_path)
-    config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "target_parameters": None}))
+    config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "use_bdlora": {"nblocks": 2}}))
+    with pytest.raises(rg.networks.LayoutError, match="has use_bdlora"):
+        rg.networks.read(tmp_path)
+    with pytest.raises(rg.networks.LayoutError, match="does not know 1 tensors of the adapters"):
+        rg.networks.read(state | {"experts.lora_diag": np.ones(4)}, "lora")
+    convolution = {"c.lora_A.weight": np.ones((3, 5, 3)), "c.lora_B.weight": np.ones((3, 3, 1))}
+    with pytest.raises(rg.networks.LayoutError, match=r"expected a matrix, got the shape .* convolutions are not"):
+        rg.networks.read(convolution, "lora")
+    config.write_text(json.dumps({"peft_type": "LORA", "r": 4, "target_parameters": None, "use_dora": True}))
     assert rg.networks.read(tmp_path).summary().redundant == 16
     assert rg.networks.read(state, "lora").summary().redundant == 16
 

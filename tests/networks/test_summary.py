@@ -71,6 +71,16 @@ def test_redundant_parameters_are_the_dimension_of_the_orbit():
         assert network.summary().redundant == np.count_nonzero(values > 1e-7 * values[0]), layout
 
 
+@pytest.mark.parametrize(("n", "m", "h"), [(4, 3, 8), (3, 9, 4), (5, 4, 4), (2, 2, 6)])
+def test_a_rank_above_the_width_does_not_count_twice(n, m, h):
+    rng = np.random.default_rng(0)
+    state = {"x.lora_A.weight": rng.standard_normal((h, m)), "x.lora_B.weight": rng.standard_normal((n, h))}
+    summary = rg.networks.read(state, "lora").summary()
+    G, H = state["x.lora_B.weight"], state["x.lora_A.weight"].T
+    moved = [np.r_[np.ravel(-G @ K), np.ravel(H @ K.T)] for K in np.eye(h * h).reshape(-1, h, h)]
+    assert summary.redundant == np.linalg.matrix_rank(moved)
+
+
 def flat(network, moved):
     blocks = {**{name: 0.0 * block for name, block in network.blocks.items()}, **moved}
     return np.concatenate(
