@@ -339,7 +339,7 @@ def _network_parsers(commands: Any) -> None:
     inspect.add_argument(
         "--verify", action="store_true",
         help="first move the weights along every symmetry that the layout claims, and see whether the outputs change "
-             "(needs PyTorch and transformers, and a folder that its AutoModel loads)",
+             "(needs PyTorch and transformers, and a folder that transformers loads)",
     )  # fmt: skip
     inspect.add_argument(
         "--each-head", action="store_true", help="print one row for each head, not one row for all heads of a layer"

@@ -266,8 +266,8 @@ class _OfBatch:
                 reached = climbs.climb.value
                 if climbs.climb.residual <= _SETTLED or self.watcher.stopped:
                     break
-                search = self._method(balls[i], 0, self.effort.method)
-                climbs.add(_followed(search, climbs.climb.x, self.effort.n_iter))
+                search, size = self._method(balls[i], 0, self.effort.method), float(climbs.climb.steps[-1])
+                climbs.add(_followed(search, climbs.climb.x, self.effort.n_iter, size))
                 if climbs.climb.value <= reached * (1.0 + _GAIN):
                     break
             if best is not None and not is_zero(best.x):
@@ -343,9 +343,12 @@ class _OfBatch:
         )
 
 
-def _followed(search: AutoPGD, x: Array, n_iter: int) -> Climb:
-    """From x."""
+def _followed(search: AutoPGD, x: Array, n_iter: int, size: float = 0.0) -> Climb:
+    """From x; with a first step size, if there is one, that an earlier search has come to."""
     search.start_at(x)
+    if size > 0.0:
+        search.size = search.tried = size
+        search.last = (size, search.value)
     return _run(search, n_iter)
 
 
