@@ -937,6 +937,17 @@ def test_several_starts_find_what_one_misses_and_say_how_many_have():
     assert five.to_dict()["n_reached"] == five.n_reached
 
 
+def test_tries_are_two_directions_and_their_opposites():
+    seen = []
+    f = lambda w: (float(w.sum()), np.ones(6))  # noqa: E731
+    metric = rg.EuclideanMetric()
+    rg.worst_case_sharpness(f, np.zeros(6), metric, 1.0, n_restarts=3, verify=False, callback=seen.append)
+    for start in (1, 2):
+        a, opposite, b, other = [p.value for p in seen if p.start == start and p.iteration == 0][:4]
+        assert [opposite, other] == pytest.approx([-a, -b], rel=1e-12)
+        assert abs(a) != pytest.approx(abs(b), rel=1e-3)
+
+
 @pytest.mark.parametrize("search", [rg.worst_case_sharpness, None])
 def test_evaluations_are_counted_whatever_becomes_of_them(search):
     """Of tries, of starts that are given up because the gradient is rounding, and of points without a value."""
