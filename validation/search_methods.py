@@ -132,7 +132,7 @@ def pair_problem(i):
 def maximum(value_and_grad, point, metric, rho):
     """As far as it can be found: the best of two methods, from many starts."""
     objective = Objective(value_and_grad, ParameterSpace(point, metric), 2, 2)
-    rng, scale = np.random.default_rng(1), 1e-12
+    rng = np.random.default_rng(1)
     found = [
         rg.worst_case_sharpness(
             value_and_grad, point, metric, rho, method=method, n_restarts=48, n_iter=40, rng=99, verify=False

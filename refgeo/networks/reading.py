@@ -98,13 +98,13 @@ class Network:
         """The groups along which the weights can change without changing the function, if the layout is right: what the
         metric of `metric` divides out, and what biases can do besides. `summary` counts their dimension.
         """
-        found = self.metric("inv").symmetries()
+        found, redundant = self.metric("inv").symmetries(), self.form.redundant_biases(self.shapes)
         for layer in self._layers:
             pair, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
-            if pair in self.form.redundant_biases(self.shapes):
+            if pair in redundant:
                 found.append(key_bias(pair))
             pair = f"{layer.prefix}value_out"
-            if pair in self.form.redundant_biases(self.shapes):
+            if pair in redundant:
                 found.append(value_bias(pair, out))
         return found
 

@@ -45,12 +45,14 @@ class Renaming:
             known, prefix = get_model_conversion_mapping(module), module.base_model_prefix
         except (ImportError, AttributeError):  # an older release, or another library's module
             known = None
+        if known is not None:
+            renamings = [one for one in known if isinstance(one, WeightRenaming)]
+            converters = [one for one in known if isinstance(one, WeightConverter)]
+            state = module.state_dict()
         for name in strange:
             new, is_packed = name, None
             if known is not None:
-                renamings = [one for one in known if isinstance(one, WeightRenaming)]
-                converters = [one for one in known if isinstance(one, WeightConverter)]
-                new, is_packed = rename_source_key(name, renamings, converters, prefix, module.state_dict())
+                new, is_packed = rename_source_key(name, renamings, converters, prefix, state)
             if is_packed is not None:
                 self.packed[name] = new
             elif new in own:

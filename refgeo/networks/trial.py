@@ -49,8 +49,8 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
     import torch
 
     module, rng = _module(folder if folder.is_dir() else folder.parent), np.random.default_rng(0)
-    inputs, renaming = _inputs(module), Renaming(module, network)
-    moving = {block for one in network.claims for block in one.blocks}
+    inputs, renaming, claims = _inputs(module), Renaming(module, network), network.claims
+    moving = {block for one in claims for block in one.blocks}
     blocks = {name: _random(block, rng) if name in moving else block for name, block in network.blocks.items()}
 
     def outputs(tensors: dict[str, Any]) -> Any:
@@ -75,14 +75,14 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
         return float(outputs(tensors) ** 2 @ weights)
 
     here, others = loss(blocks), []
-    for one in network.claims:
+    for one in claims:
         moved = blocks | one.act(blocks, one.generator(blocks, rng), 1.0)
         change = abs(loss(symmetry.scrambled(blocks, moved, rng)) / here - 1.0)
         if not change > 0.0:
             raise ValueError(f"--verify: the outputs do not depend on {one.blocks[0]}, so nothing can be seen")
         others.append(change)
     least = -math.log10(BESIDE * min(1.0, *others))
-    return symmetry.verify(loss, blocks, network.claims, least_digits=least)
+    return symmetry.verify(loss, blocks, claims, least_digits=least)
 
 
 def _module(place: Path) -> Any:
