@@ -287,7 +287,7 @@ def told(name, shares):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=120, help="with pairs; half a minute for ten")
+    parser.add_argument("--problems", type=int, default=120, help="with pairs; about three minutes for ten")
     parser.add_argument("--seeds", type=int, default=3, help="transformers; 0 for none")
     options = parser.parse_args()
     tell_pairs(pair_searches(options.problems))
