@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from refgeo.support.deferred import ShortNames, deferred
 
 if TYPE_CHECKING:
-    from refgeo import conformance, diagonal, exact, formulas, networks
+    from refgeo import conformance, diagonal, exact, networks, paper
     from refgeo.bridges import strategies, testing
     from refgeo.bridges.gradients import value_and_grad
     from refgeo.conformance import Report, check, read
@@ -40,7 +40,7 @@ __all__ = [
     "InvariantMetric", "MixedMetric", "Pair", "ProductMetric", "Progress", "RankDeficientError", "Report",
     "RotaryMetric", "ScalingMetric", "SharpnessCurve", "SharpnessResult", "TangentSpace", "TranslationMetric",
     "adapters", "adaptive_sharpness", "average_case_sharpness", "check", "check_gradient", "conformance",
-    "diagonal", "exact", "formulas", "networks", "proposed_radius", "quotient_distance", "read", "spectrum",
+    "diagonal", "exact", "networks", "paper", "proposed_radius", "quotient_distance", "read", "spectrum",
     "strategies", "symmetry", "testing", "toy", "value_and_grad", "worst_case_sharpness",
 ]  # fmt: skip
 
@@ -79,7 +79,7 @@ _PLACES = {
 ShortNames({f"refgeo.{name}": f"refgeo.{module}" for name, module in _MODULES.items()})
 __getattr__, __dir__ = deferred(
     __name__,
-    {name: name for name in ("conformance", "diagonal", "exact", "formulas", "metrics", "networks")}
+    {name: name for name in ("conformance", "diagonal", "exact", "paper", "metrics", "networks")}
     | {name: module for name, module in _MODULES.items() if "." not in name}
     | {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()},
 )

@@ -10,11 +10,11 @@ import pytest
 import scipy.linalg
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.diagonal.geometry import geometry_of
 
-FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
+FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
 FAMILY = METRICS | {f"s={s}": partial(rg.InterpolatedMetric, s) for s in (0.3, 0.8)}
 
@@ -38,7 +38,7 @@ def sampled(values, every=4, ids=None):
 
 def backend(**changes):
     """The literal formulas with some functions replaced (None: removed)."""
-    functions = {name: getattr(formulas, name) for name in FUNCTIONS} | changes
+    functions = {name: getattr(paper, name) for name in FUNCTIONS} | changes
     return SimpleNamespace(**{name: function for name, function in functions.items() if function is not None})
 
 

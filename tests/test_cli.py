@@ -40,9 +40,9 @@ def test_a_table_fits_where_it_is_shown(columns, capsys, monkeypatch):
 def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from refgeo import formulas\n"
-        "def inner_product(*a):\n    return 2 * formulas.inner_product(*a)\n"
-        "def geodesic(*a):\n    return formulas.geodesic(*a)\n"
+        "from refgeo import paper\n"
+        "def inner_product(*a):\n    return 2 * paper.inner_product(*a)\n"
+        "def geodesic(*a):\n    return paper.geodesic(*a)\n"
     )
     report = tmp_path / "report.json"
     assert main(["check", str(file), *FEW, "--json", str(report)]) == 1
@@ -93,9 +93,7 @@ def test_the_reproduce_line_reproduces(tmp_path, capsys):
     folder = tmp_path / "my backends"
     folder.mkdir()
     file = folder / "mine.py"
-    file.write_text(
-        "from refgeo import formulas\ndef geodesic(*a):\n    return [1.001 * x for x in formulas.geodesic(*a)]\n"
-    )
+    file.write_text("from refgeo import paper\ndef geodesic(*a):\n    return [1.001 * x for x in paper.geodesic(*a)]\n")
     for options in (["--dtype", "float32"], ["--profile", "full", "--seed", "3"]):
         arguments = [
             "check",
@@ -233,8 +231,8 @@ def test_the_progress_bar_is_not_taken_for_the_backends_output(tmp_path):
     """With forced colours the bar is drawn while backends run whose output is being watched."""
     file = tmp_path / "slow.py"
     file.write_text(
-        "import time\nfrom refgeo import formulas\n"
-        "def inner_product(*a):\n    time.sleep(0.3)\n    return formulas.inner_product(*a)\n"
+        "import time\nfrom refgeo import paper\n"
+        "def inner_product(*a):\n    time.sleep(0.3)\n    return paper.inner_product(*a)\n"
     )
     command = [sys.executable, "-m", "refgeo", "check", str(file), "--checks", "inner_product.silent"]
     done = subprocess.run(

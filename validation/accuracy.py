@@ -14,7 +14,7 @@ import numpy as np
 import scipy.linalg
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.exact import ExactTangentSpace
 from validation import experiment
 
@@ -62,10 +62,10 @@ def main():
                 for name in ("inv", "mix")
             )
             errors = [
-                relative_error(formulas.horizontal_projection("inv", *point, *v), inv),
+                relative_error(paper.horizontal_projection("inv", *point, *v), inv),
                 relative_error(cholesky_projection(*point, *v), inv),
                 relative_error(rg.InvariantMetric().at(point).horizontal_projection(v), inv),
-                relative_error(formulas.horizontal_projection("mix", *point, *v), mix),
+                relative_error(paper.horizontal_projection("mix", *point, *v), mix),
                 relative_error(rg.MixedMetric().at(point).horizontal_projection(v), mix),
             ]
             worst = np.maximum(worst, np.nan_to_num(errors, nan=np.inf))

@@ -2,7 +2,7 @@
 
     python -m validation.formula_mutants [--workers N] [--every N]
 
-One sign, factor, transpose, operand, axis or term of `refgeo/formulas.py` is changed at a time. A mutant is *equal*
+One sign, factor, transpose, operand, axis or term of `refgeo/paper.py` is changed at a time. A mutant is *equal*
 where its results are those of the formulas, up to rounding, at random points; any other one is judged as a backend.
 Printed beside the verdict is what the referee says of it: the formula that it has read, or a place.
 """
@@ -21,15 +21,15 @@ from pathlib import Path
 import numpy as np
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 
-SOURCE = inspect.getsource(formulas)
-FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
+SOURCE = inspect.getsource(paper)
+FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult}
 NAMES = {"G": "H", "H": "G", "S": "T", "T": "S", "a": "b", "b": "a", "v_G": "v_H", "v_H": "v_G", "e_G": "e_H",
-         "e_H": "e_G", "a_G": "b_G", "b_G": "a_G", "a_H": "b_H", "b_H": "a_H", "w_G": "w_H", "w_H": "w_G", "at": "bt",
-         "bt": "at", "Gt": "at", "Ht": "at", "S_dot": "T_dot", "T_dot": "S_dot", "g_G": "g_H", "g_H": "g_G",
+         "e_H": "e_G", "a_G": "b_G", "b_G": "a_G", "a_H": "b_H", "b_H": "a_H", "w_G": "w_H", "w_H": "w_G",
+         "F": "a", "K": "c", "c": "d", "d": "c", "S_dot": "T_dot", "T_dot": "S_dot", "g_G": "g_H", "g_H": "g_G",
          "c_G": "c_H", "c_H": "c_G"}  # fmt: skip
 
 
@@ -57,8 +57,8 @@ def changes(node):
         yield "another operand", ast.Name(NAMES[node.id], ast.Load())
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         yield "transposed", ast.Attribute(node, "mT", ast.Load())
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("_solve", "_divide"):
-        swap = {"_solve": (1, 0), "_divide": (0, 1)}[node.func.id]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("solve", "divide"):
+        swap = {"solve": (1, 0), "divide": (0, 1)}[node.func.id]
         yield "no inverse", node.args[swap[0]]
         yield "the matrix, not its inverse", ast.BinOp(node.args[0], ast.MatMult(), node.args[1])
 
@@ -81,7 +81,7 @@ def mutants():
     """(function of the source, line, what was changed, source)."""
     tree = ast.parse(SOURCE)
     pieces = [ast.unparse(node) for node in tree.body]
-    used = {*FUNCTIONS, "_grams", "_solve", "_divide", "_trace", "_christoffel_inv", "_christoffel_mix"}
+    used = {*FUNCTIONS, "grams", "sym", "solve", "divide", "trace"}
     for i, function in enumerate(tree.body):
         if not isinstance(function, ast.FunctionDef) or function.name not in used:
             continue
@@ -115,7 +115,7 @@ def _in_order(function):
 
 def _is_relaxed(node):
     """Of what only a relaxed geometry needs."""
-    return "relaxation" in ast.unparse(node) or "_two_sided" in ast.unparse(node)
+    return "relaxation" in ast.unparse(node)
 
 
 def results(functions):
@@ -136,7 +136,7 @@ def is_equal(source):
     functions = {"__name__": "mutant"}
     try:
         exec(compile(source, "mutant", "exec"), functions)
-        pairs = zip(results(functions), results(vars(formulas)), strict=True)
+        pairs = zip(results(functions), results(vars(paper)), strict=True)
         return all(np.allclose(mine, right, rtol=1e-7, atol=1e-9) for mine, right in pairs)
     except Exception:
         return False

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from validation import experiment
 
-FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
+FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 
 
 def T(matrix):
@@ -418,7 +418,7 @@ def right_backends(only_numpy=False):
     """Name to backend; unless `only_numpy` also refgeo's own, and Torch and JAX where they are installed."""
     by_qr = _backend(_by_qr)
     backends = {
-        "Gram, solve": formulas,
+        "Gram, solve": paper,
         "Gram, explicit inverse, eigh": _backend(lambda F, M: np.linalg.inv(T(F) @ F) @ M),
         "Cholesky": _backend(_by_cholesky),
         "QR": by_qr,

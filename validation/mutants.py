@@ -21,7 +21,7 @@ import numpy as np
 import scipy.linalg
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.places import features
 from refgeo.conformance.points import given_case
@@ -31,7 +31,7 @@ from refgeo.geometry.pair import Pair
 
 BOTH = ("inv", "mix")
 
-FUNCTIONS = [name for name in OPERATIONS if hasattr(formulas, name)]
+FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 POINTS = (
     "1x1x1/k3", "4x4x4/k3", "7x4x1/k3", "10x9x4/k3", "10x9x4/k1", "5x12x3/k3", "20-1x1x1/k3", "4-25x24x6/k3",
     "2.3-6x7x2/k3", "2.2-2x2x2/k3", "3-7x4x1/k3", "1-5x4x2/k3", "6x6x3/k3", "3-9x8x5/k10", "10x9x4/k3/scale1e-6",
@@ -55,7 +55,7 @@ class Mutant:
 
     def backend(self):
         """The literal formulas with the broken function."""
-        functions = {name: getattr(formulas, name) for name in FUNCTIONS}
+        functions = {name: getattr(paper, name) for name in FUNCTIONS}
         return SimpleNamespace(**(functions | {self.function: paper_orders(self.broken)}))
 
     def expected(self):
@@ -84,7 +84,7 @@ def T(matrix):
 
 
 def right(function, metric, *arguments):
-    return getattr(formulas, function)(metric, *arguments)
+    return getattr(paper, function)(metric, *arguments)
 
 
 def on(metrics, function, wrong):
@@ -206,7 +206,7 @@ def hessian(change, exchanged=False):
 
 
 def relaxed(function, epsilon):
-    return lambda metric, *a: getattr(formulas, function)(metric, *a, relaxation=epsilon)
+    return lambda metric, *a: getattr(paper, function)(metric, *a, relaxation=epsilon)
 
 
 def single(function):
@@ -500,7 +500,7 @@ def right_function(target):
             return tuple(np.array(x) for x in space.geodesic(Pair(v_G, v_H), t, "exact"))
 
         return geodesic
-    return getattr(formulas, target)
+    return getattr(paper, target)
 
 
 def operation_of(target):

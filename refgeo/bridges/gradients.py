@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import autograd
+import autograd.numpy
 import numpy as np
 import numpy.typing as npt
+from autograd.numpy.numpy_boxes import ArrayBox
 
 from refgeo.geometry.pair import Pair
+
+if not hasattr(ArrayBox, "mT"):  # which NumPy's arrays have, and `refgeo.paper` needs
+    ArrayBox.mT = property(lambda box: autograd.numpy.swapaxes(box, -2, -1))
 
 
 def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float64) -> Callable[..., tuple[float, Any]]:

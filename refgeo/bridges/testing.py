@@ -17,7 +17,7 @@ A file of tests that holds an implementation to every check::
 >>> import numpy as np, refgeo as rg
 >>> rng = np.random.default_rng(0)
 >>> G, H, v_G, v_H = (rng.standard_normal(shape) for shape in ((5, 2), (4, 2), (5, 2), (4, 2)))
->>> mine = rg.formulas.horizontal_projection("inv", G, H, v_G, v_H)
+>>> mine = rg.paper.horizontal_projection("inv", G, H, v_G, v_H)
 >>> rg.testing.assert_matches(mine, "horizontal_projection", "inv", G, H, v_G, v_H)
 """
 
@@ -67,7 +67,7 @@ class BackendCheck:
     Examples
     --------
     >>> import refgeo as rg
-    >>> BackendCheck("christoffel", "mix")(rg.formulas)
+    >>> BackendCheck("christoffel", "mix")(rg.paper)
     """
 
     name: str
@@ -167,10 +167,10 @@ def parametrize_with_checks(
     Examples
     --------
     >>> import refgeo as rg
-    >>> mark = parametrize_with_checks([rg.formulas], metrics=["inv"], checks=["inner_product"])
+    >>> mark = parametrize_with_checks([rg.paper], metrics=["inv"], checks=["inner_product"])
     >>> [item.id for item in mark.args[1]][:3]
-    ['refgeo.formulas-inv-inner_product', 'refgeo.formulas-inv-inner_product.any_memory_layout', \
-'refgeo.formulas-inv-inner_product.remembers_nothing']
+    ['refgeo.paper-inv-inner_product', 'refgeo.paper-inv-inner_product.any_memory_layout', \
+'refgeo.paper-inv-inner_product.remembers_nothing']
     """
     import pytest
 

@@ -70,8 +70,8 @@ class Backend:
 
     Examples
     --------
-    >>> from refgeo import formulas
-    >>> Backend(formulas).where
+    >>> from refgeo import paper
+    >>> Backend(paper).where
     'a process of its own'
     """
 
@@ -119,8 +119,8 @@ class Backend:
 
         Examples
         --------
-        >>> Backend.of("refgeo.formulas").spec
-        'refgeo.formulas'
+        >>> Backend.of("refgeo.paper").spec
+        'refgeo.paper'
         """
         return given if isinstance(given, Backend) else cls(given, timeout=timeout)
 
@@ -129,7 +129,7 @@ class Backend:
 
         Examples
         --------
-        >>> Backend("refgeo.formulas").provides("sharpness")
+        >>> Backend("refgeo.paper").provides("sharpness")
         False
         """
         return function in self._functions
@@ -151,7 +151,7 @@ class Backend:
         >>> import numpy as np
         >>> one = np.ones((1, 1))
         >>> request = Request("call", "riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
-        >>> Backend("refgeo.formulas").call(request)[0]
+        >>> Backend("refgeo.paper").call(request)[0]
         [array([[1.]]), array([[1.]])]
         """
         demand = _demand(*request.arrays[:2])

@@ -295,11 +295,11 @@ def inherits(value: Value, backend: Backend, failing: Sequence[Case], guilty: Se
 
 def _made(value: Value, backend: Backend, case: Case, guilty: Sequence[str], raises_all: bool) -> Parts:
     """A geodesic of order 2, or a Hessian, made of other values: the backend's own where these are wrong."""
-    from refgeo import formulas  # which is slow to import
+    from refgeo import paper  # which is slow to import
 
     def right(name: str, *vectors: Any) -> Parts:
         flat = [factor for pair in (case.point, *vectors) for factor in pair]
-        result: Parts = getattr(formulas, name)(case.metric, *flat, relaxation=case.relaxation)
+        result: Parts = getattr(paper, name)(case.metric, *flat, relaxation=case.relaxation)
         return result
 
     def own(name: str, *vectors: Any) -> Parts:

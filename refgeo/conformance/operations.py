@@ -10,12 +10,14 @@ The types say how the group acts. At A·θ = (GA⁻¹, HAᵀ) a *vector* v becom
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from refgeo import paper
 from refgeo.conformance.steps import RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
@@ -303,6 +305,17 @@ def geodesic_size(space: PairTangentSpace, v: Pair, t: float, order: Any) -> Arr
     return np.asarray(size)
 
 
+def statement_of_paper(name: str) -> str:
+    """The first line that `refgeo.paper` has on a function.
+
+    Examples
+    --------
+    >>> statement_of_paper("riemannian_gradient")
+    'Of the Euclidean gradient e (Sec. 5.2): inv (e_G S, e_H T); mix (e_G T⁻¹, e_H S⁻¹).'
+    """
+    return str(inspect.getdoc(getattr(paper, name))).splitlines()[0]
+
+
 def _geodesic(order: Any, statement: str) -> Value:
     return Value(
         f"geodesic_{order}",
@@ -318,7 +331,6 @@ def _geodesic(order: Any, statement: str) -> Value:
 
 def _plain(
     name: str,
-    statement: str,
     expected: Callable[..., tuple[Enclosure, ...]],
     size: Callable[..., Array],
     between: str = "",
@@ -328,7 +340,7 @@ def _plain(
     return Value(
         name,
         operation,
-        statement,
+        statement_of_paper(name),
         lambda exact, vectors, t: expected(exact, *vectors),
         lambda space, vectors, t: size(space, *vectors),
         operation.loss,
@@ -345,39 +357,34 @@ VALUES: dict[str, Value] = {
     for value in (
         _plain(
             "inner_product",
-            "inv: tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H); mix: tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H); S = GᵀG, T = HᵀH",
             lambda exact, a, b: (exact.inner_product(a, b),),
             lambda space, a, b: space.norm(a) * space.norm(b),
             f"tr(M_G a_Gᵀb_G) + tr(M_H a_Hᵀb_H) {_WEIGHTS}",
         ),
         _plain(
             "horizontal_projection",
-            "the projection onto the horizontal vectors, which are orthogonal, in the metric, to all (GΛ, −HΛᵀ)",
             lambda exact, v: exact.horizontal_projection(v),
             lambda space, v: space.norm(v),
         ),
         _plain(
             "riemannian_gradient",
-            "inv: (e_G S, e_H T); mix: (e_G T⁻¹, e_H S⁻¹); S = GᵀG, T = HᵀH",
             lambda exact, e: exact.riemannian_gradient(e),
             lambda space, e: space.norm(space.riemannian_gradient(e)),
             f"(e_G M_G⁻¹, e_H M_H⁻¹) {_WEIGHTS}",
         ),
         _plain(
             "riemannian_hessian",
-            "the horizontal part of D grad f[v] + Γ(grad f, v)",
             lambda exact, e, w, v: exact.riemannian_hessian(e, w, v),
             hessian_size,
             uses=("riemannian_gradient", "christoffel", "horizontal_projection"),
         ),
         _plain(
             "christoffel",
-            "Γ(a, b) of the Levi-Civita connection, bilinear",
             lambda exact, a, b: exact.christoffel(a, b),
             christoffel_size,
         ),
-        _geodesic(1, "θ + tv"),
-        _geodesic(2, "θ + tv − ½t²Γ(v, v)"),
+        _geodesic(1, statement_of_paper("geodesic")),
+        _geodesic(2, statement_of_paper("geodesic")),
         _geodesic("exact", "the geodesic with velocity v at time t"),
     )
 }

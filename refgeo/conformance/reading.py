@@ -71,8 +71,8 @@ class Formula:
 
     Examples
     --------
-    >>> from refgeo import formulas
-    >>> formula = read(formulas, metrics=["mix"], functions=["christoffel"])["christoffel", "mix"]
+    >>> from refgeo import paper
+    >>> formula = read(paper, metrics=["mix"], functions=["christoffel"])["christoffel", "mix"]
     >>> formula.G["a_G b_HᵀH T⁻¹"], len(formula.G)
     (0.5, 6)
     """
@@ -651,13 +651,13 @@ def read_one(
 
 @cache
 def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | None:
-    """What `refgeo.formulas` computes, read in the same way; None where nothing can be read."""
-    from refgeo import formulas
+    """What `refgeo.paper` computes, read in the same way; None where nothing can be read."""
+    from refgeo import paper
 
     function = _function(name)
-    relaxed = SimpleNamespace(**{function: lambda *a: getattr(formulas, function)(*a, relaxation=relaxation)})
+    relaxed = SimpleNamespace(**{function: lambda *a: getattr(paper, function)(*a, relaxation=relaxation)})
     try:
-        return read_one(Backend(relaxed, "formulas"), name, metric, relaxation=relaxation)
+        return read_one(Backend(relaxed, "paper"), name, metric, relaxation=relaxation)
     except (NotImplementedError, BackendFailure):
         return None
 
@@ -726,8 +726,8 @@ def read(
 
     Examples
     --------
-    >>> from refgeo import formulas
-    >>> readings = read(formulas, metrics=["inv"], functions=["riemannian_gradient", "horizontal_projection"])
+    >>> from refgeo import paper
+    >>> readings = read(paper, metrics=["inv"], functions=["riemannian_gradient", "horizontal_projection"])
     >>> print(readings)
     horizontal_projection[inv]
         G: v_G + G Λ

@@ -142,7 +142,7 @@ class Report:
         >>> import refgeo as rg
         >>> report = rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"])
         >>> print(report.reproduce_in_python(report.rows[0]))
-        rg.check('refgeo.formulas', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
+        rg.check('refgeo.paper', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
         """
         case = None if row.example is None or row.kind in WHOLE else row.example.case
         if self.files is not None and case is not None:
@@ -158,7 +158,7 @@ class Report:
         return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
 
     def _backend_words(self) -> list[str]:
-        words = [] if self.spec == "refgeo.formulas" else [shlex.quote(str(self.spec))]
+        words = [] if self.spec == "refgeo.paper" else [shlex.quote(str(self.spec))]
         return words + ([f"--timeout {self.timeout:g}"] if self.timeout != TIMEOUT else [])
 
     def details(self, row: Row) -> list[str]:

@@ -83,7 +83,7 @@ def check(
     ----------
     backend : module, object, function, str, path or Backend, optional
         The implementation (see `Backend`), or where it is: ``"module"``, ``"module:object"``, ``"file.py"``. Default:
-        the paper's formulas, `refgeo.formulas`.
+        the paper's formulas, `refgeo.paper`.
     metrics : iterable of "inv", "mix", or between them "s=0.5"
         The backend gets these names. Between the paper's metrics, exact geodesics are judged by laws alone if h > 1.
     checks : iterable of str, optional
@@ -162,7 +162,7 @@ def check(
         others = [Elsewhere() for _ in elsewhere]
         for other in others:
             stack.callback(other.terminate)
-        loaded = Backend.of("refgeo.formulas" if backend is None else backend, timeout)
+        loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)
         if loaded is not backend:
             stack.callback(loaded.close)
         if not loaded.has_own_process:

@@ -11,56 +11,77 @@ With P_U and P_V the projectors on the columns of G and H, and dX = v_G Hᵀ + G
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from flint import arb, arb_mat
+from flint import arb
 
-from refgeo.exact import Enclosure, ExactTangentSpace, Vector, _BallPoint
+from refgeo import paper
+from refgeo.exact import Enclosure, ExactTangentSpace, Vector
+from refgeo.exact.ball import Ball
 from refgeo.support.arguments import Array
 
 
-class _EmbeddedBallPoint(_BallPoint):
-    """The base point in balls."""
+class _EmbeddedPoint:
+    """The operations at one point: those of mix, and the core."""
 
-    def inner_product(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> arb:
+    def __init__(self, G: Ball, H: Ball) -> None:
+        self.factors = (G, H)
+        self.grams = paper.grams(G, H)
+
+    def inner_product(self, a_G: Ball, a_H: Ball, b_G: Ball, b_H: Ball) -> arb:
         """⟨a, b⟩."""
-        S_inverse, T_inverse = self.inverses
-        core_a, core_b = (self.G.transpose() * v_G * self.T + self.S * v_H.transpose() * self.H for v_G, v_H in (a, b))
-        core = (S_inverse * core_a * T_inverse * core_b.transpose()).trace()
-        return super().inner_product(a, b) + core / 2
+        (G, H), (S, T) = self.factors, self.grams
+        a, b = (G.mT @ v_G @ T + S @ (v_H.mT @ H) for v_G, v_H in ((a_G, a_H), (b_G, b_H)))
+        core = paper.trace(S.inverse @ a @ T.inverse @ b.mT)
+        return arb(paper.inner_product("mix", G, H, a_G, a_H, b_G, b_H) + core / 2)
 
-    def raised(self, e: Sequence[arb_mat]) -> list[arb_mat]:
-        """The Riemannian gradient."""
-        S_inverse, T_inverse = self.inverses
-        g_G, g_H = super().raised(e)
-        N = (S_inverse * (self.G.transpose() * g_G) + (g_H.transpose() * self.H) * T_inverse) * (arb(1) / 4)
-        return [g_G - self.G * N, g_H - self.H * N.transpose()]
+    def horizontal_projection(self, *v: Ball) -> tuple[Ball, Ball]:
+        """That of mix: the core of a vertical vector is zero."""
+        return paper.horizontal_projection("mix", *self.factors, *v)
 
-    def christoffel(self, a: Sequence[arb_mat], b: Sequence[arb_mat]) -> list[arb_mat]:
+    def riemannian_gradient(self, *e: Ball) -> tuple[Ball, Ball]:
+        """The gradient of mix, less half of its core."""
+        (G, H), (S, T) = self.factors, self.grams
+        g_G, g_H = paper.riemannian_gradient("mix", G, H, *e)
+        N = (S.inverse @ (G.mT @ g_G) + (g_H.mT @ H) @ T.inverse) * (arb(1) / 4)
+        return g_G - G @ N, g_H - H @ N.mT
+
+    def christoffel(self, a_G: Ball, a_H: Ball, b_G: Ball, b_H: Ball) -> tuple[Ball, Ball]:
         """Γ(a, b) up to a vertical vector."""
-        (a_G, a_H), (b_G, b_H) = a, b
-        across_G, across_H = self._across(a), self._across(b)
-        return [
-            self._bent(0, a_G * across_H[0] + b_G * across_G[0]),
-            self._bent(1, a_H * across_H[1] + b_H * across_G[1]),
-        ]
+        a, b = self._across(a_G, a_H), self._across(b_G, b_H)
+        return self._bent(0, a_G @ b[0] + b_G @ a[0]), self._bent(1, a_H @ b[1] + b_H @ a[1])
 
-    def christoffel_adjoint(self, a: Sequence[arb_mat], e: Sequence[arb_mat]) -> list[arb_mat]:
+    def christoffel_adjoint(self, a_G: Ball, a_H: Ball, e_G: Ball, e_H: Ball) -> tuple[Ball, Ball]:
         """Γ(a, ·)* e."""
-        bent = [self._bent(i, part) for i, part in enumerate(e)]
-        across, inverses = self._across(a), self.inverses
-        crossed = [(self.G, self.H)[1 - i] * (inverses[1 - i] * (bent[i].transpose() * a[i])) for i in (0, 1)]
-        return [bent[i] * across[i].transpose() + crossed[1 - i] for i in (0, 1)]
+        (G, H), (S, T), across = self.factors, self.grams, self._across(a_G, a_H)
+        bent_G, bent_H = self._bent(0, e_G), self._bent(1, e_H)
+        return (
+            bent_G @ across[0].mT + G @ (S.inverse @ (bent_H.mT @ a_H)),
+            bent_H @ across[1].mT + H @ (T.inverse @ (bent_G.mT @ a_G)),
+        )
 
-    def _across(self, v: Sequence[arb_mat]) -> tuple[arb_mat, arb_mat]:
+    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
+        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
+        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
+        falling = self.christoffel_adjoint(*v, *e)
+        return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
+
+    def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
+        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
+        bend = self.christoffel(v_G, v_H, v_G, v_H)
+        half = t * t / 2 if order == 2 else arb(0)
+        G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
+        return G, H
+
+    def _across(self, v_G: Ball, v_H: Ball) -> tuple[Ball, Ball]:
         """v_HᵀH T⁻¹ and v_GᵀG S⁻¹."""
-        S_inverse, T_inverse = self.inverses
-        return v[1].transpose() * self.H * T_inverse, v[0].transpose() * self.G * S_inverse
+        (G, H), (S, T) = self.factors, self.grams
+        return v_H.mT @ H @ T.inverse, v_G.mT @ G @ S.inverse
 
-    def _bent(self, i: int, part: arb_mat) -> arb_mat:
+    def _bent(self, i: int, part: Ball) -> Ball:
         """½(2I − P) of a part."""
-        factor, inverse = (self.G, self.H)[i], self.inverses[i]
-        return part - factor * (inverse * (factor.transpose() * part)) * (arb(1) / 2)
+        factor = self.factors[i]
+        return part - factor @ (factor.gram.inverse @ (factor.mT @ part)) * (arb(1) / 2)
 
 
 class ExactEmbeddedSpace(ExactTangentSpace):
@@ -82,19 +103,8 @@ class ExactEmbeddedSpace(ExactTangentSpace):
     def __init__(self, G: Array, H: Array) -> None:
         super().__init__("mix", G, H)
 
-    def _formulas(self) -> type[_BallPoint]:
-        return _EmbeddedBallPoint
-
-    def riemannian_hessian(self, e: Vector, w: Vector, v: Vector) -> tuple[Enclosure, Enclosure]:
-        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
-
-        def compute(point: _BallPoint) -> list[arb_mat]:
-            falling = point.christoffel_adjoint(self._balls(v), self._covector_balls(e))
-            raised = point.raised([x - y for x, y in zip(self._covector_balls(w), falling, strict=True)])
-            L = point.vertical_coefficients(*raised)
-            return self._moved_back([raised[0] + point.G * L, raised[1] - point.H * L.transpose()])
-
-        return self._enclose_pair(compute, tuple(0.0 * factor for factor in self.point))
+    def _formulas(self, G: Ball, H: Ball) -> Any:
+        return _EmbeddedPoint(G, H)
 
     def geodesic(self, v: Vector, t: float = 1.0, order: object = 2) -> tuple[Enclosure, Enclosure]:
         """θ + tv, or θ + tv − ½t²Γ(v, v)."""

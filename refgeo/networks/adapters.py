@@ -8,7 +8,7 @@ A function that knows no batches:
 >>> from types import SimpleNamespace
 >>> def gradient(metric, G, H, e_G, e_H):
 ...     assert G.ndim == 2
-...     return rg.formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+...     return rg.paper.riemannian_gradient(metric, G, H, e_G, e_H)
 >>> backend = SimpleNamespace(riemannian_gradient=rg.adapters.unbatched(gradient))
 >>> rg.check(backend, cases=["2.3-6x7x2"]).passed
 True

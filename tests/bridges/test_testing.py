@@ -7,7 +7,7 @@ import pytest
 from helpers import FUNCTIONS, METRICS, backend
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 
 ARGUMENTS = {name: OPERATIONS[name].vectors for name in FUNCTIONS}
@@ -19,11 +19,11 @@ pytest_plugins = ["pytester"]
 def suite(pytester):
     pytester.makepyfile(
         mine="""
-        from refgeo.formulas import *
-        from refgeo import formulas
+        from refgeo.paper import *
+        from refgeo import paper
 
         def christoffel(metric, *arguments):
-            c_G, c_H = formulas.christoffel(metric, *arguments)
+            c_G, c_H = paper.christoffel(metric, *arguments)
             return (2 * c_G, 2 * c_H) if metric == "inv" else (c_G, c_H)
 
         def riemannian_hessian(*arguments):
@@ -65,17 +65,17 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
 def test_what_follows_from_wrong_values_is_skipped_not_failed():
     """In columns that are permuted a wrong formula that is not equivariant gives something else."""
     check = rg.testing.BackendCheck("christoffel.remembers_nothing", "inv")
-    check(formulas)
+    check(paper)
     with pytest.raises(pytest.skip.Exception, match="not judged: the values of this function are wrong"):
-        check(backend(christoffel=lambda *a: tuple(x + x[..., :1] for x in formulas.christoffel(*a))))
+        check(backend(christoffel=lambda *a: tuple(x + x[..., :1] for x in paper.christoffel(*a))))
 
 
 def test_a_check_called_often_keeps_one_process():
     check = rg.testing.BackendCheck("inner_product", "inv")
-    check(formulas)
-    known = rg.testing._backend(formulas)
-    check(formulas)
-    assert rg.testing._backend(formulas) is known
+    check(paper)
+    known = rg.testing._backend(paper)
+    check(paper)
+    assert rg.testing._backend(paper) is known
 
 
 def test_what_is_not_provided_is_skipped_with_the_reason(suite):
@@ -126,21 +126,21 @@ def test_update_rules_and_merges_are_items_of_backends_that_have_them(pytester):
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", "-k", "step or merge")
     assert {"xfailed": 2, "passed": 7}.items() <= result.parseoutcomes().items()
     result.stdout.fnmatch_lines(["PASSED *mine-step.repeatable*", "XFAIL *mine-merge.symmetric*"])
-    assert not [item for item in rg.testing.parametrize_with_checks([formulas]).args[1] if "step" in item.id]
+    assert not [item for item in rg.testing.parametrize_with_checks([paper]).args[1] if "step" in item.id]
 
 
 def test_one_name_may_be_given_alone():
-    mark = rg.testing.parametrize_with_checks([formulas], metrics="inv", checks="inner_product", dtypes="float64")
-    assert mark.args[1][0].id == "refgeo.formulas-inv-inner_product"
+    mark = rg.testing.parametrize_with_checks([paper], metrics="inv", checks="inner_product", dtypes="float64")
+    assert mark.args[1][0].id == "refgeo.paper-inv-inner_product"
 
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
-    mark = rg.testing.parametrize_with_checks([formulas, "refgeo.formulas"], dtypes=("float64", "float32"))
+    mark = rg.testing.parametrize_with_checks([paper, "refgeo.paper"], dtypes=("float64", "float32"))
     from refgeo.conformance.run import CHECKS, chosen_checks
 
     ids = [item.id for item in mark.args[1]]
     assert len(ids) == 2 * 2 * 2 * len(chosen_checks(None)) < 2 * 2 * 2 * len(CHECKS)
-    assert "refgeo.formulas-mix-geodesic.loop_over_blocks_2-float32" in ids
+    assert "refgeo.paper-mix-geodesic.loop_over_blocks_2-float32" in ids
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
 )
 def test_bad_options_are_named_when_tests_are_collected(options, message):
     with pytest.raises(ValueError, match=message):
-        rg.testing.parametrize_with_checks([formulas], **options)
+        rg.testing.parametrize_with_checks([paper], **options)
 
 
 def arguments_of(function, metric, seed=0, batch=(3,)):
@@ -179,7 +179,7 @@ def arguments_of(function, metric, seed=0, batch=(3,)):
 @pytest.mark.parametrize("function", ARGUMENTS)
 def test_assert_matches_takes_right_results_and_refuses_small_errors(function, metric):
     arguments = arguments_of(function, metric)
-    right = getattr(formulas, function)(metric, *arguments)
+    right = getattr(paper, function)(metric, *arguments)
     rg.testing.assert_matches(right, function, metric, *arguments)
     off = tuple(x * (1 + 1e-8) for x in right) if isinstance(right, tuple) else right * (1 + 1e-8)
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_assert_matches_takes_right_results_and_refuses_small_errors(function, m
 
 def test_assert_matches_judges_float32_by_its_own_roundoff():
     arguments = [a.astype(np.float32) for a in arguments_of("christoffel", "inv")]
-    single = formulas.christoffel("inv", *arguments)
+    single = paper.christoffel("inv", *arguments)
     assert single[0].dtype == np.float32
     rg.testing.assert_matches(single, "christoffel", "inv", *arguments)
     double = tuple(part.astype(np.float64) for part in single)
@@ -202,7 +202,7 @@ def test_assert_matches_judges_float32_by_its_own_roundoff():
 @pytest.mark.filterwarnings("error")
 def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
     arguments = arguments_of("inner_product", "inv")
-    right = formulas.inner_product("inv", *arguments)
+    right = paper.inner_product("inv", *arguments)
     rg.testing.assert_matches(list(right), "inner_product", "inv", *arguments)
     with pytest.raises(AssertionError, match="does not match"):
         rg.testing.assert_matches([1.0, 2.0, 3.0], "inner_product", "inv", *arguments)
@@ -211,7 +211,7 @@ def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
     G, H, v_G, v_H, *_ = arguments
     pair = rg.MixedMetric().at(rg.Pair(G, H)).horizontal_projection(rg.Pair(v_G, v_H))
     rg.testing.assert_matches(pair, "horizontal_projection", "mix", G, H, v_G, v_H)
-    end = formulas.geodesic("mix", G, H, v_G, v_H, 0.5, 2)
+    end = paper.geodesic("mix", G, H, v_G, v_H, 0.5, 2)
     rg.testing.assert_matches(end, "geodesic", "mix", G, H, v_G, v_H, 0.5, 2.0)
     for t, order, message in (
         (np.array([0.5]), 2, "t: expected a finite number"),
@@ -224,7 +224,7 @@ def test_assert_matches_takes_lists_pairs_and_refuses_what_overflows():
 
 def test_assert_matches_names_the_mistake_and_shows_both():
     arguments = arguments_of("christoffel", "mix", batch=())
-    double = tuple(2 * x for x in formulas.christoffel("mix", *arguments))
+    double = tuple(2 * x for x in paper.christoffel("mix", *arguments))
     with pytest.raises(AssertionError, match="does not match: the relative error is") as caught:
         rg.testing.assert_matches(double, "christoffel", "mix", *arguments)
     text = str(caught.value)
@@ -250,7 +250,7 @@ def test_assert_matches_knows_the_exact_geodesic_of_inv():
 def test_assert_matches_uses_the_time_as_it_is():
     """0.1 is no float32 number."""
     *vectors, _, _ = arguments_of("geodesic", "inv")
-    right = formulas.geodesic("inv", *vectors, 0.1, 1)
+    right = paper.geodesic("inv", *vectors, 0.1, 1)
     rg.testing.assert_matches(right, "geodesic", "inv", *vectors, 0.1, 1)
 
 
@@ -267,7 +267,7 @@ def test_assert_matches_uses_the_time_as_it_is():
 )
 def test_assert_matches_says_what_does_not_fit(change, error, message):
     arguments = arguments_of("horizontal_projection", "inv", batch=())
-    result = formulas.horizontal_projection("inv", *arguments)
+    result = paper.horizontal_projection("inv", *arguments)
     changed, actual = change(arguments, result)
     with pytest.raises(error, match=message):
         rg.testing.assert_matches(actual, "horizontal_projection", "inv", *changed)
@@ -283,6 +283,6 @@ def test_unknown_functions_and_metrics_are_named():
 
 def test_a_check_can_be_called_outside_pytest():
     check = rg.testing.BackendCheck("horizontal_projection.loop_over_blocks", "inv")
-    check(formulas)
+    check(paper)
     with pytest.raises(AssertionError, match="diagnosis: no formula"):
         rg.testing.BackendCheck("christoffel", "inv")(backend(christoffel=lambda m, G, H, *a: (0.9 * a[0], 0.9 * a[1])))

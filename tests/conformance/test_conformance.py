@@ -9,7 +9,7 @@ import pytest
 from helpers import FUNCTIONS, backend, bert_layer, sampled
 
 import refgeo as rg
-from refgeo import exact, formulas
+from refgeo import exact, paper
 from refgeo.conformance import Backend, BackendError
 from refgeo.conformance.operations import OPERATIONS, VALUES
 from refgeo.conformance.rows import Verdict
@@ -93,7 +93,7 @@ def swapped(function):
 
 @pytest.mark.parametrize(("name", "metric"), sampled([(f, m) for m in ("inv", "mix") for f in FUNCTIONS], 7))
 def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name, metric):
-    broken = backend(**{name: scaled(getattr(formulas, name), 1 + 1e-9, (metric,))})
+    broken = backend(**{name: scaled(getattr(paper, name), 1 + 1e-9, (metric,))})
     report = rg.check(broken, cases=SOME)
     expected = [row for row in EVERY if row.startswith(name) and row.endswith(f"[{metric}]")]
     assert sorted(report.wrong) == sorted(expected)
@@ -104,7 +104,7 @@ def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name
     ("name", "mistake"), sampled([(f, m) for m in (float32_inside, other_metric) for f in FUNCTIONS], 7)
 )
 def test_single_precision_inside_and_the_other_metric_are_seen(name, mistake):
-    report = rg.check(backend(**{name: mistake(getattr(formulas, name))}), cases=SOME)
+    report = rg.check(backend(**{name: mistake(getattr(paper, name))}), cases=SOME)
     expected = both(name)
     if mistake is other_metric:
         expected -= {"geodesic_1[inv]", "geodesic_1[mix]"}  # θ + ta knows no metric
@@ -115,7 +115,7 @@ def printed_projection(metric, G, H, v_G, v_H):
     import scipy.linalg
 
     if metric == "mix" or G.ndim > 2:
-        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, v_G, v_H)
     S, T = G.T @ G, H.T @ H
     L = scipy.linalg.solve_sylvester(S @ T, T @ S, S @ H.T @ v_H - v_G.T @ G @ T)
     return v_G + G @ L, v_H - H @ L.T
@@ -138,7 +138,7 @@ def test_the_misprinted_sylvester_equation_is_wrong():
 def only_for_balanced_factors(metric, G, H, v_G, v_H):
     """S where T belongs: invisible when GᵀG = HᵀH."""
     if metric == "inv":
-        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, v_G, v_H)
     S = np.swapaxes(G, -1, -2) @ G
     L = 0.5 * (
         np.swapaxes(np.linalg.solve(S, np.swapaxes(H, -1, -2) @ v_H), -1, -2)
@@ -148,15 +148,15 @@ def only_for_balanced_factors(metric, G, H, v_G, v_H):
 
 
 def half_missing(metric, *arguments):
-    return scaled(formulas.christoffel, 2.0)(metric, *arguments)
+    return scaled(paper.christoffel, 2.0)(metric, *arguments)
 
 
 def not_bilinear(metric, G, H, a_G, a_H, b_G, b_H):
-    return formulas.christoffel(metric, G, H, a_G, a_H, a_G, a_H)
+    return paper.christoffel(metric, G, H, a_G, a_H, a_G, a_H)
 
 
 def absolute_time(metric, G, H, v_G, v_H, t, order):
-    return formulas.geodesic(metric, G, H, v_G, v_H, 1.0, order)
+    return paper.geodesic(metric, G, H, v_G, v_H, 1.0, order)
 
 
 def both(function):
@@ -170,7 +170,7 @@ def both(function):
         ("christoffel", half_missing, both("christoffel")),
         ("christoffel", not_bilinear, both("christoffel")),
         ("geodesic", absolute_time, both("geodesic")),
-        ("riemannian_gradient", swapped(formulas.riemannian_gradient), both("riemannian_gradient")),
+        ("riemannian_gradient", swapped(paper.riemannian_gradient), both("riemannian_gradient")),
         ("horizontal_projection", lambda m, G, H, a, b: (a, b), both("horizontal_projection")),
     ], 2),
 )  # fmt: skip
@@ -209,7 +209,7 @@ def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error
     def breaks_down(metric, G, H, *vectors):
         if np.linalg.cond(G).max() > 1e5:
             raise np.linalg.LinAlgError("not positive definite")
-        return formulas.horizontal_projection(metric, G, H, *vectors)
+        return paper.horizontal_projection(metric, G, H, *vectors)
 
     report = rg.check(backend(horizontal_projection=breaks_down), checks=["horizontal_projection"])
     assert report.passed
@@ -221,7 +221,7 @@ def test_what_is_not_provided_is_said_and_never_passed():
     def inv_only(metric, *arguments):
         if metric != "inv":
             raise NotImplementedError("mix is on our list")
-        return formulas.riemannian_gradient(metric, *arguments)
+        return paper.riemannian_gradient(metric, *arguments)
 
     report = rg.check(backend(riemannian_gradient=inv_only, christoffel=None), cases=SOME)
     missing = {name for name, verdict in verdicts(report).items() if verdict is Verdict.NOT_PROVIDED}
@@ -238,7 +238,7 @@ def test_not_implemented_for_some_points_only_is_a_finding():
     def single_blocks(metric, G, *arguments):
         if G.ndim > 2:
             raise NotImplementedError("no batches")
-        return formulas.riemannian_gradient(metric, G, *arguments)
+        return paper.riemannian_gradient(metric, G, *arguments)
 
     report = rg.check(backend(riemannian_gradient=single_blocks), checks=["riemannian_gradient"])
     assert report.wrong == []
@@ -281,7 +281,7 @@ def test_backends_convert_both_ways_and_get_their_dtype():
         return Foreign(array)
 
     def gradient(metric, *arguments):
-        return tuple(Foreign(p) for p in formulas.riemannian_gradient(metric, *(a.array for a in arguments)))
+        return tuple(Foreign(p) for p in paper.riemannian_gradient(metric, *(a.array for a in arguments)))
 
     foreign = SimpleNamespace(asarray=asarray, to_numpy=lambda a: a.array, riemannian_gradient=gradient)
     report = rg.check(foreign, checks=["riemannian_gradient"], dtype="float32", cases=SOME)
@@ -292,9 +292,9 @@ def test_backends_convert_both_ways_and_get_their_dtype():
 def test_loading_backends_by_name(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "from refgeo.formulas import inner_product\nclass Box:\n    inner_product = staticmethod(inner_product)\n"
+        "from refgeo.paper import inner_product\nclass Box:\n    inner_product = staticmethod(inner_product)\n"
     )
-    for spec in (str(file), f"{file}:Box", "refgeo.formulas"):
+    for spec in (str(file), f"{file}:Box", "refgeo.paper"):
         assert rg.check(spec, checks=["inner_product"], cases=["1x1x1"]).passed
     (tmp_path / "broken.py").write_text("1 / 0\n")
     for spec, message in (
@@ -342,7 +342,7 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     fifth = state["encoder.layer.0.attention.self.query.weight"][16:20].T
 
     def christoffel(metric, G, *rest):
-        parts = formulas.christoffel(metric, G, *rest)
+        parts = paper.christoffel(metric, G, *rest)
         hit = np.all(np.isin(G[..., :24, :], fifth), axis=(-2, -1)) if G.shape[-2] == 25 else False
         return tuple(np.where(np.asarray(hit)[..., None, None], 2.0 * part, part) for part in parts)
 
@@ -461,7 +461,7 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     calls = []
 
     def riemannian_gradient(metric, G, H, e_G, e_H):
-        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        g_G, g_H = paper.riemannian_gradient(metric, G, H, e_G, e_H)
         calls.append(g_H[2, 1])
         g_H[2, 1] += 1.25 + G[0, 0]
         return g_G, g_H
@@ -475,7 +475,7 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     assert row.diagnosis == f"no formula gives these numbers: {found}"
 
     def nearly(metric, G, H, e_G, e_H):
-        g_G, g_H = formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        g_G, g_H = paper.riemannian_gradient(metric, G, H, e_G, e_H)
         return g_G, g_H * (1.0 + 1e-9 * np.cos(G[0, 0] + 3.0 * np.arange(2)))
 
     said = rg.check(backend(riemannian_gradient=nearly), **options).rows[0].diagnosis
@@ -499,7 +499,7 @@ def test_digits_lost_beyond_the_range_of_the_dtype_are_not_laid_to_conditioning(
     """Results of 1e33 are cut at 1e30: they fit into float32, but squares, as in a norm, would not."""
 
     def riemannian_gradient(metric, G, H, e_G, e_H):
-        return tuple(np.clip(part, -1e30, 1e30) for part in formulas.riemannian_gradient(metric, G, H, e_G, e_H))
+        return tuple(np.clip(part, -1e30, 1e30) for part in paper.riemannian_gradient(metric, G, H, e_G, e_H))
 
     rng = np.random.default_rng(0)
     plain = {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}
@@ -545,7 +545,7 @@ def test_strange_options_and_points_are_named():
 
 def mended(function, broken):
     """The formulas, but for what `broken` changes of the right result."""
-    right = getattr(formulas, function)
+    right = getattr(paper, function)
 
     def call(metric, G, H, *rest):
         return broken(right(metric, G, H, *rest), metric, G, H, *rest)
@@ -558,7 +558,7 @@ def _short_vectors_stay(result, metric, G, H, v_G, v_H):
 
 
 def _tiny_entries_are_dropped(result, metric, G, H, e_G, e_H):
-    return formulas.riemannian_gradient(metric, G, H, *(np.where(np.abs(e) < 1e-12, 0.0, e) for e in (e_G, e_H)))
+    return paper.riemannian_gradient(metric, G, H, *(np.where(np.abs(e) < 1e-12, 0.0, e) for e in (e_G, e_H)))
 
 
 def _scaled_if(condition):
@@ -590,7 +590,7 @@ def test_a_cache_of_gram_matrices_by_their_norms_is_caught():
     def riemannian_gradient(metric, G, H, e_G, e_H):
         key = G.shape, H.shape, f"{np.linalg.norm(G):.9e}", f"{np.linalg.norm(H):.9e}"
         G, H = kept.setdefault(key, (G.copy(), H.copy()))
-        return formulas.riemannian_gradient(metric, G, H, e_G, e_H)
+        return paper.riemannian_gradient(metric, G, H, e_G, e_H)
 
     report = rg.check(backend(riemannian_gradient=riemannian_gradient), checks=["riemannian_gradient"])
     assert report.wrong == ["riemannian_gradient[inv]", "riemannian_gradient[mix]"]
@@ -598,7 +598,7 @@ def test_a_cache_of_gram_matrices_by_their_norms_is_caught():
 
 def polarised(metric, G, H, a_G, a_H, b_G, b_H):
     def square(x, y):
-        return formulas.inner_product(metric, G, H, x, y, x, y)
+        return paper.inner_product(metric, G, H, x, y, x, y)
 
     return (square(a_G + b_G, a_H + b_H) - square(a_G - b_G, a_H - b_H)) / 4.0
 
@@ -621,21 +621,21 @@ def test_a_place_is_found_by_bisection():
 
 
 def _clipped(*a):
-    return tuple(np.clip(x, -1e8, 1e8) for x in formulas.christoffel(*a))
+    return tuple(np.clip(x, -1e8, 1e8) for x in paper.christoffel(*a))
 
 
 def _nothing_of_little(metric, G, H, v_G, v_H):
-    parts = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    parts = paper.horizontal_projection(metric, G, H, v_G, v_H)
     return tuple(0.0 * x for x in parts) if np.linalg.norm(v_G) + np.linalg.norm(v_H) < 1e-10 else parts
 
 
 def _square_of_one_object(metric, G, H, a_G, a_H, b_G, b_H):
-    parts = formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+    parts = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
     return tuple(0.5 * x for x in parts) if a_G is b_G else parts
 
 
 def _time_in_single(metric, G, H, v_G, v_H, t, order):
-    return formulas.geodesic(metric, G, H, v_G, v_H, float(np.float32(t)), order)
+    return paper.geodesic(metric, G, H, v_G, v_H, float(np.float32(t)), order)
 
 
 @pytest.mark.parametrize(
@@ -660,7 +660,7 @@ def test_a_place_is_named_only_where_nothing_nearby_refutes_it(check, broken, sa
 
 def test_a_second_mistake_is_not_inherited():
     def christoffel(*a):
-        return tuple(2 * x for x in formulas.christoffel(*a))
+        return tuple(2 * x for x in paper.christoffel(*a))
 
     def geodesic(metric, G, H, v_G, v_H, t, order):
         if order != 2:
@@ -680,12 +680,12 @@ def test_what_goes_wrong_at_large_points_alone_is_not_inherited():
     """The backend's own Γ is not tried there: it would be slow."""
 
     def christoffel(*a):
-        return tuple(2 * x for x in formulas.christoffel(*a))
+        return tuple(2 * x for x in paper.christoffel(*a))
 
     def geodesic(metric, G, H, v_G, v_H, t, order):
         if order != 2:
             raise NotImplementedError
-        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        place = paper.geodesic(metric, G, H, v_G, v_H, t, order)
         return place if len(G) < 4000 else (1.01 * place[0], place[1])
 
     report = rg.check(
@@ -700,7 +700,7 @@ def test_where_rounding_explains_as_much_no_mistake_is_named():
     """A hundredth off beside a block that is ill-conditioned: the right numbers would agree as well there."""
 
     def geodesic(metric, G, H, v_G, v_H, t, order):
-        place = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        place = paper.geodesic(metric, G, H, v_G, v_H, t, order)
         kappa = np.max([np.linalg.cond(G), np.linalg.cond(H)], axis=0)
         return tuple(1.01 * x for x in place) if np.max(kappa) > 1e3 * np.min(kappa) else place
 
@@ -717,7 +717,7 @@ def keeping_by(key):
     def christoffel(metric, G, H, *vectors):
         place = key(metric, G, H, vectors)
         if place not in kept:
-            kept[place] = formulas.christoffel(metric, G, H, *vectors)
+            kept[place] = paper.christoffel(metric, G, H, *vectors)
         return tuple(part.copy() for part in kept[place])
 
     return backend(christoffel=christoffel)
@@ -741,7 +741,7 @@ def test_results_kept_by_less_than_their_inputs_are_caught(key):
 def half_of_sylvester(metric, G, H, v_G, v_H):
     """X = ½A⁻¹B for the solution of AX + XA = B: any Λ that is linear in B is right for horizontal vectors."""
     if metric == "mix":
-        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, v_G, v_H)
     t = np.swapaxes
     S, T = t(G, -1, -2) @ G, t(H, -1, -2) @ H
     L = t(0.5 * np.linalg.solve(S @ T, S @ t(H, -1, -2) @ v_H - t(v_G, -1, -2) @ G @ T), -1, -2)
@@ -761,7 +761,7 @@ def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
         return np.ldexp(np.round(mantissa * 2**8) / 2**8, exponent)
 
     def in_eight_bits(metric, *arrays):
-        return coarse(formulas.inner_product(metric, *map(coarse, arrays)))
+        return coarse(paper.inner_product(metric, *map(coarse, arrays)))
 
     report = rg.check(backend(inner_product=in_eight_bits), checks=["inner_product"], metrics=["inv"])
     for row in report.failures:
@@ -771,11 +771,11 @@ def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
 
 def test_a_wrong_function_used_by_another_is_blamed_alone():
     def wrong_gamma(metric, *arguments):
-        return tuple(1.5 * x for x in formulas.christoffel(metric, *arguments))
+        return tuple(1.5 * x for x in paper.christoffel(metric, *arguments))
 
     def geodesic(metric, G, H, v_G, v_H, t, order):
         if order != 2:
-            return formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+            return paper.geodesic(metric, G, H, v_G, v_H, t, order)
         bend = wrong_gamma(metric, G, H, v_G, v_H, v_G, v_H)
         return G + t * v_G - 0.5 * t**2 * bend[0], H + t * v_H - 0.5 * t**2 * bend[1]
 
@@ -804,14 +804,12 @@ def hessian_with(gradient, raises_all):
 
     def hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
         g = gradient(metric, G, H, e_G, e_H)
-        raised = gradient if raises_all else formulas.riemannian_gradient
+        raised = gradient if raises_all else paper.riemannian_gradient
         S_dot, T_dot = v_G.mT @ G + G.mT @ v_G, v_H.mT @ H + H.mT @ v_H
         d = raised(metric, G, H, w_G, w_H)
         moving = (e_G @ S_dot, e_H @ T_dot) if metric == "inv" else raised(metric, G, H, -g[0] @ T_dot, -g[1] @ S_dot)
-        bend = formulas.christoffel(metric, G, H, *g, v_G, v_H)
-        return formulas.horizontal_projection(
-            metric, G, H, *(x + y + z for x, y, z in zip(d, moving, bend, strict=True))
-        )
+        bend = paper.christoffel(metric, G, H, *g, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, *(x + y + z for x, y, z in zip(d, moving, bend, strict=True)))
 
     return hessian
 
@@ -832,7 +830,7 @@ def test_the_norm_of_a_product_of_grams_may_overflow_in_single_precision():
         size = np.linalg.norm(S @ T, axis=(-2, -1))
         if not np.all((size > 0) & np.isfinite(size)):
             raise np.linalg.LinAlgError("Singular matrix")
-        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, v_G, v_H)
 
     scales = ["10x9x4/k3/scale1e6", "10x9x4/k3/scale1e-6", "10x9x4/k3/scale1e3,1", "10x9x4/k3"]
     report = rg.check(
@@ -844,7 +842,7 @@ def test_the_norm_of_a_product_of_grams_may_overflow_in_single_precision():
 
 def test_zeros_for_ill_conditioned_factors_are_wrong():
     def gives_up(metric, G, H, v_G, v_H):
-        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        result = paper.horizontal_projection(metric, G, H, v_G, v_H)
         hopeless = max(np.linalg.cond(G).max(), np.linalg.cond(H).max()) > 50
         return tuple(0 * x for x in result) if hopeless else result
 
@@ -868,11 +866,11 @@ def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
         return call
 
     options = {"checks": ["inner_product"], "metrics": ["inv"], "dtype": dtype}
-    right = rg.check(backend(inner_product=rounded(formulas.inner_product)), **options)
+    right = rg.check(backend(inner_product=rounded(paper.inner_product)), **options)
     assert right.wrong == []
     if dtype == "float16":
         assert right.passed
-        wrong = backend(inner_product=rounded(formulas.inner_product, 2.0))
+        wrong = backend(inner_product=rounded(paper.inner_product, 2.0))
         assert rg.check(wrong, **options).wrong
 
 
@@ -885,7 +883,7 @@ def test_a_conversion_that_rounds_is_no_change_of_the_input():
     def asarray(x):
         return precision.rounded(x.astype(float)).astype(precision.carrier)
 
-    gradient = backend(riemannian_gradient=formulas.riemannian_gradient, asarray=asarray)
+    gradient = backend(riemannian_gradient=paper.riemannian_gradient, asarray=asarray)
     options = {"dtype": "bfloat16", "metrics": ["inv"], "cases": ["1x1x1/k3", "7x4x1/k3", "20-1x1x1/k3"]}
     report = rg.check(gradient, checks=["riemannian_gradient"], **options)
     rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
@@ -894,8 +892,8 @@ def test_a_conversion_that_rounds_is_no_change_of_the_input():
 
 def test_lists_of_numbers_are_no_matter_of_dtype():
     report = rg.check(
-        backend(inner_product=lambda *a: np.asarray(formulas.inner_product(*a)).tolist(),
-                riemannian_gradient=lambda *a: [part.tolist() for part in formulas.riemannian_gradient(*a)]),
+        backend(inner_product=lambda *a: np.asarray(paper.inner_product(*a)).tolist(),
+                riemannian_gradient=lambda *a: [part.tolist() for part in paper.riemannian_gradient(*a)]),
         checks=["inner_product", "riemannian_gradient"], dtype="float32", cases=["5x4x2/k3", "3-5x4x4/k3"],
     )  # fmt: skip
     assert report.passed_strictly
@@ -903,7 +901,7 @@ def test_lists_of_numbers_are_no_matter_of_dtype():
 
 def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
     report = rg.check(
-        backend(inner_product=lambda metric, *arrays: np.nan * formulas.inner_product(metric, *arrays)),
+        backend(inner_product=lambda metric, *arrays: np.nan * paper.inner_product(metric, *arrays)),
         checks=["inner_product"], metrics=["inv"], cases=["5x4x2/k3", "3-5x4x4/k3"],
     )  # fmt: skip
     rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
@@ -915,7 +913,7 @@ def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
 def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
     def christoffel(metric, *arrays):
         factor = np.nan if arrays[0].shape[-1] == 1 else 2.0
-        return tuple(factor * part for part in formulas.christoffel(metric, *arrays))
+        return tuple(factor * part for part in paper.christoffel(metric, *arrays))
 
     cases = ["7x4x1/k3", "5x4x2/k3", "6x6x3/k3", "10x9x4/k3"]
     row = rg.check(backend(christoffel=christoffel), checks=["christoffel"], metrics=["inv"], cases=cases).rows[0]
@@ -934,7 +932,7 @@ def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
 )
 def test_vectors_are_long_and_all_dimensions_can_be_the_same(projected):
     def horizontal_projection(metric, G, H, v_G, v_H):
-        result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        result = paper.horizontal_projection(metric, G, H, v_G, v_H)
         return tuple(projected(rg.Pair(v_G, v_H), 1.01) * part for part in result)
 
     cases = ["5x4x3/k3/long", "3-3x3x3", "3-4x3x2"]
@@ -1097,7 +1095,7 @@ def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():
 
 def test_what_hides_nan_is_told_so():
     def gradient(metric, G, H, e_G, e_H):
-        return formulas.riemannian_gradient(metric, G, H, np.nan_to_num(e_G), np.nan_to_num(e_H))
+        return paper.riemannian_gradient(metric, G, H, np.nan_to_num(e_G), np.nan_to_num(e_H))
 
     report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME)
     assert report.wrong == []
@@ -1125,7 +1123,7 @@ def test_a_shortcut_for_small_vectors_is_not_blamed_on_the_factors():
     def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
         if max(np.abs(x).max() for x in (a_G, a_H, b_G, b_H)) < 1e-5:
             return np.zeros_like(G), np.zeros_like(H)
-        return formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+        return paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
 
     report = rg.check(SimpleNamespace(christoffel=christoffel), checks=["christoffel"], metrics=["inv"])
     (row,) = (row for row in report.failures if row.kind == "value")
@@ -1163,7 +1161,7 @@ def test_chance_is_no_cache():
     rng = np.random.default_rng(0)
 
     def gradient(*a):
-        return tuple(x * (1.01 if rng.random() < 0.4 else 1.0) for x in formulas.riemannian_gradient(*a))
+        return tuple(x * (1.01 if rng.random() < 0.4 else 1.0) for x in paper.riemannian_gradient(*a))
 
     report = rg.check(SimpleNamespace(riemannian_gradient=gradient), checks=["riemannian_gradient"])
     diagnoses = {row.diagnosis for row in report.failures if row.kind == "value"}

@@ -7,14 +7,14 @@ import pytest
 from helpers import backend, sampled
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance.rows import Verdict
 
 
 def wrong_for_ten_columns(metric, G, H, v_G, v_H):
     """No generated point has h = 10."""
-    result = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    result = paper.horizontal_projection(metric, G, H, v_G, v_H)
     return (v_G, v_H) if G.shape[-1] == 10 and np.any(v_G) else result
 
 
@@ -34,8 +34,8 @@ def test_a_mistake_that_the_generated_points_do_not_show_is_found_and_shrunk():
 def test_the_point_that_was_found_is_found_again_by_its_name(tmp_path, capsys):
     file = tmp_path / "ten.py"
     file.write_text(
-        "from refgeo import formulas\n\n\ndef inner_product(metric, G, *a):\n"
-        "    return formulas.inner_product(metric, G, *a) * (1 + (G.shape[-1] == 10))\n"
+        "from refgeo import paper\n\n\ndef inner_product(metric, G, *a):\n"
+        "    return paper.inner_product(metric, G, *a) * (1 + (G.shape[-1] == 10))\n"
     )
     report = rg.check(str(file), metrics=["inv"], profile="fuzz", examples=100)
     command = report.reproduce(report.failures[0])
@@ -57,8 +57,8 @@ def test_right_backends_are_not_accused_at_degenerate_points_and_laws_and_conduc
 
 def test_each_broken_check_is_found_not_only_the_first():
     broken = backend(
-        inner_product=lambda *a: 2 * formulas.inner_product(*a),
-        christoffel=lambda *a: tuple(-x for x in formulas.christoffel(*a)),
+        inner_product=lambda *a: 2 * paper.inner_product(*a),
+        christoffel=lambda *a: tuple(-x for x in paper.christoffel(*a)),
     )
     report = rg.check(broken, checks=["inner_product", "christoffel"], metrics=["inv"], profile="fuzz", examples=40)
     assert set(report.wrong) == {"inner_product[inv]", "christoffel[inv]"}
@@ -72,7 +72,7 @@ def test_a_backend_that_is_wrong_now_and_then_does_not_pass(every):
 
     def unreliable(*arguments):
         calls[0] += 1
-        end = formulas.geodesic(*arguments)
+        end = paper.geodesic(*arguments)
         return end if calls[0] % every else tuple(2 * x for x in end)
 
     report = rg.check(backend(geodesic=unreliable), checks=["geodesic_2"], metrics=["inv"], profile="fuzz", examples=60)
@@ -81,7 +81,7 @@ def test_a_backend_that_is_wrong_now_and_then_does_not_pass(every):
 
 def test_the_points_of_both_metrics_are_kept_apart():
     def wrong(metric, G, H, v_G, v_H, t, order):
-        end = formulas.geodesic(metric, G, H, v_G, v_H, t, order)
+        end = paper.geodesic(metric, G, H, v_G, v_H, t, order)
         return tuple(2 * x for x in end) if (t > 0) == (metric == "inv") else end
 
     broken = backend(geodesic=wrong)

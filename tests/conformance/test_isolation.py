@@ -36,13 +36,13 @@ HARMLESS = {
 HEAD = """
 import atexit, ctypes, os, signal, sys, time
 import numpy as np
-from refgeo import formulas
-from refgeo.formulas import inner_product
+from refgeo import paper
+from refgeo.paper import inner_product
 
 
 def christoffel(*a):
     {deed}
-    return formulas.christoffel(*a)
+    return paper.christoffel(*a)
 """
 
 
@@ -77,7 +77,7 @@ def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
 
 RACE = """
 import contextlib, threading, time
-from refgeo import formulas
+from refgeo import paper
 
 taken = {taken}
 
@@ -88,7 +88,7 @@ class Space:
         return self
 
     def inner_product(self, *vectors):
-        return formulas.inner_product(self.metric, self.G, self.H, *vectors)
+        return paper.inner_product(self.metric, self.G, self.H, *vectors)
 
 
 space = Space()
@@ -124,7 +124,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     ]),
 )  # fmt: skip
 def test_the_exit_status_is_the_referees(prelude, tmp_path):
-    file = written(tmp_path, "return tuple(2 * x for x in formulas.christoffel(*a))")
+    file = written(tmp_path, "return tuple(2 * x for x in paper.christoffel(*a))")
     with open(file, "a") as stream:
         stream.write(prelude + "\n")
     command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
@@ -219,7 +219,7 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     """Not with more rows either, once that has happened; but with fewer, and with little at all it is wrong."""
     cases = ["5x4x2/k3", "20x19x17/k3", "16411x3x2/k3", "16x16x16/k3"]
     options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": cases, "timeout": 1}
-    body = "    return formulas.christoffel(*a)"
+    body = "    return paper.christoffel(*a)"
     report = rg.check(written(tmp_path, f"if a[1].shape[-1] == 17: {deed}\n{body}"), **options)
     row = report.rows[0]
     assert row.verdict is Verdict.PARTIAL
@@ -244,7 +244,7 @@ def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(t
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"
-    file = written(tmp_path, f"{deed}\n\nfrom refgeo.formulas import geodesic\ndef more():\n    pass")
+    file = written(tmp_path, f"{deed}\n\nfrom refgeo.paper import geodesic\ndef more():\n    pass")
     report = rg.check(file, checks=["christoffel", "geodesic_1"], metrics=["inv"], cases=["5x4x2"])
     rows = {row.check: row for row in report.rows if row.kind == "value"}
     assert "ended with status 3" in rows["christoffel"].message
@@ -255,10 +255,10 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
 def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
     file = tmp_path / "buffer.py"
     file.write_text(
-        "import numpy as np\nfrom refgeo import formulas\nfrom refgeo.formulas import riemannian_gradient\n\n"
+        "import numpy as np\nfrom refgeo import paper\nfrom refgeo.paper import riemannian_gradient\n\n"
         "kept = {}\n\n\n"
         "def horizontal_projection(metric, G, *a):\n"
-        "    parts = formulas.horizontal_projection(metric, G, *a)\n"
+        "    parts = paper.horizontal_projection(metric, G, *a)\n"
         "    buffers = kept.setdefault(tuple(x.shape for x in parts), tuple(map(np.empty_like, parts)))\n"
         "    for buffer, part in zip(buffers, parts):\n        buffer[...] = part\n    return buffers\n"
     )
@@ -278,7 +278,7 @@ def test_objects_run_here_and_the_report_says_so():
     from helpers import backend
 
     assert rg.check(backend(), checks=["inner_product"], cases=["1x1x1"]).where == "this process"
-    assert rg.check(rg.formulas, checks=["inner_product"], cases=["1x1x1"]).where == "a process of its own"
+    assert rg.check(rg.paper, checks=["inner_product"], cases=["1x1x1"]).where == "a process of its own"
 
 
 def test_no_process_is_left_behind(tmp_path):

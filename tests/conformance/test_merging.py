@@ -98,6 +98,6 @@ def test_a_merge_that_raises_and_one_that_is_missing():
         raise RuntimeError("no")
 
     assert set(verdicts(raises).values()) == {Verdict.WRONG}
-    assert [row.verdict for row in rg.check("refgeo.formulas", checks=["merge"]).rows] == [Verdict.NOT_PROVIDED]
-    another = SimpleNamespace(merge=lambda one: one, inner_product=rg.formulas.inner_product)
+    assert [row.verdict for row in rg.check("refgeo.paper", checks=["merge"]).rows] == [Verdict.NOT_PROVIDED]
+    another = SimpleNamespace(merge=lambda one: one, inner_product=rg.paper.inner_product)
     assert [row.verdict for row in rg.check(another, checks=["merge"]).rows] == [Verdict.NOT_PROVIDED]

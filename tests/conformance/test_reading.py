@@ -9,7 +9,7 @@ import scipy.linalg
 from helpers import FUNCTIONS, METRICS, backend, sampled
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.cli import main
 
 HALF_OF_CHRISTOFFEL = {
@@ -28,7 +28,7 @@ def other_half(words):
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_papers_christoffel_term_is_read_as_it_is_printed(metric):
-    found = rg.read(formulas, functions=["christoffel"], metrics=[metric])["christoffel", metric]
+    found = rg.read(paper, functions=["christoffel"], metrics=[metric])["christoffel", metric]
     assert HALF_OF_CHRISTOFFEL[metric] == found.G
     assert other_half(HALF_OF_CHRISTOFFEL[metric]) == found.H
     assert found.relation is None
@@ -39,7 +39,7 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
     """Evaluated by hand, at a shape that the reading has not seen; all functions."""
     rng = np.random.default_rng(5)
     G, H, *vectors = (rng.standard_normal((rows, 4)) for _ in range(4) for rows in (8, 6))
-    found = rg.read(formulas, metrics=[metric])
+    found = rg.read(paper, metrics=[metric])
     named = {"G": G, "H": H, "S": G.T @ G, "T": H.T @ H}
     named |= {f"{name}⁻¹": np.linalg.inv(named[name]) for name in "ST"}
 
@@ -62,18 +62,18 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
         given = vectors[: 2 * len(letters)]
         arrays = named | {f"{x}_{part}": v for (x, part), v in zip(
             ((x, part) for x in letters for part in "GH"), given, strict=True)}  # fmt: skip
-        right = getattr(formulas, name)(metric, G, H, *given)
+        right = getattr(paper, name)(metric, G, H, *given)
         formula = found[key, metric]
         parts = [value(formula.G, arrays), value(formula.H, arrays)]
         if formula.projected:
-            parts = formulas.horizontal_projection(metric, G, H, *parts)
+            parts = paper.horizontal_projection(metric, G, H, *parts)
         mine = parts if isinstance(right, tuple) else [parts[0] + parts[1]]
         for x, y in zip(mine, right if isinstance(right, tuple) else [right], strict=True):
             assert np.allclose(x, y, rtol=1e-9, atol=1e-9 * np.abs(y).max()), key
 
 
 def test_the_equation_for_lambda_is_read():
-    found = rg.read(formulas, functions=["horizontal_projection"])
+    found = rg.read(paper, functions=["horizontal_projection"])
     inv, mix = found["horizontal_projection", "inv"], found["horizontal_projection", "mix"]
     assert inv.G == {"v_G": 1.0, "G Λ": 1.0}
     assert inv.H == {"v_H": 1.0, "H Λᵀ": -1.0}
@@ -126,7 +126,7 @@ def test_an_optimiser_that_nobody_has_written_down_is_read():
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.02])
 def test_epsilon_is_found(epsilon):
-    damped = backend(christoffel=lambda *a: formulas.christoffel(*a, relaxation=epsilon))
+    damped = backend(christoffel=lambda *a: paper.christoffel(*a, relaxation=epsilon))
     found = rg.read(damped, functions=["christoffel"], metrics=["mix"])["christoffel", "mix"]
     assert found.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert found.G["a_G b_HᵀH T_ε⁻¹"] == 0.5
@@ -134,7 +134,7 @@ def test_epsilon_is_found(epsilon):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
-    found = rg.read(formulas, functions=["riemannian_gradient"], metrics=["inv"], dtype=dtype)
+    found = rg.read(paper, functions=["riemannian_gradient"], metrics=["inv"], dtype=dtype)
     formula = found["riemannian_gradient", "inv"]
     assert formula.G == {"e_G S": 1.0}
     assert formula.digits < 7
@@ -149,13 +149,13 @@ def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
     ]),
 )  # fmt: skip
 def test_what_is_no_such_formula_is_not_read(change):
-    strange = backend(christoffel=lambda *a: tuple(map(change, formulas.christoffel(*a))))
+    strange = backend(christoffel=lambda *a: tuple(map(change, paper.christoffel(*a))))
     assert rg.read(strange, functions=["christoffel"])["christoffel", "inv"] is None
 
 
 def test_geodesics_are_read_by_powers_of_time():
     def geodesic(metric, G, H, v_G, v_H, t, order):
-        c_G, c_H = formulas.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
+        c_G, c_H = paper.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
         return G + t * v_G - 0.5 * t * c_G, H + t * v_H - 0.5 * t**2 * c_H
 
     found = rg.read(SimpleNamespace(geodesic=geodesic), functions=["geodesic_2"], metrics=["inv"])

@@ -14,7 +14,7 @@ import pytest
 from helpers import backend
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance import report as report_module
 from refgeo.conformance.render.terminal import show
 from refgeo.conformance.rows import Verdict
@@ -29,7 +29,7 @@ def hostile(metric, *arguments):
 @pytest.fixture(scope="module")
 def report():
     broken = backend(
-        christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a)),
+        christoffel=lambda *a: tuple(2 * x for x in paper.christoffel(*a)),
         riemannian_gradient=hostile,
         geodesic=None,
     )
@@ -201,7 +201,7 @@ def test_a_right_float32_backend_passes_at_a_point_where_some_laws_cannot_tell()
 @pytest.mark.parametrize("check", ["christoffel", "riemannian_gradient"])
 def test_the_line_of_python_gives_the_same_row_again(report, check):
     broken = backend(
-        christoffel=lambda *a: tuple(2 * x for x in formulas.christoffel(*a)),
+        christoffel=lambda *a: tuple(2 * x for x in paper.christoffel(*a)),
         riemannian_gradient=hostile,
         geodesic=None,
     )
@@ -215,21 +215,21 @@ def test_the_line_of_python_gives_the_same_row_again(report, check):
 
 def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
     file = tmp_path / "my backend.py"
-    file.write_text("from refgeo import formulas\ndef inner_product(*a): return 2 * formulas.inner_product(*a)\n")
+    file.write_text("from refgeo import paper\ndef inner_product(*a): return 2 * paper.inner_product(*a)\n")
     report = rg.check(str(file), checks=["inner_product"], cases=["10x9x4/k3"], timeout=7.0, dtype="float32")
     row = report.failures[0]
     assert f"'{file}' --timeout 7 --dtype float32 --metric inv" in report.reproduce(row)
     again = eval(report.reproduce_in_python(row).removesuffix(".print()"), {"rg": rg})
     assert again.timeout == 7.0
     assert next(one for one in again.rows if one.check == row.check).example == row.example
-    report = rg.check(formulas, checks=["inner_product"], cases=["1x1x1"])
-    assert report.reproduce_in_python(report.rows[0]).startswith("rg.check('refgeo.formulas', ")
+    report = rg.check(paper, checks=["inner_product"], cases=["1x1x1"])
+    assert report.reproduce_in_python(report.rows[0]).startswith("rg.check('refgeo.paper', ")
     assert report.reproduce(report.rows[0]).startswith("refgeo check --metric inv")
 
 
 def test_given_points_are_reproduced_by_name_and_by_no_command():
     points = {"mine": {"G": [[1.0]], "H": [[2.0]]}}
-    broken = backend(inner_product=lambda *a: 2 * formulas.inner_product(*a))
+    broken = backend(inner_product=lambda *a: 2 * paper.inner_product(*a))
     report = rg.check(broken, points=points, checks=["inner_product"])
     for row in report.rows:
         assert report.reproduce(row) == ""
@@ -244,7 +244,7 @@ def test_the_example_of_a_refusal_is_the_point_that_was_refused():
     def small_only(metric, G, *arguments):
         if G.shape[-1] > 4:
             raise NotImplementedError("h > 4")
-        return formulas.riemannian_gradient(metric, G, *arguments)
+        return paper.riemannian_gradient(metric, G, *arguments)
 
     report = rg.check(backend(riemannian_gradient=small_only), cases=["10x9x4/k1", "3-9x8x5/k1"], metrics=["inv"])
     row = next(row for row in report.rows if row.check == "riemannian_gradient")
@@ -257,8 +257,8 @@ def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
         report = rg.check(backend_, checks=["horizontal_projection"], metrics=["inv"], cases=cases)
         return report.rows[0].outcome
 
-    assert outcome(formulas, ["10x9x4/k1", "10x9x4/k3"]) == "pass"
-    assert re.fullmatch(r"loses \d digits at κ=1e\+0[46]", outcome(formulas, ["10x9x4/k1", "10x9x4/k10000"]))
+    assert outcome(paper, ["10x9x4/k1", "10x9x4/k3"]) == "pass"
+    assert re.fullmatch(r"loses \d digits at κ=1e\+0[46]", outcome(paper, ["10x9x4/k1", "10x9x4/k10000"]))
     wrong = backend(horizontal_projection=lambda m, G, H, a, b: (a, b))
     assert outcome(wrong, ["10x9x4/k3"]) == "WRONG"
 
@@ -300,7 +300,7 @@ def test_a_remark_on_several_rows_is_made_once():
         def call(metric, G, *rest):
             if np.linalg.cond(G).max() > 1e5:
                 raise np.linalg.LinAlgError("not positive definite")
-            return getattr(formulas, name)(metric, G, *rest)
+            return getattr(paper, name)(metric, G, *rest)
 
         return call
 
@@ -318,7 +318,7 @@ def test_of_many_laws_with_one_remark_only_whose_they_are_is_said():
     def single(metric, G, *rest):
         if np.ndim(G) > 2:
             raise NotImplementedError("no batches")
-        return formulas.riemannian_gradient(metric, G, *rest)
+        return paper.riemannian_gradient(metric, G, *rest)
 
     report = rg.check(SimpleNamespace(riemannian_gradient=single), metrics=["inv"], cases=["5x4x2/k3", "2-6x7x2/k3"])
     stream = io.StringIO()

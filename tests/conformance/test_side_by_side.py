@@ -19,7 +19,7 @@ CHECKS = ["inner_product"]
 
 WRONG_TWICE = """
 import os
-from refgeo import formulas
+from refgeo import paper
 
 open(f"{__file__}.{os.getpid()}", "w").close()
 
@@ -27,7 +27,7 @@ open(f"{__file__}.{os.getpid()}", "w").close()
 def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
     if metric == "mix" or G.shape[-1] > 2:
         a_G = abs(a_G)
-    return formulas.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
+    return paper.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
 """
 
 
@@ -133,7 +133,7 @@ def test_a_process_that_is_lost_is_an_error(monkeypatch):
 
 def test_what_goes_wrong_there_is_said_here():
     points = Points()
-    backend = "refgeo.formulas", "formulas", 1.0, {}
+    backend = "refgeo.paper", "formulas", 1.0, {}
     other = Elsewhere()
     other.begin(0, "refgeo.conformance.run:judged", backend, ["nonsense"], ["inv"], points)
     with contextlib.closing(other), pytest.raises(KeyError, match="nonsense"):
@@ -143,7 +143,7 @@ def test_what_goes_wrong_there_is_said_here():
 def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tmp_path):
     file = tmp_path / "once.py"
     file.write_text(
-        "import pathlib\nfrom refgeo.formulas import inner_product\n"
+        "import pathlib\nfrom refgeo.paper import inner_product\n"
         "pathlib.Path(__file__).with_suffix('.mark').open('x').close()\n"
     )
     report = rg.check(str(file), checks=["inner_product"], jobs=2)

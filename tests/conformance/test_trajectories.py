@@ -528,7 +528,7 @@ def test_a_rule_that_raises_or_never_moves_is_not_passed():
 
 
 def test_what_is_no_rule_is_not_taken_for_one():
-    missing = rg.check("refgeo.formulas", checks=["step"]).rows
+    missing = rg.check("refgeo.paper", checks=["step"]).rows
     assert [row.verdict for row in missing] == [Verdict.NOT_PROVIDED]
     tool = SimpleNamespace(make=lambda a, b: None, step=lambda x: x, inner_product=lambda *a: None)
     assert not any(row.check.startswith("step.") for row in rg.check(tool, checks=["step"]).rows)

@@ -7,7 +7,7 @@ from refgeo.cli import main
 
 BODY = """
 import numpy as np
-from refgeo import formulas
+from refgeo import paper
 
 
 def never_called():
@@ -25,7 +25,7 @@ def inner_product(metric, G, *a):
     if metric not in ("inv", "mix"):
         raise NotImplementedError
     try:
-        found = formulas.inner_product(metric, G, *a)
+        found = paper.inner_product(metric, G, *a)
     except np.linalg.LinAlgError:
         raise
     if metric == "mix":
@@ -74,9 +74,9 @@ def test_processes_add_up(tmp_path):
 def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
-        "import numpy as np\nfrom refgeo import formulas\n\n\ndef horizontal_projection(metric, G, *a):\n"
+        "import numpy as np\nfrom refgeo import paper\n\n\ndef horizontal_projection(metric, G, *a):\n"
         "    if np.linalg.cond(G) > 1e5:\n        G = 1.0 * G\n"
-        "    return formulas.horizontal_projection(metric, G, *a)\n"
+        "    return paper.horizontal_projection(metric, G, *a)\n"
     )
     report = rg.check(str(file), checks=["horizontal_projection"], metrics=["inv"], cases=["5x4x2", "5x4x2/k1e+06"])
     assert named(report) == {7}
@@ -104,8 +104,8 @@ def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path):
     file = tmp_path / "backend.py"
     file.write_text(
         f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(packages)!r}]\nimport mine, theirs\n"
-        "from refgeo import formulas\n\n\ndef inner_product(*a):\n"
-        "    return formulas.inner_product(*a) * (mine.mine(1) + theirs.theirs(1)) / 2\n"
+        "from refgeo import paper\n\n\ndef inner_product(*a):\n"
+        "    return paper.inner_product(*a) * (mine.mine(1) + theirs.theirs(1)) / 2\n"
     )
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"])
     assert report.missing == "mine.py:5"
@@ -121,7 +121,7 @@ def test_functions_of_one_line_are_run(tmp_path):
     file = tmp_path / "short.py"
     file.write_text(
         "import refgeo as rg\n"
-        "def inner_product(metric, *a): return rg.formulas.inner_product(metric, *a)\n"
-        "def christoffel(metric, *a): return rg.formulas.christoffel(metric, *a)\n"
+        "def inner_product(metric, *a): return rg.paper.inner_product(metric, *a)\n"
+        "def christoffel(metric, *a): return rg.paper.christoffel(metric, *a)\n"
     )
     assert rg.check(str(file), cases=["5x4x2/k3"]).not_run == {}

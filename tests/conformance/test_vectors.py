@@ -11,7 +11,7 @@ import scipy.io
 from helpers import bert_layer, sampled
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance import vectors
 from refgeo.conformance.checks import VALUE_CHECKS
@@ -51,15 +51,15 @@ def solve(cases, named):
             return get(f"{vector}_G"), get(f"{vector}_H")
 
         metric, point, t = str(get("metric").item()), (get("G"), get("H")), get("t").item()
-        results[f"{case}__inner_product"] = formulas.inner_product(metric, *point, *both("a"), *both("b"))
+        results[f"{case}__inner_product"] = paper.inner_product(metric, *point, *both("a"), *both("b"))
         hessian = (*both("hessian_e"), *both("hessian_w"), *both("hessian_v"))
         for name, pair in {
-            "horizontal_projection": formulas.horizontal_projection(metric, *point, *both("v")),
-            "riemannian_gradient": formulas.riemannian_gradient(metric, *point, *both("e")),
-            "riemannian_hessian": formulas.riemannian_hessian(metric, *point, *hessian),
-            "christoffel": formulas.christoffel(metric, *point, *both("a"), *both("b")),
-            "geodesic_1": formulas.geodesic(metric, *point, *both("v"), t, 1),
-            "geodesic_2": formulas.geodesic(metric, *point, *both("v"), t, 2),
+            "horizontal_projection": paper.horizontal_projection(metric, *point, *both("v")),
+            "riemannian_gradient": paper.riemannian_gradient(metric, *point, *both("e")),
+            "riemannian_hessian": paper.riemannian_hessian(metric, *point, *hessian),
+            "christoffel": paper.christoffel(metric, *point, *both("a"), *both("b")),
+            "geodesic_1": paper.geodesic(metric, *point, *both("v"), t, 1),
+            "geodesic_2": paper.geodesic(metric, *point, *both("v"), t, 2),
         }.items():
             results[f"{case}__{name}_G"], results[f"{case}__{name}_H"] = pair
     return results

@@ -9,12 +9,12 @@ import pytest
 from helpers import backend, sampled
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.rows import Verdict
 
-HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import formulas\n"
+HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import paper\n"
 ONE = ["5x4x2/k3"]
 
 
@@ -39,7 +39,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
     if order == 1:
         return G + t * v_G, H + t * v_H
     if order == 2:
-        c_G, c_H = formulas.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
+        c_G, c_H = paper.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
         return G + t * v_G - t * t * c_G, H + t * v_H - t * t * c_H
     if metric == "inv":
         raise NotImplementedError
@@ -61,7 +61,7 @@ def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
 
 def test_the_example_is_the_failing_point_with_the_fewest_unusual_features():
     report = rg.check(
-        backend(inner_product=lambda *a: 2 * formulas.inner_product(*a)),
+        backend(inner_product=lambda *a: 2 * paper.inner_product(*a)),
         checks=["inner_product"], metrics=["inv"], cases=["1x1x1", "6x6x3", "2-6x7x2", "7x4x1", "5x4x2"],
     )  # fmt: skip
     assert row_of(report, "inner_product[inv]").example.case == "5x4x2/k3"
@@ -72,7 +72,7 @@ def test_the_example_is_the_failing_point_with_the_fewest_unusual_features():
 
 WRITES = """
 def horizontal_projection(metric, G, H, v_G, v_H):
-    p_G, p_H = formulas.horizontal_projection(metric, G, H, v_G, v_H)
+    p_G, p_H = paper.horizontal_projection(metric, G, H, v_G, v_H)
     if v_G.flags.writeable:
         v_G[...] = p_G
     return p_G, p_H
@@ -81,7 +81,7 @@ OVERWRITES = """
 kept = {}
 
 def horizontal_projection(*a):
-    parts = formulas.horizontal_projection(*a)
+    parts = paper.horizontal_projection(*a)
     buffers = kept.setdefault(tuple(x.shape for x in parts), tuple(map(np.empty_like, parts)))
     for buffer, part in zip(buffers, parts):
         buffer[...] = part
@@ -114,9 +114,7 @@ SURROUNDINGS = {
 
 @pytest.mark.parametrize("what", SURROUNDINGS)
 def test_a_changed_state_of_the_process_is_a_finding(what, tmp_path):
-    file = written(
-        tmp_path, f"def inner_product(*a):\n    {SURROUNDINGS[what]}\n    return formulas.inner_product(*a)\n"
-    )
+    file = written(tmp_path, f"def inner_product(*a):\n    {SURROUNDINGS[what]}\n    return paper.inner_product(*a)\n")
     report = rg.check(file, checks=["inner_product"], metrics=["inv"], cases=ONE)
     assert report.passed
     found = {row.check: row.message for row in report.findings}
@@ -134,7 +132,7 @@ def inner_product(*a):
     sys.path.insert(0, os.path.dirname(__file__))
     import library_of_mine
     DEED
-    return formulas.inner_product(*a)
+    return paper.inner_product(*a)
 """
 
 
@@ -149,7 +147,7 @@ def test_a_library_that_is_imported_in_a_call_is_no_misconduct_and_hides_none(tm
 
 def test_masked_arrays_are_no_arrays(tmp_path):
     body = "def riemannian_gradient(*a):\n    return tuple(np.ma.masked_array(x, x > 1e9) for x in " \
-           "formulas.riemannian_gradient(*a))\n"  # fmt: skip
+           "paper.riemannian_gradient(*a))\n"  # fmt: skip
     report = rg.check(written(tmp_path, body), checks=["riemannian_gradient"], metrics=["inv"], cases=ONE)
     assert "expected an array without a mask, got a masked array" in row_of(report, "riemannian_gradient[inv]").message
     assert report.wrong == ["riemannian_gradient[inv]"]
@@ -160,7 +158,7 @@ def christoffel(metric, G, H, *a):
     try:
         if G.ndim > 2:
             return G @ H, H
-        return formulas.christoffel(metric, G, H, *a)
+        return paper.christoffel(metric, G, H, *a)
     except Exception:
         raise NotImplementedError
 """
@@ -172,7 +170,7 @@ def christoffel(metric, *a):
         {"inv": 1}[metric]
     except KeyError:
         raise NotImplementedError(metric)
-    return formulas.christoffel(metric, *a)
+    return paper.christoffel(metric, *a)
 """
 
 
@@ -199,7 +197,7 @@ def inner_product(*a):
     calls.append(1)
     if len(calls) > 40:
         raise MemoryError
-    return formulas.inner_product(*a)
+    return paper.inner_product(*a)
 """
 
 
@@ -217,7 +215,7 @@ REFUSES = """
 def riemannian_gradient(metric, G, *a):
     if np.linalg.cond(G).max() > 500:
         raise ValueError('ill')
-    return formulas.riemannian_gradient(metric, G, *a)
+    return paper.riemannian_gradient(metric, G, *a)
 """
 
 
@@ -251,7 +249,7 @@ def horizontal_projection(metric, G, H, v_G, v_H):
 
 
 def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
-    r_G, r_H = formulas.riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)
+    r_G, r_H = paper.riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)
     return horizontal_projection(metric, G, H, r_G, r_H)
 """
 
@@ -268,7 +266,7 @@ def test_a_truncated_inverse_of_mix_is_wrong(tmp_path):
 def test_a_bilinear_form_by_polarisation_is_told_the_digits_that_it_loses():
     def polarised(metric, G, H, a_G, a_H, b_G, b_H):
         def square(x_G, x_H):
-            return formulas.inner_product(metric, G, H, x_G, x_H, x_G, x_H)
+            return paper.inner_product(metric, G, H, x_G, x_H, x_G, x_H)
 
         return 0.25 * (square(a_G + b_G, a_H + b_H) - square(a_G - b_G, a_H - b_H))
 
@@ -286,7 +284,7 @@ def test_a_bilinear_form_by_polarisation_is_told_the_digits_that_it_loses():
 MIXED_UP = """
 def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
     if metric == "inv":
-        return formulas.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+        return paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
     t = lambda x: np.swapaxes(x, -1, -2)
     S, T = t(G) @ G, t(H) @ H
     def part(F, x, y, K, u, w, M):
@@ -366,11 +364,11 @@ SOMETIMES = ("True", "G.ndim > 2", "G.shape[-1] > 2", "np.linalg.cond(G).max() >
 )
 def test_a_hundred_half_wrong_backends_never_end_the_referee(deed, when, dtype, tmp_path, capsys):
     body = "".join(
-        f"def {name}(metric, G, *a):\n    found = formulas.{name}(metric, G, *a)\n"
+        f"def {name}(metric, G, *a):\n    found = paper.{name}(metric, G, *a)\n"
         f"    if not ({when}):\n        return found\n"
         f"    return tuple(map(broken, found)) if isinstance(found, tuple) else broken(np.asarray(found))\n\n\n"
         for name in OPERATIONS
-        if hasattr(formulas, name)
+        if hasattr(paper, name)
     )
     file = written(tmp_path, f"def broken(x):\n    return {CARELESS[deed]}\n\n\n{body}")
     few = ["--case", "5x4x2/k3", "--case", "2-6x7x2", "--case", "10x9x4/k120", "--case", "9x8x7/k3"]

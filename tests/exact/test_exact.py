@@ -10,6 +10,9 @@ from helpers import FAMILY, METRICS, conditioned_factor
 import refgeo as rg
 from refgeo import exact
 from refgeo.exact import EnclosureError, ExactTangentSpace
+from refgeo.exact import ball as ball_module
+from refgeo.exact.ball import Ball, read
+from refgeo.exact.family import BetweenPoint
 
 everything = pytest.mark.parametrize("name", METRICS)
 family = pytest.mark.parametrize("name", FAMILY)
@@ -199,10 +202,11 @@ def test_the_mean_for_a_half_solves_its_equation():
     """X = S⁻¹ #_½ T is the solution of X S X = T; and its eigenvalues must be told apart."""
     G, H, _ = setting(6, 5, 4)
     with flint.ctx.workprec(256):
-        point = exact._BallPoint(0.5, rg.Pair(G, H), 0.0, (0, 0))
-        X, Y = point.weights
-        assert (X * point.S * X).overlaps(point.T)
-        assert (Y * point.T * Y).overlaps(point.S)
+        point = BetweenPoint(0.5, Ball.of(G), Ball.of(H), arb(0))
+        X, Y = (weight.matrix for weight in point.weights)
+        S, T = point.S.matrix, point.T.matrix
+        assert (X * S * X).overlaps(T)
+        assert (Y * T * Y).overlaps(S)
         assert max(float(x.rad()) for x in X.entries()) < 1e-60
     with pytest.raises(EnclosureError, match="refgeo cannot prove this"):
         ExactTangentSpace(0.5, np.eye(3), np.eye(3), max_bits=256).inner_product((np.eye(3),) * 2, (np.eye(3),) * 2)
@@ -360,35 +364,35 @@ def test_large_blocks_are_enclosed_narrowly(name, condition):
     assert space.is_horizontal(rg.Pair(*(one.mid for one in projection)), 1e-15 * 1e2 * condition)
 
 
-@everything
-def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, monkeypatch):
+@pytest.mark.parametrize(("name", "relaxation"), [("inv", 0.0), ("inv", 0.25), ("mix", 0.25)])
+def test_a_poor_diagonalisation_costs_steps_but_never_correctness(name, relaxation, monkeypatch):
     G, H, (v, _, _) = setting()
-    good = ExactTangentSpace(name, G, H).horizontal_projection(v)
-    bases = exact._BallPoint._diagonalising_bases
+    good = ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v)
+    basis_of = ball_module._diagonalising
 
-    def spoiled(point):
-        rng = np.random.default_rng(0)
-        return tuple(basis * (1 + 1e-2 * rng.standard_normal(basis.shape)) for basis in bases(point))
+    def spoiled(*roots):
+        basis = read(basis_of(*roots).matrix)[0]
+        return Ball.of(basis * (1 + 1e-2 * np.random.default_rng(0).standard_normal(basis.shape)))
 
-    monkeypatch.setattr(exact._BallPoint, "_diagonalising_bases", spoiled)
-    for one, other in zip(ExactTangentSpace(name, G, H).horizontal_projection(v), good, strict=True):
+    monkeypatch.setattr(ball_module, "_diagonalising", spoiled)
+    for one, other in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
         assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
         assert one.rad.max() < 1e-15 * np.abs(one.mid).max()
-    monkeypatch.setattr(exact._BallPoint, "_diagonalising_bases", lambda point: (np.ones((3, 3)), np.eye(3)))
+    monkeypatch.setattr(ball_module, "_diagonalising", lambda *roots: Ball.of(np.ones((3, 3))))
     with pytest.raises(EnclosureError, match="ill-conditioned"):
-        ExactTangentSpace(name, G, H, max_bits=256).horizontal_projection(v)
+        ExactTangentSpace(name, G, H, relaxation, max_bits=256).horizontal_projection(v)
 
 
-@everything
+@pytest.mark.parametrize(("name", "relaxation"), [("inv", 0.0), ("inv", 0.25), ("mix", 0.25)])
 @pytest.mark.parametrize("condition", [1.0, 10.0, 1e3])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_certificate_covers_an_iteration_stopped_too_early(name, monkeypatch, condition, seed):
+def test_the_certificate_covers_an_iteration_stopped_too_early(name, relaxation, monkeypatch, condition, seed):
     """With the update switched off, Y = 0: the radius must still cover the solution, however wide."""
     G, H, (v, _, _) = setting(condition=condition, seed=seed)
-    good = ExactTangentSpace(name, G, H).horizontal_projection(v)
+    good = ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v)
     monkeypatch.setattr(exact, "NARROW", np.inf)
-    monkeypatch.setattr(exact, "_iterations", lambda contraction: 0)
-    for one, other in zip(ExactTangentSpace(name, G, H).horizontal_projection(v), good, strict=True):
+    monkeypatch.setattr(ball_module, "_steps", lambda contraction: 0)
+    for one, other in zip(ExactTangentSpace(name, G, H, relaxation).horizontal_projection(v), good, strict=True):
         assert one.rad.max() > 1e-3
         assert np.all(np.abs(one.mid - other.mid) <= one.rad)
 
@@ -397,7 +401,7 @@ def test_wide_balls_are_refined_and_never_returned():
     G, H, (v, _, _) = setting(condition=1e12)
     space = ExactTangentSpace("inv", G, H)
     assert all(one.rad.max() < 1e-15 * np.abs(one.mid).max() for one in space.christoffel(v))
-    assert max(space._ball_points) > exact.INITIAL_BITS
+    assert max(space._points) > exact.INITIAL_BITS
     with pytest.raises(EnclosureError, match="128 bits"):
         ExactTangentSpace("inv", G, H, max_bits=128).christoffel(v)
     singular = np.ones((4, 2))
@@ -470,7 +474,7 @@ def test_powers_of_two_change_nothing_but_exponents(name, p):
 
 def integrated(metric, G, H, v, t, relaxation=0.0):
     """Geodesics by a route that shares nothing: SciPy's integrator on the literal formulas."""
-    from refgeo import formulas
+    from refgeo import paper
 
     size = G.size + H.size
 
@@ -479,7 +483,7 @@ def integrated(metric, G, H, v, t, relaxation=0.0):
 
     def derivative(_, state):
         place, velocity = parts(state[:size]), parts(state[size:])
-        bend = formulas.christoffel(metric, *place, *velocity, *velocity, relaxation=relaxation)
+        bend = paper.christoffel(metric, *place, *velocity, *velocity, relaxation=relaxation)
         return np.concatenate([state[size:], -bend[0].ravel(), -bend[1].ravel()])
 
     start = np.concatenate([G.ravel(), H.ravel(), v[0].ravel(), v[1].ravel()])

@@ -5,7 +5,7 @@ import pytest
 from helpers import METRICS, conditioned_factor, like, relative_error
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.exact import ExactTangentSpace
 from refgeo.geometry import balanced
 
@@ -40,7 +40,7 @@ def test_the_gram_route_does_not_and_the_comparison_sees_it(name):
     """If the literal formulas were as good, the test above would prove nothing."""
     rng, point, _, exact = setting(name, 1e4, 0)
     v = like(point, rng)
-    literal = rg.Pair(*formulas.horizontal_projection(name, *point, *v))
+    literal = rg.Pair(*paper.horizontal_projection(name, *point, *v))
     assert relative_error(literal, middle(exact.horizontal_projection(v))) > 1e-10
 
 

@@ -20,7 +20,7 @@ from helpers import (
 )
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 
 RELAXATIONS = [0.0, 0.3]
 everything = pytest.mark.parametrize("name", FAMILY)
@@ -306,7 +306,7 @@ def test_core_agrees_with_the_literal_formulas(name, batch, n, m, h, relaxation)
         ("geodesic", (a,), (0.4, 1)),
         ("geodesic", (a,), (0.4, 2)),
     ):
-        literal = getattr(formulas, function)(
+        literal = getattr(paper, function)(
             name, *point, *(part for v in vectors for part in v), *extra, relaxation=relaxation
         )
         assert relative_error(getattr(space, function)(*vectors, *extra), rg.Pair(*literal)) < 1e-9
@@ -439,6 +439,6 @@ def test_christoffel_at_extreme_scales(name, scale):
 def test_formulas_take_integers(name):
     G, H = np.array([[1, 2], [3, 5], [2, 2]]), np.array([[2, 1], [0, 3]])
     v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
-    as_floats = formulas.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
-    for one, other in zip(formulas.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
+    as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
+    for one, other in zip(paper.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
         assert np.allclose(one, other, rtol=1e-14)

@@ -7,7 +7,7 @@ import pytest
 from helpers import FUNCTIONS, backend, sampled
 
 import refgeo as rg
-from refgeo import formulas
+from refgeo import paper
 from refgeo.conformance.rows import Verdict
 
 SOME = ["1x5x1", "7x4x1/k3", "5x4x2/k3/t1", "4x4x4", "10x9x4/k10", "2-6x7x2"]
@@ -17,7 +17,7 @@ def test_unbatched_gives_leading_dimensions_back():
     def single(name):
         def call(metric, G, *rest):
             assert np.ndim(G) == 2
-            return getattr(formulas, name)(metric, G, *rest)
+            return getattr(paper, name)(metric, G, *rest)
 
         return rg.adapters.unbatched(call)
 
@@ -72,7 +72,7 @@ def test_an_optimisers_gradient_of_nan_is_nan():
 @pytest.mark.parametrize("relaxation", sampled([1e-4, 0.3]))
 def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     relaxed = backend(**{
-        name: lambda *a, name=name: getattr(formulas, name)(*a, relaxation=relaxation) for name in FUNCTIONS
+        name: lambda *a, name=name: getattr(paper, name)(*a, relaxation=relaxation) for name in FUNCTIONS
     })  # fmt: skip
     report = rg.check(relaxed, relaxation=relaxation, cases=SOME)
     assert report.passed
@@ -82,7 +82,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     ignored = {row.metric: row.differs for row in plain.failures if row.kind == "value"}
     assert ignored["inv"].startswith("e_G S stands where e_G S_ε belongs")
     assert ignored["mix"].startswith("e_G T⁻¹ stands where e_G T_ε⁻¹ belongs")
-    other = backend(riemannian_gradient=lambda *a: formulas.riemannian_gradient(*a, relaxation=2 * relaxation))
+    other = backend(riemannian_gradient=lambda *a: paper.riemannian_gradient(*a, relaxation=2 * relaxation))
     wrong = rg.check(other, relaxation=relaxation, checks=["riemannian_gradient"], cases=SOME)
     assert all(
         f"with ε = {2 * relaxation:.3g}, not {relaxation:.3g}" in row.differs
@@ -99,7 +99,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     ], 3),
 )  # fmt: skip
 def test_any_epsilon_is_found(epsilon, name):
-    broken = backend(**{name: lambda *a: getattr(formulas, name)(*a, relaxation=epsilon)})
+    broken = backend(**{name: lambda *a: getattr(paper, name)(*a, relaxation=epsilon)})
     report = rg.check(broken, checks=[name], metrics=["inv"])
     assert report.wrong
     for row in report.failures:
@@ -191,7 +191,7 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
 
     assert rg.check(SimpleNamespace(retraction=manopts), checks=["retraction"]).passed
     damped = SimpleNamespace(
-        retraction=lambda *a: formulas.geodesic(*a, 2, relaxation=0.01)  # no more than first order is asked for
+        retraction=lambda *a: paper.geodesic(*a, 2, relaxation=0.01)  # no more than first order is asked for
     )
     assert rg.check(damped, checks=["retraction"], cases=SOME).passed
     halved = SimpleNamespace(retraction=lambda m, G, H, a, b, t: (G + 0.5 * t * a, H + 0.5 * t * b))
@@ -253,7 +253,7 @@ def taylor(metric, G, H, a, b, t):
 
 
 def first_block_only(metric, G, H, a, b, t):
-    places = formulas.geodesic(metric, G, H, a, b, t, 2) if G.ndim > 2 else exact(metric, G, H, a, b, t)
+    places = paper.geodesic(metric, G, H, a, b, t, 2) if G.ndim > 2 else exact(metric, G, H, a, b, t)
     if G.ndim > 2:
         first = (0,) * (G.ndim - 2)
         for place, x in zip(places, exact(metric, G[first], H[first], a[first], b[first], t), strict=True):

@@ -269,7 +269,7 @@ def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_
                 ("christoffel", "ab"),
             ):
                 arrays = [given[f"{key}_{end}"] for key in vectors for end in "GH"]
-                parts = getattr(rg.formulas, function)(case["metric"], given["G"], given["H"], *arrays)
+                parts = getattr(rg.paper, function)(case["metric"], given["G"], given["H"], *arrays)
                 found[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
     status, lines = graded(python, tmp_path, found, *(["single"] if dtype is np.float32 else []))
     assert status == 0, lines

@@ -11,21 +11,21 @@
 import numpy as np
 import scipy.linalg
 
-from refgeo import formulas
-from refgeo.formulas import christoffel, geodesic, riemannian_gradient
+from refgeo import paper
+from refgeo.paper import christoffel, geodesic, riemannian_gradient
 
 __all__ = ["christoffel", "geodesic", "horizontal_projection", "inner_product", "riemannian_gradient"]
 
 
 def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
     if metric != "inv":
-        return formulas.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
+        return paper.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
     return np.sum(a_G * b_G, axis=(-2, -1)) + np.sum(a_H * b_H, axis=(-2, -1))
 
 
 def horizontal_projection(metric, G, H, v_G, v_H):
     if metric != "inv":
-        return formulas.horizontal_projection(metric, G, H, v_G, v_H)
+        return paper.horizontal_projection(metric, G, H, v_G, v_H)
     result_G, result_H = np.empty_like(v_G), np.empty_like(v_H)
     for block in np.ndindex(G.shape[:-2]):
         g, h, x, y = G[block], H[block], v_G[block], v_H[block]

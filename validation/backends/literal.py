@@ -3,7 +3,7 @@
 refgeo check validation/backends/literal.py
 """
 
-from refgeo.formulas import (
+from refgeo.paper import (
     christoffel,
     geodesic,
     horizontal_projection,

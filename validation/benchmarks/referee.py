@@ -61,7 +61,7 @@ def own(implementation, count, n, h):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", default="refgeo.formulas")
+    parser.add_argument("--backend", default="refgeo.paper")
     parser.add_argument("--large", action="store_true", help="also the sizes of the targets")
     options = parser.parse_args()
     whole = seconds(lambda: rg.check(options.backend))

@@ -27,7 +27,7 @@ def show(report: Report, file: Any = None) -> None:
     >>> stream = io.StringIO()
     >>> show(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]), stream)
     >>> stream.getvalue().splitlines()[0]
-    'refgeo check · refgeo.formulas · float64 · generated points · seed 0'
+    'refgeo check · refgeo.paper · float64 · generated points · seed 0'
     """
     from rich.console import Console
     from rich.text import Text
