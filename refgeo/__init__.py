@@ -5,81 +5,51 @@ Everything loads on first use. The geometry and its searches need NumPy and SciP
 
 from typing import TYPE_CHECKING
 
-from refgeo.support.deferred import ShortNames, deferred
+from refgeo.support.deferred import deferred
 
 if TYPE_CHECKING:
-    from refgeo import conformance, diagonal, exact, networks, paper
-    from refgeo.bridges import strategies, testing
-    from refgeo.bridges.gradients import value_and_grad
-    from refgeo.conformance import Report, check, read
-    from refgeo.diagonal import toy
-    from refgeo.geometry.ablations import ConstantMetric, EuclideanNormMetric
-    from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric
-    from refgeo.geometry.distance import Distance, quotient_distance
-    from refgeo.geometry.embedded import EmbeddedMetric
-    from refgeo.geometry.pair import Pair
-    from refgeo.geometry.pair_metrics import InterpolatedMetric, InvariantMetric, MixedMetric
-    from refgeo.geometry.product import ProductMetric
-    from refgeo.geometry.rotary import RotaryMetric
-    from refgeo.geometry.tangent_space import TangentSpace
-    from refgeo.landscape import spectrum, symmetry
-    from refgeo.landscape.adaptive import adaptive_sharpness
-    from refgeo.landscape.average_case import average_case_sharpness
-    from refgeo.landscape.gradient_check import check_gradient
-    from refgeo.landscape.radius import proposed_radius
-    from refgeo.landscape.result import AverageSharpness, Progress, SharpnessCurve, SharpnessResult
-    from refgeo.landscape.worst_case import worst_case_sharpness
-    from refgeo.networks import adapters
-    from refgeo.support.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
+    from refgeo import conformance as conformance
+    from refgeo import diagonal as diagonal
+    from refgeo import exact as exact
+    from refgeo import networks as networks
+    from refgeo import paper as paper
+    from refgeo.bridges import strategies as strategies
+    from refgeo.bridges import testing as testing
+    from refgeo.bridges.gradients import value_and_grad as value_and_grad
+    from refgeo.conformance.reading import read as read
+    from refgeo.conformance.report import Report as Report
+    from refgeo.conformance.run import check as check
+    from refgeo.diagonal import toy as toy
+    from refgeo.geometry.ablations import ConstantMetric as ConstantMetric
+    from refgeo.geometry.arrays import ElementwiseMetric as ElementwiseMetric
+    from refgeo.geometry.arrays import EuclideanMetric as EuclideanMetric
+    from refgeo.geometry.arrays import ScalingMetric as ScalingMetric
+    from refgeo.geometry.arrays import TranslationMetric as TranslationMetric
+    from refgeo.geometry.distance import quotient_distance as quotient_distance
+    from refgeo.geometry.embedded import EmbeddedMetric as EmbeddedMetric
+    from refgeo.geometry.pair import Pair as Pair
+    from refgeo.geometry.pair_metrics import InterpolatedMetric as InterpolatedMetric
+    from refgeo.geometry.pair_metrics import InvariantMetric as InvariantMetric
+    from refgeo.geometry.pair_metrics import MixedMetric as MixedMetric
+    from refgeo.geometry.product import ProductMetric as ProductMetric
+    from refgeo.geometry.rotary import RotaryMetric as RotaryMetric
+    from refgeo.geometry.tangent_space import TangentSpace as TangentSpace
+    from refgeo.networks import adapters as adapters
+    from refgeo.sharpness import spectrum as spectrum
+    from refgeo.sharpness import symmetry as symmetry
+    from refgeo.sharpness.adaptive import adaptive_sharpness as adaptive_sharpness
+    from refgeo.sharpness.average_case import average_case_sharpness as average_case_sharpness
+    from refgeo.sharpness.gradient_check import check_gradient as check_gradient
+    from refgeo.sharpness.radius import proposed_radius as proposed_radius
+    from refgeo.sharpness.result import AverageSharpness as AverageSharpness
+    from refgeo.sharpness.result import Progress as Progress
+    from refgeo.sharpness.result import SharpnessCurve as SharpnessCurve
+    from refgeo.sharpness.result import SharpnessResult as SharpnessResult
+    from refgeo.sharpness.worst_case import worst_case_sharpness as worst_case_sharpness
+    from refgeo.support.errors import GeodesicAccuracyError as GeodesicAccuracyError
+    from refgeo.support.errors import GeodesicIncompleteError as GeodesicIncompleteError
+    from refgeo.support.errors import RankDeficientError as RankDeficientError
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AverageSharpness", "ConstantMetric", "Distance", "ElementwiseMetric", "EmbeddedMetric", "EuclideanMetric",
-    "EuclideanNormMetric", "GeodesicAccuracyError", "GeodesicIncompleteError", "InterpolatedMetric",
-    "InvariantMetric", "MixedMetric", "Pair", "ProductMetric", "Progress", "RankDeficientError", "Report",
-    "RotaryMetric", "ScalingMetric", "SharpnessCurve", "SharpnessResult", "TangentSpace", "TranslationMetric",
-    "adapters", "adaptive_sharpness", "average_case_sharpness", "check", "check_gradient", "conformance",
-    "diagonal", "exact", "networks", "paper", "proposed_radius", "quotient_distance", "read", "spectrum",
-    "strategies", "symmetry", "testing", "toy", "value_and_grad", "worst_case_sharpness",
-]  # fmt: skip
-
-_MODULES = {
-    "adapters": "networks.adapters", "checkpoint": "networks.checkpoint", "metrics.ablations": "geometry.ablations",
-    "metrics.array_space": "geometry.arrays", "metrics.elementwise": "geometry.arrays",
-    "metrics.euclidean": "geometry.arrays", "metrics.pair": "geometry.pair_metrics",
-    "metrics.product": "geometry.product", "metrics.rotary": "geometry.rotary", "metrics.scaling": "geometry.arrays",
-    "metrics.tangent_space": "geometry.tangent_space", "operations": "conformance.operations",
-    "pymanopt": "bridges.pymanopt", "spectrum": "landscape.spectrum", "strategies": "bridges.strategies",
-    "symmetry": "landscape.symmetry", "testing": "bridges.testing", "toy": "diagonal.toy",
-}  # fmt: skip
-"""Modules that are imported without their folder, too."""
-
-_PLACES = {
-    "bridges.gradients": "value_and_grad",
-    "conformance": "Report check read",
-    "geometry.ablations": "ConstantMetric EuclideanNormMetric",
-    "geometry.arrays": "ElementwiseMetric EuclideanMetric ScalingMetric TranslationMetric",
-    "geometry.distance": "Distance quotient_distance",
-    "geometry.embedded": "EmbeddedMetric",
-    "geometry.pair": "Pair",
-    "geometry.pair_metrics": "InterpolatedMetric InvariantMetric MixedMetric",
-    "geometry.product": "ProductMetric",
-    "geometry.rotary": "RotaryMetric",
-    "geometry.tangent_space": "TangentSpace",
-    "landscape.adaptive": "adaptive_sharpness",
-    "landscape.average_case": "average_case_sharpness",
-    "landscape.gradient_check": "check_gradient",
-    "landscape.radius": "proposed_radius",
-    "landscape.result": "AverageSharpness Progress SharpnessCurve SharpnessResult",
-    "landscape.worst_case": "worst_case_sharpness",
-    "support.errors": "GeodesicAccuracyError GeodesicIncompleteError RankDeficientError",
-}
-
-ShortNames({f"refgeo.{name}": f"refgeo.{module}" for name, module in _MODULES.items()})
-__getattr__, __dir__ = deferred(
-    __name__,
-    {name: name for name in ("conformance", "diagonal", "exact", "paper", "metrics", "networks")}
-    | {name: module for name, module in _MODULES.items() if "." not in name}
-    | {name: f"{module}:{name}" for module, names in _PLACES.items() for name in names.split()},
-)
+__getattr__, __dir__, __all__ = deferred(__name__, __file__)

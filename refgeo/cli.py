@@ -374,7 +374,7 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "refgeo calls it with the path of the weights and with the network that refgeo has read from them. The\n"
         "function must return a dict with the entry value_and_grad, a function that computes the loss and its\n"
         "gradient. The dict may also have the entries batches (a list) and frozen (names of blocks that do not\n"
-        "move). For details, call help('refgeo.checkpoint') in Python.",
+        "move). For details, call help('refgeo.networks.checkpoint') in Python.",
         "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
     sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, a "
@@ -398,11 +398,6 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         metavar="N",
         help="number of points from which a search starts (default: 5; 1 is the paper's protocol, eight times faster)",
     )
-    sharpness.add_argument(
-        "--dtype", default="float64", choices=DTYPES[:2], help="precision in which the search computes"
-    )
-    sharpness.add_argument("--memory", type=float, metavar="GB", help="gigabytes that a search may use in addition to "
-                           "the loss (default: 16 times the size of the moving parameters in float32)")  # fmt: skip
     return sharpness
 
 
@@ -628,11 +623,10 @@ def _sharpness(options: argparse.Namespace) -> int:
         checkpoint.check_plot(options.plot)
     loaded = _loaded(options)
     found: dict[str, Any] = {}
-    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter", "dtype")}
+    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter",)}
     if options.n_restarts is not None:
         settings["n_restarts"] = options.n_restarts
     settings["order"] = options.order if options.order == "exact" else int(options.order)
-    settings["memory"] = None if options.memory is None else 1e9 * options.memory
     with _interruptible() as interrupted, _progress(options, "searching") as progress:
 
         def heard(what: str, done: int, total: int) -> None:
@@ -681,8 +675,8 @@ def _show_sharpness(found: dict[str, Any], name: str, results: list[Any], cut: l
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from refgeo.landscape import symmetry
     from refgeo.networks import checkpoint
+    from refgeo.sharpness import symmetry
 
     loaded = _loaded(options)
     moving = checkpoint.geometry(loaded, "inv")

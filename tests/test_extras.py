@@ -14,14 +14,14 @@ sys.modules[{missing!r}] = None
 import numpy as np, refgeo as rg
 {use}
 """
-SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), rg.EuclideanMetric(), 1.0)"
+SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), rg.EuclideanMetric(), [1.0])"
 
 
 @pytest.mark.parametrize(
     ("missing", "extra", "use"),
     [
         ("matplotlib", "plot", f"{SEARCH}.plot()"),
-        ("matplotlib", "plot", "import pathlib, refgeo.checkpoint as c; c.check_plot(pathlib.Path('x.png'))"),
+        ("matplotlib", "plot", "import pathlib, refgeo.networks.checkpoint as c; c.check_plot(pathlib.Path('x.png'))"),
         ("matplotlib", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("jinja2", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("pymanopt", "pymanopt", "import refgeo.bridges.pymanopt"),

@@ -375,7 +375,7 @@ def test_sharpness_is_that_of_the_search_without_its_starts(metric, order):
         value, _ = paper.geodesic_sharpness(quadratic(Y), [paper.PairBlock(metric, (G, H), order)], 0.5, n_iter)
         found = rg.worst_case_sharpness(
             of_pair(Y), rg.Pair(G, H), {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}[metric], 0.5, order=order,
-            method="auto_pgd", n_iter=n_iter, n_restarts=1, verify=False,
+            n_iter=n_iter, n_restarts=1, verify=False,
         )  # fmt: skip
         assert value == pytest.approx(found.value, rel=1e-9)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 import refgeo as rg
 from refgeo import diagonal
-from refgeo.landscape.adaptive import Arrays
+from refgeo.sharpness.adaptive import Arrays
 from validation import experiment
 from validation.study import statistics
 from validation.study.diagonal_sets import Setting, network_set

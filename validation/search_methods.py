@@ -17,7 +17,7 @@ import numpy as np
 import scipy.optimize
 
 import refgeo as rg
-from refgeo.landscape.objective import Objective, ParameterSpace
+from refgeo.sharpness.objective import Objective, ParameterSpace
 
 METHODS = ("auto_pgd", "model_steps")
 STARTS = (1, 5)

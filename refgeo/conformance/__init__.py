@@ -8,27 +8,14 @@ from typing import TYPE_CHECKING
 from refgeo.support.deferred import deferred
 
 if TYPE_CHECKING:
-    from refgeo.conformance import vectors
-    from refgeo.conformance.backend import Backend
-    from refgeo.conformance.host import BackendError
-    from refgeo.conformance.reading import Formula, read
-    from refgeo.conformance.report import Report
-    from refgeo.conformance.rows import Row, Verdict
-    from refgeo.conformance.run import check
+    from refgeo.conformance import vectors as vectors
+    from refgeo.conformance.backend import Backend as Backend
+    from refgeo.conformance.host import BackendError as BackendError
+    from refgeo.conformance.reading import Formula as Formula
+    from refgeo.conformance.reading import read as read
+    from refgeo.conformance.report import Report as Report
+    from refgeo.conformance.rows import Row as Row
+    from refgeo.conformance.rows import Verdict as Verdict
+    from refgeo.conformance.run import check as check
 
-__all__ = ["Backend", "BackendError", "Formula", "Report", "Row", "Verdict", "check", "read", "vectors"]
-
-__getattr__, __dir__ = deferred(
-    __name__,
-    {
-        "Backend": "backend:Backend",
-        "BackendError": "host:BackendError",
-        "Formula": "reading:Formula",
-        "Report": "report:Report",
-        "Row": "rows:Row",
-        "Verdict": "rows:Verdict",
-        "check": "run:check",
-        "read": "reading:read",
-        "vectors": "vectors",
-    },
-)
+__getattr__, __dir__, __all__ = deferred(__name__, __file__)

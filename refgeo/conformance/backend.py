@@ -37,7 +37,7 @@ class Backend:
     Parameters
     ----------
     implementation : module, object or str
-        Anything with some of the functions of the protocol (`refgeo.operations.OPERATIONS`); optionally ``asarray``
+        Anything with some of the functions of the protocol (`refgeo.conformance.operations`); optionally ``asarray``
         (from NumPy, default: unchanged), ``to_numpy`` (back, default: ``numpy.asarray``) and ``thread_safe = False``.
         Or where it is: ``"module"``, ``"module:object"``, ``"path/to/file.py"``, ``"file.py:object"``. A function
         alone is a sharpness routine (`refgeo.conformance.searches`).

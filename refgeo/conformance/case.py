@@ -15,7 +15,7 @@ from refgeo.conformance.operations import COVECTORS, VECTORS, Operation, Value, 
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array
 
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
@@ -95,7 +95,7 @@ class Case:
     @property
     def relaxation(self) -> float:
         """ε of the geometry that is the truth."""
-        return self.space.metric.relaxation
+        return float(self.space.metric.relaxation)
 
     @cached_property
     def oddity(self) -> int:

@@ -6,10 +6,10 @@ divided by what rounding alone must be expected to do:
     ratio = error / (size · u · √max(n, m) · κᵖ),
 
 u the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the power that a route over
-Gram matrices loses in that metric (`refgeo.operations`): S = GᵀG squares κ, and the Sylvester equation of inv or a
-product of several such matrices squares it again. Sums over the rows add up √n roundings; of two vectors that are not
-as long as each other, a route by polarisation rounds the longer one. A route that is factorised, and bilinear where the
-result is, loses κ alone (*attainable*).
+Gram matrices loses in that metric (`refgeo.conformance.operations`): S = GᵀG squares κ, and the Sylvester equation of
+inv or a product of several such matrices squares it again. Sums over the rows add up √n roundings; of two vectors that
+are not as long as each other, a route by polarisation rounds the longer one. A route that is factorised, and bilinear
+where the result is, loses κ alone (*attainable*).
 
 A verdict rests on *decisive* points: rounding, even that of a route which is numerically as bad as an explicit inverse
 of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to tell

@@ -13,7 +13,8 @@ from refgeo.conformance.case import Case
 from refgeo.conformance.operations import relative_speed
 from refgeo.conformance.precision import representable
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PairTangentSpace, pair_metric
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array
 
 

@@ -36,6 +36,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.ma
 import numpy.typing as npt
 
 from refgeo.conformance.routine import Problem, plain_routine

@@ -21,7 +21,7 @@ from refgeo import paper
 from refgeo.conformance.steps import RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import ENDS, Array
 
 Vectors = Sequence[Pair]

@@ -17,7 +17,7 @@ from refgeo.conformance.operations import Operation
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.recipes import Recipe, build
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace
 
 _FRESH = 50
 """Draws of fresh cases begin here."""

@@ -35,7 +35,8 @@ from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.steps import RULES
 from refgeo.conformance.trajectories import judge_trajectories
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PAIR_METRICS, PairTangentSpace, pair_metric
+from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array, listed, number, one_of
 
 Coefficients = dict[str, float]

@@ -15,7 +15,7 @@ from refgeo.conformance.host import Breaches, Request
 from refgeo.conformance.operations import OPERATIONS, Operation, Parts, Value
 from refgeo.conformance.precision import PRECISIONS, Precision, representable
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array
 
 Watch = Callable[[Operation, Case, Breaches], None]

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from refgeo.diagonal import ascent, outer, separable
 from refgeo.diagonal.geometry import SQRT2, Geometry, geometry_of, on_sphere
 from refgeo.diagonal.problem import LeastSquares
-from refgeo.landscape.trust_region import QuadraticMaximum, maximise_quadratic
+from refgeo.diagonal.trust_region import QuadraticMaximum, maximise_quadratic
 from refgeo.support.arguments import Array, integer, radii_of, seed_of
 
 EXACT = 1e-10

@@ -23,7 +23,7 @@ import numpy as np
 
 from refgeo.diagonal.geometry import Geometry, on_sphere
 from refgeo.diagonal.problem import LeastSquares
-from refgeo.landscape.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+from refgeo.diagonal.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 from refgeo.support.arguments import Array
 
 _LARGEST = 1e150

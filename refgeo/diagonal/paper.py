@@ -12,7 +12,7 @@ import numpy.typing as npt
 from refgeo.diagonal.certified import Certified, worst_case
 from refgeo.diagonal.geometry import SQRT2
 from refgeo.diagonal.problem import LeastSquares, applied
-from refgeo.landscape.trust_region import maximise_diagonal_quadratic
+from refgeo.diagonal.trust_region import maximise_diagonal_quadratic
 from refgeo.support.arguments import Array, radii_of, real_array
 
 

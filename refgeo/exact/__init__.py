@@ -256,7 +256,9 @@ class ExactTangentSpace:
         if self.s not in (0.0, 1.0):
             raise EnclosureError("for a metric between inv and mix, refgeo can enclose exact geodesics only if h = 1")
         point, moving = ([F.matrix for F in pair] for pair in (factors, velocity))
-        return [Ball(F) for F in flow(self._name, point, moving, arb(self.relaxation), t)]
+        with _precision(2 * flint.ctx.prec):  # radii of rounding grow from step to step
+            narrow = FLOW_NARROW * 2.0 ** ((INITIAL_BITS - self.least_bits) / 16)  # for more digits, shorter steps
+            return [Ball(F) for F in flow(self._name, point, moving, arb(self.relaxation), t, narrow)]
 
     @property
     def _name(self) -> str:

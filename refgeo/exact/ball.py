@@ -109,6 +109,8 @@ class Ball:
         return _normalise(_cholesky(self.matrix))
 
     def __matmul__(self, other: Ball) -> Ball:
+        if not isinstance(other, Ball):
+            return NotImplemented
         if other.__dict__.get("mT") is self:
             return other.gram
         return Ball(self.matrix * other.matrix, (self, other))

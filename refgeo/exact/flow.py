@@ -1,5 +1,9 @@
 r"""Geodesics in balls where no closed form is known: a validated Taylor integration of γ'' = −Γ(γ', γ').
 
+**Reduction.** γ'' = −Γ(γ', γ') multiplies the factors from the right only, so that with B = [G ξ_G] (n×2h) the factor
+stays G(t) = B C(t), C a 2h×h matrix: an `InSpan`, which knows BᵀB for products of two such factors. The cost of a step
+does not depend on n and m, and boxes around C are as good as the representation of G is bad.
+
 **One step.** The Taylor coefficients c₀, c₁, ... of γ follow from c_{k+2} = −Γ_k/((k+1)(k+2)). On [0, δ]
 
     γ(δ) = Σ_{k<K} c_k δᵏ + r,   r ∈ c_K(γ([0, δ]), γ'([0, δ])) δᴷ    (Lagrange),
@@ -18,7 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flint import arb, arb_mat
@@ -35,9 +39,9 @@ NARROW = 2.0**-66
 
 Parts = tuple[arb_mat, arb_mat]
 State = tuple[Parts, Parts]
-"""Point and velocity."""
+"""C and C' of both factors."""
 Coefficients = tuple[list[arb_mat], list[arb_mat]]
-"""Of γ, up to `ORDER`: of both factors."""
+"""Of C, up to `ORDER`: of both factors."""
 _ENDED = "the geodesic ends before this time, or bends too fast for an integration with proved bounds"
 
 
@@ -97,6 +101,8 @@ class Series:
         return self._keep(("derivative",), lambda k: self[k + 1] * (k + 1))
 
     def __matmul__(self, other: Series) -> Series:
+        if not isinstance(other, Series):
+            return NotImplemented
         return self._keep(("@", other), lambda k: _convolution(self.up_to(k), other.up_to(k), 0, k))
 
     def __add__(self, other: Series) -> Series:
@@ -114,7 +120,7 @@ class Series:
     __rmul__ = __mul__
 
 
-def solve(A: Series, B: Series) -> Series:
+def solve(A: Series, B: Any) -> Any:
     """A⁻¹B, from the coefficients of AX = B.
 
     Examples
@@ -124,10 +130,13 @@ def solve(A: Series, B: Series) -> Series:
     >>> [float(X[k][0, 0]) for k in range(3)]
     [1.0, 1.0, 1.0]
     """
+    if isinstance(B, InSpan):
+        return InSpan(solve(A, B.value), B.gram, B.is_transposed)
     inverse = A._keep(("inverse",), lambda k: A[0].inv())
 
     def coefficient(k: int) -> arb_mat:
-        return inverse[0] * (B[k] - _convolution(A.up_to(k), X.up_to(k - 1), 1, k) if k else B[0])
+        right: arb_mat = B[k] - _convolution(A.up_to(k), X.up_to(k - 1), 1, k) if k else B[0]
+        return inverse[0] * right  # type: ignore[no-any-return]
 
     X = A._keep(("solve", B), coefficient)
     return X
@@ -169,6 +178,52 @@ def tril(M: Series) -> Series:
     return _constant(ball.tril(Ball(M[0])).matrix)
 
 
+class InSpan:
+    """A tall matrix B C by its C, or the transpose of one; products of two take BᵀB.
+
+    Parameters
+    ----------
+    value : Ball or Series
+        C, or its transpose.
+    gram : Ball or Series
+        BᵀB.
+
+    Examples
+    --------
+    >>> two, three = Ball(arb_mat([[2]])), Ball(arb_mat([[3]]))
+    >>> tall = InSpan(two, three)  # √3 · 2
+    >>> float((tall.mT @ tall).matrix[0, 0]), float((tall @ two).value.matrix[0, 0])
+    (12.0, 4.0)
+    """
+
+    def __init__(self, value: Any, gram: Any, is_transposed: bool = False) -> None:
+        self.value, self.gram, self.is_transposed = value, gram, is_transposed
+
+    @property
+    def mT(self) -> InSpan:
+        """The transpose."""
+        return InSpan(self.value.mT, self.gram, not self.is_transposed)
+
+    def __matmul__(self, other: Any) -> Any:
+        if self.is_transposed:
+            return self.value @ (self.gram @ other.value)
+        return InSpan(self.value @ other, self.gram)
+
+    def __rmatmul__(self, other: Any) -> InSpan:
+        return InSpan(other @ self.value, self.gram, self.is_transposed)
+
+    def __add__(self, other: InSpan) -> InSpan:
+        return InSpan(self.value + other.value, self.gram, self.is_transposed)
+
+    def __sub__(self, other: InSpan) -> InSpan:
+        return InSpan(self.value - other.value, self.gram, self.is_transposed)
+
+    def __mul__(self, number: Any) -> InSpan:
+        return InSpan(self.value * number, self.gram, self.is_transposed)
+
+    __rmul__ = __mul__
+
+
 def _constant(matrix: arb_mat) -> Series:
     return Series(lambda k: matrix * 0 if k else matrix)
 
@@ -180,7 +235,9 @@ def _convolution(left: list[arb_mat], right: list[arb_mat], first: int, k: int) 
     return total
 
 
-def flow(metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], relaxation: arb, t: arb) -> list[arb_mat]:
+def flow(
+    metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], relaxation: arb, t: arb, narrow: float = NARROW
+) -> list[arb_mat]:
     """γ(t) of both factors, as balls at the current working precision.
 
     Parameters
@@ -188,6 +245,8 @@ def flow(metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], rel
     metric : "inv" or "mix"
     point, velocity : two arb_mat each, n×h and m×h
     relaxation, t : arb
+    narrow : float
+        The relative radius that the result is to have; what a step leaves out is a millionth of it.
 
     Raises
     ------
@@ -205,12 +264,15 @@ def flow(metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], rel
     >>> abs(float((G * H)[0, 0]) - 18.0) < 1e-10  # at 53 bits
     True
     """
-    system = _System(metric, relaxation)
-    state: State = ((point[0], point[1]), (velocity[0], velocity[1]))
+    bases = [_beside(x, v) for x, v in zip(point, velocity, strict=True)]
+    system = _System(metric, [Ball(B).gram for B in bases], relaxation, 2.0**-20 * narrow)
+    h = point[0].ncols()
+    start, moving = _unit(h, 0), _unit(h, h)
+    state: State = ((start, start), (moving, moving))
     remaining, step = t, t
     for _ in range(MOST_STEPS):
         if remaining == 0:
-            return list(state[0])
+            return [B * C for B, C in zip(bases, state[0], strict=True)]
         longer = abs(float(2 * step)) >= abs(float(remaining))
         state, step = system.advance(state, remaining if longer else 2 * step)
         remaining = remaining - step
@@ -218,27 +280,30 @@ def flow(metric: str, point: Sequence[arb_mat], velocity: Sequence[arb_mat], rel
 
 
 class _System:
-    def __init__(self, metric: str, relaxation: arb) -> None:
-        self.metric, self.relaxation = metric, relaxation
+    def __init__(self, metric: str, grams: Sequence[Ball], relaxation: arb, remainder: float) -> None:
+        self.metric, self.grams, self.relaxation, self.remainder = metric, grams, relaxation, remainder
 
     def series(self, state: State) -> Coefficients:
         """The Taylor coefficients of γ."""
-        bend: list[Series] = []
+        bend: list[InSpan] = []
 
         def coefficient(part: int, k: int) -> arb_mat:
             if k < 2:
                 return state[k][part]
-            return bend[part][k - 2] * (arb(-1) / (k * (k - 1)))
+            return cast(arb_mat, bend[part].value[k - 2] * (arb(-1) / (k * (k - 1))))
 
         G, H = (Series(partial(coefficient, part)) for part in (0, 1))
-        v_G, v_H = G.derivative, H.derivative
-        bend += paper.christoffel(self.metric, G, H, v_G, v_H, v_G, v_H, self.relaxation)
+        of_G, of_H = (_constant(gram.matrix) for gram in self.grams)
+        point, velocity = (InSpan(G, of_G), InSpan(H, of_H)), (InSpan(G.derivative, of_G), InSpan(H.derivative, of_H))
+        bend += paper.christoffel(self.metric, *point, *velocity, *velocity, self.relaxation)
         return G.up_to(ORDER)[: ORDER + 1], H.up_to(ORDER)[: ORDER + 1]
 
     def acceleration(self, state: State) -> list[arb_mat]:
         """−Γ at a state, or over a box."""
-        (G, H), (v_G, v_H) = ((Ball(x), Ball(y)) for x, y in state)
-        return [-bend.matrix for bend in paper.christoffel(self.metric, G, H, v_G, v_H, v_G, v_H, self.relaxation)]
+        (of_G, of_H), ((G, H), (v_G, v_H)) = self.grams, state
+        point, velocity = ((InSpan(Ball(x), of_G), InSpan(Ball(y), of_H)) for x, y in ((G, H), (v_G, v_H)))
+        bends = paper.christoffel(self.metric, *point, *velocity, *velocity, self.relaxation)
+        return [-bend.value.matrix for bend in bends]
 
     def box(self, state: State, step: arb) -> State:
         """A box that contains the solution on [0, step], by Picard iteration with inflation."""
@@ -264,7 +329,7 @@ class _System:
                 step = step / 2
                 continue
             far = max(_largest(beyond[ORDER]) / _largest(known[0]) for known, beyond in zip(series, rest, strict=True))
-            excess = float((far * step.abs_upper() ** ORDER).abs_upper()) / (2.0**-20 * NARROW)
+            excess = float((far * step.abs_upper() ** ORDER).abs_upper()) / self.remainder
             if excess <= 1.0:
                 return _after(series, rest, step), step
             step = step / 2 ** int(np.ceil(np.log2(excess) / ORDER))
@@ -283,6 +348,14 @@ def _after(series: Coefficients, rest: Coefficients, step: arb) -> State:
         points.append(point + known[0])
         velocities.append(velocity)
     return (points[0], points[1]), (velocities[0], velocities[1])
+
+
+def _unit(h: int, offset: int) -> arb_mat:
+    return arb_mat([[int(i == j + offset) for j in range(h)] for i in range(2 * h)])
+
+
+def _beside(left: arb_mat, right: arb_mat) -> arb_mat:
+    return arb_mat([[*one, *other] for one, other in zip(left.tolist(), right.tolist(), strict=True)])
 
 
 def _within(inner: Sequence[arb_mat], outer: Sequence[arb_mat]) -> bool:

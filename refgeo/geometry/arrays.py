@@ -16,7 +16,6 @@ is a scaling symmetry of its own. A parameter that is exactly zero is at infinit
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -211,18 +210,21 @@ class ScalingMetric(Metric[Array]):
         return [scaling(block)]
 
 
-class ElementwiseTangentSpace(ArrayTangentSpace):
-    """Tangent space of `ElementwiseMetric`; see `ArrayTangentSpace` for its members."""
+class WeightedTangentSpace(ArrayTangentSpace):
+    """Tangent space of `WeightedMetric`; see `ArrayTangentSpace` for its members."""
 
-    def __init__(self, metric: ElementwiseMetric, point: npt.ArrayLike) -> None:
+    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, weights: Array | None = None) -> None:
         super().__init__(metric, point)
-        free = self.point != 0
+        self._weights = self.point if weights is None else weights
+        if self._weights.shape != self.point.shape:
+            raise ValueError(f"scale: expected the shape of the point, {self.point.shape}, got {self._weights.shape}")
+        free = self._weights != 0
         self.dim = self.n_coordinates = int(np.count_nonzero(free))
         self._free = None if free.all() else free
 
     @property
     def _scale(self) -> Array:
-        return self._flat(self.point)
+        return self._flat(self._weights)
 
     def _flat(self, v: Array) -> Array:
         return np.asarray(v.ravel() if self._free is None else v[self._free])
@@ -230,21 +232,9 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
     def _shaped(self, x: Array) -> Array:
         if self._free is None:
             return np.asarray(x.reshape(self.point.shape))
-        array = np.zeros(self.point.shape, x.dtype)
+        array = np.zeros(self.point.shape)
         array[self._free] = x
         return array
-
-    def _gamma(self, x: Array, z: Array) -> Array:
-        """Γ(a, b) = −a ⊙ b / w."""
-        return np.asarray(-x * z)
-
-    _gamma_adjoint = _gamma
-
-    def _exact(self, v: Array, t: float) -> Array:
-        return self._shaped(self._scale * np.exp(t * self._to(v)))
-
-    def _exact_gradient(self, v: Array, e: Array) -> Array:
-        return self._back(self._gradient_to(e) * np.exp(self._to(v)))
 
     def horizontal_projection(self, v: Array) -> Array:
         """`v` with zeros at the frozen parameters.
@@ -260,40 +250,53 @@ class ElementwiseTangentSpace(ArrayTangentSpace):
         """Whether `v` leaves the frozen parameters alone."""
         return self._free is None or not np.any(self._vector("v", v)[~self._free])
 
-    @cached_property
-    def _in_single(self) -> Array:
-        return self.point.astype(np.float32)
 
-    def _point(self, dtype: Any) -> Array:
-        """The weights w, in the precision of a search."""
-        return self._in_single if dtype == np.float32 else self.point
+class WeightedMetric(EuclideanMetric):
+    r"""The constant metric :math:`⟨ξ, ζ⟩ = Σ ξ_iζ_i / c_i^2`; where c is zero, nothing moves.
+
+    Parameters
+    ----------
+    scale : array_like, the c
+
+    Examples
+    --------
+    >>> float(WeightedMetric([2.0, 0.0]).at([5.0, 7.0]).norm([4.0, 0.0]))
+    2.0
+    """
+
+    name = "weighted"
+
+    def __init__(self, scale: npt.ArrayLike) -> None:
+        self.scale = real_array("scale", scale)
+
+    def at(self, point: npt.ArrayLike) -> WeightedTangentSpace:
+        """The tangent space at `point`, an array of the same shape."""
+        return WeightedTangentSpace(self, point, self.scale)
+
+
+class ElementwiseTangentSpace(WeightedTangentSpace):
+    """Tangent space of `ElementwiseMetric`; see `ArrayTangentSpace` for its members."""
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        """Γ(a, b) = −a ⊙ b / w."""
+        return np.asarray(-x * z)
+
+    _gamma_adjoint = _gamma
+
+    def _exact(self, v: Array, t: float) -> Array:
+        return self._shaped(self._scale * np.exp(t * self._to(v)))
+
+    def _exact_gradient(self, v: Array, e: Array) -> Array:
+        return self._back(self._gradient_to(e) * np.exp(self._to(v)))
 
     def point_at(self, x: Array, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
-        w = self._point(self._coordinates(x).dtype)
-        if self._free is not None:
-            return np.asarray(self._shaped(_FACTORS[order_of(order)](x)) * w)
-        moved = np.empty_like(w)
-        if order == 1:
-            np.multiply(x.reshape(w.shape), w, out=moved)
-            moved += w
-        else:
-            np.multiply(_FACTORS[order_of(order)](x.reshape(w.shape)), w, out=moved)
-        return moved
+        return self._shaped(self._scale * _FACTORS[order_of(order)](self._coordinates(x)))
 
-    def gradient_at(self, x: Array, e: Array, order: Order = 2, out: Array | None = None) -> Array:
+    def gradient_at(self, x: Array, e: Array, order: Order = 2) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
-        w = self._point(x.dtype)
-        if np.shape(e) != w.shape:
-            raise ValueError(f"e: expected the shape of the point, {w.shape}, got {np.shape(e)}")
-        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
-        if self._free is None:
-            np.multiply(w, e, out=gradient.reshape(w.shape))
-        else:
-            gradient[...] = (w * e)[self._free]
-        if order != 1:
-            gradient *= _DERIVATIVES[order_of(order)](x)
-        return gradient
+        gradient = self._gradient_to(self._vector("e", e))
+        return gradient if order_of(order) == 1 else gradient * _DERIVATIVES[order](x)
 
 
 _FACTORS: dict[Order, Callable[[Array], Array]] = {
@@ -301,7 +304,7 @@ _FACTORS: dict[Order, Callable[[Array], Array]] = {
     2: lambda x: 1.0 + x * (1.0 + 0.5 * x),
     "exact": np.exp,
 }
-_DERIVATIVES: dict[Order, Callable[[Array], Array]] = {1: np.ones_like, 2: lambda x: 1.0 + x, "exact": np.exp}
+_DERIVATIVES: dict[Order, Callable[[Array], Array]] = {2: lambda x: 1.0 + x, "exact": np.exp}
 
 
 class ElementwiseMetric(Metric[Array]):

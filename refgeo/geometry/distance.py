@@ -1,6 +1,6 @@
-r"""How far apart two points are modulo their symmetries: exactly where there is a closed form, else between two bounds.
+r"""How far apart two points are modulo their symmetries, where there is a closed form.
 
-*Closed forms.* With h = 1 the quotient is a cone over two spheres (`refgeo.geodesics`): unrolled, with
+With h = 1 the quotient is a cone over two spheres (`refgeo.geometry.geodesics`): unrolled, with
 :math:`σ = ‖G‖‖H‖`, τ = σˢ/s and θ the angle on both spheres together,
 
     d² = ½ (τ₁² + τ₂² − 2 τ₁τ₂ cos min(√2 s θ, π)),    s = 0:  d² = ½ log²(σ₁/σ₂) + θ²,
@@ -8,72 +8,31 @@ r"""How far apart two points are modulo their symmetries: exactly where there is
 at angles beyond π by way of the apex. Behind rotary positions θ is the least over a common phase. For mix with
 n = m = h the quotient is flat in X = GHᵀ, and d = ‖X₁ − X₂‖/√2 if no point of the line between them is singular. The
 metrics on arrays are flat in log |w|, in w, and on a sphere.
-
-*Lower bounds.* Where x are orthonormal coordinates of a velocity in the balanced gauge, the singular values of GHᵀ move
-by :math:`\dot σ_i = σ_i^{1-s} (Q_G^\top x_G + Q_H^\top x_H)_{ii}`, so that σˢ is Lipschitz:
-
-    d ≥ ‖σ₁ˢ − σ₂ˢ‖ / (√2 s),    s = 0:  d² ≥ ½ ‖log σ₁ − log σ₂‖² + ∠(G₁, G₂)² + ∠(H₁, H₂)²,
-
-with ∠ the norm of the angles between column spaces, which the other part of x moves at its own speed. For mix
-:math:`\dot X = ξ_G H^\top + G ξ_H^\top` gives d ≥ ‖X₁ − X₂‖/√2.
-
-*Upper bounds* are lengths of curves: between the balanced representatives, one turned towards the other as
-`Pair.aligned_to` does, a line and a line with its size on a logarithmic scale; and a geodesic that is shot at it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
-from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric
-from refgeo.geometry.balanced import BalancedGauge, balance
+from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric, TranslationMetric, WeightedMetric
 from refgeo.geometry.pair import Pair, as_factors
-from refgeo.geometry.pair_metrics import InterpolatedMetric, PairTangentSpace
+from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric, complex_columns
 from refgeo.geometry.tangent_space import Metric
-from refgeo.support.arguments import Array, integer
-from refgeo.support.errors import NO_GEODESIC, RankDeficientError, about
+from refgeo.support.arguments import Array
+from refgeo.support.errors import about
 
-__all__ = ["Distance", "quotient_distance"]
-
-
-@dataclass(frozen=True)
-class Distance:
-    """A distance between two bounds.
-
-    Attributes
-    ----------
-    lower, upper : float
-        All blocks and heads together. ``inf`` where no curve leads from one to the other, or none was found.
-    is_exact : bool
-        Whether both are a closed form.
-    blocks : dict of str to Distance
-        Of a product, its blocks.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> metric = rg.ProductMetric({"w": rg.EuclideanMetric(), "norm": rg.ScalingMetric()})
-    >>> rg.quotient_distance(metric, {"w": [3.0], "norm": [1.0, 1.0]}, {"w": [0.0], "norm": [7.0, 7.0]})
-    Distance(lower=3.0, upper=3.0, is_exact=True)
-    """
-
-    lower: float
-    upper: float
-    is_exact: bool
-    blocks: dict[str, Distance] = field(default_factory=dict, repr=False)
+__all__ = ["quotient_distance"]
 
 
-def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) -> Distance:
+def quotient_distance(metric: Metric[Any], a: Any, b: Any) -> float:
     """The Riemannian distance of two points in the quotient: between networks, modulo their symmetries.
 
     Parameters
@@ -82,19 +41,16 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
         A pair metric without relaxation, `RotaryMetric`, one on arrays, or a `ProductMetric` of such; of a network,
         ``network.metric("inv", arrays=rg.ElementwiseMetric())``.
     a, b : Pair, array or dict
-    n_shots : int
-        Most geodesics that are shot to tighten the upper bound; 0 for none. Each is an exact geodesic of all heads of
-        a block, which takes long for mix where it has no closed form.
 
     Returns
     -------
-    Distance
-        The upper bound is the length of a curve, by quadrature to about 1e-8, or ``inf`` if it has not converged.
+    float
+        All blocks and heads together; ``inf`` where no curve leads from one to the other.
 
     Raises
     ------
     NotImplementedError
-        The metric has no distance here (an ablation, a relaxed metric, or `EmbeddedMetric`).
+        There is no closed form: a pair with h > 1, but for mix with n = m = h; a relaxed or another metric.
     RankDeficientError
         A factor has numerical rank below h.
 
@@ -104,52 +60,43 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any, n_shots: int = 20) ->
 
     >>> import numpy as np, refgeo as rg
     >>> found = rg.quotient_distance(rg.InvariantMetric(), rg.Pair([[2.0]], [[3.0]]), rg.Pair([[1.0]], [[12.0]]))
-    >>> found.is_exact, round(found.upper, 6), round(float(np.log(2)) / 2**0.5, 6)
-    (True, 0.490129, 0.490129)
+    >>> round(found, 6), round(float(np.log(2)) / 2**0.5, 6)
+    (0.490129, 0.490129)
     """
-    integer("n_shots", n_shots, least=0)
-    return _between(metric.at(a), metric.at(b), n_shots)
+    return _between(metric.at(a), metric.at(b))
 
 
-def _between(here: Any, there: Any, n_shots: int) -> Distance:
+def _between(here: Any, there: Any) -> float:
     """Of the points of two tangent spaces of one metric, which are factorised already."""
     metric = here.metric
     if isinstance(metric, ProductMetric):
-        return _of_product(here.spaces, there.spaces, n_shots)
+        of_blocks = []
+        for name in here.spaces:
+            with about(f"block {name!r}"):
+                of_blocks.append(_between(here.spaces[name], there.spaces[name]))
+        return math.hypot(*of_blocks)
     known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
-    if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known):
+    if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known) or isinstance(metric, WeightedMetric):
         raise NotImplementedError(
             f"metric: expected a metric for which refgeo knows a distance, got {metric!r}; it knows none for a metric "
-            "with relaxation, and none for ConstantMetric, EuclideanNormMetric and EmbeddedMetric. For a network, pass "
+            "with relaxation, and none for ConstantMetric and EmbeddedMetric. For a network, pass "
             "arrays=refgeo.ElementwiseMetric() to network.metric"
         )
     if _shapes(here.point) != _shapes(there.point):
         raise ValueError(f"a, b: expected the same shapes, got {_shapes(here.point)} and {_shapes(there.point)}")
     if all(np.array_equal(x, y) for x, y in zip(as_factors(here.point), as_factors(there.point), strict=True)):
-        return _exactly(np.zeros(()))
+        return 0.0
     if isinstance(metric, InterpolatedMetric):
-        return _of_pairs(here, there, n_shots)
-    if isinstance(metric, RotaryMetric):
-        return _exactly(_of_planes(metric.pairs.s, here.point, there.point))
-    return _exactly(_of_arrays(metric, here.point, there.point))
-
-
-def _of_product(here: Mapping[str, Any], there: Mapping[str, Any], n_shots: int) -> Distance:
-    blocks = {}
-    for name in here:
-        with about(f"block {name!r}"):
-            blocks[name] = _between(here[name], there[name], n_shots)
-    lower, upper = (math.hypot(*(getattr(d, end) for d in blocks.values())) for end in ("lower", "upper"))
-    return Distance(lower, upper, all(d.is_exact for d in blocks.values()), blocks)
+        distances = _of_pairs(metric.s, here.point, there.point)
+    elif isinstance(metric, RotaryMetric):
+        distances = _of_planes(metric.pairs.s, here.point, there.point)
+    else:
+        distances = _of_arrays(metric, here.point, there.point)
+    return float(_norm(np.ravel(distances)))
 
 
 def _shapes(point: Any) -> Any:
     return [F.shape for F in point] if isinstance(point, Pair) else point.shape
-
-
-def _exactly(distances: Array) -> Distance:
-    value = float(_norm(np.ravel(distances)))
-    return Distance(value, value, True)
 
 
 def _norm(x: Array) -> Array:
@@ -237,44 +184,20 @@ def _refined(angle: Callable[[Array], Array], start: Array, width: float) -> Arr
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-def _of_pairs(space: PairTangentSpace, other: PairTangentSpace, n_shots: int) -> Distance:
-    metric, a, b = space.metric, space.point, other.point
+def _of_pairs(s: float, a: Pair, b: Pair) -> Array:
     n, m, h = a.sizes
     if h == 1:
-        return _exactly(_of_lines(metric.s, a, b))
-    here, there = space.gauge, other.gauge
-    start, target = Pair.unchecked(*here.representative), Pair.unchecked(*there.turned_to(here)[0])
-    least = _lower_bound(metric.s, here, there, start, target)
-    if n == m == h:
-        if np.any(_orientation(a) != _orientation(b)):  # nothing regular leads from one sign to the other
-            return _exactly(np.asarray(np.inf))
-        straight = _keeps_its_rank(start.product, target.product)
-        if metric.s == 1.0 and np.all(straight):
-            return _exactly(least)
-    most = _length(metric, start, target)
-    if n_shots and np.isfinite(most).all():
-        most = _shot(metric, start, target, most, n_shots)
-    # quadrature may be below the proved bound by its rounding
-    lower, upper = (float(_norm(np.ravel(d))) for d in (least, np.maximum(most, least)))
-    return Distance(lower, upper, False)
-
-
-def _lower_bound(s: float, here: BalancedGauge, there: BalancedGauge, a: Pair, b: Pair) -> Array:
-    """One number per block, derivation in the module's text."""
-    if s == 1.0:
-        apart = a.product - b.product
-        return np.asarray(_norm(apart.reshape(*a.block_shape, apart.shape[-2] * apart.shape[-1])) / math.sqrt(2.0))
-    logs = np.log(here.sigma / there.sigma)
-    if s > 0.0:
-        return np.asarray(np.linalg.norm(there.sigma**s * np.expm1(s * logs) / s, axis=-1) / math.sqrt(2.0))
-    parts = [np.linalg.norm(logs, axis=-1) / math.sqrt(2.0)]
-    parts += [_between_spaces(*columns) for columns in zip(here.columns, there.columns, strict=True)]
-    return np.asarray(np.linalg.norm(parts, axis=0))
-
-
-@partial(np.vectorize, signature="(n,h),(n,h)->()", otypes=[np.float64])
-def _between_spaces(Q: Array, R: Array) -> float:
-    return float(np.linalg.norm(scipy.linalg.subspace_angles(Q, R)))
+        return _of_lines(s, a, b)
+    if s == 1.0 and n == m == h:
+        # nothing regular leads from one sign of the determinant to the other
+        apart = _norm((a.product - b.product).reshape(*a.block_shape, h * h)) / math.sqrt(2.0)
+        connected = _orientation(a) == _orientation(b)
+        if np.all(_keeps_its_rank(a.product, b.product) | ~connected):
+            return np.where(connected, apart, np.inf)
+    raise NotImplementedError(
+        f"metric: expected pairs with h = 1, or mix and n = m = h where the line from one product G Hᵀ to the other "
+        f"stays regular, got h = {h}; other distances have no closed form that is known"
+    )
 
 
 def _orientation(point: Pair) -> Array:
@@ -288,80 +211,3 @@ def _keeps_its_rank(A: Array, B: Array) -> bool:
     size = max(np.abs(A).max(), np.abs(B).max())
     above, below = scipy.linalg.eigvals(B / size, A / size, homogeneous_eigvals=True)
     return not np.any((above * below.conj()).real <= -(1.0 - 1e-12) * np.abs(above) * np.abs(below))
-
-
-_NODES, _ENOUGH = (4, 8, 16, 32, 64, 128), 1e-8
-_ENDS = (*NO_GEODESIC, FloatingPointError)
-
-
-def _length(metric: InterpolatedMetric, a: Pair, b: Pair) -> Array:
-    """The length of the shorter of two curves: a line, and one whose size is on a logarithmic scale."""
-    square = [(F, E) for F, E in zip(a, b, strict=True) if F.shape[-2] == F.shape[-1]]
-    passable = np.all([np.ones(a.block_shape, bool), *(_keeps_its_rank(F, E) for F, E in square)], axis=0)
-    sizes = [np.sqrt(sum(np.sum(F * F, axis=(-2, -1)) for F in point)) for point in (a, b)]
-    log, (u, v) = np.log(sizes[1] / sizes[0]), (point / size for point, size in zip((a, b), sizes, strict=True))
-
-    def line(t: float) -> tuple[Pair, Pair]:
-        return a + t * (b - a), b - a
-
-    def growing(t: float) -> tuple[Pair, Pair]:
-        size, place = sizes[0] * np.exp(t * log), u + t * (v - u)
-        return place * size, (v - u + place * log) * size
-
-    shorter = np.minimum(_along(metric, line, a), _along(metric, growing, a))
-    return np.where(passable, shorter, np.inf)
-
-
-def _along(metric: InterpolatedMetric, curve: Callable[[float], tuple[Pair, Pair]], a: Pair) -> Array:
-    """The length of a curve in the quotient, by Gauss's rule; inf where that does not converge."""
-    found: Array = np.full(a.block_shape, np.nan)
-    for count in _NODES:
-        places, weights = np.polynomial.legendre.leggauss(count)
-        previous, found = found, np.zeros(a.block_shape)
-        try:
-            for place, weight in zip((places + 1.0) / 2.0, weights / 2.0, strict=True):
-                point, velocity = curve(float(place))
-                space = metric.at(point)
-                found = found + weight * space.norm(space.horizontal_projection(velocity))
-        except RankDeficientError:
-            return np.full(a.block_shape, np.inf)
-        agreed = np.abs(found - previous) <= _ENOUGH * found
-        if agreed.all():
-            return found
-    return np.where(agreed, found, np.inf)
-
-
-def _shot(metric: InterpolatedMetric, a: Pair, b: Pair, most: Array, n_shots: int) -> Array:
-    """The shortest of a known length and those of geodesics from a, with the rest of the way; each is aimed again by
-    what the best one misses, by half as much after one that is worse.
-    """
-    here, goal = metric.at(a), balance(*b)
-    v, missed = 0.0 * a, here.horizontal_projection(b - a)
-    best, rest, share = most, most, np.ones(a.block_shape)
-    for _ in range(n_shots):
-        tried = v + missed * share
-        # a geodesic that is longer than a known curve is of no use
-        length = here.norm(tried)
-        tried = tried * np.minimum(1.0, most / np.where(length > 0.0, length, 1.0))
-        try:
-            with np.errstate(over="raise", invalid="raise"):
-                end = here.geodesic(tried, 1.0, "exact")
-                gauge = balance(*end)
-                facing = Pair.unchecked(*goal.turned_to(gauge)[0])
-                left = _length(metric, Pair.unchecked(*gauge.representative), facing)
-        except _ENDS:
-            share = share * 0.5
-            continue
-        best = np.minimum(best, here.norm(tried) + left)
-        better = left < rest
-        to, back = gauge.to_balanced
-        aimed = here.horizontal_projection(Pair.unchecked(facing.G @ to, facing.H @ back.mT) - end)
-        v, missed = (_chosen(better, new, old) for new, old in ((tried, v), (aimed, missed)))
-        rest, share = np.where(better, left, rest), np.where(better, 1.0, share * 0.5)
-        if np.all(rest <= _ENOUGH * here.norm(v)):
-            break
-    return best
-
-
-def _chosen(where: npt.NDArray[np.bool_], one: Pair, other: Pair) -> Pair:
-    return Pair.unchecked(*(np.where(where[..., None, None], x, y) for x, y in zip(one, other, strict=True)))

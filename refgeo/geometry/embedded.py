@@ -33,7 +33,8 @@ import numpy as np
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.groups import Symmetry, general_linear
 from refgeo.geometry.pair import Pair, each
-from refgeo.geometry.pair_metrics import MixedMetric, PairTangentSpace, pair_metric
+from refgeo.geometry.pair_metrics import MixedMetric, pair_metric
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace
 from refgeo.support.arguments import Array
 
@@ -52,7 +53,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         """The symmetric part of the core times a factor."""
         (x_G, x_H), (Q_G, Q_H) = self._mix._split(x), self.gauge.columns
         M = (0.5 * (factor - 1.0)) * (Q_G.mT @ x_G + x_H.mT @ Q_H)
-        return self._mix._flat(Pair.unchecked(x_G + Q_G @ M, x_H + Q_H @ M.mT))
+        return self._mix._flat(x_G + Q_G @ M, x_H + Q_H @ M.mT)
 
     def _to(self, v: Pair) -> Array:
         return self._stretched(self._mix._to(v), math.sqrt(2.0))
@@ -74,7 +75,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
         return each(lambda x, Q: (x.mT @ Q) / self.gauge.sigma[..., :, None], x, self.gauge.columns)
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        first, second = (self._mix._split(self._stretched(y, math.sqrt(0.5))) for y in (x, z))
+        first, second = (Pair.unchecked(*self._mix._split(self._stretched(y, math.sqrt(0.5)))) for y in (x, z))
 
         def part(Q: Array, x: Array, z: Array, across_x: Array, across_z: Array) -> Array:
             bent = x @ across_z + z @ across_x
@@ -82,11 +83,11 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
 
         across = (_exchanged(self._core(y)) for y in (first, second))
         bent = each(part, self.gauge.columns, first, second, *across)
-        return self._stretched(self._mix._flat(bent), math.sqrt(2.0))
+        return self._stretched(self._mix._flat(*bent), math.sqrt(2.0))
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        along = self._mix._split(self._stretched(x, math.sqrt(0.5)))
-        falling = self._mix._split(self._stretched(e, math.sqrt(2.0)))
+        along = Pair.unchecked(*self._mix._split(self._stretched(x, math.sqrt(0.5))))
+        falling = Pair.unchecked(*self._mix._split(self._stretched(e, math.sqrt(2.0))))
         falling = each(lambda e, Q: e - 0.5 * Q @ (Q.mT @ e), falling, self.gauge.columns)
         straight = each(lambda e, across: e @ across.mT, falling, _exchanged(self._core(along)))
         crossed = each(
@@ -95,7 +96,7 @@ class EmbeddedTangentSpace(TangentSpace[Pair]):
             along,
             falling,
         )
-        return self._stretched(self._mix._flat(straight + _exchanged(crossed)), math.sqrt(0.5))
+        return self._stretched(self._mix._flat(*(straight + _exchanged(crossed))), math.sqrt(0.5))
 
     def _exact(self, v: Pair, t: float) -> Pair:
         raise NotImplementedError('order: the embedded metric has geodesics of order 1 and 2 only, got "exact"')

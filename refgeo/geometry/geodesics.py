@@ -6,12 +6,11 @@ factors, and one for h = 1.
 *inv.* The metric treats the factors separately. The Euler-Lagrange equation conserves :math:`P^\top = S^{-1}ξ^\top G`
 and :math:`Ω = ξS^{-1}G^\top - GS^{-1}ξ^\top`, so :math:`G' = ΩG + GP^\top` has constant coefficients:
 :math:`G(t) = e^{tΩ} G e^{tP^\top}`. In coordinates G is a p with orthonormal columns and S = I. With
-:math:`B = p^\top x` and :math:`W = x^\top x - B^\top B` the curve :math:`e^{tΩ}p` stays in the span of p and x:
+:math:`B = p^\top x` the curve :math:`e^{tΩ}p` stays in the span of p and x, where Ω is a matrix of 2h rows:
 
-    e^{tΩ} p = p (U − BY) + xY,    U' = (B − Bᵀ) U − WY,  Y' = U,    U(0) = I, Y(0) = 0,
+    Ω [p x] = [p x] [[−Bᵀ, −xᵀx], [I, B]],    E its exponential:    G(1) = (p E₁₁ + x E₂₁) F,    F = exp(Bᵀ).
 
-so that only h columns are exponentiated, of a matrix of 2h rows, by their Taylor series. Its gradient is the same
-series backwards.
+The derivative of an exponential is a corner of one that is twice as large, and so is its gradient.
 
 *mix, n = m = h.* The quotient metric is ½‖dX‖², X = GHᵀ: X is a straight line, :math:`X(t) = X_0 + t\dot X`. Its
 horizontal lift is :math:`G(t) = G B, H(t) = H B^\top` with :math:`B = (I + tN)^{½}`,
@@ -28,23 +27,18 @@ y moves on the line, u and w on great circles. Horizontal velocities have ẏ = 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # whose modules load where they are used
 
-from refgeo.geometry.balanced import BalancedGauge
+from refgeo.geometry.gauge import BalancedGauge
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.errors import GeodesicAccuracyError, GeodesicIncompleteError, RankDeficientError
-
-if TYPE_CHECKING:
-    from refgeo.geometry.pair_metrics import PairTangentSpace
 
 RANK_FLOOR = 1e-10
 """Rank counts as lost when the smallest singular value of G Hᵀ falls to this fraction of its initial value."""
@@ -58,8 +52,8 @@ AGREEMENT_BOUND = 1e-7
 _MAXIMUM_STEPS = 3_000
 
 
-def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
-    """A geodesic without truncation, but for inv: a closed form where there is one, else `integrate`.
+def exact_geodesic(space: Any, v: Pair, t: float) -> Pair:
+    """A geodesic without truncation: a closed form where there is one, else `integrate`.
 
     Examples
     --------
@@ -69,6 +63,9 @@ def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
     array([[13.5]])
     """
     metric, (n, m, h) = space.metric, space.point.sizes
+    if metric.s == 0.0 and not space.gauge.relaxed:
+        (C_G, C_H), (Q_G, Q_H), (x_G, x_H) = space._C_inverse, space.gauge.columns, space._split(space._to(v * t))
+        return Pair.unchecked(InvariantCurve(Q_G, x_G).end(C_G), InvariantCurve(Q_H, x_H).end(C_H))
     if space.gauge.relaxed:
         return integrate(space, v, t).point
     if h == 1:
@@ -78,7 +75,22 @@ def exact_geodesic(space: PairTangentSpace, v: Pair, t: float) -> Pair:
     return integrate(space, v, t).point
 
 
-def _counts_as_vertical(space: PairTangentSpace, v: Pair) -> bool:
+def invariant_gradient(space: Any, v: Pair, e: Pair) -> Pair:
+    """The Riemannian gradient of ξ ↦ ℓ(γ_ξ(1)) at v, for inv; e is the Euclidean gradient of ℓ at γ_v(1).
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[3.0]]))
+    >>> invariant_gradient(space, rg.Pair([[2.0]], [[0.0]]), rg.Pair([[1.0]], [[0.0]])).G.round(6)  # 4e
+    array([[10.873127]])
+    """
+    (C_G, C_H), (Q_G, Q_H), (x_G, x_H) = space._C_inverse, space.gauge.columns, space._split(space._to(v))
+    e_G, e_H = space._split(space._gradient_to(e))
+    return Pair.unchecked(InvariantCurve(Q_G, x_G).gradient(e_G, C_G), InvariantCurve(Q_H, x_H).gradient(e_H, C_H))
+
+
+def _counts_as_vertical(space: Any, v: Pair) -> bool:
     """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
     rounding = np.finfo(np.float64).eps * float(np.max(space.gauge.condition, initial=1.0))
     vertical = space.norm(space.vertical_projection(v))
@@ -86,7 +98,7 @@ def _counts_as_vertical(space: PairTangentSpace, v: Pair) -> bool:
 
 
 class InvariantCurve:
-    """One factor of an inv geodesic in coordinates, to time 1 (derivation in the module's text).
+    """One factor of an inv geodesic in coordinates, to time 1: (p E₁₁ + x E₂₁) F, of the module's text.
 
     Parameters
     ----------
@@ -104,103 +116,43 @@ class InvariantCurve:
     """
 
     def __init__(self, p: Array, x: Array) -> None:
-        self.p, self.x = p, x
-        self.B = B = p.mT @ x
-        self.skew = B - B.mT
-        square, along = x.mT @ x, B.mT @ B
-        # ‖x‖₂ ≤ speed; Y comes as Y·speed, so that all blocks of the matrix have this size
-        speed, growth = _spectral_bound(square)[..., None, None], float(np.max(_spectral_bound(along), initial=0.0))
+        self.p, self.x, self.B = p, x, p.mT @ x
+        square = x.mT @ x
+        speed = np.sqrt(np.max(np.sum(np.abs(square), axis=-1), axis=-1, initial=0.0))[..., None, None]
+        # both blocks beside the diagonal are of the size of the speed
         self.speed = np.where(speed > 0.0, speed, 1.0)
-        self.W = (square - along) / self.speed
-        identity: Array = np.broadcast_to(np.eye(B.shape[-1]), B.shape)
-        size = 2.0 * growth + float(np.max(speed, initial=0.0))
-        self.turn = _Exponential(self._turned, self._turned_back, (identity, np.zeros(B.shape)), size)
-        self.growth = _Exponential(lambda F: (F @ B.mT,), lambda F: (F @ B,), (identity,), growth)
-        U, Y = self.turn.end
-        (self.F,), self.Y = self.growth.end, Y / self.speed
-        self.V = U - B @ self.Y
-
-    def _turned(self, U: Array, Y: Array) -> tuple[Array, Array]:
-        return self.skew @ U - self.W @ Y, self.speed * U
-
-    def _turned_back(self, U: Array, Y: Array) -> tuple[Array, Array]:
-        return self.speed * Y - self.skew @ U, -(self.W @ U)
+        identity = np.broadcast_to(np.eye(x.shape[-1]), square.shape)
+        self.M = np.block([[-self.B.mT, -square / self.speed], [self.speed * identity, self.B]])
+        self.E, self.F = scipy.linalg.expm(self.M), scipy.linalg.expm(self.B.mT)
+        h = x.shape[-1]
+        self.E_p, self.E_x = self.E[..., :h, :h], self.E[..., h:, :h] / self.speed
 
     def end(self, back: Array) -> Array:
         """Times `back`, an h×h matrix."""
-        moved: Array = self.p @ (self.V @ self.F @ back)
-        moved += self.x @ (self.Y @ self.F @ back)
+        moved: Array = self.p @ (self.E_p @ self.F @ back)
+        moved += self.x @ (self.E_x @ self.F @ back)
         return moved
 
     def gradient(self, e: Array, back: Array) -> Array:
         """Of ⟨e, end⟩ with respect to x, times `back`: the chain rule, backwards through `end` and `__init__`."""
+        h = self.x.shape[-1]
         along_p, along_x = self.p.mT @ e, self.x.mT @ e
-        to_V, to_Y = along_p @ self.F.mT, along_x @ self.F.mT
-        to_B = -to_V @ self.Y.mT
-        to_Y = (to_Y - self.B.mT @ to_V) / self.speed
-        for (F_back,), (F,) in self.growth.pairs(self.V.mT @ along_p + self.Y.mT @ along_x):
-            to_B += F_back.mT @ F
-        to_W: Array = np.zeros(self.W.shape)
-        to_skew: Array = np.zeros(self.W.shape)
-        for (U_back, _), (U, Y) in self.turn.pairs(to_V, to_Y):
-            to_skew += U_back @ U.mT
-            to_W -= U_back @ Y.mT
-        to_W = (to_W + to_W.mT) / self.speed
-        to_B += to_skew - to_skew.mT - self.B @ to_W
-        result: Array = e @ ((self.Y @ self.F).mT @ back)
-        result += self.x @ (to_W @ back)
+        to_E = np.zeros(self.M.shape)
+        to_E[..., :h, :h], to_E[..., h:, :h] = along_p @ self.F.mT, along_x @ self.F.mT / self.speed
+        to_M = _adjoint_derivative(self.M, to_E)
+        to_B = _adjoint_derivative(self.B.mT, self.E_p.mT @ along_p + self.E_x.mT @ along_x).mT
+        to_B += to_M[..., h:, h:] - to_M[..., :h, :h].mT
+        to_square = -to_M[..., :h, h:] / self.speed
+        result: Array = e @ ((self.E_x @ self.F).mT @ back)
+        result += self.x @ ((to_square + to_square.mT) @ back)
         result += self.p @ (to_B @ back)
         return result
 
 
-def _spectral_bound(gram: Array) -> Array:
-    """A bound for ‖M‖₂ from MᵀM."""
-    return np.asarray(np.sqrt(np.max(np.sum(np.abs(gram), axis=-1), axis=-1, initial=0.0)))
-
-
-class _Exponential:
-    """exp(M) applied to a start, by Taylor series over equal substeps, and its derivative with respect to M.
-
-    With k substeps the terms are K_j = MK_{j−1}/(jk); backwards, K̄_{j−1} = (what the sum passes on) + MᵀK̄_j/(jk), and
-    the derivative with respect to M is the sum of K̄_j K_{j−1}ᵀ/(jk).
-    """
-
-    def __init__(
-        self,
-        apply: Callable[..., tuple[Array, ...]],
-        apply_transposed: Callable[..., tuple[Array, ...]],
-        start: tuple[Array, ...],
-        size: float,
-    ) -> None:
-        self.apply, self.apply_transposed = apply, apply_transposed
-        self.substeps = max(1, math.ceil(size / 2.0))
-        step, last, self.degree = size / self.substeps, size / self.substeps, 1
-        while last > 2.0**-56:
-            self.degree += 1
-            last *= step / self.degree
-        self.terms: list[list[tuple[Array, ...]]] = []
-        self.end = start
-        for _ in range(self.substeps):
-            self.terms.append(self._terms(self.end))
-            self.end = tuple(sum(parts[1:], start=parts[0]) for parts in zip(*self.terms[-1], strict=True))
-
-    def _terms(self, start: tuple[Array, ...]) -> list[tuple[Array, ...]]:
-        """The terms of one substep."""
-        terms = [start]
-        for j in range(1, self.degree + 1):
-            terms.append(tuple(part / (j * self.substeps) for part in self.apply(*terms[-1])))
-        return terms
-
-    def pairs(self, *falling: Array) -> Iterator[tuple[tuple[Array, ...], tuple[Array, ...]]]:
-        """K̄_j/(jk) and K_{j−1}, for the gradient `falling` with respect to the end."""
-        passed = falling
-        for terms in reversed(self.terms):
-            back = passed
-            for j in range(self.degree, 0, -1):
-                scaled = tuple(part / (j * self.substeps) for part in back)
-                yield scaled, terms[j - 1]
-                back = tuple(x + y for x, y in zip(passed, self.apply_transposed(*scaled), strict=True))
-            passed = back
+def _adjoint_derivative(M: Array, to_exponential: Array) -> Array:
+    """The gradient with respect to M of ⟨E̅, exp M⟩: the corner of exp [[Mᵀ, E̅], [0, Mᵀ]]."""
+    twice, size = np.block([[M.mT, to_exponential], [np.zeros(M.shape), M.mT]]), M.shape[-1]
+    return np.asarray(scipy.linalg.expm(twice)[..., :size, size:])
 
 
 def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
@@ -224,7 +176,7 @@ def mixed_square_geodesic(gauge: BalancedGauge, v: Pair, t: float) -> Pair:
 
     Examples
     --------
-    >>> from refgeo.geometry.balanced import balance
+    >>> from refgeo.geometry.gauge import balance
     >>> point = Pair([[2.0]], [[3.0]])
     >>> mixed_square_geodesic(balance(*point), point / 2, 1.0).product.round(12)
     array([[12.]])
@@ -263,7 +215,7 @@ def cone_geodesic(gauge: BalancedGauge, v: Pair, t: float, s: float) -> Pair:
     --------
     A velocity without radial part:
 
-    >>> from refgeo.geometry.balanced import balance
+    >>> from refgeo.geometry.gauge import balance
     >>> point = Pair([[1.0], [0.0]], [[1.0], [0.0]])
     >>> cone_geodesic(balance(*point), Pair([[0.0], [1.0]], [[0.0], [0.0]]), 1.0, s=1.0).G.round(4)
     array([[1.027 ],
@@ -366,7 +318,7 @@ class GeodesicSolution:
     drift: dict[str, float]
 
 
-def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSolution:
+def integrate(space: Any, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSolution:
     r"""Integrate :math:`γ'' = -Γ(γ', γ')` with SciPy's DOP853 and check what the geodesic must conserve.
 
     The curve stays in the span of the columns of G and v_G (and of H and v_H), so 2h rows suffice whatever n and m;
@@ -423,7 +375,7 @@ def integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float = 1e-13) -
 class _Reduced:
     """The same geodesic in the balanced gauge and in the span of point and velocity, which it never leaves."""
 
-    def __init__(self, space: PairTangentSpace, v: Pair) -> None:
+    def __init__(self, space: Any, v: Pair) -> None:
         self.metric = space.metric
         self.is_relaxed = space.gauge.relaxed  # only O(h) is left of the group
         self._A = np.eye(space.point.sizes[2]) if self.is_relaxed else space.gauge.to_balanced[0]
@@ -457,7 +409,7 @@ class _Reduced:
         return self.packed(velocity, -self.metric.at(position).christoffel(velocity))
 
 
-def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> GeodesicSolution:
+def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
     """One integration in time from 0 to 1 with velocity t·v, so that positions and velocities have comparable size."""
     from scipy.integrate import DOP853  # deferred: slow to import, and no other part needs it
 
@@ -479,7 +431,7 @@ def _integrate(space: PairTangentSpace, v: Pair, t: float, rtol: float) -> Geode
     return GeodesicSolution(reduced.lifted(end), reduced.lifted(end_velocity) / t, drift)
 
 
-def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float) -> PairTangentSpace:
+def _followed(solver: Any, reduced: _Reduced, first: Any, t: float) -> Any:
     """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
     for _ in range(_MAXIMUM_STEPS):
         previous = solver.t
@@ -502,7 +454,7 @@ def _followed(solver: Any, reduced: _Reduced, first: PairTangentSpace, t: float)
     )
 
 
-def _drift(first: PairTangentSpace, v0: Pair, last: PairTangentSpace, v1: Pair) -> dict[str, float]:
+def _drift(first: Any, v0: Pair, last: Any, v1: Pair) -> dict[str, float]:
     before, after = first.momenta(v0), last.momenta(v1)
     energy = before["energy"]
     momentum = first.norm(first.point) * first.norm(v0)

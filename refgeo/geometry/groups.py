@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy  # whose modules load where they are used
 
-from refgeo.geometry.balanced import balance
 from refgeo.geometry.blocks import Blocks, Named
+from refgeo.geometry.gauge import balance
 from refgeo.geometry.pair import Pair, as_factors, as_pair
 from refgeo.support.arguments import Array, integer
 from refgeo.support.differences import five_point

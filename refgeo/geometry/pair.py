@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.geometry.balanced import balance
+from refgeo.geometry.gauge import balance
 from refgeo.support.arguments import Array, real_array
 
 

@@ -2,8 +2,9 @@ r"""The product geometry of a network: ‖ξ‖² = Σ_blocks ‖ξ_block‖² (
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,15 @@ class ProductTangentSpace(TangentSpace[Named]):
 
     def __init__(self, metric: ProductMetric, point: dict[str, Any], spaces: dict[str, TangentSpace[Any]]) -> None:
         self.metric, self.point, self.spaces = metric, Blocks(point), spaces
-        heads = {name: int(np.prod(space.block_shape)) for name, space in spaces.items()}
+        heads = {name: math.prod(space.block_shape) for name, space in spaces.items()}
         self.dim = sum(space.dim * heads[name] for name, space in spaces.items())
-        self._lengths = {name: space.n_coordinates * heads[name] for name, space in spaces.items()}
-        self.n_coordinates = sum(self._lengths.values())
+        ends = np.cumsum([0, *(space.n_coordinates * heads[name] for name, space in spaces.items())]).tolist()
+        self.n_coordinates = ends[-1]
+        self.slices = {name: slice(*ends[i : i + 2]) for i, name in enumerate(spaces)}
 
     def _vector(self, name: str, value: Named) -> Blocks:
         given = self._named(name, value)
-        return self._each(lambda space, block: space._vector(f"{name}, block {block!r}", given[block]))
+        return Blocks({b: space._vector(f"{name}, block {b!r}", given[b]) for b, space in self.spaces.items()})
 
     def _named(self, name: str, value: Named) -> Named:
         if not isinstance(value, Mapping):
@@ -54,40 +56,74 @@ class ProductTangentSpace(TangentSpace[Named]):
             raise ValueError(f"{name}: the block {missing[0]!r} is missing; expected {names_of(self.spaces)}")
         return value
 
-    def _each(self, method: Callable[[TangentSpace[Any], str], Any]) -> Blocks:
-        return Blocks({name: method(space, name) for name, space in self.spaces.items()})
+    def _gather(self, of_block: Callable[[str, TangentSpace[Any]], Array], dtype: Any = np.float64) -> Array:
+        """Coordinates, from those of one block after another."""
+        x = np.empty(self.n_coordinates, dtype)
+        for name, space in self.spaces.items():
+            x[self.slices[name]] = of_block(name, space).ravel()
+        return x
 
-    def _joined(self, method: str, *vectors: Any) -> Array:
-        """Coordinates, from those of the blocks."""
-        parts = zip(self.spaces.values(), self.parts(*vectors), strict=True)
-        return np.concatenate([getattr(space, method)(*given).ravel() for space, given in parts])
+    def _scatter(self, x: Array, of_block: Callable[[TangentSpace[Any], Array], Any]) -> Blocks:
+        """A block each, from its coordinates."""
+        return Blocks({name: of_block(space, self.part(name, x)) for name, space in self.spaces.items()})
+
+    def part(self, name: str, x: Array) -> Array:
+        """The coordinates of one block, in double precision: long vectors of a search come in single precision.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> plain = rg.EuclideanMetric()
+        >>> space = rg.ProductMetric({"w": plain, "v": plain}).at({"w": [1.0], "v": [2.0]})
+        >>> space.part("v", np.array([3.0, 4.0]))
+        array([4.])
+        """
+        space = self.spaces[name]
+        part = self._coordinates(x)[self.slices[name]].astype(np.float64, copy=False)
+        return part.reshape(*space.block_shape, space.n_coordinates)
 
     def _to(self, v: Named) -> Array:
-        return np.concatenate([space._to(v[name]).ravel() for name, space in self.spaces.items()])
+        return self._gather(lambda name, space: space._to(v[name]))
 
     def _back(self, x: Array) -> Blocks:
-        return self._scattered(lambda space, part: space._back(part), x)
+        return self._scatter(x, lambda space, part: space._back(part))
 
     def _gradient_to(self, e: Named) -> Array:
-        return np.concatenate([space._gradient_to(e[name]).ravel() for name, space in self.spaces.items()])
+        return self._gather(lambda name, space: space._gradient_to(e[name]))
 
     def _gradient_back(self, x: Array) -> Blocks:
-        return self._scattered(lambda space, part: space._gradient_back(part), x)
+        return self._scatter(x, lambda space, part: space._gradient_back(part))
 
     def _vertical(self, x: Array) -> Array:
-        return self._joined("_vertical", x)
+        return self._gather(lambda name, space: space._vertical(self.part(name, x)))
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        return self._joined("_gamma", x, z)
+        return self._gather(lambda name, space: space._gamma(self.part(name, x), self.part(name, z)))
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        return self._joined("_gamma_adjoint", x, e)
+        return self._gather(lambda name, space: space._gamma_adjoint(self.part(name, x), self.part(name, e)))
 
     def _exact(self, v: Named, t: float) -> Blocks:
-        return self._each(lambda space, name: space._exact(v[name], t))
+        return Blocks({name: space._exact(v[name], t) for name, space in self.spaces.items()})
 
     def _exact_gradient(self, v: Named, e: Named) -> Blocks:
-        return self._each(lambda space, name: space._exact_gradient(v[name], e[name]))
+        return Blocks({name: space._exact_gradient(v[name], e[name]) for name, space in self.spaces.items()})
+
+    def point_at(self, x: Array, order: Order = 2) -> Blocks:
+        """Block by block."""
+        return self._scatter(x, lambda space, part: space.point_at(part, order))
+
+    def gradient_at(self, x: Array, e: Named, order: Order = 2) -> Array:
+        """Block by block."""
+        return self._gather(lambda name, space: space.gradient_at(self.part(name, x), e[name], order), x.dtype)
+
+    def horizontal_coordinates(self, x: Array) -> Array:
+        """Block by block."""
+        return self._gather(lambda name, space: space.horizontal_coordinates(self.part(name, x)), x.dtype)
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """Block by block."""
+        return self._gather(lambda name, space: space.normal_coordinates(rng))
 
     def inner_product(self, a: Named, b: Named) -> Array:
         """The sum over blocks and heads, one number; one block after another, for want of memory.
@@ -107,47 +143,6 @@ class ProductTangentSpace(TangentSpace[Named]):
         """Whether every block is."""
         v = self._named("v", v)
         return all(np.all(space.is_horizontal(v[name], tolerance)) for name, space in self.spaces.items())
-
-    def point_at(self, x: Any, order: Order = 2) -> Blocks:
-        """Block by block."""
-        return self._scattered(lambda space, part: space.point_at(part, order), x)
-
-    def gradient_at(self, x: Any, e: Named, order: Order = 2, out: Array | None = None) -> Array:
-        """Block by block."""
-        gradient = np.empty((self.n_coordinates,), x.dtype) if out is None else out
-        for (name, space), (part, place) in zip(self.spaces.items(), self.parts(x, gradient), strict=True):
-            if gradient.dtype == x.dtype:
-                space.gradient_at(part, e[name], order, place)
-            else:  # which is rounded block by block
-                place[...] = space.gradient_at(part, e[name], order)
-        return gradient
-
-    def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """Block by block."""
-        return np.concatenate([space.normal_coordinates(rng).ravel() for space in self.spaces.values()])
-
-    def parts(self, *vectors: Any) -> Iterator[tuple[Array, ...]]:
-        """The coordinates of one block after another, of one or several vectors; slices are all that is asked of them.
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> plain = rg.EuclideanMetric()
-        >>> space = rg.ProductMetric({"w": plain, "v": plain}).at({"w": [1.0], "v": [2.0]})
-        >>> [part for part, in space.parts(np.array([3.0, 4.0]))]
-        [array([3.]), array([4.])]
-        """
-        for x in vectors:
-            if x.shape != (self.n_coordinates,):
-                raise ValueError(f"x: expected shape {(self.n_coordinates,)}, got {x.shape}")
-        start = 0
-        for name, space in self.spaces.items():
-            block = slice(start, start := start + self._lengths[name])
-            yield tuple(x[block].reshape(*space.block_shape, space.n_coordinates) for x in vectors)
-
-    def _scattered(self, function: Callable[[TangentSpace[Any], Array], Any], x: Any) -> Blocks:
-        parts = self.parts(x)
-        return Blocks({name: function(space, *next(parts)) for name, space in self.spaces.items()})
 
 
 class ProductMetric(Metric[Named]):

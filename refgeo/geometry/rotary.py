@@ -3,31 +3,34 @@ r"""Pairs behind rotary positions: the quotient by what commutes with the rotati
 Rotary positions turn columns i and i + h/2 of queries and keys together, every plane with a frequency of its own. Of
 GL(h) only :math:`A = aI + bJ` in each plane leaves the loss alone, J a quarter turn.
 
-As complex columns :math:`z = G_{\cdot i} + \mathrm{i}\, G_{\cdot, i+h/2}` and w of H, that is one complex number per
-plane, :math:`(z, w) → (z/c, \bar c\, w)`. Its modulus is the GL(1) of a real pair with h = 1 and factors
-:math:`(\mathrm{Re}\,z, \mathrm{Im}\,z)`, :math:`(\mathrm{Re}\,w, \mathrm{Im}\,w)`, which the pair metrics divide
-by. Its phase moves along :math:`(\mathrm{i}z, \mathrm{i}w)`, which is orthogonal to the orbits of the modulus and turns
-the factors without changing the metric. So the horizontal space is that of the pairs less one direction a plane; and as
-a geodesic conserves its product with such a direction, Γ and all geodesics are those of the pairs, closed forms
-included.
+With complex columns :math:`z = G_{\cdot i} + \mathrm{i}\, G_{\cdot, i+h/2}` and w of H, that is one complex number per
+plane, :math:`(z, w) → (z/c, \bar c\, w)`: a pair over the complex numbers with h = 1, whose geometry is that of
+`refgeo.geometry.pair_space`. Exact geodesics are those of the real pair with factors
+:math:`(\mathrm{Re}\,z, \mathrm{Im}\,z)` and :math:`(\mathrm{Re}\,w, \mathrm{Im}\,w)`, as multiplying by a phase is an
+isometry of that, and a geodesic conserves its product with the direction :math:`(\mathrm{i}z, \mathrm{i}w)`.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.geometry.balanced import generic_vector
 from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.gauge import balance
 from refgeo.geometry.groups import Symmetry, commutant, commuting_part
 from refgeo.geometry.pair import Pair, as_pair, each
 from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace
-from refgeo.support.arguments import Array, Order
+from refgeo.support.arguments import Array
 
 
 class RotaryTangentSpace(TangentSpace[Pair]):
     """Tangent space of `RotaryMetric`: that of one real pair a plane, less the direction of the phase."""
+
+    metric: RotaryMetric
 
     def __init__(self, metric: RotaryMetric, point: Pair) -> None:
         n, m, h = point.sizes
@@ -37,14 +40,11 @@ class RotaryTangentSpace(TangentSpace[Pair]):
                 f"h = {h}"
             )
         self.metric, self.point = metric, point
+        complex_point = _complex(point)
+        self._planes = PairTangentSpace(
+            metric.pairs, complex_point, balance(complex_point.G, complex_point.H, metric.relaxation)
+        )
         self.block_shape, self.dim, self.n_coordinates = point.block_shape, (n + m - 1) * h, (n + m) * h
-        self._pairs = metric.pairs.at(_planes(point))
-        p = self._complex(self._pairs.to_coordinates(self._pairs.point))
-        p = p / np.max(np.abs(p), axis=-1, keepdims=True)  # whose squares neither overflow nor underflow
-        self._turn = 1j * p / np.linalg.norm(p, axis=-1, keepdims=True)
-        # any function of the orbit's points that turns with them makes coordinates that do not
-        z = p[..., :n] @ generic_vector(n)
-        self._phase = np.exp(1j * np.angle(z))[..., None]
 
     def vertical_vector(self, K: npt.ArrayLike) -> Pair:
         """(G K, −H Kᵀ) for a K that commutes with the rotations, shape ``(h, h)`` or ``(..., h, h)``.
@@ -69,68 +69,43 @@ class RotaryTangentSpace(TangentSpace[Pair]):
         return self.point.fitting(name, as_pair(name, value))
 
     def _to(self, v: Pair) -> Array:
-        return self._turned(self._pairs._to(_planes(v)))
+        return self._together(self._planes._to(_complex(v)))
 
     def _back(self, x: Array) -> Pair:
-        return _columns(self._pairs._back(self._of_the_pairs(x)))
+        return _real(self._planes._back(self._apart(x)))
 
     def _gradient_to(self, e: Pair) -> Array:
-        return self._turned(self._pairs._gradient_to(_planes(e)))
+        return self._together(self._planes._gradient_to(_complex(e)))
 
     def _gradient_back(self, x: Array) -> Pair:
-        return _columns(self._pairs._gradient_back(self._of_the_pairs(x)))
+        return _real(self._planes._gradient_back(self._apart(x)))
 
     def _vertical(self, x: Array) -> Array:
-        """That of the pairs, and what lies along (iz, iw) in every plane."""
-        of_the_pairs = self._of_the_pairs(x)
-        vertical = self._pairs._vertical(of_the_pairs)
-        rest = self._complex(of_the_pairs - vertical)
-        return self._turned(vertical + _real(rest - self._without_turn(rest), self.point))
+        return self._together(self._planes._vertical(self._apart(x)))
 
     def _gamma(self, x: Array, z: Array) -> Array:
-        return self._turned(self._pairs._gamma(self._of_the_pairs(x), self._of_the_pairs(z)))
+        return self._together(self._planes._gamma(self._apart(x), self._apart(z)))
 
     def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        return self._turned(self._pairs._gamma_adjoint(self._of_the_pairs(x), self._of_the_pairs(e)))
+        return self._together(self._planes._gamma_adjoint(self._apart(x), self._apart(e)))
+
+    @cached_property
+    def _real_planes(self) -> PairTangentSpace:
+        return self.metric.pairs.at(_halves(self.point))
 
     def _exact(self, v: Pair, t: float) -> Pair:
-        return _columns(self._pairs._exact(_planes(v), t))
+        return _columns(self._real_planes._exact(_halves(v), t))
 
     def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
-        return _columns(self._pairs._exact_gradient(_planes(v), _planes(e)))
+        return _columns(self._real_planes._exact_gradient(_halves(v), _halves(e)))
 
-    def point_at(self, x: Array, order: Order = 2) -> Pair:
-        """``geodesic(from_coordinates(x), 1, order)``."""
-        return _columns(self._pairs.point_at(self._of_the_pairs(x), order))
+    def _together(self, x: Array) -> Array:
+        """Coordinates of the planes as those of a block."""
+        return x.reshape(*self.block_shape, self.n_coordinates)
 
-    def gradient_at(self, x: Array, e: Pair, order: Order = 2, out: Array | None = None) -> Array:
-        """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space."""
-        gradient = self._pairs.gradient_at(self._of_the_pairs(x), _planes(as_pair("e", e)), order)
-        flat = self._turned(_real(self._without_turn(self._complex(gradient)), self.point))
-        result = np.empty(flat.shape, x.dtype) if out is None else out
-        result[...] = flat
-        return result
-
-    def _turned(self, x: Array) -> Array:
-        """Coordinates of the pairs as those of all, the same along an orbit."""
-        turned = _real(self._complex(x) / self._phase, self.point)
-        return turned.reshape(*self.block_shape, self.n_coordinates)
-
-    def _of_the_pairs(self, x: Array) -> Array:
-        """The inverse of `_turned`."""
-        planes = self.point.sizes[2] // 2
-        x = self._coordinates(x).reshape(*self.block_shape, planes, self.n_coordinates // planes)
-        return _real(self._complex(x) * self._phase, self.point).astype(x.dtype, copy=False)
-
-    def _complex(self, x: Array) -> npt.NDArray[np.complex128]:
-        """Coordinates of the pairs as (z, w), a row per plane."""
-        n, m, _ = self.point.sizes
-        parts = np.split(x, (n, 2 * n, 2 * n + m), axis=-1)
-        return np.concatenate([parts[0] + 1j * parts[1], parts[2] + 1j * parts[3]], axis=-1)
-
-    def _without_turn(self, x: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
-        along = np.sum((x * self._turn.conj()).real, axis=-1, keepdims=True)
-        return np.asarray(x - along * self._turn)
+    def _apart(self, x: Array) -> Array:
+        """The inverse."""
+        return np.ascontiguousarray(x).reshape(*self._planes.block_shape, self._planes.n_coordinates)
 
 
 class RotaryMetric(Metric[Pair]):
@@ -196,27 +171,22 @@ def complex_columns(pair: Pair) -> tuple[npt.NDArray[np.complex128], npt.NDArray
     return z, w
 
 
-def _planes(pair: Pair) -> Pair:
+def _complex(pair: Pair) -> Pair:
+    """The complex columns as pairs with h = 1."""
+    z, w = complex_columns(pair)
+    return Pair.unchecked(z[..., None], w[..., None])  # type: ignore[arg-type]  # the only complex pairs there are
+
+
+def _real(planes: Pair) -> Pair:
+    """The inverse of `_complex`."""
+    return each(lambda z: np.concatenate([z[..., 0].mT.real, z[..., 0].mT.imag], axis=-1), planes)
+
+
+def _halves(pair: Pair) -> Pair:
     """Columns i and i + h/2 below each other: shape (..., h/2, 2n, 1) and (..., h/2, 2m, 1)."""
-    return each(
-        lambda F: np.swapaxes(F.reshape(*F.shape[:-1], 2, F.shape[-1] // 2), -1, -3).reshape(
-            *F.shape[:-2], F.shape[-1] // 2, 2 * F.shape[-2], 1
-        ),
-        pair,
-    )
+    return each(lambda z: np.concatenate([z.real, z.imag], axis=-2), _complex(pair))
 
 
-def _columns(planes: Pair) -> Pair:
-    """The inverse of `_planes`."""
-    return each(
-        lambda F: np.swapaxes(F.reshape(*F.shape[:-2], 2, F.shape[-2] // 2), -1, -3).reshape(
-            *F.shape[:-3], F.shape[-2] // 2, 2 * F.shape[-3]
-        ),
-        planes,
-    )
-
-
-def _real(x: npt.NDArray[np.complex128], point: Pair) -> Array:
-    """Coordinates of the pairs from (z, w)."""
-    z, w = np.split(x, (point.sizes[0],), axis=-1)
-    return np.concatenate([z.real, z.imag, w.real, w.imag], axis=-1)
+def _columns(halves: Pair) -> Pair:
+    """The inverse of `_halves`."""
+    return each(lambda F: np.concatenate(np.split(F[..., 0].mT, 2, axis=-2), axis=-1), halves)

@@ -18,6 +18,7 @@ Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -235,8 +236,11 @@ class TangentSpace(ABC, Generic[Point]):
         if order == "exact":
             return self._exact(v, t)
         step: Any = v * t  # type: ignore[operator]
-        straight: Any = self.point + step
-        return straight if order == 1 else straight - self.christoffel(step) * 0.5  # type: ignore[operator, no-any-return]
+        moved: Any = self.point + step
+        if order == 2:
+            x = self._to(step)
+            moved = moved - self._back(0.5 * self._gamma(x, x))
+        return moved  # type: ignore[no-any-return]
 
     def geodesic_gradient(self, v: Point, e: Point, order: Order = 2) -> Point:
         r"""The Riemannian gradient at ξ = v of :math:`ξ ↦ ℓ(γ_ξ(1))`, by the chain rule through the geodesic.
@@ -338,9 +342,13 @@ class TangentSpace(ABC, Generic[Point]):
         >>> rg.EuclideanMetric().at([1.0, 2.0]).point_at([0.5, 0.0])
         array([1.5, 2. ])
         """
-        return self.geodesic(self.from_coordinates(x), 1.0, order)
+        order, x = order_of(order), self._coordinates(np.asarray(x))
+        if order == "exact":
+            return self._exact(self._back(x), 1.0)
+        step: Any = self._back(x if order == 1 else x - 0.5 * self._gamma(x, x))
+        return self.point + step  # type: ignore[no-any-return]
 
-    def gradient_at(self, x: Array, e: Point, order: Order = 2, out: Array | None = None) -> Array:
+    def gradient_at(self, x: Array, e: Point, order: Order = 2) -> Array:
         """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
 
         Where a geodesic can be followed to its end but not differentiated there, as beside a loss of rank ("exact"
@@ -351,8 +359,6 @@ class TangentSpace(ABC, Generic[Point]):
         x : ndarray, coordinates
         e : Euclidean gradient of ℓ at ``point_at(x, order)``
         order : 1, 2 or "exact"
-        out : ndarray, optional
-            Where to put the result.
 
         Returns
         -------
@@ -364,18 +370,13 @@ class TangentSpace(ABC, Generic[Point]):
         >>> rg.ScalingMetric().at([3.0, 4.0]).gradient_at([0.0, 0.0], [0.0, 1.0], order=1)
         array([-2.4,  1.8])
         """
-        v = self.from_coordinates(x)
-        try:
-            gradient = self.geodesic_gradient(v, e, order)
-        except NO_GEODESIC:
-            if order != "exact":
-                raise
-            gradient = self.geodesic_gradient(v, e, 2)
-        coordinates = self.horizontal_coordinates(self._to(gradient))
-        if out is None:
-            return coordinates
-        out[...] = coordinates
-        return out
+        order, x = order_of(order), self._coordinates(np.asarray(x))
+        e = self._vector("e", e)
+        if order == "exact":
+            with suppress(*NO_GEODESIC):
+                return self.horizontal_coordinates(self._to(self._exact_gradient(self._back(x), e)))
+        falling = self._gradient_to(e)
+        return self.horizontal_coordinates(falling if order == 1 else falling - self._gamma_adjoint(x, falling))
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
         """Standard normal coordinates; for the same generator they stand for the same vector along an orbit.

@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from refgeo.geometry.product import ProductMetric
-from refgeo.landscape.adaptive import adaptive_sharpness
-from refgeo.landscape.parameters import checked_evaluation, on_batch
-from refgeo.landscape.radius import proposed_radius
-from refgeo.landscape.result import Progress, SharpnessResult
-from refgeo.landscape.worst_case import worst_case_sharpness
 from refgeo.networks.block_metric import moving
 from refgeo.networks.files import weight_files
 from refgeo.networks.layouts import Heads
 from refgeo.networks.reading import Network, read
+from refgeo.sharpness.adaptive import adaptive_sharpness
+from refgeo.sharpness.parameters import checked_evaluation, on_batch
+from refgeo.sharpness.radius import proposed_radius
+from refgeo.sharpness.result import Progress, SharpnessResult
+from refgeo.sharpness.worst_case import worst_case_sharpness
 from refgeo.support.errors import LossFileError
 from refgeo.support.extras import require
 from refgeo.support.figures import plain_axes
@@ -175,7 +175,7 @@ def measure(
         }
         if name == ADAPTIVE:
             names = moving(checkpoint.network.blocks, checkpoint.frozen)
-            for only in ("order", "dtype", "gradient"):
+            for only in ("order", "gradient"):
                 common.pop(only, None)
             curve = adaptive_sharpness(loss, checkpoint.network.blocks, list(radii or [0.1]), names=names, **common)
         else:
@@ -278,7 +278,7 @@ HEADER = f"{'metric':10s} {'ρ':>9s} {'sharpness':>13s} {'loss':>12s} {'evaluati
 
 
 _OPTIONS = {
-    "n_iter=": "--n-iter ", "n_restarts=": "--n-restarts ", "memory=": "--memory", 'order="exact"': "--order exact",
+    "n_iter=": "--n-iter ", "n_restarts=": "--n-restarts ", 'order="exact"': "--order exact",
     "rho (refgeo.proposed_radius)": "--rho",
 }  # fmt: skip
 """What the command line has in the place of arguments."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.balanced import lacks_rank
+from refgeo.geometry.gauge import lacks_rank
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.console import as_text, without_common_words

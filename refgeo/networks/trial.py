@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.pair import Pair
-from refgeo.landscape import symmetry
 from refgeo.networks.reading import Network
 from refgeo.networks.renaming import Renaming
+from refgeo.sharpness import symmetry
 from refgeo.support.extras import require
 
 BESIDE = 1e-3

@@ -11,8 +11,6 @@ from contextvars import copy_context
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import numpy as np
-
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
 _LARGE, _CACHED = 1 << 21, 1 << 18
@@ -115,26 +113,3 @@ def groups(blocks: int, entries: int, columns: int = 1) -> list[slice]:
     large = blocks * entries * columns > _LARGE
     count = max(1, min(_CACHED // entries, -(-blocks // 8))) if large else blocks
     return [slice(start, start + count) for start in range(0, blocks, max(count, 1))]
-
-
-def blockwise(function: Callable[..., tuple[Any, ...]], *stacks: Any) -> tuple[Any, ...]:
-    """``function(*stacks)`` of stacks of matrices, whose results are stacks, too; of large ones a few at a time.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> blockwise(lambda a, b: (a + b, a @ b), np.eye(2), np.ones((2, 2)))[1]
-    array([[1., 1.],
-           [1., 1.]])
-    """
-    if sum(stack.size for stack in stacks) * stacks[0].shape[-1] <= _LARGE:
-        return function(*stacks)
-    shape = stacks[0].shape[:-2]
-    flat = [stack.reshape(-1, *stack.shape[-2:]) for stack in stacks]
-    parts = groups(len(flat[0]), sum(math.prod(stack.shape[1:]) for stack in flat), flat[0].shape[-1])
-    if len(parts) < 2:
-        return function(*stacks)
-    found: dict[int, tuple[Any, ...]] = {}
-    spread(lambda part: found.update({part.start: function(*(stack[part] for stack in flat))}), parts)
-    whole = (np.concatenate(pieces) for pieces in zip(*(found[part.start] for part in parts), strict=True))
-    return tuple(piece.reshape(*shape, *piece.shape[1:]) for piece in whole)

@@ -167,8 +167,8 @@ def test_trust_regions_end_at_the_exact_minimum_of_a_quadratic(metric):
         assert found.gradient_norm < 1e-5
 
 
-def test_the_norm_of_an_ablation_and_gradients_as_lists():
-    manifold = QuotientManifold(rg.EuclideanNormMetric(rg.InvariantMetric()), rg.Pair(np.ones((3, 1)), np.ones((2, 1))))
+def test_gradients_as_lists():
+    manifold = QuotientManifold(rg.InvariantMetric(), rg.Pair(np.ones((3, 1)), np.ones((2, 1))))
     gradient = [np.ones((3, 1)), np.zeros((2, 1))]
     assert manifold.norm(manifold._like, manifold.euclidean_to_riemannian_gradient(manifold._like, gradient)) > 0.0
 
@@ -182,7 +182,7 @@ def test_distances_where_they_have_a_closed_form():
     rng = np.random.default_rng(0)
     a, b = (rg.Pair(rng.standard_normal((5, 1)), rng.standard_normal((4, 1))) for _ in range(2))
     manifold = QuotientManifold(rg.MixedMetric(), a)
-    assert manifold.dist(a, b) == rg.quotient_distance(rg.MixedMetric(), a, b).upper
+    assert manifold.dist(a, b) == rg.quotient_distance(rg.MixedMetric(), a, b)
     v = 0.1 * manifold.random_tangent_vector(a)
     assert manifold.dist(a, manifold.exp(a, v)) == pytest.approx(0.1, rel=1e-9)
     wide = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))

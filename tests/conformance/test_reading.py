@@ -11,6 +11,7 @@ from helpers import FUNCTIONS, METRICS, backend, sampled
 import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
+from refgeo.conformance.operations import OPERATIONS
 
 HALF_OF_CHRISTOFFEL = {
     "inv": {"a_G S⁻¹ b_GᵀG": -0.5, "a_G S⁻¹ Gᵀb_G": -0.5, "b_G S⁻¹ a_GᵀG": -0.5, "b_G S⁻¹ Gᵀa_G": -0.5,
@@ -58,7 +59,7 @@ def test_what_is_read_gives_the_numbers_at_other_points(metric):
         key = {"geodesic": "geodesic_2"}.get(name, name)
         if key == "geodesic_2" or (key, metric) == ("horizontal_projection", "inv"):
             continue
-        letters = rg.operations.OPERATIONS[name].vectors
+        letters = OPERATIONS[name].vectors
         given = vectors[: 2 * len(letters)]
         arrays = named | {f"{x}_{part}": v for (x, part), v in zip(
             ((x, part) for x in letters for part in "GH"), given, strict=True)}  # fmt: skip

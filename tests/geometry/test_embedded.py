@@ -74,52 +74,6 @@ def test_second_order_geodesics_accelerate_in_the_normal_space_only(shape):
         assert np.abs(straight.product - bent.product).max() > 1e-4
 
 
-@pytest.mark.parametrize("shape", RANKS, ids=str)
-def test_the_hessian_is_the_second_derivative_along_geodesics(shape):
-    rng, point, space = setting(shape)
-    W, Y = (rng.standard_normal(point.product.shape) for _ in range(2))
-    v = space.random_tangent_vector(rng)
-
-    def loss(X):
-        return np.sum(W**2 * (X - Y) ** 2 + 0.1 * (X - Y) ** 3, axis=(-2, -1))
-
-    residual, dX = point.product - Y, moved(point, v)
-    E, dE = 2 * W**2 * residual + 0.3 * residual**2, (2 * W**2 + 0.6 * residual) * dX
-    e = rg.Pair(E @ point.H, E.mT @ point.G)
-    w = rg.Pair(dE @ point.H + E @ v.H, dE.mT @ point.G + E.mT @ v.G)
-    step = 1e-4
-    values = [loss(space.geodesic(v, t).product) for t in (step, 0.0, -step)]
-    second = (values[0] - 2.0 * values[1] + values[2]) / step**2
-    hessian = space.riemannian_hessian(e, w, v)
-    np.testing.assert_allclose(space.inner_product(v, hessian), second, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", RANKS, ids=str)
-def test_it_does_not_depend_on_the_representation(shape):
-    rng, point, space = setting(shape)
-    h = shape[3]
-    A = np.linalg.qr(rng.standard_normal((h, h)))[0] * np.geomspace(3.0, 0.3, h)
-    v = space.random_tangent_vector(rng)
-    there = rg.EmbeddedMetric().at(point.transform(A))
-    np.testing.assert_allclose(there.norm(v.transform(A)), space.norm(v), rtol=1e-10)
-    np.testing.assert_allclose(
-        there.geodesic(v.transform(A)).product, space.geodesic(v).product, atol=1e-9 * np.abs(point.product).max()
-    )
-    np.testing.assert_allclose(there.to_coordinates(v.transform(A)), space.to_coordinates(v), atol=1e-9)
-
-
-def test_coordinates_are_orthonormal_and_gamma_has_its_adjoint():
-    rng, point, space = setting(((3,), 7, 5, 3))
-    a, b, e = (like(point, rng) for _ in range(3))
-    np.testing.assert_allclose(space.from_coordinates(space.to_coordinates(a)).G, a.G, atol=1e-12)
-    pairing = [sum(np.sum(x * y, axis=(-2, -1)) for x, y in zip(*pair, strict=True)) for pair in (
-        (space.christoffel(a, b), e), (b, space.christoffel_adjoint(a, e)), (b, e), )]  # fmt: skip
-    np.testing.assert_allclose(pairing[0], pairing[1], rtol=1e-10)
-    np.testing.assert_allclose(space.inner_product(space.riemannian_gradient(e), b), pairing[2], rtol=1e-10)
-    vertical = space.vertical_projection(a)
-    np.testing.assert_allclose(moved(point, vertical), 0.0, atol=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_enclosures_agree(seed):
     rng, point, space = setting(((), 6, 5, 3), seed)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import FAMILY, SHAPES, block, conditioned_factor, group_element, like, random_pair, relative_error, sampled
+from helpers import FAMILY, SHAPES, block, conditioned_factor, like, random_pair, relative_error, sampled
 
 import refgeo as rg
 from refgeo.geometry import geodesics
@@ -66,40 +66,6 @@ def test_mix_with_velocities_that_are_not_horizontal_is_integrated():
     assert relative_error(space.geodesic(tilted, 1e-4, "exact"), space.geodesic(tilted, 1e-4)) < 1e-10
 
 
-@everything
-@shapes
-def test_initial_point_and_velocity(name, batch, n, m, h):
-    _, space, v = setting(name, batch, n, m, h)
-    for order in (1, 2, "exact"):
-        assert relative_error(space.geodesic(v, 0.0, order), space.point) < 1e-13
-        step = 1e-6
-        slope = (space.geodesic(v, step, order) - space.geodesic(v, -step, order)) / (2 * step)
-        # beside the point, not beside v: what limits a difference is the rounding of the points, over the step
-        assert relative_error(space.point + (slope - v), space.point) < 1e-9
-
-
-@everything
-@shapes
-def test_second_order_has_an_error_of_third_order(name, batch, n, m, h):
-    """Slope of log error against log t, measured: 3 (and 2 for the first order)."""
-    _, space, v = setting(name, batch, n, m, h)
-    times = np.array([0.02, 0.04, 0.08])
-    for order, expected in ((1, 2.0), (2, 3.0)):
-        errors = [np.max(space.norm(space.geodesic(v, t, order) - space.geodesic(v, t, "exact"))) for t in times]
-        slope = np.polyfit(np.log(times), np.log(errors), 1)[0]
-        assert slope == pytest.approx(expected, abs=0.15)
-
-
-@everywhere
-def test_speed_is_constant_and_horizontal_stays_horizontal(name, batch, n, m, h):
-    _, space, v = setting(name, batch, n, m, h)
-    for t in (0.3, 0.8):
-        there = FAMILY[name]().at(space.geodesic(v, t, "exact"))
-        moving = velocity(space, v, t)
-        assert np.allclose(there.norm(moving), space.norm(v), rtol=1e-8)
-        assert there.is_horizontal(moving, 1e-7).all()
-
-
 @everywhere
 def test_momenta_are_conserved(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
@@ -121,17 +87,6 @@ def test_momenta_of_mix_are_the_written_ones():
     assert np.allclose(momenta["vertical"], G.T @ xi.G @ T - S @ xi.H.T @ H, rtol=1e-12, atol=1e-10)
     assert np.allclose(momenta["rotation_G"], xi.G @ T @ G.T - G @ T @ xi.G.T, rtol=1e-12, atol=1e-10)
     assert np.allclose(momenta["rotation_H"], xi.H @ S @ H.T - H @ S @ xi.H.T, rtol=1e-12, atol=1e-10)
-
-
-@everything
-@shapes
-def test_exact_geodesics_are_equivariant_and_homogeneous(name, batch, n, m, h):
-    rng, space, v = setting(name, batch, n, m, h)
-    A = group_element(rng, h, 5.0)
-    moved = FAMILY[name]().at(space.point.transform(A))
-    here = space.geodesic(v, 0.7, "exact")
-    assert relative_error(moved.geodesic(v.transform(A), 0.7, "exact"), here.transform(A)) < 1e-9
-    assert relative_error(space.geodesic(0.5 * v, 1.4, "exact"), here) < 1e-11
 
 
 @everything
@@ -204,13 +159,6 @@ def test_a_geodesic_that_only_passes_close_to_the_apex_goes_on():
     assert exact.product[0, 0] < 0.0  # √2 of the angle turns by nearly π: past a right angle
 
 
-def test_mix_square_follows_the_straight_line():
-    _, space, v = setting("mix", (2,), 4, 4, 4)
-    X_dot = v.G @ np.swapaxes(space.point.H, -1, -2) + space.point.G @ np.swapaxes(v.H, -1, -2)
-    line = space.point.product + 0.7 * X_dot
-    assert np.allclose(space.geodesic(v, 0.7, "exact").product, line, rtol=0, atol=1e-12)
-
-
 def test_drift_beyond_the_bound_is_an_error(monkeypatch):
     _, space, v = setting("mix", (), 6, 5, 3)
     monkeypatch.setattr(geodesics, "DRIFT_BOUND", 1e-18)
@@ -279,12 +227,6 @@ def test_an_integration_does_not_depend_on_the_representative(name):
     there = space.metric.at(space.point.transform(A))
     moved = integrate(there, v.transform(A), 0.7).point.transform(np.linalg.inv(A))
     assert relative_error(moved, integrate(space, v, 0.7).point) < 1e-9
-
-
-def test_a_geodesic_is_of_second_order_and_to_time_one():
-    _, space, v = setting("inv", (), 5, 4, 2)
-    assert relative_error(space.geodesic(v), space.point + v - 0.5 * space.christoffel(v)) < 1e-15
-    assert np.allclose(space.geodesic_gradient(v, v).G, space.geodesic_gradient(v, v, 2).G, rtol=0.0, atol=0.0)
 
 
 def test_rank_loss_at_a_defective_eigenvalue_is_seen():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from helpers import block, flatten, like, random_pair, relative_error, unflatten
-from scipy.integrate import solve_ivp
 
 import refgeo as rg
 from refgeo.geometry.groups import commuting_part
@@ -86,14 +85,6 @@ def test_inner_product_and_projection_are_their_definitions(name, batch, n, m, h
 
 @names
 @shapes
-def test_dimension_is_the_rank_of_the_projector(name, batch, n, m, h):
-    _, point, space = setting(name, (), n, m, h)
-    columns = [flatten(space.horizontal_projection(unflatten(e, point))) for e in np.eye((n + m) * h)]
-    assert np.linalg.matrix_rank(np.array(columns), tol=1e-8) == space.dim == (n + m) * h - h
-
-
-@names
-@shapes
 @sizes
 def test_vertical_vectors_are_velocities_of_the_group_and_have_no_horizontal_part(name, batch, n, m, h, size):
     rng, point, space = setting(name, batch, n, m, h, size)
@@ -105,30 +96,6 @@ def test_vertical_vectors_are_velocities_of_the_group_and_have_no_horizontal_par
     assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-13 * space.norm(vertical))
     with pytest.raises(ValueError, match=r"K: .*a \+ bJ"):
         space.vertical_vector(np.diag(np.arange(1.0, h + 1)))
-
-
-@names
-@shapes
-def test_christoffel_satisfies_the_koszul_identity_and_its_adjoint_the_dot_test(name, batch, n, m, h):
-    rng, point, space = setting(name, batch, n, m, h)
-    a, b, c, e = (like(point, rng) for _ in range(4))
-
-    def along(i, direction, x, y):
-        moved = (F[i] + 1e-30j * d[i] for F, d in zip(point, direction, strict=True))
-        return definition(name, *moved, block(x, i), block(y, i)).imag / 1e-30
-
-    left, gamma, adjoint = (
-        2 * space.inner_product(space.christoffel(a, b), c),
-        space.christoffel(a, b),
-        (space.christoffel_adjoint(a, e)),
-    )
-    for i in blocks(point):
-        terms = [along(i, a, b, c), along(i, b, a, c), -along(i, c, a, b)]
-        assert abs(left[i] - sum(terms)) <= 1e-12 * max(map(abs, terms))
-        one, other = flatten(block(e, i)) @ flatten(block(gamma, i)), flatten(block(adjoint, i)) @ flatten(block(b, i))
-        assert abs(one - other) <= 1e-12 * np.linalg.norm(flatten(block(e, i))) * np.linalg.norm(
-            flatten(block(gamma, i))
-        )
 
 
 @names
@@ -151,45 +118,6 @@ def test_everything_is_equivariant(name, batch, n, m, h, size):
     assert np.allclose(there.to_coordinates(a.transform(A)), space.to_coordinates(a), rtol=0, atol=1e-11)
     x = space.to_coordinates(space.random_tangent_vector(1))
     assert np.allclose(there.gradient_at(x, moved_e), space.gradient_at(x, e), rtol=1e-11, atol=1e-11)
-
-
-@names
-@pytest.mark.parametrize("horizontal", [True, False])
-@sizes
-def test_exact_geodesics_solve_the_equation_and_stay_horizontal(name, horizontal, size):
-    _, point, space = setting(name, (), 4, 5, 4, size)
-    v = 0.3 * float(space.norm(point)) / 2 * space.random_tangent_vector(2, horizontal=horizontal)
-    units = np.abs(flatten(space.from_coordinates(np.ones(space.n_coordinates))))  # of this gauge
-
-    def motion(t, state):
-        here, speed = (unflatten(units * part, point) for part in np.split(state, 2))
-        bend = space.metric.at(here).christoffel(speed)
-        return np.concatenate([flatten(speed) / units, -flatten(bend) / units])
-
-    start = np.concatenate([flatten(point) / units, flatten(v) / units])
-    end = solve_ivp(motion, (0.0, 1.0), start, rtol=1e-11, atol=1e-13, method="DOP853").y[:, -1]
-    place, speed = (unflatten(units * part, point) for part in np.split(end, 2))
-    there = space.metric.at(place)
-    assert there.norm(space.geodesic(v, 1.0, "exact") - place) <= 1e-9 * there.norm(place)
-    assert there.norm(speed) == pytest.approx(float(space.norm(v)), rel=1e-9)
-    assert bool(there.is_horizontal(speed)) == horizontal
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("order", [1, 2, "exact"])
-def test_gradients_in_coordinates_are_derivatives(name, order):
-    rng, point, space = setting(name, (2,), 4, 5, 4)
-    e, x = like(point, rng), 0.1 * space.to_coordinates(space.random_tangent_vector(3))
-    gradient = space.gradient_at(x, e, order)
-    y = space.to_coordinates(space.random_tangent_vector(4))
-
-    def value(t):
-        return sum(np.vdot(a, b) for a, b in zip(e, space.point_at(x + t * y, order), strict=True))
-
-    step = 1e-3
-    slope = (8 * (value(step) - value(-step)) - (value(2 * step) - value(-2 * step))) / (12 * step)
-    assert slope == pytest.approx(float(np.sum(gradient * y)), rel=1e-8)
-    assert space.is_horizontal(space.from_coordinates(gradient)).all()
 
 
 def rotary_loss(rng, tokens, n, h):
@@ -233,39 +161,6 @@ def test_sharpness_is_constant_along_orbits(name):
         for size in (1.0, 1e3, 1e-3)
     ]
     assert np.ptp(values) <= 1e-9 * values[0]
-
-
-@names
-def test_hessian_is_the_second_derivative_along_exact_geodesics(name):
-    rng = np.random.default_rng(6)
-    f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
-    space = rg.RotaryMetric(name).at(point)
-    v = space.random_tangent_vector(7)
-    egrad, step = f(point)[1], 1e-3
-    ehess_v = (
-        8 * (f(point + step * v)[1] - f(point - step * v)[1])
-        - (f(point + 2 * step * v)[1] - f(point - 2 * step * v)[1])
-    ) / (12 * step)
-    hessian = space.riemannian_hessian(egrad, ehess_v, v)
-    assert space.is_horizontal(hessian, 1e-7)
-    values = [f(space.geodesic(v, k * 1e-2, "exact"))[0] for k in (-2, -1, 0, 1, 2)]
-    second = np.dot([-1, 16, -30, 16, -1], values) / (12 * 1e-4)
-    assert second == pytest.approx(float(space.inner_product(v, hessian)), rel=1e-5)
-
-
-def test_defaults_and_single_precision():
-    rng, point, space = setting("mix", (), 5, 4, 4)
-    assert space.metric.name == "rotary mix"
-    v = 0.1 * space.random_tangent_vector(1)
-    assert relative_error(space.geodesic(v), space.geodesic(v, 1.0, 2)) == 0.0
-    x, e = space.to_coordinates(v), like(point, rng)
-    assert relative_error(space.point_at(x), space.geodesic(v)) < 1e-14
-    single = x.astype(np.float32)
-    assert space.point_at(single).G.dtype == np.float32
-    out = np.empty_like(single)
-    assert space.gradient_at(single, e, 2, out) is out
-    assert space.gradient_at(single, e).dtype == np.float32
-    assert np.allclose(out, space.gradient_at(x, e), rtol=1e-4, atol=1e-4)
 
 
 def test_bad_points_and_metrics_are_named():

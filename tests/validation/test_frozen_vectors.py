@@ -32,6 +32,10 @@ def test_version_1_never_changes():
 def test_it_is_computed_anew_to_the_last_digit(cases, part):
     mine = set(list(cases)[part::4])
     again = version_1.cases(wanted=mine.__contains__)
+    for name, case in again.items():  # exact geodesics of relaxed metrics that could not be enclosed then
+        more = case["values"].keys() - cases[name]["values"].keys()
+        assert more <= {"geodesic_exact_G", "geodesic_exact_H"}
+        case["values"] = {key: value for key, value in case["values"].items() if key not in more}
     assert again == {name: case for name, case in cases.items() if name in mine}
 
 
@@ -93,9 +97,7 @@ def operations(case, given):
 
 def distance(case, given):
     ends = (rg.Pair(given[f"G_{i}"], given[f"H_{i}"]) for i in (1, 2))
-    found = rg.quotient_distance(metric_of(case), *ends)
-    assert found.is_exact
-    return {"length": found.upper}
+    return {"length": rg.quotient_distance(metric_of(case), *ends)}
 
 
 def descent(case, given):

@@ -183,7 +183,7 @@ def with_torch(rounds, dtype):
     start_value, gradient = evaluate(x)
     best, best_value, best_gradient, previous = x, start_value, gradient, None
     value, size, improved, since, last = start_value, 2 * RHO, 0, 0, (2 * RHO, start_value)
-    from refgeo.landscape.auto_pgd import checkpoints
+    from refgeo.sharpness.auto_pgd import checkpoints
 
     halvings = set(checkpoints(rounds))
     for iteration in range(1, rounds + 1):

@@ -1,6 +1,6 @@
 """Your own models: a folder of safetensors files, a layout, and a Python file with the loss.
 
-The file is that of `refgeo.checkpoint`; here ``model(path, network)`` says two things more,
+The file is that of `refgeo.networks.checkpoint`; here ``model(path, network)`` says two things more,
 
     gap              the outcome, test error minus train error; and what else the table is to say of the model
     weights          names of weight matrices for relative flatness, the last layer's first (optional)

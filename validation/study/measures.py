@@ -24,8 +24,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 import refgeo as rg
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.landscape.spectrum import RiemannianHessian
 from refgeo.networks.block_metric import moving
+from refgeo.sharpness.spectrum import RiemannianHessian
 
 Blocks = dict[str, Any]
 ValueAndGrad = Callable[[Blocks, Any], tuple[float, Mapping[str, Any]]]

@@ -10,15 +10,18 @@ equation of the horizontal projection squares it again. Neither is needed. With 
     Q_G           = G white_G
 
 and the same for H with V. These come from a triangular factor and solves with it, hence with errors like κ(G), not
-κ(G)². R itself is Householder's; where a factor's columns are nearly orthogonal, Cholesky's of GᵀG is as good.
+κ(G)². (`refgeo.geometry.accelerated` has the same for many large blocks, faster.)
 
 With relaxation ε > 0 (App. H.2) the metric uses ``S + εI``, which is the Gram matrix of G stacked on ``√ε I``: R of the
 stacked factors gives the same quantities, again without forming a Gram matrix.
+
+Factors can be complex (planes of rotary positions); then ᵀ is the conjugate transpose, here and in the geometry.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -26,7 +29,6 @@ import numpy.typing as npt
 
 from refgeo.support.arguments import Array
 from refgeo.support.errors import RankDeficientError
-from refgeo.support.threads import blockwise
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,11 @@ class BalancedGauge:
         Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
     root_G, root_H, white_G, white_H
         Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
+    columns
+        Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
+        H white_H, which are not orthonormal.
     triangular
         R of both factors without relaxation, up to powers of two.
-    factors
-        G and H themselves.
-    accurate
-        Whether G R⁻¹ is orthonormal to rounding, as κ(G) is small; and H.
     relaxed
         Whether the Gram matrices are relaxed.
     """
@@ -54,51 +55,9 @@ class BalancedGauge:
     root_H: Array
     white_G: Array
     white_H: Array
+    columns: tuple[Array, Array]
     triangular: tuple[Array, Array]
-    factors: tuple[Array, Array]
-    accurate: tuple[bool, bool]
     relaxed: bool
-
-    @cached_property
-    def columns(self) -> tuple[Array, Array]:
-        """Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
-        H white_H, which are not orthonormal.
-
-        Examples
-        --------
-        >>> balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])).columns[0]
-        array([[0.6],
-               [0.8]])
-        """
-        G, H = (F @ white for F, white in zip(self.factors, (self.white_G, self.white_H), strict=True))
-        if self.relaxed:
-            return G, H
-        return (G if self.accurate[0] else _orthonormalised(G)), (H if self.accurate[1] else _orthonormalised(H))
-
-    def blocks(self, part: slice) -> BalancedGauge:
-        """That of some blocks, counted through all leading dimensions.
-
-        Examples
-        --------
-        >>> balance(np.ones((2, 3, 4, 1)), np.ones((2, 3, 5, 1))).blocks(slice(0, 4)).sigma.shape
-        (4, 1)
-        """
-
-        def of(array: Array, trailing: int = 2) -> Array:
-            return array.reshape(-1, *array.shape[array.ndim - trailing :])[part]
-
-        gauge = replace(
-            self,
-            sigma=of(self.sigma, 1),
-            root_G=of(self.root_G),
-            root_H=of(self.root_H),
-            white_G=of(self.white_G),
-            white_H=of(self.white_H),
-            triangular=(of(self.triangular[0]), of(self.triangular[1])),
-            factors=(of(self.factors[0]), of(self.factors[1])),
-        )
-        gauge.__dict__["columns"] = tuple(map(of, self.columns))
-        return gauge
 
     @cached_property
     def condition(self) -> Array:
@@ -199,106 +158,86 @@ def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     >>> gauge.sigma
     array([10.])
     """
+    check_sizes(G, H)
+    (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
+    return from_triangular(G, H, (Q_G, Q_H), (R_G, R_H), relaxation)
+
+
+def check_sizes(G: Array, H: Array) -> None:
+    """H ≤ min(n, m), or RankDeficientError.
+
+    Examples
+    --------
+    >>> check_sizes(np.ones((3, 2)), np.ones((2, 2)))
+    """
     n, m, h = G.shape[-2], H.shape[-2], G.shape[-1]
     if h > min(n, m):
         raise RankDeficientError(
             f"G, H: expected h <= min(n, m) for full column rank, got h = {h}, n = {n}, m = {m}; "
             "you may have to transpose the factors", (), 0.0,
         )  # fmt: skip
-    (R_G, exponent_G, accurate_G), (R_H, exponent_H, accurate_H) = _triangular(G), _triangular(H)
-    triangular = (R_G, R_H)
+
+
+def from_triangular(
+    G: Array, H: Array, orthonormal: Sequence[Array | None], R: Sequence[Array], relaxation: float = 0.0
+) -> BalancedGauge:
+    """The gauge from triangular factors of G and H; an orthonormal one that is None is G R⁻¹.
+
+    Examples
+    --------
+    >>> G, H = np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])
+    >>> from_triangular(G, H, (None, None), (np.array([[5.0]]), np.array([[2.0]]))).columns[0]
+    array([[0.6],
+           [0.8]])
+    """
+    (R_G, exponent_G), (R_H, exponent_H) = triangular = _scaled(R[0]), _scaled(R[1])
     if relaxation > 0.0:
         R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
-    U, sigma, V_transposed = blockwise(np.linalg.svd, R_G @ R_H.mT)
+    U, sigma, V = np.linalg.svd(R_G @ R_H.conj().mT)
+    V = V.conj().mT
     largest = np.linalg.norm(R_G, axis=(-2, -1)) * np.linalg.norm(R_H, axis=(-2, -1))
-    if relaxation > 0.0 or np.any(sigma[..., -1] <= _TELLING * largest):
+    if relaxation > 0.0 or not np.all(sigma[..., -1] > _TELLING * largest):
         # A small singular value of the product has an absolute error; σ_h(G) σ_h(H) is a lower bound for all of them.
-        least_G = _check_rank("G", triangular[0], G.shape[-2], exponent_G)
-        least_H = _check_rank("H", triangular[1], H.shape[-2], exponent_H)
-        sigma = np.maximum(sigma, (least_G * least_H)[..., None])
+        least = [
+            _check_rank(name, one, rows, exponent)
+            for name, (one, exponent), rows in zip("GH", triangular, (G.shape[-2], H.shape[-2]), strict=True)
+        ]
+        sigma = np.maximum(sigma, (least[0] * least[1])[..., None])
+    white_G, white_H = np.linalg.solve(R_G, U), np.linalg.solve(R_H, V)
+    white_G = white_G * np.ldexp(1.0, -exponent_G[..., None, None])
     # A singular pair (u, v) is determined up to a common sign; fixing it makes the gauge a function of G Hᵀ alone.
-    white_G, white_H = blockwise(_solved, R_G, U, R_H, V_transposed.mT)
-    white_G = np.ldexp(white_G, -exponent_G[..., None, None])
     signs = _signs(G, white_G)
-    U, V = U * signs, V_transposed.mT * signs
+    U, V, white_G, white_H = U * signs, V * signs, white_G * signs, white_H * signs
+    powers = np.ldexp(1.0, exponent_G)[..., None, None], np.ldexp(1.0, exponent_H)[..., None, None]
+    white_H = white_H / powers[1]
+    Q_G, Q_H = (None, None) if relaxation > 0.0 else orthonormal
+    columns = G @ white_G if Q_G is None else Q_G @ U, H @ white_H if Q_H is None else Q_H @ V
     return BalancedGauge(
-        sigma=np.ldexp(sigma, (exponent_G + exponent_H)[..., None]),
-        root_G=np.ldexp(R_G.mT @ U, exponent_G[..., None, None]),
-        root_H=np.ldexp(R_H.mT @ V, exponent_H[..., None, None]),
-        white_G=white_G * signs,
-        white_H=np.ldexp(white_H * signs, -exponent_H[..., None, None]),
-        triangular=triangular,
-        factors=(G, H),
-        accurate=(accurate_G, accurate_H),
+        sigma=sigma * (powers[0] * powers[1])[..., 0],
+        root_G=R_G.conj().mT @ U * powers[0],
+        root_H=R_H.conj().mT @ V * powers[1],
+        white_G=white_G,
+        white_H=white_H,
+        columns=columns,
+        triangular=(triangular[0][0], triangular[1][0]),
         relaxed=relaxation > 0.0,
     )
 
 
 _TELLING = 1e-10
 """Above this share of ‖G‖‖H‖ a singular value of the product is accurate, and the factors have full rank."""
-_NEWTON_STEPS = 5
-_LARGE = 1 << 12
-"""From this size on, Cholesky is tried before QR."""
 
 
-def _triangular(factor: Array) -> tuple[Array, Array, bool]:
-    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; the power; and
-    whether κ(G) is small in every block.
-    """
-    large = factor.shape[-2] * factor.shape[-1] >= _LARGE
-    R, small = blockwise(_cholesky_or_householder, factor) if large else (_householder(factor), np.zeros(1, bool))
+def _scaled(R: Array) -> tuple[Array, Array]:
+    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the power."""
     exponent = np.frexp(np.abs(R).max(axis=(-2, -1), initial=0.0))[1]
-    return np.ldexp(R, -exponent[..., None, None]), exponent, bool(small.all())
-
-
-def _solved(R_G: Array, U: Array, R_H: Array, V: Array) -> tuple[Array, Array]:
-    return np.linalg.solve(R_G, U), np.linalg.solve(R_H, V)
-
-
-def _householder(factor: Array) -> Array:
-    """R; of a small matrix NumPy's own takes half of its time to put zeros below the diagonal."""
-    h = factor.shape[-1]
-    reflected = np.linalg.qr(factor, mode="raw")[0]
-    return np.asarray(reflected[..., :h].mT * _upper(h))
-
-
-@lru_cache(maxsize=64)
-def _upper(h: int) -> Array:
-    return np.triu(np.ones((h, h)))
-
-
-def _cholesky_or_householder(factor: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """R by one fast product where κ(G) ≤ 2√h, so that its square is no loss, block by block; and whether it was."""
-    h = factor.shape[-1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        gram = factor.mT @ factor
-        try:
-            R = np.linalg.cholesky(gram, upper=True)
-            spread = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R), axis=(-2, -1))
-        except np.linalg.LinAlgError:
-            return _householder(factor), np.zeros(factor.shape[:-2], bool)
-    size = np.trace(gram, axis1=-2, axis2=-1)
-    small = (spread <= 2.0 * h) & (size > 1e-200) & (size < 1e200)
-    if not small.all():
-        R[~small] = _householder(factor[~small])
-    return R, np.asarray(small)
-
-
-def _orthonormalised(Q: Array) -> Array:
-    """G R⁻¹ is orthonormal to κ(G)·eps; each step of Newton's iteration for QᵀQ = I squares what is missing."""
-    identity = np.eye(Q.shape[-1])
-    for _ in range(_NEWTON_STEPS):
-        gram = Q.mT @ Q
-        if np.max(np.abs(gram - identity), initial=0.0) <= 1e-14:
-            break
-        Q = Q @ (1.5 * identity - 0.5 * gram)
-    return Q
+    return R * np.ldexp(1.0, -exponent[..., None, None]), exponent
 
 
 def _relaxed(R: Array, relaxation: float, exponent: Array) -> Array:
     """The R of G stacked on √ε I."""
     root = np.ldexp(np.sqrt(relaxation), -exponent)[..., None, None] * np.eye(R.shape[-1])
-    return _householder(np.concatenate([R, root], axis=-2))
+    return np.asarray(np.linalg.qr(np.concatenate([R, root], axis=-2), mode="r"))
 
 
 def lacks_rank(values: Array, rows: int) -> npt.NDArray[np.bool_]:
@@ -330,8 +269,12 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
 
 
 def _signs(G: Array, white: Array) -> Array:
-    """±1 a column: the sign of its product with a vector that nothing is orthogonal to but by accident."""
-    return np.where(((generic_vector(G.shape[-2]) @ G)[..., None, :] @ white) < 0, -1.0, 1.0)
+    """±1 a column (a phase, if it is complex): that of its product with a vector that nothing is orthogonal to but by
+    accident.
+    """
+    along = ((generic_vector(G.shape[-2]) @ G)[..., None, :] @ white).conj()
+    size = np.abs(along)
+    return np.where(size > 0.0, along / np.where(size > 0.0, size, 1.0), 1.0)
 
 
 @lru_cache(maxsize=64)

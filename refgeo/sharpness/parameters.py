@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.blocks import ONLY
-from refgeo.geometry.pair import Pair, as_factors
+from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array, real_array
 from refgeo.support.errors import NotFiniteError
 
@@ -61,6 +61,11 @@ class Arrays:
         self._blocks = {n: x if isinstance(x, Pair) else real_array("params", x) for n, x in chosen.items()}
         self.given = _split(self._blocks)
 
+    @property
+    def blocks(self) -> list[str]:
+        """The names of the blocks."""
+        return list(self._blocks)
+
     def label(self, name: Name) -> str:
         """The name as it is said to somebody.
 
@@ -86,14 +91,18 @@ class Arrays:
 
     def gradients(self, grads: Any) -> dict[Name, Array]:
         """Somebody's gradients."""
-        found = self.parameters.gradients(grads)
-        return _split({n: checked_gradient(n, found, block) for n, block in self._blocks.items()})
+        found, single = self.parameters.gradients(grads), self.parameters.single
+        blocks = self._blocks.items()
+        return _split(
+            {n: checked_gradient("" if single else n, {"": grads} if single else found, x) for n, x in blocks}
+        )
 
     def value_and_grad(self, function: LossAndGradient) -> LossAndGradient:
         """Somebody's function, of named arrays; those that are missing stay as they are."""
 
         def of_arrays(arrays: Mapping[Name, Array]) -> tuple[float, Any]:
-            whole = self.parameters.assembled(self._together({**self.given, **arrays}))
+            blocks = self._together({**self.given, **arrays})
+            whole = self.parameters.assembled(blocks)
             loss, grads = checked_evaluation(function(whole))
             return loss, self.gradients(grads) if math.isfinite(loss) else {}
 
@@ -113,14 +122,11 @@ def _split(blocks: Mapping[str, Any]) -> dict[Name, Array]:
 class CheckedGradients(Mapping[str, Any]):
     """Somebody's gradients, each checked and converted where it is asked for, so that there is one at a time."""
 
-    def __init__(self, grads: Mapping[str, Any], points: Mapping[str, Any], dtype: Any) -> None:
-        self._grads, self._points, self._dtype = grads, points, dtype
+    def __init__(self, grads: Mapping[str, Any], points: Mapping[str, Any]) -> None:
+        self._grads, self._points = grads, points
 
     def __getitem__(self, name: str) -> Any:
-        block = checked_gradient(name, self._grads, self._points[name], self._dtype)
-        if not all(is_finite(factor) for factor in as_factors(block)):
-            raise NotFiniteError("value_and_grad: a gradient is not finite")
-        return block
+        return checked_gradient(name, self._grads, self._points[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._points
@@ -132,7 +138,7 @@ class CheckedGradients(Mapping[str, Any]):
         return len(self._points)
 
 
-def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64) -> Any:
+def checked_gradient(name: str, grads: Any, point: Any) -> Any:
     """The gradient of one block, an array or a pair of its shapes, so that nothing broadcasts.
 
     Examples
@@ -140,25 +146,27 @@ def checked_gradient(name: str, grads: Any, point: Any, dtype: Any = np.float64)
     >>> checked_gradient("w", {"w": [1.0, 2.0]}, np.zeros(2))
     array([1., 2.])
     """
-    what = "value_and_grad: the gradient" + ("" if name == ONLY else f" of {name!r}")
+    what = f"value_and_grad: the gradient of {name!r}" if name else "value_and_grad: the gradient"
     if name not in grads:
         raise ValueError(f"{what} is missing; expected a gradient for every block that is not frozen")
     if not isinstance(point, Pair):
-        return _checked_array(what, grads[name], point.shape, dtype)
+        return _checked_array(what, grads[name], point.shape)
     try:
         G, H = grads[name]
     except (TypeError, ValueError):
         raise TypeError(f"{what}: expected a Pair (or a tuple (G, H)), got {type(grads[name]).__name__}") from None
     return Pair.unchecked(
-        _checked_array(what + ", G", G, point.G.shape, dtype), _checked_array(what + ", H", H, point.H.shape, dtype)
+        _checked_array(what + ", G", G, point.G.shape), _checked_array(what + ", H", H, point.H.shape)
     )
 
 
-def _checked_array(what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
     array = np.asarray(value)
     if array.shape != shape or array.dtype.kind not in "fiu":
         raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
-    return array.astype(dtype, copy=False)
+    if not is_finite(array):
+        raise NotFiniteError(f"{what} is not finite")
+    return array.astype(np.float64, copy=False)
 
 
 def is_finite(array: Array) -> bool:

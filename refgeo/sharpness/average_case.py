@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.landscape.objective import ParameterSpace, check_symmetry
-from refgeo.landscape.parameters import checked_loss, on_batch
-from refgeo.landscape.result import AverageSharpness
-from refgeo.landscape.search import Callback, Watcher, checked_batches, in_order
+from refgeo.sharpness.objective import ParameterSpace, check_symmetry
+from refgeo.sharpness.parameters import checked_loss, on_batch
+from refgeo.sharpness.result import AverageSharpness
+from refgeo.sharpness.search import Callback, Watcher, checked_batches
 from refgeo.support.arguments import Array, Order, integer, order_of, radius_of, seed_of
 
 
@@ -26,7 +26,6 @@ def average_case_sharpness(
     order: Order = 2,
     rng: np.random.Generator | int | None = 0,
     batches: Iterable[Any] | None = None,
-    workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
 ) -> AverageSharpness:
@@ -50,8 +49,6 @@ def average_case_sharpness(
     rng : numpy Generator, or a seed
     batches : iterable, optional
         As in `worst_case_sharpness`.
-    workers : int
-        Threads.
     callback : callable, optional
         Called with a `Progress` after every pair (``value`` and ``best`` are that pair's value). Raise
         ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
@@ -80,13 +77,13 @@ def average_case_sharpness(
     (True, True)
     """
     rho, order, seed = radius_of(rho), order_of(order), seed_of(rng)
-    n_samples, workers = integer("n_samples", n_samples), integer("workers", workers)
+    n_samples = integer("n_samples", n_samples)
     if n_samples < 4 or n_samples % 2:
         raise ValueError(
             f"n_samples: expected an even number >= 4, because steps are drawn in pairs ξ and −ξ, got {n_samples}"
         )
     space, losses = ParameterSpace(params, metric), _losses(value, batches)
-    at_origin = [checked_loss("value", loss(space.parameters.assembled(space.tangent.point))) for loss in losses]
+    at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a function that returns a finite loss at the given parameters")
     if verify:
@@ -98,18 +95,15 @@ def average_case_sharpness(
         loss = math.nan if point is None else checked_loss("value", losses[batch](point))
         return loss if math.isfinite(loss) else math.nan
 
-    def pair(index: tuple[int, int]) -> float | None:
-        batch, sample = index
+    def pair(batch: int, sample: int) -> float | None:
         if watcher.stopped:
             return None
-        rng = np.random.default_rng([seed, batch, sample])
-        x = rho * space.horizontal(space.tangent.normal_coordinates(rng))
+        x = rho * space.random_direction(np.random.default_rng([seed, batch, sample]))
         increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
         watcher.tell(batch, sample, rho, 0, increase, increase, rho)
         return increase
 
-    indices = [(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
-    drawn = list(in_order(pair, indices, workers, watcher.abort))
+    drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
     samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
     begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
     return _averaged(samples, begun, at_origin, rho, watcher.stopped)

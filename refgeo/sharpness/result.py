@@ -260,11 +260,8 @@ class SharpnessResult(Saved):
                 f"in {self.n_rejected} of {self.n_evaluations} evaluations, the geodesic did not exist or the loss "
                 "was not finite: try a smaller rho"
             )
-        rounded = self.settings.get("kept") == "float32" and self.settings.get("dtype", "float64") == "float64"
-        more = f"more than {self.settings.get('vectors')} vectors"
-        short = f"; a larger memory= lets the search keep {more}" if rounded else ""
         here = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
-        return f"{here}: try n_iter={2 * max(done, 1)}; {again}{short}"
+        return f"{here}: try n_iter={2 * max(done, 1)}; {again}"
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.
@@ -278,31 +275,6 @@ class SharpnessResult(Saved):
         """
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         return {**numbers, "batches": len(self.batches) or 1, **self.settings}
-
-    def plot(self, ax: Any = None) -> Any:
-        """The values along the search, with matplotlib; returns the axes.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Default: those of a new figure.
-        """
-        ax = plain_axes(ax)
-        at = np.arange(len(self.trace))
-        for batch in self.batches:
-            ax.plot(np.arange(len(batch.trace)), batch.trace, color="#bbbbbb", linewidth=1)
-        if not self.batches:
-            taken = np.isfinite(self.values)
-            ax.plot(at[taken], self.values[taken], "o", color="#8fb8de", markersize=4, label="evaluation")
-            if not taken.all():
-                ax.plot(at[~taken], self.trace[~taken], "x", color="#c0392b", markersize=6, label="rejected")
-        label = f"mean of {len(self.batches)} batches" if self.batches else "best so far"
-        ax.plot(at, self.trace, color="#1f4e79", linewidth=2, drawstyle="steps-post", label=label)
-        ax.set_xlabel("evaluations of the loss")
-        ax.set_ylabel("increase of the loss")
-        ax.set_title(f"sharpness {self.value:.4g} at ρ = {self.rho:g}", loc="left")
-        ax.legend(frameon=False)
-        return ax
 
 
 @dataclass(frozen=True, eq=False, repr=False)

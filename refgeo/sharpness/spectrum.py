@@ -20,8 +20,8 @@ import numpy.typing as npt
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.landscape.objective import Objective, ParameterSpace
-from refgeo.landscape.parameters import LossAndGradient, checked_evaluation
+from refgeo.sharpness.objective import Objective, ParameterSpace
+from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation
 from refgeo.support.arguments import Array, integer, number, one_of
 from refgeo.support.threads import one_thread
 
@@ -94,19 +94,19 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             self._objective.check_symmetry()
         self._product = hessian_vector_product
         self.gradient: Array = self._objective.gradient_at_origin
-        n = self._space.tangent.n_coordinates
+        n = self._space.length
         super().__init__(np.dtype(np.float64), (n, n))
         if step is None:
             step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._space.size or 1.0)
         self.step = number("step", step, "a length in the metric", above=0.0)
         if self._product is not None:
             _, grads = checked_evaluation(value_and_grad(params))
-            self._egrad = self._space.gradients(grads, np.float64)
+            self._egrad = self._space.gradients(grads)
 
     @property
     def has_vertical(self) -> bool:
         """Whether there are vertical directions, in which it is zero."""
-        return bool(self._space.tangent.dim < self.shape[0])
+        return bool(self._space.dim < self.shape[0])
 
     @property
     def resolution(self) -> float:
@@ -137,10 +137,10 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             return self._difference(x, self.step)
         space = self._space
         v = space.tangent_vector(x)
-        w = space.gradients(self._product(space.parameters.given, v), np.float64)
+        w, tangent = space.gradients(self._product(space.parameters.given, v)), space.tangent
         with one_thread(len(x)):
-            blocks = space.tangent.from_coordinates(x)
-            return space.tangent.to_coordinates(space.tangent.riemannian_hessian(self._egrad, w, blocks))
+            product = tangent.riemannian_hessian(self._egrad, w, tangent.from_coordinates(space.coordinates(x)))
+            return tangent.to_coordinates(product).reshape(-1)
 
     def _adjoint(self) -> RiemannianHessian:
         return self
@@ -231,8 +231,8 @@ def eigenvalues(
     if not isinstance(hessian, RiemannianHessian):
         raise TypeError(f"hessian: expected a RiemannianHessian, got {type(hessian).__name__}")
     n = hessian.shape[0]
-    if integer("k", k) > hessian._space.tangent.dim:
-        raise ValueError(f"k: expected at most {hessian._space.tangent.dim}, the dimension of the quotient, got {k}")
+    if integer("k", k) > hessian._space.dim:
+        raise ValueError(f"k: expected at most {hessian._space.dim}, the dimension of the quotient, got {k}")
     sign = 1.0 if which == "largest" else -1.0
     if n <= max(_SMALL, 3 * k):
         values, vectors = _whole(hessian, sign)
@@ -263,7 +263,7 @@ def _deflated(
     Lanczos' method sees sign·H + 2‖H‖ I on the horizontal vectors orthogonal to those that were found, and zero on all
     others: so these are the smallest, and an eigenvalue 0 of H is as good as any other.
     """
-    n, dim = hessian.shape[0], hessian._space.tangent.dim
+    n, dim = hessian.shape[0], hessian._space.dim
     start = hessian.horizontal(rng.standard_normal(n))
     if not np.any(hessian @ start):  # a random vector: the Hessian is zero
         several = [start, *(hessian.horizontal(rng.standard_normal(n)) for _ in range(k - 1))]

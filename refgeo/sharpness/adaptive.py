@@ -1,7 +1,8 @@
 r"""Adaptive sharpness (Eq. 1; Kwon et al. 2021): the baseline, which knows no curvature.
 
-:math:`\max_{‖δ ⊘ |θ|‖_p ≤ ρ} L(θ + δ) - L(θ)`: geodesics of order 1 of the elementwise metric, in whose coordinates
-δ ⊘ θ the ball is one of ℝᴺ. (The paper's text prints ``‖δ ⊙ |θ|‖``; its App. D has it right.)
+:math:`\max_{‖δ ⊘ c‖_p ≤ ρ} L(θ + δ) - L(θ)`, c = |θ| by default: straight steps in a metric that is constant,
+:math:`⟨ξ, ζ⟩ = Σ ξ_iζ_i/c_i^2`, in whose coordinates δ ⊘ c the ball is one of ℝᴺ. (The paper's text prints ``‖δ ⊙ c‖``;
+its App. D has it right.)
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from refgeo.geometry.arrays import ElementwiseMetric
+from refgeo.geometry.arrays import WeightedMetric
 from refgeo.geometry.product import ProductMetric
-from refgeo.landscape.auto_pgd import Ball, Box, RoundBall
-from refgeo.landscape.objective import Objective, ParameterSpace
-from refgeo.landscape.parameters import Arrays, LossAndGradient
-from refgeo.landscape.result import SharpnessCurve, SharpnessResult
-from refgeo.landscape.search import N_RESTARTS, Callback, Effort, search
+from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
+from refgeo.sharpness.objective import Objective, ParameterSpace
+from refgeo.sharpness.parameters import Arrays, LossAndGradient
+from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
+from refgeo.sharpness.search import N_RESTARTS, Callback, Effort, search
 from refgeo.support.arguments import Array, listed, radii_listed
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
@@ -37,42 +38,39 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     params: Any,
     rho: float | Sequence[float],
     *,
+    scale: Any | Literal["filter"] = None,
     norm: float = 2,
     names: Iterable[str] | None = None,
-    method: Literal["model_steps", "auto_pgd"] | None = None,
     n_iter: int = 20,
     n_restarts: int = N_RESTARTS,
     rng: np.random.Generator | int | None = 0,
     batches: Iterable[Any] | None = None,
-    workers: int = 1,
     callback: Callback | None = None,
     verify: bool = True,
-    memory: float | None = None,
     maximizers: bool = True,
 ) -> SharpnessResult | SharpnessCurve:
-    r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ |θ|‖ ≤ ρ` (Eq. 1), by Auto-PGD.
+    r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ c‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
     Parameters
     ----------
     value_and_grad : callable
         As in `worst_case_sharpness`.
     params : Pair, array or dict of these
-        Parameters that are exactly zero do not move.
     rho : float or sequence of float
         Radius of the ball, or radii, as in `worst_case_sharpness`.
+    scale : like params, or "filter", optional
+        The vector c: an array for each of the parameters, or for every filter its Euclidean length, a filter being a
+        row of an array with all its further dimensions, or a column of a pair's factor; in arrays of one dimension it
+        is |θ|. Default: |θ| everywhere. Where c is zero, parameters do not move.
     norm : 2 or inf
     names : iterable of str, optional
         The blocks of a dict that are perturbed; default: all.
-    method : "model_steps" or "auto_pgd"
-        As in `worst_case_sharpness`. The first is for round balls only; for the norm inf the second is the default.
     n_iter, n_restarts : int
         As in `worst_case_sharpness`.
     rng : numpy Generator, or a seed
         Of random starts.
     batches : iterable, optional
         As in `worst_case_sharpness`.
-    workers : int
-        Threads.
     callback : callable, optional
         As in `worst_case_sharpness`.
     verify : bool
@@ -80,8 +78,6 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
         search: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice.
         Evaluate at θ once more after the search of every batch: an error says that the loss has changed. None of these
         evaluations is counted, and all but the last are of the first batch only.
-    memory : float, optional
-        As in `worst_case_sharpness`; the norm inf takes what it needs.
 
     Returns
     -------
@@ -99,38 +95,52 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     """
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
-    if method == "model_steps" and norm != 2:
-        raise ValueError(
-            'method: expected "auto_pgd" for the norm inf, got "model_steps", which works for the norm 2 only'
-        )
-    chosen = method if method is not None else "model_steps" if norm == 2 else "auto_pgd"
-    effort = Effort(chosen, n_iter, n_restarts, rng, workers, callback, verify, memory, maximizers)
+    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers)
     radii = radii_listed(rho)
     arrays = Arrays(params, _chosen(params, names))
-    space = _RelativeSteps(arrays)
-    if norm == 2:
-        effort.plan(space.tangent.n_coordinates)
+    space = _ScaledSteps(arrays, _scales(arrays, scale))
     settings = {"sharpness": "adaptive", "norm": "inf" if norm == math.inf else 2}
-
-    def objective(loss: LossAndGradient) -> Objective:
-        return Objective(arrays.value_and_grad(loss), space, 1, 1, kept=effort.kept)
-
-    balls = [_NORMS[norm](radius) for radius in radii]
-    results = search(value_and_grad, params, objective, batches, balls, effort, settings)
+    settings |= {} if scale is None else {"scale": scale if isinstance(scale, str) else "given"}
+    results = search(
+        value_and_grad, params, lambda loss: Objective(arrays.value_and_grad(loss), space, 1, 1), batches,
+        [_NORMS[norm](radius) for radius in radii], effort, settings,
+    )  # fmt: skip
     return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
 
 
-class _RelativeSteps(ParameterSpace):
-    """Every array with the elementwise metric, whose coordinates are δ ⊘ θ."""
+class _ScaledSteps(ParameterSpace):
+    """Every array with a constant metric, whose coordinates are δ ⊘ c."""
 
-    def __init__(self, arrays: Arrays) -> None:
-        metrics: dict[Any, ElementwiseMetric] = {name: ElementwiseMetric() for name in arrays.given}
-        super().__init__(arrays.given, ProductMetric(metrics))
+    def __init__(self, arrays: Arrays, scales: Mapping[Any, Array]) -> None:
+        super().__init__(arrays.given, ProductMetric({name: WeightedMetric(c) for name, c in scales.items()}))
         self._arrays = arrays
 
     def tangent_vector(self, x: Array) -> Any:
         """δ, of the type of the parameters."""
         return self._arrays.joined(super().tangent_vector(x))
+
+
+def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
+    """The array c of every array."""
+    if scale is None:
+        return {name: np.abs(array) for name, array in arrays.given.items()}
+    if not isinstance(scale, str):
+        given = Arrays(scale, None if arrays.parameters.single else arrays.blocks).given
+        for name, array in arrays.given.items():
+            if name not in given or given[name].shape != array.shape:
+                got = given[name].shape if name in given else "nothing"
+                raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {got}")
+        return {name: np.abs(given[name]) for name in arrays.given}
+    if scale != "filter":
+        raise ValueError(f'scale: expected arrays like the parameters, or "filter", got {scale!r}')
+
+    def of_filters(name: Any, array: Array) -> Array:
+        if array.ndim < 2:
+            return np.abs(array)
+        axes = (-2,) if name[1] else tuple(range(1, array.ndim))
+        return np.broadcast_to(np.sqrt(np.sum(array**2, axis=axes, keepdims=True)), array.shape)
+
+    return {name: of_filters(name, array) for name, array in arrays.given.items()}
 
 
 def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refgeo.landscape.trust_region import maximise_diagonal_quadratic, maximise_quadratic
+from refgeo.diagonal.trust_region import maximise_diagonal_quadratic, maximise_quadratic
 
 
 def instance(i):

@@ -42,7 +42,7 @@ from refgeo.geometry.groups import (
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.landscape.parameters import Parameters, checked_loss
+from refgeo.sharpness.parameters import Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
 

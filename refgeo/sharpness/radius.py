@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.landscape.objective import Objective, ParameterSpace
-from refgeo.landscape.parameters import LossAndGradient
+from refgeo.sharpness.objective import Objective, ParameterSpace
+from refgeo.sharpness.parameters import LossAndGradient
 from refgeo.support.arguments import number
 
 

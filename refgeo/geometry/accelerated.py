@@ -1,0 +1,351 @@
+"""The same geometry of many large blocks, faster: nothing here is a formula that `refgeo.geometry.pair_space` has not.
+
+- *Groups.* A few blocks at a time stay in the processor's cache, and groups are spread over threads (`GroupedSpace`).
+- *Cholesky.* Where κ(G) is small, R of GᵀG is as good as Householder's (`fast_balance`).
+- *Fused changes of coordinates* (`FusedSpace`). The small matrices that carry a vector to coordinates and back are
+  multiplied with the h×h matrices of a formula, so that only products with tall matrices are left that a formula
+  itself has. A second-order step is xA + QB and its gradient eA + QB + xC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from refgeo.geometry.gauge import BalancedGauge, balance, check_sizes, from_triangular
+from refgeo.geometry.geodesics import exact_geodesic
+from refgeo.geometry.pair import Pair, each
+from refgeo.geometry.pair_space import Matrices, PairTangentSpace
+from refgeo.support.arguments import Array, Order, number, order_of
+from refgeo.support.errors import RankDeficientError
+from refgeo.support.threads import groups, spread
+
+LARGE = 1 << 12
+"""A point of so many numbers is worth it."""
+
+
+def space_of_many(metric: Any, point: Pair) -> PairTangentSpace:
+    """The tangent space of a pair metric at a large point.
+
+    Raises
+    ------
+    RankDeficientError
+        A factor has numerical rank below h.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> type(space_of_many(rg.MixedMetric(), rg.Pair(np.eye(3, 2), np.eye(4, 2)))).__name__
+    'FusedSpace'
+    """
+    parts = groups(math.prod(point.block_shape), (point.sizes[0] + point.sizes[1]) * point.sizes[2])
+    if len(parts) < 2:
+        return FusedSpace(metric, point, fast_balance(point.G, point.H, metric.relaxation))
+    whole = each(_as_one_batch, point)
+    spaces: dict[int, FusedSpace] = {}
+
+    def factorise(i: int) -> None:
+        G, H = whole.G[parts[i]], whole.H[parts[i]]
+        spaces[i] = FusedSpace(metric, Pair.unchecked(G, H), fast_balance(G, H, metric.relaxation))
+
+    try:
+        spread(factorise, range(len(parts)))
+    except RankDeficientError:
+        balance(point.G, point.H, metric.relaxation)  # which names the block among all
+        raise
+    return GroupedSpace(metric, point, [(part, spaces[i]) for i, part in enumerate(parts)])
+
+
+def fast_balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
+    """The gauge, by one fast product a factor where κ ≤ 2√h, so that its square is no loss.
+
+    Examples
+    --------
+    >>> fast_balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])).sigma
+    array([10.])
+    """
+    check_sizes(G, H)
+    Qs, Rs = zip(*(_orthonormal_and_triangular(F) for F in (G, H)), strict=True)
+    return from_triangular(G, H, Qs, Rs, relaxation)
+
+
+def _orthonormal_and_triangular(F: Array) -> tuple[Array | None, Array]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = F.mT @ F
+        size = np.trace(gram, axis1=-2, axis2=-1)
+        if np.all((size > 1e-200) & (size < 1e200)):
+            try:
+                R = np.linalg.cholesky(gram, upper=True)
+                spread = np.linalg.norm(R, axis=(-2, -1)) * np.linalg.norm(np.linalg.inv(R), axis=(-2, -1))
+                if np.all(spread <= 2.0 * F.shape[-1]):
+                    return None, R
+            except np.linalg.LinAlgError:
+                pass
+    Q, R = np.linalg.qr(F)
+    return Q, R
+
+
+class FusedSpace(PairTangentSpace):
+    """With changes of coordinates inside the formulas."""
+
+    def horizontal_projection(self, v: Pair) -> Pair:
+        """As `TangentSpace`."""
+        v, (to_G, to_H), (back_G, back_H) = self._vector("v", v), self._C, self._C_inverse
+        (Q_G, Q_H), weights = self.gauge.columns, self._P_weights
+        Y = self._solve(to_H.mT @ ((v.H.mT @ Q_H) * weights) - (weights.mT * (Q_G.mT @ v.G)) @ to_G)
+        G, H = Q_G @ (weights.mT * (Y @ back_G)), Q_H @ (-weights.mT * (Y.mT @ back_H))
+        G += v.G
+        H += v.H
+        return Pair.unchecked(G, H)
+
+    def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
+        """As `TangentSpace`."""
+        x = each(np.matmul, self._vector("a", a), self._C)
+        z = x if b is None else each(np.matmul, self._vector("b", b), self._C)
+        return self._half_sum(x, z, 1.0, self._C_inverse)
+
+    def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
+        """As `TangentSpace`."""
+        x = each(np.matmul, self._vector("a", a), self._C)
+        falling = each(np.matmul, self._vector("e", e), [C.mT for C in self._C_inverse])
+        return self._half_sum(x, falling, -1.0, [C.mT for C in self._C])
+
+    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
+        """As `TangentSpace`."""
+        if order_of(order) != 2:
+            return super().geodesic(v, t, order)
+        step = self._vector("v", v) * number("t", t)
+        x = each(np.matmul, step, self._C)
+        return self._half_sum(x, x, 1.0, [-0.5 * C for C in self._C_inverse], self.point, step)
+
+    def _half_sum(self, x: Pair, z: Pair, sign: float, back: Sequence[Array], *added: Pair) -> Pair:
+        """½ [z D(x, p) ± (x D(z, p) − p D(x, z))] times `back`: Γ(x, z), or with the minus sign Γ(x, ·)* z; and what is
+        to be `added`.
+        """
+        along_x = self._along(*x)
+        along_z = along_x if z is x else self._along(*z)
+        between = self._between(*x, *z)
+
+        def part(
+            x: Array, z: Array, Q: Array, along_x: Array, along_z: Array, between: Array, back: Array, *added: Array
+        ) -> Array:
+            if z is x:
+                result = x @ (0.5 * (along_x + sign * along_z) @ back)
+            else:
+                result = z @ (0.5 * along_x @ back)
+                result += x @ (0.5 * sign * along_z @ back)
+            result -= Q @ (0.5 * sign * between @ back)
+            for term in added:
+                result += term
+            return result
+
+        return each(part, x, z, self.gauge.columns, along_x, along_z, between, back, *added)
+
+    def point_at(self, x: Array, order: Order = 2) -> Pair:
+        """As `TangentSpace`, with four tall products a factor."""
+        if order_of(order) != 2:
+            return super().point_at(x, order)
+        x_G, x_H = self._split(x)
+        along = self._along(x_G, x_H)
+        bends = self._bend(x_G.mT @ x_G / self._powers.mT, x_H.mT @ x_H / self._powers.mT)
+
+        def part(x: Array, Q: Array, back: Array, along: Array, bend: Array, base: Array) -> Array:
+            moved = x @ (back - 0.5 * along @ back)
+            moved += Q @ (0.25 * bend @ back)
+            moved += base
+            return moved
+
+        return each(part, (x_G, x_H), self.gauge.columns, self._C_inverse, along, bends, self.point)
+
+    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
+        """As `TangentSpace`, with six tall products a factor."""
+        if order_of(order) == "exact":
+            return super().gradient_at(x, e, order)
+        e, step, columns = self._vector("e", e), self._split(x), self.gauge.columns
+        changes = [C.mT for C in self._C_inverse]
+        falling = [(Q.mT @ part) @ C for Q, part, C in zip(columns, e, changes, strict=True)]
+        identity = np.eye(self.point.sizes[2])
+        # the result is e A + Q B + x C
+        A: list[Array] = [identity, identity]
+        B: list[Array] = [np.zeros(part.shape) for part in falling]
+        C: list[Array | None] = [None, None]
+        if order == 2:
+            mixed = [(y.mT @ part) @ change / self._powers.mT for y, part, change in zip(step, e, changes, strict=True)]
+            along = [Q.mT @ y for Q, y in zip(columns, step, strict=True)]
+            A = [identity - 0.5 * D for D in self._derivative(*along)]
+            B = [-0.5 * bend for bend in self._bend(*mixed)]
+            C = [0.5 * D for D in self._derivative(*falling)]
+            falling = [
+                q @ a + (b if gram is None else gram @ b) + y @ c
+                for q, a, b, y, c, gram in zip(falling, A, B, along, C, self._grams, strict=True)
+            ]
+        weights = self._P_weights
+        Y = self._solve(falling[1].mT * weights - weights.mT * falling[0])
+        B = [B[0] + weights.mT * Y, B[1] - weights.mT * Y.mT]
+        flat = np.empty(x.shape)
+        for i, result in enumerate(self._split(flat)):
+            np.matmul(e.G if i == 0 else e.H, changes[i] @ A[i], out=result)
+            result += columns[i] @ B[i]
+            c = C[i]
+            if c is not None:
+                result += step[i] @ c
+        return flat
+
+    @cached_property
+    def _grams(self) -> tuple[Array | None, Array | None]:
+        """QᵀQ, where it is not the identity."""
+        G, H = (Q.mT @ Q if self.gauge.relaxed else None for Q in self.gauge.columns)
+        return G, H
+
+
+class GroupedSpace(PairTangentSpace):
+    """Several spaces of a few blocks each.
+
+    Parameters
+    ----------
+    metric : InterpolatedMetric
+    point : Pair
+    parts : list of (slice, FusedSpace)
+        Blocks counted through all leading dimensions.
+    """
+
+    def __init__(self, metric: Any, point: Pair, parts: Sequence[tuple[slice, FusedSpace]]) -> None:
+        one, self._parts = parts[0][1], parts
+        self.metric, self.point, self.is_complex = metric, point, False
+        self.block_shape, self.dim, self.n_coordinates = point.block_shape, one.dim, one.n_coordinates
+        self._cut = one._cut
+
+    @cached_property
+    def gauge(self) -> BalancedGauge:  # type: ignore[override]
+        """That of all blocks."""
+        gauges = [space.gauge for _, space in self._parts]
+
+        def joined(*arrays: Array) -> Array:
+            whole = np.concatenate(arrays)
+            return whole.reshape(*self.block_shape, *whole.shape[1:])
+
+        def of_all(field: Any) -> Any:
+            values = [getattr(gauge, field.name) for gauge in gauges]
+            if isinstance(values[0], tuple):
+                return tuple(joined(*arrays) for arrays in zip(*values, strict=True))
+            return values[0] if isinstance(values[0], bool) else joined(*values)
+
+        return BalancedGauge(**{field.name: of_all(field) for field in fields(BalancedGauge)})
+
+    @cached_property
+    def _whole(self) -> FusedSpace:
+        return FusedSpace(self.metric, self.point, self.gauge)
+
+    def _pair(self, method: str, *arguments: Any, **more: Any) -> Pair:
+        """A method of all groups, whose result is a pair."""
+        return Pair.unchecked(*self._collect([np.empty(F.shape) for F in self.point], method, arguments, more))
+
+    def _array(self, method: str, *arguments: Any, **more: Any) -> Array:
+        """The same, where it is coordinates."""
+        return self._collect([np.empty((*self.block_shape, self.n_coordinates))], method, arguments, more)[0]
+
+    def _collect(self, whole: list[Array], method: str, arguments: Sequence[Any], more: dict[str, Any]) -> list[Array]:
+        targets = [_flattened(target, self.block_shape) for target in whole]
+        given = [each(_as_one_batch, a) if isinstance(a, Pair) else _flattened(a, self.block_shape) for a in arguments]
+
+        def of_group(group: tuple[slice, FusedSpace]) -> None:
+            part, space = group
+            found = getattr(space, method)(*(_blocks(a, part) for a in given), **more)
+            for target, values in zip(targets, found if isinstance(found, Pair) else (found,), strict=True):
+                target[part] = values
+
+        spread(of_group, self._parts)
+        return whole
+
+    def _to(self, v: Pair) -> Array:
+        return self._array("_to", v)
+
+    def _back(self, x: Array) -> Pair:
+        return self._pair("_back", x)
+
+    def _gradient_to(self, e: Pair) -> Array:
+        return self._array("_gradient_to", e)
+
+    def _gradient_back(self, x: Array) -> Pair:
+        return self._pair("_gradient_back", x)
+
+    def _vertical(self, x: Array) -> Array:
+        return self._array("_vertical", x)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        return self._array("_gamma", x, z)
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        return self._array("_gamma_adjoint", x, e)
+
+    def _exact(self, v: Pair, t: float) -> Pair:
+        return self._pair("_exact", v, t=t) if self._is_separate else exact_geodesic(self._whole, v, t)
+
+    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
+        return self._pair("_exact_gradient", v, e) if self._is_separate else self._whole._exact_gradient(v, e)
+
+    @property
+    def _is_separate(self) -> bool:
+        """Whether exact geodesics have a closed form in every block."""
+        return bool(self.metric.s == 0.0 and self.metric.relaxation == 0.0)
+
+    def horizontal_projection(self, v: Pair) -> Pair:
+        """As `TangentSpace`."""
+        return self._pair("horizontal_projection", self._vector("v", v))
+
+    def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
+        """As `TangentSpace`."""
+        given = [self._vector("a", a)] if b is None else [self._vector("a", a), self._vector("b", b)]
+        return self._pair("christoffel", *given)
+
+    def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
+        """As `TangentSpace`."""
+        return self._pair("christoffel_adjoint", self._vector("a", a), self._vector("e", e))
+
+    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
+        """As `TangentSpace`."""
+        if order_of(order) == 1 or (order == "exact" and not self._is_separate):
+            return super().geodesic(v, t, order)
+        return self._pair("geodesic", self._vector("v", v), t=number("t", t), order=order)
+
+    def point_at(self, x: Array, order: Order = 2) -> Pair:
+        """As `TangentSpace`."""
+        if order == "exact" and not self._is_separate:
+            return super().point_at(x, order)
+        return self._pair("point_at", x, order=order)
+
+    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
+        """As `TangentSpace`."""
+        if order == "exact" and not self._is_separate:
+            return super().gradient_at(x, e, order)
+        return self._array("gradient_at", x, self._vector("e", e), order=order)
+
+    def metric_tensor(self) -> Matrices:
+        """As `PairTangentSpace`."""
+        return self._whole.metric_tensor()
+
+    def momenta(self, v: Pair) -> dict[str, Array]:
+        """As `PairTangentSpace`."""
+        return self._whole.momenta(v)
+
+    def normal_coordinates(self, rng: np.random.Generator) -> Array:
+        """As `PairTangentSpace`."""
+        return self._whole.normal_coordinates(rng)
+
+
+def _as_one_batch(F: Array) -> Array:
+    return F.reshape(-1, *F.shape[-2:])
+
+
+def _flattened(array: Array, block_shape: tuple[int, ...]) -> Array:
+    """With one leading dimension in the place of several."""
+    return array.reshape(math.prod(block_shape), *array.shape[len(block_shape) :])
+
+
+def _blocks(argument: Pair | Array, part: slice) -> Pair | Array:
+    return each(lambda F: F[part], argument) if isinstance(argument, Pair) else argument[part]
