@@ -9,7 +9,6 @@ EXPERIMENTS = {
     "orbit": "the orbit experiment: sharpness of a network whose heads are moved along their orbit",
     "spectrum": "the spectrum of the Hessian along an orbit, Riemannian beside Euclidean",
     "completion": "low-rank matrix completion beside Pymanopt's fixed-rank manifold",
-    "distances": "how far fine-tuned networks are apart, before and after their symmetries are removed",
     "table1": "Table 1: sharpness against the generalisation gap, over populations of models",
     "diagonal": "Figure 3: diagonal networks, sharpness against test loss, and a map over what the paper does not fix",
     "sign": "what the sign of τ depends on, on diagonal networks: the truth, noise",

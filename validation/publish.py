@@ -39,7 +39,7 @@ PICTURES = {
 """Of every experiment."""
 
 
-TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "distances", "implementations")
+TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "implementations")
 """Tables in Markdown that pages of the documentation include."""
 
 

@@ -60,10 +60,10 @@ def tasks(population: str, quick: bool, out: Path) -> list[Task]:
         options = {"count": 36}
     if population == "sentences":
         measures, radii = (*MAIN, *CURVATURE), (0.1,)
-        effort = Effort(n_iter=10, n_samples=10, probes=2, restarts=2, dtype="float32")
+        effort = Effort(n_iter=10, n_samples=10, probes=2, restarts=2)
     if quick and population != "diagonal":
         measures, radii = ("adaptive", "inv", "mix", "λ_max, inv"), (0.1,)
-        effort = Effort(n_iter=10, n_samples=10, probes=4, restarts=2, dtype=effort.dtype)
+        effort = Effort(n_iter=10, n_samples=10, probes=4, restarts=2)
     return all_units(module, options, measures, radii, effort, out)
 
 
@@ -240,7 +240,7 @@ def main() -> None:
         given = {name: str(getattr(options, name)) for name in ("checkpoints", "layout", "loss")}
         given |= {} if options.heads is None else {"heads": options.heads}
         measures = ("adaptive", "inv", "mix") if options.quick else MAIN
-        effort = Effort(dtype="float32")
+        effort = Effort()
         chosen = all_units("validation.study.checkpoints", given, measures, (0.03, 0.1), effort, out)
     else:
         chosen = [task for name in options.population for task in tasks(name, options.quick, out)]

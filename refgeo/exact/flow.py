@@ -136,7 +136,7 @@ def solve(A: Series, B: Any) -> Any:
 
     def coefficient(k: int) -> arb_mat:
         right: arb_mat = B[k] - _convolution(A.up_to(k), X.up_to(k - 1), 1, k) if k else B[0]
-        return inverse[0] * right  # type: ignore[no-any-return]
+        return inverse[0] * right
 
     X = A._keep(("solve", B), coefficient)
     return X

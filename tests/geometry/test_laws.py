@@ -239,11 +239,8 @@ def test_the_projection_is_orthogonal_and_its_rank_is_the_dimension(name):
 def test_gamma_is_that_of_the_levi_civita_connection(name):
     """Koszul: 2⟨Γ(a, b), c⟩ = D⟨b, c⟩[a] + D⟨a, c⟩[b] − D⟨a, b⟩[c], by differences of the metric."""
     case = CASES[name]
-    if name in (
-        "constant",
-        "embedded",
-        "product",
-    ):  # it is no metric of its own; Γ up to a vertical vector; the blocks'
+    # they are no metric of their own; have Γ up to a vertical vector; have that of the blocks
+    if name in ("constant", "embedded", "product"):
         return
     space, (a, b, c) = case.space, vectors(case, 3)
 

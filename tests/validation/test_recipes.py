@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,7 @@ def test_gradients_come_back_as_blocks():
 
 
 def test_torch_recipe_serves_hugging_face_models_in_threads():
-    """Keyword arguments, an output that is an object, dropout; two threads give what one gives, and harm no module."""
+    """Keyword arguments, an output that is an object, dropout; searches in threads find what they find one by one."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
@@ -143,11 +144,13 @@ def test_torch_recipe_serves_hugging_face_models_in_threads():
     part, moving = loss(network.blocks)
     assert part == pytest.approx(whole, rel=1e-6)
     assert moving.keys() == metric.metrics.keys() < grads.keys()
-    found = [
-        rg.worst_case_sharpness(loss, network.blocks, metric, 0.1, n_iter=6, n_restarts=3, workers=workers)
-        for workers in (1, 2)
-    ]
-    assert found[0].value == pytest.approx(found[1].value, rel=1e-6)
-    assert found[0].value > 0.0
+
+    def search(seed):
+        return rg.worst_case_sharpness(loss, network.blocks, metric, 0.1, n_iter=6, n_restarts=2, rng=seed).value
+
+    alone = [search(seed) for seed in range(3)]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(search, range(3))) == pytest.approx(alone, rel=1e-6)
+    assert min(alone) > 0.0
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, before[name])

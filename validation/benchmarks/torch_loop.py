@@ -1,11 +1,10 @@
 """One search on MiniLM beside the same loop written plainly in PyTorch: time and peak memory.
 
 A loss of a BERT-type encoder in float32 PyTorch (8 texts of 64 tokens, 10.6 million parameters that move, inv on the
-heads, second-order geodesics). Five programs, each in a process of its own with one thread:
+heads, second-order geodesics). Four programs, each in a process of its own with one thread:
 
     loss     loss and gradient alone
-    refgeo   `rg.worst_case_sharpness` with the README's recipe, float64 beside the loss
-    single   the same with ``dtype="float32"``
+    refgeo   `rg.worst_case_sharpness` with the README's recipe
     float32  project, step, second-order geodesic and autograd through it, in float32 PyTorch
     float64  the same, float64 beside the loss
 
@@ -32,7 +31,7 @@ import refgeo as rg
 from validation import minilm
 
 RHO = 0.1
-SIDES = ("loss", "refgeo", "single", "float32", "float64")
+SIDES = ("loss", "refgeo", "float32", "float64")
 
 
 def encoder():
@@ -56,13 +55,13 @@ def encoder():
     return module, loss, rg.networks.read(state, "bert", heads=12)
 
 
-def with_refgeo(rounds, dtype):
+def with_refgeo(rounds):
     module, loss, network = encoder()
     metric, ends = network.metric("inv", frozen=minilm.FROZEN), []
     result = rg.worst_case_sharpness(
-        rg.adapters.torch_value_and_grad(module, network, loss, minilm.FROZEN),
+        rg.networks.adapters.torch_value_and_grad(module, network, loss, minilm.FROZEN),
         network.blocks, metric, RHO, n_iter=rounds, n_restarts=1,
-        dtype=dtype, verify=False, callback=lambda _: ends.append(time.perf_counter()),
+        verify=False, callback=lambda _: ends.append(time.perf_counter()),
     )  # fmt: skip
     return list(np.diff(ends)), result.value
 
@@ -183,9 +182,7 @@ def with_torch(rounds, dtype):
     start_value, gradient = evaluate(x)
     best, best_value, best_gradient, previous = x, start_value, gradient, None
     value, size, improved, since, last = start_value, 2 * RHO, 0, 0, (2 * RHO, start_value)
-    from refgeo.sharpness.auto_pgd import checkpoints
-
-    halvings = set(checkpoints(rounds))
+    halvings = rg.paper.checkpoints(rounds)
     for iteration in range(1, rounds + 1):
         begun, before = time.perf_counter(), value
         z = in_ball(combined((1.0, x), (size / length(gradient), gradient)))
@@ -259,8 +256,8 @@ def child(side, rounds):
 
     if side == "loss":
         seconds, value = loss_alone(rounds)
-    elif side in ("refgeo", "single"):
-        seconds, value = with_refgeo(rounds, "float64" if side == "refgeo" else "float32")
+    elif side == "refgeo":
+        seconds, value = with_refgeo(rounds)
     else:
         seconds, value = with_torch(rounds, getattr(torch, side))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

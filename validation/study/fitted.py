@@ -65,6 +65,8 @@ class Source:
     batch : int
         Examples of a batch on which sharpness is measured.
     effort : Effort
+    precision : str
+        In which its loss is computed.
     """
 
     choices: tuple[tuple[Any, ...], ...]
@@ -76,6 +78,7 @@ class Source:
     frozen: tuple[str, ...]
     batch: int
     effort: Effort
+    precision: str = "float64"
 
 
 def digits_of(recipe: Recipe) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -116,7 +119,7 @@ SOURCES = {
     "sentences": Source(
         ((3e-5, 1e-4), (8, 32), (0.01,), (150, 300, 600), (0, 1, 2)),
         sentences_of, lambda: sentences.classifier(2, FIRST), sentences.groups,
-        "bert", 12, ("encoder.pooler.*",), 8, Effort(n_iter=10, n_samples=10, dtype="float32"),
+        "bert", 12, ("encoder.pooler.*",), 8, Effort(n_iter=10, n_samples=10), "float32",
     ),
 }  # fmt: skip
 
@@ -166,11 +169,11 @@ class Population:
         examples, tested = of.examples(recipe)
         module = of.module().eval()
         steps = fit(module, examples, of.groups(module, recipe.step_size), recipe, self.target)
-        if of.effort.dtype == "float64":
+        if of.precision == "float64":
             module = module.double()
             examples, tested = _double(examples), _double(tested)
         network = network_of(module, of.layout, of.heads)
-        evaluate = torch_value_and_grad(module, network, cross_entropy, of.frozen, dtype=of.effort.dtype)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, of.frozen, dtype=of.precision)
         scores, (scored, labels) = _scored(module, examples), (_scored(module, tested), tested[-1])
         wrong = (scored.argmax(1) != labels).double()
         trained = [parameter.detach().double() for parameter in module.parameters() if parameter.requires_grad]

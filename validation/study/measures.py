@@ -15,7 +15,7 @@ which is E[⟨D, H D⟩] for D = W Z with standard normal Z: two gradients a sam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
 import refgeo as rg
+from refgeo.geometry.pair import as_factors
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.networks.block_metric import moving
 from refgeo.sharpness.spectrum import RiemannianHessian
@@ -155,15 +156,12 @@ class Effort:
         Random vectors of a trace, or of relative flatness.
     restarts : int
         Of Lanczos' method with 20 vectors, for λ_max to 1%.
-    dtype : str
-        Of a search's vectors.
     """
 
     n_iter: int = 20
     n_samples: int = 40
     probes: int = 10
     restarts: int = 10
-    dtype: str = "float64"
 
 
 @dataclass(frozen=True)
@@ -201,6 +199,8 @@ class Measured:
             return [self._top(hessian) if measure.kind == "top" else self._trace(hessian)]
         if measure.kind == "average":
             return self._average(measure, radii, batch)
+        if measure.euclidean_norm:
+            return self._with_euclidean_norm(measure, radii, batch)
         return self._worst(measure, radii, batch)
 
     # Sharpness -------------------------------------------------------------------------------------------------
@@ -211,12 +211,9 @@ class Measured:
             on_arrays = rg.ElementwiseMetric() if measure.metric == "adaptive" else rg.EuclideanMetric()
             return rg.ProductMetric(dict.fromkeys(_arrays(moving), on_arrays))
         on_pairs: Any = pair_metric(measure.metric, measure.relaxation)
-        if measure.euclidean_norm:
-            on_pairs = rg.EuclideanNormMetric(on_pairs)
         if not measure.curvature:
             on_pairs = rg.ConstantMetric(on_pairs)
-        arrays = rg.EuclideanMetric() if measure.euclidean_norm else None
-        return rg.networks.block_metric(moving, on_pairs, arrays)
+        return rg.networks.block_metric(moving, on_pairs)
 
     def _problem(self, measure: Measure, batch: Any) -> tuple[Any, Blocks, rg.ProductMetric]:
         """Loss with gradient, parameters and metric: pairs as two arrays where they are to be nothing else."""
@@ -236,9 +233,19 @@ class Measured:
         found = rg.worst_case_sharpness(
             loss, params, metric, list(radii), order=measure.order, n_iter=self.effort.n_iter, n_restarts=1,
             rng=self.seed,
-            dtype=self.effort.dtype,
         )  # fmt: skip
         return [result.value for result in found.results]
+
+    def _with_euclidean_norm(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
+        """Appendix G's ablation, as the paper's text has it."""
+        moving = self.model.moving()
+        blocks = [_block_of_the_paper(block, measure.metric) for block in moving.values()]
+
+        def evaluated(points: list[Any]) -> tuple[float, list[Any]]:
+            value, grads = self.model.value_and_grad(_with_points(self.model.blocks, moving, points), batch)
+            return value, [as_factors(grads[name]) for name in moving]
+
+        return [float(rg.paper.geodesic_sharpness(evaluated, blocks, rho, self.effort.n_iter)[0]) for rho in radii]
 
     def _adaptive(self, radii: Sequence[float], batch: Any) -> list[float]:
         found = rg.adaptive_sharpness(
@@ -294,6 +301,17 @@ class Measured:
 
 _STEP = 3e-3
 """The length of a step of differences, in the metric, that serves losses in double precision and in single."""
+
+
+def _block_of_the_paper(block: Any, metric: str) -> Any:
+    if isinstance(block, rg.Pair):
+        return rg.paper.PairBlock(metric, (block.G, block.H), norm="euclidean")
+    return rg.paper.ElementwiseBlock(block, scale=np.ones_like(block))
+
+
+def _with_points(blocks: Blocks, moving: Iterable[str], points: list[Any]) -> Blocks:
+    moved = {name: rg.Pair(*parts) if len(parts) == 2 else parts[0] for name, parts in zip(moving, points, strict=True)}
+    return {**blocks, **moved}
 
 
 def _arrays(blocks: Mapping[str, Any]) -> Blocks:
