@@ -144,7 +144,7 @@ def maximum(value_and_grad, point, metric, rho):
             negative, 0.99 * x / np.linalg.norm(x), jac=True, method="SLSQP", constraints=[within],
             options={"maxiter": 200, "ftol": 1e-12},
         ).x  # fmt: skip
-        x = objective.horizontal(x)
+        x = objective.space.horizontal(x)
         found.append(objective(rho * x / max(1.0, float(np.linalg.norm(x))))[0])
     return max(found)
 
