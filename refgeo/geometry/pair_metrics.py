@@ -68,7 +68,7 @@ class InterpolatedMetric(Metric[Pair]):
 
         Examples
         --------
-        >>> import refgeo as rg
+        >>> import numpy as np, refgeo as rg
         >>> rg.MixedMetric().at(rg.Pair(np.ones((5, 1)), np.ones((4, 1)))).dim
         8
         """

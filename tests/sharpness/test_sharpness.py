@@ -343,6 +343,53 @@ def test_adaptive_sharpness_of_a_linear_loss_is_known():
     assert set(named.maximizer) == {"a"}
 
 
+def test_adaptive_sharpness_takes_the_paper_s_c_as_arrays_or_as_lengths_of_filters():
+    """A linear loss again: ρ‖e ⊙ c‖₂, with c written out filter by filter."""
+    rng = np.random.default_rng(4)
+    params = {
+        "w": rng.standard_normal((4, 3, 2)),
+        "b": rng.standard_normal(4),
+        "qk": rg.Pair(*rng.standard_normal((2, 5, 2))),
+    }
+    e = {
+        "w": rng.standard_normal((4, 3, 2)),
+        "b": rng.standard_normal(4),
+        "qk": rg.Pair(*rng.standard_normal((2, 5, 2))),
+    }
+    params["w"][1] = 0.0  # a filter that cannot move
+
+    def loss(p):
+        return float(
+            np.sum(e["w"] * p["w"])
+            + e["b"] @ p["b"]
+            + sum(np.sum(x * y) for x, y in zip(e["qk"], p["qk"], strict=True))
+        ), e
+
+    lengths = {"w": np.empty((4, 3, 2)), "b": np.abs(params["b"])}
+    for k in range(4):
+        lengths["w"][k] = np.linalg.norm(params["w"][k])
+    factors = []
+    for F in params["qk"]:
+        factors.append(np.empty((5, 2)))
+        for j in range(2):
+            factors[-1][:, j] = np.linalg.norm(F[:, j])
+    given = {
+        "w": rng.standard_normal((4, 3, 2)),
+        "b": np.array([1.0, 0.0, -2.0, 3.0]),
+        "qk": rg.Pair(*rng.standard_normal((2, 5, 2))),
+    }
+    for scale, c in (("filter", {**lengths, "qk": rg.Pair(*factors)}), (given, given)):
+        terms = [e["w"] * c["w"], e["b"] * c["b"], *(x * y for x, y in zip(e["qk"], c["qk"], strict=True))]
+        expected = 0.3 * np.linalg.norm(np.concatenate([term.ravel() for term in terms]))
+        found = adaptive_case(loss, params, 0.3, scale=scale)
+        assert found.value == pytest.approx(expected, rel=1e-12)
+    assert found.maximizer["b"][1] == 0.0
+    with pytest.raises(ValueError, match=r"scale: expected .* of shape \(4,\), got \(3,\)"):
+        adaptive_case(loss, params, 0.3, scale={**given, "b": np.ones(3)})
+    with pytest.raises(ValueError, match='scale: expected arrays like the parameters, or "filter"'):
+        adaptive_case(loss, params, 0.3, scale="rows")
+
+
 def test_adaptive_sharpness_in_the_box_is_found_for_separable_losses():
     """Σ cosh is convex and even: the maximum over a box is at a corner, ρ|w| away in the direction of w."""
     w = np.array([0.5, -1.0, 2.0])

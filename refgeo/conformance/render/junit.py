@@ -31,8 +31,8 @@ def to_junit(report: Report) -> str:
     Examples
     --------
     >>> import refgeo as rg
-    >>> print(rg.check(checks=["christoffel"], metrics=["mix"], cases=["1x1x1"]).to_junit().splitlines()[1][:45])
-    <testsuites name="refgeo check refgeo.formula
+    >>> print(rg.check(checks=["christoffel"], metrics=["mix"], cases=["1x1x1"]).to_junit().splitlines()[1][:44])
+    <testsuites name="refgeo check refgeo.paper"
     """
     name = f"refgeo check {report.backend}"
     failing = [row for row in report.rows if row.fails]
