@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from refgeo import paper as paper
     from refgeo.bridges import strategies as strategies
     from refgeo.bridges import testing as testing
-    from refgeo.bridges.gradients import value_and_grad as value_and_grad
     from refgeo.conformance.reading import read as read
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from refgeo.sharpness.adaptive import adaptive_sharpness as adaptive_sharpness
     from refgeo.sharpness.average_case import average_case_sharpness as average_case_sharpness
     from refgeo.sharpness.gradient_check import check_gradient as check_gradient
+    from refgeo.sharpness.gradients import value_and_grad as value_and_grad
     from refgeo.sharpness.radius import proposed_radius as proposed_radius
     from refgeo.sharpness.result import AverageSharpness as AverageSharpness
     from refgeo.sharpness.result import Progress as Progress

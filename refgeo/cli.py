@@ -690,14 +690,14 @@ def _verify(options: argparse.Namespace) -> int:
         found = symmetry.verify(
             evaluated,
             loaded.network.blocks,
-            [one for one in symmetry.of_network(loaded.network) if set(one.blocks) <= set(moving.metrics)],
+            [one for one in loaded.network.symmetries() if set(one.blocks) <= set(moving.metrics)],
             samples=options.samples,
             rng=options.seed,
         )
     if options.json is not None:
         checkpoint.write_json(options.json, found.to_dict())
     show(found.table())
-    divided = {(one.name, one.blocks) for one in symmetry.of_metric(moving)}
+    divided = {(one.name, one.blocks) for one in moving.symmetries()}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
     first = f"inv and mix divide out {len(divided)} of the symmetries in this table, and the loss"
     if wrong:

@@ -751,8 +751,8 @@ def identity(M: Matrix) -> Matrix:
     >>> identity(np.ones((2, 2))).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    ones = library(M).ones_like(M)
-    return library(M).triu(ones) * library(M).tril(ones)
+    lib = library(M)
+    return lib.tril(lib.triu(lib.ones_like(M)))
 
 
 def solve(A: Matrix, B: Matrix) -> Matrix:

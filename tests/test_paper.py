@@ -367,7 +367,7 @@ def test_the_toy_is_that_of_the_closed_forms():
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("metric", METRICS)
 def test_sharpness_is_that_of_the_search_without_its_starts(metric, order):
-    """`paper` and `worst_case_sharpness` share no line; both are Algorithm 1, from the centre."""
+    """`paper` and `worst_case_sharpness` share the checkpoints alone; both are Algorithm 1, from the centre."""
     rng = np.random.default_rng(5)
     for n_iter in (4, 9, 20, 40):
         G, H = (rng.standard_normal((rows, 3)) for rows in (5, 4))
@@ -410,3 +410,12 @@ def test_what_the_paper_does_not_have_is_refused():
         paper.riemannian_gradient("both", one, one, one, one)
     with pytest.raises(NotImplementedError, match="order: expected 1 or 2"):
         paper.geodesic("inv", one, one, one, one, 1.0, "exact")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_formulas_take_integers(name):
+    G, H = np.array([[1, 2], [3, 5], [2, 2]]), np.array([[2, 1], [0, 3]])
+    v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
+    as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
+    for one, other in zip(paper.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
+        assert np.allclose(one, other, rtol=1e-14)

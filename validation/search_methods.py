@@ -139,7 +139,7 @@ def maximum(value_and_grad, point, metric, rho):
 
     within = {"type": "ineq", "fun": lambda x: 1.0 - x @ x, "jac": lambda x: -2.0 * x}
     for _ in range(40):
-        x = objective.random_direction(rng)
+        x = objective.space.random_direction(rng)
         x = scipy.optimize.minimize(
             negative, 0.99 * x / np.linalg.norm(x), jac=True, method="SLSQP", constraints=[within],
             options={"maxiter": 200, "ftol": 1e-12},

@@ -59,7 +59,7 @@ class Enclosure:
     Attributes
     ----------
     mid, rad : ndarray of float64, of the same shape
-    ball : arb_mat, optional
+    ball : arb_mat
         The narrower ball that they were rounded from.
     """
 

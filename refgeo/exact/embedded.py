@@ -18,10 +18,11 @@ from flint import arb
 from refgeo import paper
 from refgeo.exact import Enclosure, ExactTangentSpace, Vector
 from refgeo.exact.ball import Ball
+from refgeo.exact.family import OwnPoint
 from refgeo.support.arguments import Array
 
 
-class _EmbeddedPoint:
+class _EmbeddedPoint(OwnPoint):
     """The operations at one point: those of mix, and the core."""
 
     def __init__(self, G: Ball, H: Ball) -> None:
@@ -46,32 +47,21 @@ class _EmbeddedPoint:
         N = (S.inverse @ (G.mT @ g_G) + (g_H.mT @ H) @ T.inverse) * (arb(1) / 4)
         return g_G - G @ N, g_H - H @ N.mT
 
-    def christoffel(self, a_G: Ball, a_H: Ball, b_G: Ball, b_H: Ball) -> tuple[Ball, Ball]:
+    def christoffel(self, *vectors: Ball) -> tuple[Ball, Ball]:
         """Γ(a, b) up to a vertical vector."""
+        a_G, a_H, b_G, b_H = vectors
         a, b = self._across(a_G, a_H), self._across(b_G, b_H)
         return self._bent(0, a_G @ b[0] + b_G @ a[0]), self._bent(1, a_H @ b[1] + b_H @ a[1])
 
-    def christoffel_adjoint(self, a_G: Ball, a_H: Ball, e_G: Ball, e_H: Ball) -> tuple[Ball, Ball]:
+    def christoffel_adjoint(self, *vectors: Ball) -> tuple[Ball, Ball]:
         """Γ(a, ·)* e."""
+        a_G, a_H, e_G, e_H = vectors
         (G, H), (S, T), across = self.factors, self.grams, self._across(a_G, a_H)
         bent_G, bent_H = self._bent(0, e_G), self._bent(1, e_H)
         return (
             bent_G @ across[0].mT + G @ (S.inverse @ (bent_H.mT @ a_H)),
             bent_H @ across[1].mT + H @ (T.inverse @ (bent_G.mT @ a_G)),
         )
-
-    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
-        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
-        falling = self.christoffel_adjoint(*v, *e)
-        return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
-
-    def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
-        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
-        bend = self.christoffel(v_G, v_H, v_G, v_H)
-        half = t * t / 2 if order == 2 else arb(0)
-        G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
-        return G, H
 
     def _across(self, v_G: Ball, v_H: Ball) -> tuple[Ball, Ball]:
         """v_HᵀH T⁻¹ and v_GᵀG S⁻¹."""

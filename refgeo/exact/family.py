@@ -11,7 +11,9 @@ Points where singular values of G Hᵀ coincide are refused.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from flint import acb_mat, arb, arb_mat
 
@@ -21,7 +23,42 @@ from refgeo.exact.ball import Ball, EnclosureError
 Balls = Sequence[Ball]
 
 
-class BetweenPoint:
+class OwnPoint(ABC):
+    """What follows from the operations of a metric that the paper does not have."""
+
+    factors: tuple[Ball, Ball]
+
+    @abstractmethod
+    def riemannian_gradient(self, *e: Ball) -> tuple[Ball, Ball]:
+        """(e_G M_G⁻¹, e_H M_H⁻¹), or what takes its place."""
+
+    @abstractmethod
+    def horizontal_projection(self, *v: Ball) -> tuple[Ball, Ball]:
+        """The horizontal part."""
+
+    @abstractmethod
+    def christoffel(self, *vectors: Ball) -> tuple[Ball, Ball]:
+        """Γ(a, b)."""
+
+    @abstractmethod
+    def christoffel_adjoint(self, *vectors: Ball) -> tuple[Ball, Ball]:
+        """Γ(a, ·)* e."""
+
+    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
+        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
+        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
+        falling = self.christoffel_adjoint(*v, *e)
+        return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
+
+    def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
+        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
+        bend = self.christoffel(v_G, v_H, v_G, v_H)
+        half = t * t / 2 if order == 2 else arb(0)
+        G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
+        return G, H
+
+
+class BetweenPoint(OwnPoint):
     """The operations of `refgeo.paper` for S⁻¹ #ₛ T, at one point.
 
     Parameters
@@ -79,24 +116,6 @@ class BetweenPoint:
         G, H = (
             f @ along[i] * half + F @ bends[i] - x @ falls[i]
             for i, (F, x, f) in enumerate(zip(self.factors, a, raised, strict=True))
-        )
-        return G, H
-
-    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """The horizontal part of grad w − (e M⁻¹M'[v])M⁻¹ + Γ(grad f, v)."""
-        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
-        gradient, along = self.riemannian_gradient(*e), self._along(v)
-        moved = self.riemannian_gradient(*(x - g @ M for x, g, M in zip(w, gradient, along, strict=True)))
-        bend = self.christoffel(*gradient, *v)
-        return self.horizontal_projection(moved[0] + bend[0], moved[1] + bend[1])
-
-    def geodesic(self, *arguments: object) -> tuple[Ball, Ball]:
-        """Order 1 or 2."""
-        v_G, v_H, t, order = arguments
-        v, bend = (v_G, v_H), self.christoffel(v_G, v_H, v_G, v_H)  # type: ignore[arg-type]
-        G, H = (
-            F + x * t - c * (t * t / 2 if order == 2 else arb(0))  # type: ignore[operator]
-            for F, x, c in zip(self.factors, v, bend, strict=True)
         )
         return G, H
 

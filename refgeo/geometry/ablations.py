@@ -83,8 +83,13 @@ class ConstantMetric(Metric[Any]):
     """
 
     def __init__(self, metric: Metric[Any]) -> None:
-        self.base = as_metric("metric", metric)
-        self.name = f"constant {metric.name}"
+        self._base = as_metric("metric", metric).base
+        self.name = f"constant {self.base.name}"
+
+    @property
+    def base(self) -> Metric[Any]:
+        """The other metric."""
+        return self._base
 
     def at(self, point: Any) -> TangentSpace[Any]:
         """The tangent space at `point`, which the other metric must accept; of a product, block by block."""

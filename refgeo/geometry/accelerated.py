@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.gauge import BalancedGauge, balance, check_sizes, from_triangular
-from refgeo.geometry.geodesics import exact_geodesic
 from refgeo.geometry.pair import Pair, each
 from refgeo.geometry.pair_space import Matrices, PairTangentSpace
 from refgeo.support.arguments import Array, Order, number, order_of
@@ -46,7 +45,7 @@ def space_of_many(metric: Any, point: Pair) -> PairTangentSpace:
     parts = groups(math.prod(point.block_shape), (point.sizes[0] + point.sizes[1]) * point.sizes[2])
     if len(parts) < 2:
         return FusedSpace(metric, point, fast_balance(point.G, point.H, metric.relaxation))
-    whole = each(_as_one_batch, point)
+    whole = each(lambda F: _flattened(F, point.block_shape), point)
     spaces: dict[int, FusedSpace] = {}
 
     def factorise(i: int) -> None:
@@ -251,7 +250,11 @@ class GroupedSpace(PairTangentSpace):
 
     def _collect(self, whole: list[Array], method: str, arguments: Sequence[Any], more: dict[str, Any]) -> list[Array]:
         targets = [_flattened(target, self.block_shape) for target in whole]
-        given = [each(_as_one_batch, a) if isinstance(a, Pair) else _flattened(a, self.block_shape) for a in arguments]
+
+        def flat(array: Array) -> Array:
+            return _flattened(array, self.block_shape)
+
+        given = [each(flat, a) if isinstance(a, Pair) else flat(a) for a in arguments]
 
         def of_group(group: tuple[slice, FusedSpace]) -> None:
             part, space = group
@@ -284,7 +287,7 @@ class GroupedSpace(PairTangentSpace):
         return self._array("_gamma_adjoint", x, e)
 
     def _exact(self, v: Pair, t: float) -> Pair:
-        return self._pair("_exact", v, t=t) if self._is_separate else exact_geodesic(self._whole, v, t)
+        return self._pair("_exact", v, t=t) if self._is_separate else self._whole._exact(v, t)
 
     def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
         return self._pair("_exact_gradient", v, e) if self._is_separate else self._whole._exact_gradient(v, e)
@@ -336,10 +339,6 @@ class GroupedSpace(PairTangentSpace):
     def normal_coordinates(self, rng: np.random.Generator) -> Array:
         """As `PairTangentSpace`."""
         return self._whole.normal_coordinates(rng)
-
-
-def _as_one_batch(F: Array) -> Array:
-    return F.reshape(-1, *F.shape[-2:])
 
 
 def _flattened(array: Array, block_shape: tuple[int, ...]) -> Array:

@@ -114,24 +114,6 @@ class BalancedGauge:
         Q_G, Q_H = self.columns
         return Q_G * root, Q_H * root
 
-    def turned_to(self, other: BalancedGauge) -> tuple[tuple[Array, Array], Array]:
-        """The representative (Ĝ Qᵀ, Ĥ Qᵀ) nearest to that of another point, and Q: orthogonal Procrustes.
-
-        Examples
-        --------
-        >>> here, there = balance(np.eye(2), np.diag([4.0, 1.0])), balance(3.0 * np.eye(2), np.eye(2))
-        >>> (G, H), Q = here.turned_to(there)
-        >>> (G @ H.T).round(12), (Q @ Q.T).round(12)  # the same point, from another side
-        (array([[4., 0.],
-               [0., 1.]]), array([[1., 0.],
-               [0., 1.]]))
-        """
-        overlap = sum(b.mT @ a for a, b in zip(self.representative, other.representative, strict=True))
-        U, _, V_transposed = np.linalg.svd(overlap)
-        Q = U @ V_transposed
-        G, H = (F @ Q.mT for F in self.representative)
-        return (G, H), Q
-
 
 def balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
     r"""Factorise a base point (mathematics in the module's text).

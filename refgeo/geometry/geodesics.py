@@ -52,51 +52,6 @@ AGREEMENT_BOUND = 1e-7
 _MAXIMUM_STEPS = 3_000
 
 
-def exact_geodesic(space: Any, v: Pair, t: float) -> Pair:
-    """A geodesic without truncation: a closed form where there is one, else `integrate`.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> point = rg.Pair([[2.0]], [[3.0]])
-    >>> exact_geodesic(rg.InterpolatedMetric(0.5).at(point), point / 2, 1.0).product  # √(GH) grows by the factor 1.5
-    array([[13.5]])
-    """
-    metric, (n, m, h) = space.metric, space.point.sizes
-    if metric.s == 0.0 and not space.gauge.relaxed:
-        (C_G, C_H), (Q_G, Q_H), (x_G, x_H) = space._C_inverse, space.gauge.columns, space._split(space._to(v * t))
-        return Pair.unchecked(InvariantCurve(Q_G, x_G).end(C_G), InvariantCurve(Q_H, x_H).end(C_H))
-    if space.gauge.relaxed:
-        return integrate(space, v, t).point
-    if h == 1:
-        return cone_geodesic(space.gauge, v, t, metric.s)
-    if metric.s == 1.0 and n == m == h and not _counts_as_vertical(space, v):
-        return mixed_square_geodesic(space.gauge, v, t)
-    return integrate(space, v, t).point
-
-
-def invariant_gradient(space: Any, v: Pair, e: Pair) -> Pair:
-    """The Riemannian gradient of ξ ↦ ℓ(γ_ξ(1)) at v, for inv; e is the Euclidean gradient of ℓ at γ_v(1).
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[3.0]]))
-    >>> invariant_gradient(space, rg.Pair([[2.0]], [[0.0]]), rg.Pair([[1.0]], [[0.0]])).G.round(6)  # 4e
-    array([[10.873127]])
-    """
-    (C_G, C_H), (Q_G, Q_H), (x_G, x_H) = space._C_inverse, space.gauge.columns, space._split(space._to(v))
-    e_G, e_H = space._split(space._gradient_to(e))
-    return Pair.unchecked(InvariantCurve(Q_G, x_G).gradient(e_G, C_G), InvariantCurve(Q_H, x_H).gradient(e_H, C_H))
-
-
-def _counts_as_vertical(space: Any, v: Pair) -> bool:
-    """Whether v has a vertical part beyond the rounding of v or of the point: the closed forms are horizontal."""
-    rounding = np.finfo(np.float64).eps * float(np.max(space.gauge.condition, initial=1.0))
-    vertical = space.norm(space.vertical_projection(v))
-    return bool(np.any(vertical > rounding * np.maximum(100.0 * space.norm(v), 1000.0 * space.norm(space.point))))
-
-
 class InvariantCurve:
     """One factor of an inv geodesic in coordinates, to time 1: (p E₁₁ + x E₂₁) F, of the module's text.
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy  # whose modules load where they are used
 
 from refgeo.geometry.blocks import Blocks, Named
 from refgeo.geometry.gauge import balance
-from refgeo.geometry.pair import Pair, as_factors, as_pair
+from refgeo.geometry.pair import Pair, as_pair
 from refgeo.support.arguments import Array, integer
 from refgeo.support.differences import five_point
 from refgeo.support.errors import RankDeficientError
-
-if TYPE_CHECKING:
-    from refgeo.geometry.tangent_space import Metric
 
 ROTATIONS = "commutant of rotations"
 
@@ -385,28 +382,25 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
 
 
 def _nearest_pair(a: Pair, b: Pair) -> tuple[Map, Map]:
-    """Procrustes' problem in the balanced gauge: the Q ∈ O(h) for which ‖M_a − M_b Q‖ is least, M = [G; H]."""
-    (to_a, back_a), (to_b, back_b) = to_balanced(a), to_balanced(b)
-    return _by_turning(a, b, (to_a, back_a), (to_b, back_b), lambda K: K)
+    """Both ways, so that nothing is inverted."""
+    A, inverse = b.aligned_to(a)[1], a.aligned_to(b)[1]
+    return (lambda point: point.transform(A)), (lambda v: v.transform(inverse))
 
 
 def _nearest_of_planes(a: Pair, b: Pair) -> tuple[Map, Map]:
     """The same plane by plane: lengths are balanced by numbers, and Q turns each plane."""
 
-    def balancing(pair: Pair) -> tuple[Array, Array]:
+    def balancing(pair: Pair) -> tuple[Array, Pair]:
         half = pair.sizes[2] // 2
         z, w = (np.hypot(*np.split(np.linalg.norm(F, axis=-2), (half,), axis=-1)) for F in pair)
-        ratio = np.tile(np.sqrt(z / w), 2)
-        return ratio[..., None] * np.eye(2 * half), np.eye(2 * half) / ratio[..., None]
+        ratio = np.tile(np.sqrt(z / w), 2)[..., None, :]
+        return ratio, Pair(pair.G / ratio, pair.H * ratio)
 
-    return _by_turning(a, b, balancing(a), balancing(b), commuting_part)
-
-
-def _by_turning(a: Pair, b: Pair, of_a: tuple[Array, Array], of_b: tuple[Array, Array], part: Map) -> tuple[Map, Map]:
-    (to_a, back_a), (to_b, back_b) = of_a, of_b
-    M_a, M_b = (np.concatenate([x.G @ back, x.H @ to.mT], axis=-2) for x, (to, back) in ((a, of_a), (b, of_b)))
-    U, _, Vt = np.linalg.svd(part(M_b.mT @ M_a))
-    A, inverse = back_a @ (U @ Vt).mT @ to_b, back_b @ (U @ Vt) @ to_a
+    (of_a, balanced_a), (of_b, balanced_b) = balancing(a), balancing(b)
+    overlap: Any = commuting_part(balanced_b.G.mT @ balanced_a.G + balanced_b.H.mT @ balanced_a.H)
+    U, _, V_transposed = np.linalg.svd(overlap)
+    Q = U @ V_transposed
+    A, inverse = Q.mT * of_b / of_a.mT, Q * of_a / of_b.mT
     return (lambda point: point.transform(A)), (lambda v: v.transform(inverse))
 
 
@@ -431,48 +425,6 @@ def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Sy
         return moved
 
     return Symmetry(name, tuple(powers), generator, act)
-
-
-def orbits(metric: Metric[Any], block: str) -> Symmetry:
-    """The group of any metric, by its vertical vectors alone: θ flows along the vertical part of a constant vector.
-
-    Orbits are the integral manifolds of the vertical spaces, so no flow leaves them.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> group, params = orbits(rg.ScalingMetric(), "w"), {"w": np.array([3.0, 4.0])}
-    >>> moved = group.act(params, np.array([1.0, 2.0]), 1.0)["w"]
-    >>> (moved / params["w"]).round(9)
-    array([1.44, 1.44])
-    """
-
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        flat = _flat(params[block])
-        return np.asarray(rng.standard_normal(flat.shape) * (float(np.sqrt(np.mean(flat**2))) or 1.0))
-
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        here = params[block]
-
-        def velocity(_: float, x: Array) -> Array:
-            return _flat(metric.at(_like(here, x)).vertical_projection(_like(here, K)))
-
-        flow = scipy.integrate.solve_ivp(velocity, (0.0, t), _flat(here), "DOP853", rtol=1e-11, atol=1e-13)
-        return {block: _like(here, flow.y[:, -1])}
-
-    return Symmetry("orbits of the metric", (block,), generator, act)
-
-
-def _flat(block: Any) -> Array:
-    return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in as_factors(block)])
-
-
-def _like(block: Any, flat: Array) -> Any:
-    """The inverse of `_flat`."""
-    if not isinstance(block, Pair):
-        return flat.reshape(np.shape(block))
-    G, H = np.split(flat, (block.G.size,))
-    return Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))
 
 
 def to_balanced(pair: Pair) -> tuple[Array, Array]:

@@ -84,7 +84,7 @@ class Pair:
     def unchecked(cls, G: Array, H: Array) -> Pair:
         """A pair of arrays as they are, neither copied nor checked: they fit, and nobody else writes to them.
 
-        They are float64, but for the points of a search with ``dtype="float32"``.
+        They are float64, but for rotary planes, which are complex, and for tensors of a checkpoint.
 
         Examples
         --------
@@ -262,9 +262,12 @@ class Pair:
         """
         self._require_same_shapes(other)
         here, there = balance(self.G, self.H), balance(other.G, other.H)
-        ((G, H), turn), (to, back) = here.turned_to(there), there.to_balanced
+        overlap = sum(b.mT @ a for a, b in zip(here.representative, there.representative, strict=True))
+        U, _, V_transposed = np.linalg.svd(overlap)
+        turn, (to, back) = U @ V_transposed, there.to_balanced
+        G, H = here.representative
         # from gauge to gauge: a transformation by A would have the condition numbers of both
-        return Pair.unchecked(G @ to, H @ back.mT), back @ turn @ here.to_balanced[0]
+        return Pair.unchecked(G @ turn.mT @ to, H @ turn.mT @ back.mT), back @ turn @ here.to_balanced[0]
 
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):

@@ -46,7 +46,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.geometry.gauge import BalancedGauge
-from refgeo.geometry.geodesics import exact_geodesic, invariant_gradient
+from refgeo.geometry.geodesics import InvariantCurve, cone_geodesic, integrate, mixed_square_geodesic
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import TangentSpace
 from refgeo.support.arguments import Array
@@ -59,11 +59,12 @@ class PairTangentSpace(TangentSpace[Pair]):
     r"""Tangent space of a pair metric; made by ``metric.at(point)``.
 
     The Riemannian Hessian :math:`P^H(D\,\mathrm{grad} f[v] + Γ(\mathrm{grad} f, v))` of an invariant loss along a
-    horizontal v is self-adjoint in the metric. Exact geodesics have a closed form for inv, for mix with h = 1 and with
-    n = m = h; otherwise (mix in general, any relaxation > 0) they are integrated, and their conserved quantities are
-    checked, see `refgeo.geodesics`: `GeodesicIncompleteError` where rank is lost at or before t, which inv never does,
-    `GeodesicAccuracyError` where a conserved quantity has drifted. In coordinates a vector that moves with the group is
-    the same at every point of an orbit (up to rounding, and up to rotation where singular values of G Hᵀ coincide).
+    horizontal v is self-adjoint in the metric. Exact geodesics have a closed form for inv, for h = 1, and for mix
+    with n = m = h; otherwise (mix in general, any relaxation > 0) they are integrated, and their conserved quantities
+    are checked, see `refgeo.geometry.geodesics`: `GeodesicIncompleteError` where rank is lost at or before t, which
+    inv never does, `GeodesicAccuracyError` where a conserved quantity has drifted. In coordinates a vector that moves
+    with the group is the same at every point of an orbit (up to rounding, and up to rotation where singular values of
+    G Hᵀ coincide).
 
     Attributes
     ----------
@@ -217,12 +218,33 @@ class PairTangentSpace(TangentSpace[Pair]):
         return vectors_G @ (vectors_G.mT @ right_side @ vectors_H / denominator) @ vectors_H.mT
 
     def _exact(self, v: Pair, t: float) -> Pair:
-        return exact_geodesic(self, v, t)
+        s, (n, m, h) = self.metric.s, self.point.sizes
+        if self.gauge.relaxed:
+            return integrate(self, v, t).point
+        if s == 0.0:
+            curves = zip(self._curves(v * t), self._C_inverse, strict=True)
+            return Pair.unchecked(*(curve.end(C) for curve, C in curves))
+        if h == 1:
+            return cone_geodesic(self.gauge, v, t, s)
+        if s == 1.0 and n == m == h and not self._counts_as_vertical(v):
+            return mixed_square_geodesic(self.gauge, v, t)
+        return integrate(self, v, t).point
 
     def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
         if self.metric.s > 0.0 or self.gauge.relaxed:
             return super()._exact_gradient(v, e)
-        return invariant_gradient(self, v, e)
+        falling = zip(self._curves(v), self._split(self._gradient_to(e)), self._C_inverse, strict=True)
+        return Pair.unchecked(*(curve.gradient(x, C) for curve, x, C in falling))
+
+    def _curves(self, v: Pair) -> list[InvariantCurve]:
+        """Of G and of H, which do not see each other."""
+        return [InvariantCurve(Q, x) for Q, x in zip(self.gauge.columns, self._split(self._to(v)), strict=True)]
+
+    def _counts_as_vertical(self, v: Pair) -> bool:
+        """Whether v has a vertical part beyond the rounding of v or of the point: a closed form is horizontal."""
+        rounding = np.finfo(np.float64).eps * float(np.max(self.gauge.condition, initial=1.0))
+        vertical = self.norm(self.vertical_projection(v))
+        return bool(np.any(vertical > rounding * np.maximum(100.0 * self.norm(v), 1000.0 * self.norm(self.point))))
 
     # What is said otherwise than in general ------------------------------------------------------------------------
 

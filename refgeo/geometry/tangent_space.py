@@ -23,9 +23,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # whose modules load where they are used
 
-from refgeo.geometry.blocks import ONLY
-from refgeo.geometry.groups import Symmetry, orbits
+from refgeo.geometry.blocks import ONLY, Named
+from refgeo.geometry.groups import Symmetry
+from refgeo.geometry.pair import Pair, as_factors
 from refgeo.support.arguments import Array, Order, number, order_of, real_array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import NO_GEODESIC
@@ -41,6 +43,11 @@ class Metric(ABC, Generic[Point]):
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
         """The tangent space at `point`."""
+
+    @property
+    def base(self) -> Metric[Any]:
+        """The metric itself, or the one that an ablation leaves something out of."""
+        return self
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """The groups that the metric divides out, as they act on parameters of which it measures this block.
@@ -411,3 +418,45 @@ class TangentSpace(ABC, Generic[Point]):
             x = self.horizontal_coordinates(x)
             x = x / np.linalg.norm(x, axis=-1, keepdims=True)
         return self._back(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+def orbits(metric: Metric[Any], block: str) -> Symmetry:
+    """The group of any metric, by its vertical vectors alone: θ flows along the vertical part of a constant vector.
+
+    Orbits are the integral manifolds of the vertical spaces, so no flow leaves them.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> group, params = orbits(rg.ScalingMetric(), "w"), {"w": np.array([3.0, 4.0])}
+    >>> moved = group.act(params, np.array([1.0, 2.0]), 1.0)["w"]
+    >>> (moved / params["w"]).round(9)
+    array([1.44, 1.44])
+    """
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        flat = _flat(params[block])
+        return np.asarray(rng.standard_normal(flat.shape) * (float(np.sqrt(np.mean(flat**2))) or 1.0))
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        here = params[block]
+
+        def velocity(_: float, x: Array) -> Array:
+            return _flat(metric.at(_like(here, x)).vertical_projection(_like(here, K)))
+
+        flow = scipy.integrate.solve_ivp(velocity, (0.0, t), _flat(here), "DOP853", rtol=1e-11, atol=1e-13)
+        return {block: _like(here, flow.y[:, -1])}
+
+    return Symmetry("orbits of the metric", (block,), generator, act)
+
+
+def _flat(block: Any) -> Array:
+    return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in as_factors(block)])
+
+
+def _like(block: Any, flat: Array) -> Any:
+    """The inverse of `_flat`."""
+    if not isinstance(block, Pair):
+        return flat.reshape(np.shape(block))
+    G, H = np.split(flat, (block.G.size,))
+    return Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))

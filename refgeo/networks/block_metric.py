@@ -13,7 +13,7 @@ from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
-from refgeo.geometry.tangent_space import Metric
+from refgeo.geometry.tangent_space import Metric, as_metric
 
 
 def block_metric(
@@ -53,12 +53,12 @@ def block_metric(
     >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
     ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
     """
-    if isinstance(getattr(pairs, "base", pairs), (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
+    on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else as_metric("pairs", pairs)
+    if isinstance(on_pairs.base, (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
             f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; to measure the "
             "change of every weight relative to this weight, use refgeo.adaptive_sharpness"
         )
-    on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else pairs
     array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
     return ProductMetric(
         {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}

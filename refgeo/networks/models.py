@@ -14,11 +14,11 @@ from typing import Any, Literal
 import autograd.numpy as anp
 import numpy as np
 
-from refgeo.bridges.gradients import value_and_grad
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.block_metric import block_metric
+from refgeo.sharpness.gradients import value_and_grad
 from refgeo.support.arguments import Array
 
 Batch = tuple[Array, Array]

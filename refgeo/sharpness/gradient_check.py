@@ -159,7 +159,7 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
 
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
-        ("a random direction", objective.random_direction(np.random.default_rng(0)), _AGREE_AT_RANDOM),
+        ("a random direction", objective.space.random_direction(np.random.default_rng(0)), _AGREE_AT_RANDOM),
     ):
         found = _disagreement(change, gradient, direction, objective.loss, agree, 0.1 * radius, longest)
         if found is not None and found[0] > agree:

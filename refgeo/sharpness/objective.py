@@ -38,7 +38,7 @@ class ParameterSpace:
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         as_metric("metric", metric)
         self.parameters = Parameters(params)
-        if not (self.parameters.single or isinstance(getattr(metric, "base", metric), ProductMetric)):
+        if not (self.parameters.single or isinstance(metric.base, ProductMetric)):
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
@@ -183,14 +183,6 @@ class Objective:
     def bend(self, x: Array) -> float:
         """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
         return self.space.bend(x, 1) if self._order == 2 else 0.0
-
-    def random_direction(self, rng: np.random.Generator) -> Array:
-        """Coordinates of a horizontal direction, the same along an orbit."""
-        return self.space.random_direction(rng)
-
-    def tangent_vector(self, x: Array) -> Any:
-        """ξ of coordinates x, of the type of the parameters."""
-        return self.space.tangent_vector(x)
 
 
 def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], here: float) -> None:

@@ -39,7 +39,7 @@ class Effort:
     rng: np.random.Generator | int | None
     callback: Callback | None
     verify: bool
-    maximizers: bool = True
+    maximizers: bool
 
     def __post_init__(self) -> None:
         self.n_iter, self.n_restarts = integer("n_iter", self.n_iter), integer("n_restarts", self.n_restarts)
@@ -215,7 +215,7 @@ class _OfBatch:
         other, elsewhere one is better.
         """
         rng = np.random.default_rng([self.effort.seed, self.batch, start, k // 2])
-        direction = ball.random(self.objective.random_direction(rng))
+        direction = ball.random(self.objective.space.random_direction(rng))
         return -direction if k % 2 else direction
 
     def _follow(self, ball: Ball, start: int, x: Array, n_iter: int, size: float = 0.0, tries: int = TRIES) -> Climb:
@@ -264,7 +264,7 @@ class _OfBatch:
         x = self.objective.origin if nothing else best.x
         return SharpnessResult(
             value=max(best.value, 0.0),
-            maximizer=self.objective.tangent_vector(x) if self.effort.maximizers else None,
+            maximizer=self.objective.space.tangent_vector(x) if self.effort.maximizers else None,
             loss=self.objective.loss,
             loss_max=self.objective.loss + max(best.value, 0.0),
             trace=np.maximum.accumulate(np.maximum(best.values, 0.0)),

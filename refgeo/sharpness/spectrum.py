@@ -104,11 +104,6 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             self._egrad = self._space.gradients(grads)
 
     @property
-    def has_vertical(self) -> bool:
-        """Whether there are vertical directions, in which it is zero."""
-        return bool(self._space.dim < self.shape[0])
-
-    @property
     def resolution(self) -> float:
         """The relative accuracy of a product: smaller tolerances mean nothing."""
         return 1e-6 if self._product is None else 1e-10

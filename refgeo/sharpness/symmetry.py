@@ -11,9 +11,9 @@ All of it is measured near θ rather than there, where a gradient that is nothin
 decay that has led to the balanced point would hide what is missing; and for pairs in the balanced gauge, so that it
 does not matter which representative of an orbit is given.
 
-A `Symmetry` is a group acting on some blocks of the parameters. There is one for every metric (`of_metric`) and for
-every pair of a network (`of_network`), and functions make others: `general_linear`, `attention`, `rotary`,
-`translation`, `key_bias`, `scaling`, `rescaling`, `neurons`.
+A `Symmetry` is a group acting on some blocks of the parameters. Metrics and networks have a method `symmetries`, and
+functions make others: `general_linear`, `attention`, `rotary`, `translation`, `key_bias`, `value_bias`, `scaling`,
+`rescaling`, `neurons`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from refgeo.geometry.groups import (
     scaling,
     to_balanced,
     translation,
+    value_bias,
 )
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
@@ -45,9 +46,6 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.parameters import Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
-
-if TYPE_CHECKING:
-    from refgeo.networks.reading import Network
 
 __all__ = [
     "Finding",
@@ -58,54 +56,20 @@ __all__ = [
     "general_linear",
     "key_bias",
     "neurons",
-    "of_metric",
-    "of_network",
     "rescaling",
     "rotary",
     "scaling",
     "translation",
+    "value_bias",
     "verify",
 ]
 
 
-def of_metric(metric: Metric[Any]) -> list[Symmetry]:
-    """The symmetries that a metric divides out, of all blocks; see `Metric.symmetries`.
+class HasSymmetries(Protocol):
+    """A metric, or a network that was read."""
 
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> metrics = {"qk": rg.InvariantMetric(), "b": rg.TranslationMetric(), "w": rg.ElementwiseMetric()}
-    >>> [(one.name, one.blocks) for one in of_metric(rg.ProductMetric(metrics))]
-    [('GL(h)', ('qk',)), ('translation', ('b',))]
-    """
-    return metric.symmetries()
-
-
-def of_network(network: Network) -> list[Symmetry]:
-    """What the layout of a network suggests, and what it tempts to; see `Network.symmetries`.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> state = {"lora_A.weight": np.ones((2, 5)), "lora_B.weight": np.ones((4, 2))}
-    >>> [(one.name, one.blocks) for one in of_network(rg.networks.read(state, "lora"))]
-    [('GL(h)', ('lora',))]
-    """
-    return network.symmetries()
-
-
-def _parts(metric: Metric[Any]) -> dict[str, Any]:
-    """The metrics of all blocks, without ablations."""
-    base = _innermost(metric)
-    parts = base.metrics if isinstance(base, ProductMetric) else {ONLY: base}
-    return {block: _innermost(part) for block, part in parts.items()}
-
-
-def _innermost(metric: Any) -> Any:
-    """Without ablations."""
-    while hasattr(metric, "base"):
-        metric = metric.base
-    return metric
+    def symmetries(self) -> list[Symmetry]:
+        """The groups that it divides out, or that its layout claims."""
 
 
 # Measured -------------------------------------------------------------------------------------------------------------
@@ -219,7 +183,7 @@ class Verification:
 def verify(
     value_and_grad: Callable[[Any], Any],
     params: Any,
-    geometry: Metric[Any] | Network | Symmetry | Iterable[Symmetry],
+    geometry: HasSymmetries | Symmetry | Iterable[Symmetry],
     *,
     sizes: float | Sequence[float] = (0.1, 1.0),
     samples: int = 2,
@@ -237,7 +201,7 @@ def verify(
     value_and_grad : callable
         ``f(params) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`, or ``f(params) -> loss``.
     params : Pair, array or dict
-    geometry : metric, Network, Symmetry or several
+    geometry : metric, network, Symmetry or several
         A metric stands for the symmetries that it divides out, a network for those of its layout. Of a relaxed metric
         it is said, too, that the metric itself lacks the symmetry.
     sizes : float or sequence of float
@@ -311,8 +275,11 @@ def _times(sizes: float | Sequence[float]) -> list[float]:
 
 
 def _relaxed(geometry: Any) -> list[tuple[str, Any]]:
-    parts = _parts(geometry).items() if isinstance(geometry, Metric) else ()
-    return [(block, metric) for block, metric in parts if getattr(metric, "relaxation", 0.0) > 0.0]
+    if not isinstance(geometry, Metric):
+        return []
+    parts = geometry.base.metrics if isinstance(geometry.base, ProductMetric) else {ONLY: geometry}
+    bases = {block: metric.base for block, metric in parts.items()}
+    return [(block, metric) for block, metric in bases.items() if getattr(metric, "relaxation", 0.0) > 0.0]
 
 
 def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:

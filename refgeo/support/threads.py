@@ -95,21 +95,19 @@ def spread(function: Callable[[Item], object], items: Sequence[Item]) -> None:
                 one.result()
 
 
-def groups(blocks: int, entries: int, columns: int = 1) -> list[slice]:
-    """A large batch, a few blocks at a time; where that is less than 2 million operations, it is one group.
+def groups(blocks: int, entries: int) -> list[slice]:
+    """A large batch, a few blocks at a time; where there are fewer than 2 million numbers, it is one group.
 
     Parameters
     ----------
     blocks, entries : int
         How many, of so many numbers each.
-    columns : int
-        Operations on each number.
 
     Examples
     --------
     >>> groups(48, 100_000)[:2], groups(12, 100_000)
     ([slice(0, 2, None), slice(2, 4, None)], [slice(0, 12, None)])
     """
-    large = blocks * entries * columns > _LARGE
+    large = blocks * entries > _LARGE
     count = max(1, min(_CACHED // entries, -(-blocks // 8))) if large else blocks
     return [slice(start, start + count) for start in range(0, blocks, max(count, 1))]

@@ -8,6 +8,7 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.exact import ExactTangentSpace
 from refgeo.geometry.accelerated import fast_balance
+from refgeo.geometry.gauge import balance
 
 EPS = np.finfo(float).eps
 
@@ -24,7 +25,9 @@ def middle(enclosures):
 
 
 @pytest.mark.parametrize("name", METRICS)
-@pytest.mark.parametrize(("condition", "bound"), [(1e1, 1e-11), (1e2, 1e-11), (1e3, 1e-11), (1e4, 1e-11), (1e6, 1e-9)])
+@pytest.mark.parametrize(
+    ("condition", "bound"), [(1e1, 1e-11), (1e2, 1e-11), (1e3, 1e-11), (1e4, 1e-11), (1e6, 1e-9), (1e7, 1e-8)]
+)
 @pytest.mark.parametrize("sizes", [(10, 9, 4), (40, 41, 16)])
 def test_projection_keeps_the_promised_digits(name, condition, bound, sizes):
     worst = 0.0
@@ -90,17 +93,9 @@ def test_exact_inv_geodesic_against_its_enclosure(condition):
             assert relative_error(space.geodesic(v, t, "exact"), expected) <= 1e-13 * condition
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_digits_survive_where_a_gram_matrix_is_singular_to_working_precision(name):
-    """κ(G) = κ(H) = 1e7, so κ(S)κ(T) = 1e28."""
-    for seed in range(5):
-        rng, point, space, exact = setting(name, 1e7, seed)
-        v = like(point, rng)
-        assert relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))) < 1e-8
-
-
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_the_fast_factorisation_is_as_good_as_householders(batch):
+@pytest.mark.parametrize("balance_by", [balance, fast_balance])
+def test_both_factorisations_have_orthonormal_columns_and_give_the_factor_again(batch, balance_by):
     """Orthonormal columns, and the factor again, column by column, whether or not R came from a Gram matrix."""
     rng = np.random.default_rng(0)
     for condition in (1.0, 1.5, 6.0, 1e3, 1e5, 3e6, 1e9, 1e12):
@@ -110,7 +105,7 @@ def test_the_fast_factorisation_is_as_good_as_householders(batch):
         if batch:
             factor[0] = left[0]  # well conditioned beside the others
             factor[1] *= 1e-140  # whose square is not a number with digits
-        gauge = fast_balance(factor, left)
+        gauge = balance_by(factor, left)
         Q = gauge.columns[0]
         assert np.abs(np.swapaxes(Q, -1, -2) @ Q - np.eye(24)).max() < 2e-14
         again = Q @ np.swapaxes(gauge.root_G, -1, -2)

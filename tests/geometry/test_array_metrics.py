@@ -37,13 +37,6 @@ def test_inner_product_is_the_one_in_the_paper(name, formula):
     assert np.isclose(METRICS[name].at(POINT).inner_product(a, b), formula(a, b), rtol=1e-14)
 
 
-def test_scaling_metric_ignores_the_scale():
-    a = vector(1)
-    here, there = (rg.ScalingMetric().at(s * POINT) for s in (1.0, 7.0))
-    assert np.isclose(here.norm(a), there.norm(7.0 * a), rtol=1e-14)
-    assert np.allclose(7.0 * here.christoffel(a), there.christoffel(7.0 * a), rtol=1e-13)
-
-
 # Zero parameters ------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ from refgeo.geometry.geodesics import integrate
 from refgeo.geometry.tangent_space import TangentSpace
 
 everything = pytest.mark.parametrize("name", FAMILY)
-shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
 everywhere = pytest.mark.parametrize(
     ("name", "batch", "n", "m", "h"), sampled([(name, *shape) for name in FAMILY for shape in SHAPES], 2)
 )
@@ -43,7 +42,7 @@ def velocity(space, v, t, step=1e-4):
 @closed_forms
 @pytest.mark.parametrize("t", [0.9, -0.7])
 def test_closed_forms_solve_the_differential_equation(name, batch, n, m, h, t):
-    """Against DOP853 on γ'' = −Γ(γ',γ'), and pointwise: the residual of the equation by differences."""
+    """Against DOP853 on γ'' = −Γ(γ',γ'), whose velocity is that by differences."""
     _, space, v = setting(name, batch, n, m, h)
     exact = space.geodesic(v, t, "exact")
     solution = integrate(space, v, t)

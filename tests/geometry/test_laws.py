@@ -327,7 +327,7 @@ def test_everything_is_equivariant(name):
 
 @closed
 def test_exact_geodesics_solve_the_geodesic_equation(name):
-    """γ'' = −Γ(γ', γ') by differences, at constant speed; horizontal stays horizontal; and continued it is the same."""
+    """γ'' = −Γ(γ', γ') by differences, at constant speed; horizontal stays horizontal."""
     case = CASES[name]
     if name == "constant":  # the metric at the base point alone
         return

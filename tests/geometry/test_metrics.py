@@ -258,12 +258,3 @@ def test_christoffel_at_extreme_scales(name, scale):
     expected = space.christoffel(v)
     actual = FAMILY[name]().at(scale * point).christoffel(scale * v)
     assert relative_error(actual / scale, expected) < 1e-12
-
-
-@papers
-def test_formulas_take_integers(name):
-    G, H = np.array([[1, 2], [3, 5], [2, 2]]), np.array([[2, 1], [0, 3]])
-    v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
-    as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
-    for one, other in zip(paper.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
-        assert np.allclose(one, other, rtol=1e-14)
