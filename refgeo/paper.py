@@ -4,18 +4,20 @@ This file is what refgeo means by each formula. It needs NumPy and SciPy only, a
 
 ===================  ===================================================================================
 (1), (38), (39)      `adaptive_sharpness`
-(2)                  `kendall_tau` (Sec. 5)
+(2)                  is not in our copies
 (3), Algorithm 1     `geodesic_sharpness`, `checkpoints`; App. C.1's product: the list of its blocks
 (4)                  `geodesic`
+Sec. 5               `kendall_tau`
 (5), (6), (23)       `diagonal_inner_product`
-(7), (8), (27)-(29)  `diagonal_sharpness_at_zero_residual`
+(7), (8)             `diagonal_sharpness_at_zero_residual`
 (9), (10)            `inner_product`
 Sec. 5.2, App. B     `horizontal_projection`, `riemannian_gradient`, `riemannian_hessian`
 (11), (12)           `christoffel`, `christoffel_adjoint`
-(13)-(17)            `group_action`, `vertical_vector`
-(18)-(22)            `toy_geodesic`, `toy_sharpness`; D.1: `toy_gradient_norms`, `toy_hessian_traces`
+(13)-(17)            `group_action`; App. B: `vertical_vector`
+(18)                 `toy_geodesic`
+(19)-(22)            `toy_sharpness`; D.1: `toy_gradient_norms`, `toy_hessian_traces`
 (24)                 `diagonal_geodesic`
-(25)                 `diagonal_sharpness_inv`
+(25), (27)-(29)      `diagonal_sharpness_inv`
 (26), (30)           `diagonal_sharpness_second_order`
 (31)-(35)            `diagonal_sharpness_mix`
 (36), (37)           `ElementwiseBlock`
@@ -255,10 +257,11 @@ def geodesic(
 
 
 def group_action(G: Matrix, H: Matrix, A: Matrix) -> Pair:
-    """Def. 3.1, (16): A·(G, H) = (G A⁻¹, H Aᵀ), which leaves G Hᵀ as it is; of points and of tangent vectors.
+    """Def. 3.1: A·(G, H) = (G A⁻¹, H Aᵀ), which leaves G Hᵀ as it is; of points and of tangent vectors.
 
     (13) attention: G = [W_q; b_qᵀ], H = [W_k; b_kᵀ] of one head, and G = [W_v; b_vᵀ], H its columns of W_o, transposed;
-    (14) a shallow linear network: G = W₂, H = [W₁ b₁]ᵀ; (15) LoRA, W + L Rᵀ: G = L, H = R.
+    (14) a shallow linear network: G = W₂, H = [W₁ b₁]ᵀ; (15) LoRA, W + L Rᵀ: G = L, H = R. All A·(G, H) are
+    equivalent (16), and one point of the quotient (17).
 
     Examples
     --------
@@ -270,7 +273,7 @@ def group_action(G: Matrix, H: Matrix, A: Matrix) -> Pair:
 
 
 def vertical_vector(G: Matrix, H: Matrix, K: Matrix) -> Pair:
-    """(GK, −HKᵀ), a direction of the orbit (App. B, (17)).
+    """(GK, −HKᵀ), a direction of the orbit (App. B).
 
     Examples
     --------
@@ -292,8 +295,8 @@ class PairBlock:
     metric : "inv" or "mix"
     point : (G, H)
     order : 2, or 1 for App. G's ablation without curvature
-    norm : "metric", or "euclidean" for App. G's ablation, in which Algorithm 1 measures lengths and the steepest
-        direction as in plain weight space
+    norm : "metric", or "euclidean" for an ablation (App. G), in which Algorithm 1 measures lengths as in plain weight
+        space, and takes the gradient as it is; horizontal vectors and Γ remain those of the metric
     relaxation : float
 
     Examples
@@ -350,21 +353,21 @@ class ElementwiseBlock:
     """
 
     def __init__(self, w: Matrix, scale: Matrix = None) -> None:
-        self.point = (w,)
-        self.weight = w * w if scale is None else scale * scale
-        self.inverse = (self.weight != 0) / (self.weight + (self.weight == 0))
+        self.point, self.c = (w,), w if scale is None else scale
+        self.moves = self.c != 0
 
     def product(self, a: Parts, b: Parts) -> Any:
         """Σ ab/c²."""
-        return total(a[0] * b[0] * self.inverse)
+        divisor = self.c + (self.c == 0)
+        return total(self.moves * (a[0] / divisor) * (b[0] / divisor))
 
     def project(self, v: Parts) -> Parts:
         """Nothing moves where c is zero."""
-        return (v[0] * self.weight * self.inverse,)
+        return (self.moves * v[0],)
 
     def gradient(self, xi: Parts, e: Parts) -> Parts:
         """The gradient c² e."""
-        return (self.weight * e[0],)
+        return (self.c * (self.c * e[0]),)
 
     def move(self, xi: Parts) -> Parts:
         """The end w + ξ."""
@@ -381,6 +384,8 @@ def geodesic_sharpness(
     value_and_grad: LossAndGradient, blocks: Sequence[Block], rho: float, n_iter: int = 20
 ) -> tuple[Any, Vector]:
     """Eq. (3): max L(γ_ξ(1)) − L(θ) over horizontal ξ with ‖ξ‖ ≤ ρ, by Algorithm 1 (Auto-PGD) from ξ = 0.
+
+    What it finds is a lower bound: a local maximum, and 0 where the gradient is.
 
     Parameters
     ----------
@@ -498,7 +503,7 @@ def kendall_tau(x: Any, y: Any) -> float:
     >>> kendall_tau([1, 2, 3], [1, 3, 2])
     0.3333333333333333
     """
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     i, j = np.triu_indices(len(x), 1)
     return float(np.mean(np.sign(x[i] - x[j]) * np.sign(y[i] - y[j])))
 
@@ -549,7 +554,8 @@ def diagonal_sharpness_inv(u: Any, v: Any, target: Any, rho: float) -> Any:
     """Eq. (25), inv, XᵀX = I, β* = Xᵀy: max of Σ β₀²(e^{4b} − 1) − 2β₀β*(e^{2b} − 1) over ‖b‖ ≤ ρ/√2.
 
     By the stationary points of (27) to (29): ‖b‖ = ρ/√2 with b parallel to the slope, as a convex function of β, which
-    is monotone in b, has no maximum inside. From every coordinate's direction, both ways.
+    is monotone in b, has no maximum inside. From every coordinate's direction, both ways: b ← (ρ/√2) s/‖s‖ goes up for
+    s = slope + μb, if μ is so large that the function is convex; max β*² always is.
 
     Examples
     --------
@@ -559,20 +565,23 @@ def diagonal_sharpness_inv(u: Any, v: Any, target: Any, rho: float) -> Any:
     beta = u * v
 
     def value(b: Any) -> Any:
-        expm1 = library(b).expm1
-        return total(beta * beta * expm1(4.0 * b) - 2.0 * beta * target * expm1(2.0 * b))
+        z = exponential_less_one(2.0 * b)
+        return total(beta * z * (beta * z + 2.0 * (beta - target)))
 
     def slope(b: Any) -> Any:
         growth = exponential(2.0 * b)
         return 4.0 * beta * growth * (beta * growth - target)
 
-    radius, best, axes = rho / 2**0.5, 0.0, identity(u[:, None] * u) * u
+    def outwards(s: Any) -> Any:
+        return (rho / 2**0.5) * s / max(total(s * s) ** 0.5, TINY)
+
+    best, axes, most = 0.0, identity(u[:, None] * u) * u, (target * target).max()
     for direction in (slope(0.0 * u), -slope(0.0 * u), *axes, *-axes):
-        b = direction
+        b, mu = outwards(direction), most
         for _ in range(200):
-            b = radius * b / max(total(b * b) ** 0.5, TINY)
-            best = max(best, value(b))
-            b = slope(b)
+            ahead = outwards(slope(b) + mu * b)
+            b, mu = (ahead, mu / 4.0) if value(ahead) > value(b) else (b, min(4.0 * mu, most))
+        best = max(best, value(b))
     return best
 
 
@@ -580,7 +589,7 @@ def diagonal_sharpness_second_order(metric: str, u: Any, v: Any, X: Any, y: Any,
     """Eq. (26), inv: max 4bᵀ(β₀ ⊙ r) + 4bᵀ(diag(β₀ ⊙ r) + D XᵀX D)b over ‖b‖ ≤ ρ/√2. Eq. (30), mix: see below.
 
     With r = Xᵀ(Xβ₀ − y), D = diag(β₀), for any X. mix: 4bᵀ(β₀ ⊙ r) + 4bᵀD XᵀX Db over ‖β₀b‖ ≤ ρ/√2, exact as long as
-    no β changes its sign. (26) prints ‖b‖ ≤ ρ, and (30) bᵀr.
+    no β is zero or changes its sign. (26) prints ‖b‖ ≤ ρ, and (30) bᵀr.
 
     Examples
     --------
@@ -597,7 +606,7 @@ def diagonal_sharpness_second_order(metric: str, u: Any, v: Any, X: Any, y: Any,
 
 
 def diagonal_sharpness_mix(u: Any, v: Any, target: Any, rho: float) -> Any:
-    """Eq. (31)-(35), mix, XᵀX = I: 2√2ρ‖β₀ − β*‖ + 2ρ².
+    """Eq. (31)-(35), mix, XᵀX = I: 2√2ρ‖β₀ − β*‖ + 2ρ², as long as no β is zero or changes its sign.
 
     (33) prints the norm ‖2Db‖ for √2‖Db‖, and (35) ρ‖β₀ − β*‖ without the constants.
 
@@ -621,16 +630,18 @@ def maximise_quadratic(c: Any, B: Any, radius: float) -> float:
     1.25
     """
     w, V = np.linalg.eigh(B)
-    c = V.T @ c
-    least = max(0.0, w[-1])
+    c, least = V.T @ c, max(0.0, w[-1])
 
     def divided(mu: float) -> Any:
-        return np.divide(c, least + mu - w, out=np.zeros_like(c), where=np.abs(c) > TINY)
+        return np.divide(c, (least - w) + mu, out=np.zeros_like(c), where=c != 0.0)
+
+    def excess(mu: float) -> float:
+        return float(radius / np.linalg.norm(divided(mu))) - 1.0
 
     with np.errstate(divide="ignore"):
-        low, high = TINY, np.linalg.norm(c) / radius + TINY
-        inside = not np.linalg.norm(divided(low)) > radius
-        root = low if inside else scipy.optimize.brentq(lambda mu: np.linalg.norm(divided(mu)) - radius, low, high)
+        high = 2.0 * np.linalg.norm(c) / radius
+        inside = high == 0.0 or excess(0.0) >= 0.0
+        root = 0.0 if inside else scipy.optimize.brentq(excess, 0.0, high, xtol=TINY * high, maxiter=1000)
     return float(0.5 * (np.sum(c * divided(root)) + (least + root) * radius**2))
 
 
@@ -638,7 +649,7 @@ def maximise_quadratic(c: Any, B: Any, radius: float) -> float:
 
 
 def toy_geodesic(G: Any, H: Any, b: Any, t: Number = 1.0) -> tuple[Any, Any]:
-    """Eq. (18), (19), inv: Γ¹₁₁ = −1/G, Γ²₂₂ = −1/H; horizontal is η_G/G = η_H/H = b; (G e^{bt}, H e^{bt}).
+    """Eq. (18), inv: Γ¹₁₁ = −1/G, Γ²₂₂ = −1/H; horizontal is η_G/G = η_H/H = b; (G e^{bt}, H e^{bt}).
 
     They exist for all t. The paper calls them "not complete" as they keep the signs of G and H.
 
@@ -651,7 +662,7 @@ def toy_geodesic(G: Any, H: Any, b: Any, t: Number = 1.0) -> tuple[Any, Any]:
 
 
 def toy_sharpness(G: Any, H: Any, x: Any, y: Any, rho: float) -> Any:
-    """Eq. (20), (21), inv: the larger of Σ x²P²(s² − 1) − 2xyP(s − 1) at s = e^{±√2ρ}.
+    """Eq. (19) to (21), inv: the larger of Σ x²P²(s² − 1) − 2xyP(s − 1) at s = e^{±√2ρ}.
 
     It is convex in s, so the maximum is at an end: (22) says at which. (20) prints |b| ≤ ρ for ρ/√2.
 
@@ -661,8 +672,8 @@ def toy_sharpness(G: Any, H: Any, x: Any, y: Any, rho: float) -> Any:
     0.007303
     """
     P, a, b = _toy(G, H, x, y)
-    ends = (exponential(sign * 2**0.5 * rho) for sign in (-1.0, 1.0))
-    return max(a * P * P * (s * s - 1.0) - 2.0 * b * P * (s - 1.0) for s in ends)
+    ends = (exponential_less_one(sign * 2**0.5 * rho) for sign in (-1.0, 1.0))  # s − 1
+    return max(P * z * (a * P * z + 2.0 * (a * P - b)) for z in ends)
 
 
 def toy_gradient_norms(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -723,7 +734,7 @@ def library(*matrices: Matrix) -> Any:
     >>> library(np.ones(2)) is np
     True
     """
-    M = next((M for M in matrices if not isinstance(M, (np.ndarray, np.generic, float))), None)
+    M = next((M for M in matrices if not isinstance(M, (np.ndarray, np.generic, float, int))), None)
     if M is None:
         return np
     module = type(M).__module__.partition(".")[0]
@@ -774,9 +785,22 @@ def exponential(x: Any) -> Any:
     >>> float(exponential(0.0))
     1.0
     """
-    if isinstance(x, float):
+    if isinstance(x, (float, int)):
         return math.exp(x)
     return x.exp() if hasattr(x, "exp") else library(x).exp(x)
+
+
+def exponential_less_one(x: Any) -> Any:
+    """The exponential of each number, less 1.
+
+    Examples
+    --------
+    >>> exponential_less_one(0.0)
+    0.0
+    """
+    if isinstance(x, (float, int)):
+        return math.expm1(x)
+    return x.expm1() if hasattr(x, "expm1") else library(x).expm1(x)
 
 
 def divide(B: Matrix, A: Matrix) -> Matrix:
@@ -802,8 +826,8 @@ def sylvester(A: Matrix, B: Matrix, C: Matrix) -> Matrix:
     if hasattr(ours, "solve_sylvester"):
         return ours.solve_sylvester(A, B, C)
     if ours is np:
-        block_by_block = np.vectorize(scipy.linalg.solve_sylvester, [C.dtype], signature="(h,h),(h,h),(h,h)->(h,h)")
-        return block_by_block(A, B, C)
+        kind = np.result_type(A, B, C, np.float32)
+        return np.vectorize(scipy.linalg.solve_sylvester, [kind], signature="(h,h),(h,h),(h,h)->(h,h)")(A, B, C)
     h, I = C.shape[-1], identity(C)  # noqa: E741
     K = A[..., :, None, :, None] * I[..., None, :, None, :] + I[..., :, None, :, None] * B.mT[..., None, :, None, :]
     blocks = C.shape[:-2]

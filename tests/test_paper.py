@@ -300,8 +300,8 @@ def test_every_function_is_tried_in_every_arithmetic():
         if inspect.isfunction(function) and function.__module__ == "refgeo.paper" and not name.startswith("_")
     }  # fmt: skip
     arithmetic = {
-        "is_inv", "library", "identity", "sym", "solve", "divide", "sylvester", "trace", "total", "exponential", "add",
-        "multiply",
+        "is_inv", "library", "identity", "sym", "solve", "divide", "sylvester", "trace", "total", "exponential",
+        "exponential_less_one", "add", "multiply",
     }  # fmt: skip
     in_floats = {"checkpoints", "kendall_tau", "maximise_quadratic", "diagonal_sharpness_second_order"}
     searches = {"geodesic_sharpness", "adaptive_sharpness", "group_action", "vertical_vector"}
@@ -416,6 +416,69 @@ def test_what_the_paper_does_not_have_is_refused():
 def test_formulas_take_integers(name):
     G, H = np.array([[1, 2], [3, 5], [2, 2]]), np.array([[2, 1], [0, 3]])
     v = (np.array([[1, 0], [0, 2], [1, 1]]), np.array([[0, 1], [1, 0]]))
-    as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=0.5)
-    for one, other in zip(paper.horizontal_projection(name, G, H, *v, relaxation=0.5), as_floats, strict=True):
-        assert np.allclose(one, other, rtol=1e-14)
+    for relaxation in (0.0, 0.5):
+        as_floats = paper.horizontal_projection(name, *(x.astype(float) for x in (G, H, *v)), relaxation=relaxation)
+        found = paper.horizontal_projection(name, G, H, *v, relaxation=relaxation)
+        for one, other in zip(found, as_floats, strict=True):
+            assert np.allclose(one, other, rtol=1e-14)
+
+
+def test_single_precision_stays():
+    rng = np.random.default_rng(0)
+    arguments = [rng.standard_normal((2, rows, 2)).astype(np.float32) for rows in (4, 3, 4, 3)]
+    for name in METRICS:
+        assert {part.dtype for part in paper.horizontal_projection(name, *arguments)} == {np.dtype(np.float32)}
+    # a weight whose square is no normal number takes nothing from the others
+    loss = lambda points: (((points[0][0] - 1) ** 2).sum(), [(2 * (points[0][0] - 1),)])  # noqa: E731
+    for least in (0.0, 1e-20, 1e-40):
+        found, _ = paper.adaptive_sharpness(loss, [np.array([least, 2.0], np.float32)], 0.1)
+        assert float(found) == pytest.approx(0.44, rel=1e-5)
+
+
+def test_adaptive_sharpness_is_that_of_the_search_without_its_starts():
+    """Of a loss that is not the same in both directions."""
+    rng = np.random.default_rng(2)
+    w, c = rng.standard_normal((2, 7))
+
+    def value_and_grad(w):
+        return float(np.sum(np.exp(w) + w**3)), np.exp(w) + 3.0 * w**2
+
+    def of_points(points):
+        value, gradient = value_and_grad(points[0][0])
+        return value, [(gradient,)]
+
+    for scale in (None, c):
+        scales = None if scale is None else [scale]
+        value, xi = paper.adaptive_sharpness(of_points, [w], 0.4, scale=scales)
+        found = rg.adaptive_sharpness(value_and_grad, w, 0.4, scale=scale, n_restarts=1)
+        assert value == pytest.approx(found.value, rel=1e-9)
+        assert value_and_grad(w + xi[0][0])[0] - value_and_grad(w)[0] == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-14, 1.0, 1e14])
+def test_quadratics_are_maximised_where_all_of_the_gradient_is_along_the_largest_eigenvector(size):
+    """In one dimension, with a multiple of the identity, in the hard case; and whatever the units are."""
+    assert paper.maximise_quadratic(size * np.array([0.3]), size * np.array([[0.7]]), 0.1) == pytest.approx(
+        0.0335 * size
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        c, radius = rng.standard_normal(4), float(rng.uniform(0.1, 3.0))
+        found = paper.maximise_quadratic(size * c, 0.9 * size * np.eye(4), radius)
+        assert found == pytest.approx(size * (radius * np.linalg.norm(c) + 0.45 * radius**2), rel=1e-12)
+    # the gradient has no part along the largest eigenvector: x₁ = 1/(2 − 1), and the rest along it
+    hard = paper.maximise_quadratic(size * np.array([1.0, 0.0]), size * np.diag([1.0, 2.0]), 2.0)
+    assert hard == pytest.approx(size * (1.0 + 0.5 + 3.0), rel=1e-12)
+    assert paper.maximise_quadratic(np.zeros(2), size * np.diag([1.0, 2.0]), 1.0) == pytest.approx(size)
+
+
+def test_the_maximum_of_25_is_the_certified_one_also_where_the_target_is_far():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        d, rho = int(rng.integers(1, 5)), 10.0 ** rng.uniform(-2, 0.4)
+        u, v = rng.standard_normal((2, d))
+        target = u * v * 10.0 ** rng.uniform(-1, 2, d) * rng.choice([-1, 1], d)
+        expected = rg.diagonal.worst_case("inv", u, v, np.eye(d), target, rho)
+        assert paper.diagonal_sharpness_inv(u, v, target, rho) == pytest.approx(float(expected.lower), rel=1e-7)
+    tiny = [paper.toy_sharpness(2.0, 3.0, 1.0, 6.0, rho) / (72.0 * rho**2) - 1.0 for rho in (1e-7, 1e-8)]
+    assert tiny == pytest.approx([2**0.5 * 1e-7, 2**0.5 * 1e-8], rel=1e-4)

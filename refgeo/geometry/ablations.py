@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.groups import Symmetry
@@ -54,12 +55,12 @@ class ConstantTangentSpace(TangentSpace[Any]):
         """Those of the other metric."""
         return self._space.normal_coordinates(rng)
 
-    def point_at(self, x: Array, order: Order = 2) -> Any:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Any:
         """θ + ξ."""
         order_of(order)
         return self._space.point_at(x, order=1)
 
-    def gradient_at(self, x: Array, e: Any, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Any, order: Order = 2) -> Array:
         """The raised and projected gradient, in coordinates."""
         order_of(order)
         return self._space.gradient_at(x, e, 1)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from refgeo.geometry.gauge import BalancedGauge, balance, check_sizes, from_triangular
 from refgeo.geometry.pair import Pair, each
@@ -145,11 +146,11 @@ class FusedSpace(PairTangentSpace):
 
         return each(part, x, z, self.gauge.columns, along_x, along_z, between, back, *added)
 
-    def point_at(self, x: Array, order: Order = 2) -> Pair:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Pair:
         """As `TangentSpace`, with four tall products a factor."""
         if order_of(order) != 2:
             return super().point_at(x, order)
-        x_G, x_H = self._split(x)
+        x_G, x_H = self._split(self._coordinates(x))
         along = self._along(x_G, x_H)
         bends = self._bend(x_G.mT @ x_G / self._powers.mT, x_H.mT @ x_H / self._powers.mT)
 
@@ -161,10 +162,11 @@ class FusedSpace(PairTangentSpace):
 
         return each(part, (x_G, x_H), self.gauge.columns, self._C_inverse, along, bends, self.point)
 
-    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Pair, order: Order = 2) -> Array:
         """As `TangentSpace`, with six tall products a factor."""
         if order_of(order) == "exact":
             return super().gradient_at(x, e, order)
+        x = self._coordinates(x)
         e, step, columns = self._vector("e", e), self._split(x), self.gauge.columns
         changes = [C.mT for C in self._C_inverse]
         falling = [(Q.mT @ part) @ C for Q, part, C in zip(columns, e, changes, strict=True)]
@@ -228,13 +230,14 @@ class GroupedSpace(PairTangentSpace):
             whole = np.concatenate(arrays)
             return whole.reshape(*self.block_shape, *whole.shape[1:])
 
-        def of_all(field: Any) -> Any:
-            values = [getattr(gauge, field.name) for gauge in gauges]
+        def of_all(name: str) -> Any:
+            values = [getattr(gauge, name) for gauge in gauges]
             if isinstance(values[0], tuple):
                 return tuple(joined(*arrays) for arrays in zip(*values, strict=True))
             return values[0] if isinstance(values[0], bool) else joined(*values)
 
-        return BalancedGauge(**{field.name: of_all(field) for field in fields(BalancedGauge)})
+        simple = {field.name for field in fields(BalancedGauge)} - {"factors", "turns"}
+        return BalancedGauge(**{name: of_all(name) for name in simple}, factors=of_all("columns"), turns=(None, None))
 
     @cached_property
     def _whole(self) -> FusedSpace:
@@ -297,6 +300,15 @@ class GroupedSpace(PairTangentSpace):
         """Whether exact geodesics have a closed form in every block."""
         return bool(self.metric.s == 0.0 and self.metric.relaxation == 0.0)
 
+    def inner_product(self, a: Pair, b: Pair) -> Array:
+        """As `TangentSpace`."""
+        given = self._vector("a", a), self._vector("b", b)
+        return self._collect([np.empty(self.block_shape)], "inner_product", given, {})[0]
+
+    def riemannian_gradient(self, egrad: Pair) -> Pair:
+        """As `TangentSpace`."""
+        return self._pair("riemannian_gradient", self._vector("egrad", egrad))
+
     def horizontal_projection(self, v: Pair) -> Pair:
         """As `TangentSpace`."""
         return self._pair("horizontal_projection", self._vector("v", v))
@@ -316,17 +328,17 @@ class GroupedSpace(PairTangentSpace):
             return super().geodesic(v, t, order)
         return self._pair("geodesic", self._vector("v", v), t=number("t", t), order=order)
 
-    def point_at(self, x: Array, order: Order = 2) -> Pair:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Pair:
         """As `TangentSpace`."""
         if order == "exact" and not self._is_separate:
             return super().point_at(x, order)
-        return self._pair("point_at", x, order=order)
+        return self._pair("point_at", self._coordinates(x), order=order)
 
-    def gradient_at(self, x: Array, e: Pair, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Pair, order: Order = 2) -> Array:
         """As `TangentSpace`."""
         if order == "exact" and not self._is_separate:
             return super().gradient_at(x, e, order)
-        return self._array("gradient_at", x, self._vector("e", e), order=order)
+        return self._array("gradient_at", self._coordinates(x), self._vector("e", e), order=order)
 
     def metric_tensor(self) -> Matrices:
         """As `PairTangentSpace`."""

@@ -289,13 +289,13 @@ class ElementwiseTangentSpace(WeightedTangentSpace):
     def _exact_gradient(self, v: Array, e: Array) -> Array:
         return self._back(self._gradient_to(e) * np.exp(self._to(v)))
 
-    def point_at(self, x: Array, order: Order = 2) -> Array:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Array:
         """The point w(1 + x), w(1 + x + ½x²) or w eˣ."""
         return self._shaped(self._scale * _FACTORS[order_of(order)](self._coordinates(x)))
 
-    def gradient_at(self, x: Array, e: Array, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Array, order: Order = 2) -> Array:
         """The gradient w ⊙ e, times the derivative of the factor: 1, 1 + x or eˣ."""
-        gradient = self._gradient_to(self._vector("e", e))
+        x, gradient = self._coordinates(x), self._gradient_to(self._vector("e", e))
         return gradient if order_of(order) == 1 else gradient * _DERIVATIVES[order](x)
 
 

@@ -41,9 +41,8 @@ class BalancedGauge:
         Singular values of the (relaxed) product, descending; a small one is known to within eps times the largest.
     root_G, root_H, white_G, white_H
         Square roots of the (relaxed) Gram matrices and of their inverses, see the module's text.
-    columns
-        Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
-        H white_H, which are not orthonormal.
+    factors, turns
+        What `columns` are the products of; a turn that is None is the identity.
     triangular
         R of both factors without relaxation, up to powers of two.
     relaxed
@@ -55,9 +54,24 @@ class BalancedGauge:
     root_H: Array
     white_G: Array
     white_H: Array
-    columns: tuple[Array, Array]
+    factors: tuple[Array, Array]
+    turns: tuple[Array | None, Array | None]
     triangular: tuple[Array, Array]
     relaxed: bool
+
+    @cached_property
+    def columns(self) -> tuple[Array, Array]:
+        """Shape ``(..., n, h)`` and ``(..., m, h)``: the singular vectors of G Hᵀ; with relaxation G white_G and
+        H white_H, which are not orthonormal.
+
+        Examples
+        --------
+        >>> balance(np.array([[3.0], [4.0]]), np.array([[2.0], [0.0]])).columns[0].round(12)
+        array([[0.6],
+               [0.8]])
+        """
+        G, H = (F if turn is None else F @ turn for F, turn in zip(self.factors, self.turns, strict=True))
+        return G, H
 
     @cached_property
     def condition(self) -> Array:
@@ -193,14 +207,17 @@ def from_triangular(
     powers = np.ldexp(1.0, exponent_G)[..., None, None], np.ldexp(1.0, exponent_H)[..., None, None]
     white_H = white_H / powers[1]
     Q_G, Q_H = (None, None) if relaxation > 0.0 else orthonormal
-    columns = G @ white_G if Q_G is None else Q_G @ U, H @ white_H if Q_H is None else Q_H @ V
+    # a tall factor is turned at once, so that there are not two
+    A_G, turn_G = (G, white_G) if Q_G is None else (Q_G @ U, None)
+    A_H, turn_H = (H, white_H) if Q_H is None else (Q_H @ V, None)
     return BalancedGauge(
         sigma=sigma * (powers[0] * powers[1])[..., 0],
         root_G=R_G.conj().mT @ U * powers[0],
         root_H=R_H.conj().mT @ V * powers[1],
         white_G=white_G,
         white_H=white_H,
-        columns=columns,
+        factors=(A_G, A_H),
+        turns=(turn_G, turn_H),
         triangular=(triangular[0][0], triangular[1][0]),
         relaxed=relaxation > 0.0,
     )

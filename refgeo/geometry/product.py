@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from refgeo.geometry.blocks import ONLY, Blocks, Named, names_of
 from refgeo.geometry.groups import Symmetry
@@ -63,12 +64,19 @@ class ProductTangentSpace(TangentSpace[Named]):
             x[self.slices[name]] = of_block(name, space).ravel()
         return x
 
-    def _scatter(self, x: Array, of_block: Callable[[TangentSpace[Any], Array], Any]) -> Blocks:
+    def _scatter(self, x: npt.ArrayLike, of_block: Callable[[TangentSpace[Any], Array], Any]) -> Blocks:
         """A block each, from its coordinates."""
         return Blocks({name: of_block(space, self.part(name, x)) for name, space in self.spaces.items()})
 
-    def part(self, name: str, x: Array) -> Array:
-        """The coordinates of one block, in double precision: long vectors of a search come in single precision.
+    def _coordinates(self, x: npt.ArrayLike) -> Array:
+        """In single precision, if they come in it: long vectors of a search do."""
+        x = np.asarray(x)
+        if x.dtype != np.float32 or x.shape != (self.n_coordinates,):
+            return super()._coordinates(x)
+        return x
+
+    def part(self, name: str, x: npt.ArrayLike) -> Array:
+        """The coordinates of one block, in double precision.
 
         Examples
         --------
@@ -109,16 +117,18 @@ class ProductTangentSpace(TangentSpace[Named]):
     def _exact_gradient(self, v: Named, e: Named) -> Blocks:
         return Blocks({name: space._exact_gradient(v[name], e[name]) for name, space in self.spaces.items()})
 
-    def point_at(self, x: Array, order: Order = 2) -> Blocks:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Blocks:
         """Block by block."""
         return self._scatter(x, lambda space, part: space.point_at(part, order))
 
-    def gradient_at(self, x: Array, e: Named, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Named, order: Order = 2) -> Array:
         """Block by block."""
+        x = self._coordinates(x)
         return self._gather(lambda name, space: space.gradient_at(self.part(name, x), e[name], order), x.dtype)
 
-    def horizontal_coordinates(self, x: Array) -> Array:
+    def horizontal_coordinates(self, x: npt.ArrayLike) -> Array:
         """Block by block."""
+        x = self._coordinates(x)
         return self._gather(lambda name, space: space.horizontal_coordinates(self.part(name, x)), x.dtype)
 
     def normal_coordinates(self, rng: np.random.Generator) -> Array:

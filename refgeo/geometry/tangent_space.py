@@ -324,12 +324,13 @@ class TangentSpace(ABC, Generic[Point]):
         """The inverse of `to_coordinates`."""
         return self._back(self._coordinates(real_array("x", x)))
 
-    def _coordinates(self, x: Array) -> Array:
-        if np.shape(x) != (*self.block_shape, self.n_coordinates):
-            raise ValueError(f"x: expected shape {(*self.block_shape, self.n_coordinates)}, got {np.shape(x)}")
+    def _coordinates(self, x: npt.ArrayLike) -> Array:
+        x = np.asarray(x, dtype=np.float64)
+        if x.shape != (*self.block_shape, self.n_coordinates):
+            raise ValueError(f"x: expected shape {(*self.block_shape, self.n_coordinates)}, got {x.shape}")
         return x
 
-    def horizontal_coordinates(self, x: Array) -> Array:
+    def horizontal_coordinates(self, x: npt.ArrayLike) -> Array:
         """The horizontal part, in coordinates.
 
         Examples
@@ -338,9 +339,10 @@ class TangentSpace(ABC, Generic[Point]):
         >>> rg.ScalingMetric().at([3.0, 4.0]).horizontal_coordinates(np.array([0.0, 1.0]))
         array([-0.48,  0.36])
         """
+        x = self._coordinates(x)
         return x - self._vertical(x)
 
-    def point_at(self, x: Array, order: Order = 2) -> Point:
+    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Point:
         """``geodesic(from_coordinates(x), 1, order)``; without "exact", x = 0 gives the base point bit by bit.
 
         Examples
@@ -349,13 +351,13 @@ class TangentSpace(ABC, Generic[Point]):
         >>> rg.EuclideanMetric().at([1.0, 2.0]).point_at([0.5, 0.0])
         array([1.5, 2. ])
         """
-        order, x = order_of(order), self._coordinates(np.asarray(x))
+        order, x = order_of(order), self._coordinates(x)
         if order == "exact":
             return self._exact(self._back(x), 1.0)
         step: Any = self._back(x if order == 1 else x - 0.5 * self._gamma(x, x))
         return self.point + step  # type: ignore[no-any-return]
 
-    def gradient_at(self, x: Array, e: Point, order: Order = 2) -> Array:
+    def gradient_at(self, x: npt.ArrayLike, e: Point, order: Order = 2) -> Array:
         """The gradient of ``ℓ(point_at(x, order))`` in coordinates, projected to the horizontal space.
 
         Where a geodesic can be followed to its end but not differentiated there, as beside a loss of rank ("exact"
@@ -377,7 +379,7 @@ class TangentSpace(ABC, Generic[Point]):
         >>> rg.ScalingMetric().at([3.0, 4.0]).gradient_at([0.0, 0.0], [0.0, 1.0], order=1)
         array([-2.4,  1.8])
         """
-        order, x = order_of(order), self._coordinates(np.asarray(x))
+        order, x = order_of(order), self._coordinates(x)
         e = self._vector("e", e)
         if order == "exact":
             with suppress(*NO_GEODESIC):

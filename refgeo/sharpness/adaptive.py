@@ -14,13 +14,15 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from refgeo.geometry.arrays import WeightedMetric
+from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.pair import as_pair
 from refgeo.geometry.product import ProductMetric
 from refgeo.sharpness.auto_pgd import Ball, Box, RoundBall
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import Arrays, LossAndGradient
 from refgeo.sharpness.result import SharpnessCurve, SharpnessResult
 from refgeo.sharpness.search import N_RESTARTS, Callback, Effort, search
-from refgeo.support.arguments import Array, listed, radii_listed
+from refgeo.support.arguments import Array, listed, radii_listed, real_array
 
 _NORMS: dict[float, Callable[[float], Ball]] = {2: RoundBall, math.inf: Box}
 
@@ -124,23 +126,35 @@ def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
     """The array c of every array."""
     if scale is None:
         return {name: np.abs(array) for name, array in arrays.given.items()}
-    if not isinstance(scale, str):
-        given = Arrays(scale, None if arrays.parameters.single else arrays.blocks).given
-        for name, array in arrays.given.items():
-            if name not in given or given[name].shape != array.shape:
-                got = given[name].shape if name in given else "nothing"
-                raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {got}")
-        return {name: np.abs(given[name]) for name in arrays.given}
-    if scale != "filter":
-        raise ValueError(f'scale: expected arrays like the parameters, or "filter", got {scale!r}')
+    if isinstance(scale, str):
+        if scale != "filter":
+            raise ValueError(f'scale: expected arrays like the parameters, or "filter", got {scale!r}')
+        return {name: _of_filters(name, array) for name, array in arrays.given.items()}
+    if not (arrays.parameters.single or isinstance(scale, Mapping)):
+        raise TypeError(f"scale: expected a dict with an array for every block, got {type(scale).__name__}")
+    of_blocks = {ONLY: scale} if arrays.parameters.single else scale
+    if unknown := [block for block in of_blocks if block not in arrays.parameters.blocks]:
+        raise ValueError(f"scale: expected blocks of params, got {unknown}")
+    found = {}
+    for name, array in arrays.given.items():
+        block, factor = name
+        if block not in of_blocks:
+            raise ValueError(f"scale: the block {block!r} is missing")
+        value = getattr(as_pair("scale", of_blocks[block]), factor) if factor else of_blocks[block]
+        found[name] = np.abs(real_array("scale", value))
+        if found[name].shape != array.shape:
+            raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {found[name].shape}")
+    return found
 
-    def of_filters(name: Any, array: Array) -> Array:
-        if array.ndim < 2:
-            return np.abs(array)
-        axes = (-2,) if name[1] else tuple(range(1, array.ndim))
-        return np.broadcast_to(np.sqrt(np.sum(array**2, axis=axes, keepdims=True)), array.shape)
 
-    return {name: of_filters(name, array) for name, array in arrays.given.items()}
+def _of_filters(name: Any, array: Array) -> Array:
+    """The length of its filter, for every entry, of numbers of any size."""
+    if array.ndim < 2:
+        return np.abs(array)
+    axes = (-2,) if name[1] else tuple(range(1, array.ndim))
+    largest = np.max(np.abs(array), axis=axes, keepdims=True, initial=0.0)
+    divisor = np.where(largest > 0.0, largest, 1.0)
+    return np.broadcast_to(divisor * np.sqrt(np.sum((array / divisor) ** 2, axis=axes, keepdims=True)), array.shape)
 
 
 def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:

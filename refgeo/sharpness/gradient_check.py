@@ -97,12 +97,13 @@ def check_gradient(
         found[label], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
         if found[label] > tolerance:
             complaints.append(f"{label}: {said}")
+        if len(complaints) == _MOST:
+            break
     if not found:
         raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
-        more = f"; and {len(complaints) - _MOST} more of {len(found)}" if len(complaints) > _MOST else ""
-        said = "; ".join(complaints[:_MOST]) + more
-        raise ValueError(f"value_and_grad: the gradient is not that of the loss; {said}")
+        left = f"; of {len(gradients)} blocks {len(found)} were looked at" if len(found) < len(gradients) else ""
+        raise ValueError(f"value_and_grad: the gradient is not that of the loss; {'; '.join(complaints)}{left}")
     return found
 
 

@@ -60,8 +60,8 @@ class ParameterSpace:
         return float(np.linalg.norm(self.tangent.norm(self.tangent.point))) / math.sqrt(blocks)
 
     def coordinates(self, x: Array) -> Array:
-        """In the shape of the tangent space's; a long vector is a product, which converts block by block."""
-        return x if len(self.spaces) > 1 else x.astype(np.float64, copy=False).reshape(self.shape)
+        """In the shape of the tangent space's."""
+        return x.reshape(self.shape)
 
     def point(self, x: Array, order: Order) -> Any | None:
         """γ_ξ(1), or None where the geodesic does not get there; θ itself for ξ = 0."""

@@ -61,11 +61,6 @@ class Arrays:
         self._blocks = {n: x if isinstance(x, Pair) else real_array("params", x) for n, x in chosen.items()}
         self.given = _split(self._blocks)
 
-    @property
-    def blocks(self) -> list[str]:
-        """The names of the blocks."""
-        return list(self._blocks)
-
     def label(self, name: Name) -> str:
         """The name as it is said to somebody.
 

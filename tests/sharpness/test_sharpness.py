@@ -364,8 +364,21 @@ def test_adaptive_sharpness_takes_the_paper_s_c_as_arrays_or_as_lengths_of_filte
     assert found.maximizer["b"][1] == 0.0
     with pytest.raises(ValueError, match=r"scale: expected .* of shape \(4,\), got \(3,\)"):
         adaptive_case(loss, params, 0.3, scale={**given, "b": np.ones(3)})
-    with pytest.raises(ValueError, match='scale: expected arrays like the parameters, or "filter"'):
-        adaptive_case(loss, params, 0.3, scale="rows")
+    for wrong, error, message in (
+        ("rows", ValueError, 'scale: expected arrays like the parameters, or "filter"'),
+        (np.ones(4), TypeError, "scale: expected a dict with an array for every block, got ndarray"),
+        ({"w": given["w"]}, ValueError, "scale: the block 'b' is missing"),
+        ({**given, "z": np.ones(3)}, ValueError, r"scale: expected blocks of params, got \['z'\]"),
+        ({**given, "b": np.full(4, np.nan)}, ValueError, "scale: expected finite numbers"),
+    ):
+        with pytest.raises(error, match=message):
+            adaptive_case(loss, params, 0.3, scale=wrong)
+    for size in (1e200, 1e-200):  # filters of length √2·size, and a loss of slope 1/size
+        w = {"w": size * np.ones((2, 2))}
+        found = adaptive_case(
+            lambda p, size=size: (float(p["w"].sum() / size), {"w": np.ones((2, 2)) / size}), w, 0.1, scale="filter"
+        )
+        assert found.value == pytest.approx(0.1 * 2.0 * 2**0.5)
 
 
 def test_adaptive_sharpness_in_the_box_is_found_for_separable_losses():
