@@ -151,8 +151,7 @@ class FusedSpace(PairTangentSpace):
         if order_of(order) != 2:
             return super().point_at(x, order)
         x_G, x_H = self._split(self._coordinates(x))
-        along = self._along(x_G, x_H)
-        bends = self._bend(x_G.mT @ x_G / self._powers.mT, x_H.mT @ x_H / self._powers.mT)
+        along, bends = self._along(x_G, x_H), self._between(x_G, x_H, x_G, x_H)
 
         def part(x: Array, Q: Array, back: Array, along: Array, bend: Array, base: Array) -> Array:
             moved = x @ (back - 0.5 * along @ back)

@@ -54,6 +54,9 @@ from refgeo.support.arguments import Array
 Matrices = tuple[Array, Array]
 """For G and for H."""
 
+_NOISE = 1 << 18
+"""So many random numbers at a time, for want of memory."""
+
 
 class PairTangentSpace(TangentSpace[Pair]):
     r"""Tangent space of a pair metric; made by ``metric.at(point)``.
@@ -291,8 +294,16 @@ class PairTangentSpace(TangentSpace[Pair]):
         Q_G, Q_H = self.gauge.columns
         if self.gauge.relaxed:  # only O(h) is left, and Q has no orthonormal columns
             return super().normal_coordinates(rng)
-        first, second = rng.standard_normal((2, *self.block_shape, n, m))
-        return self._flat(first @ Q_H, second.mT @ Q_G)
+        x_G, x_H = np.empty(Q_G.shape), np.zeros(Q_H.shape)
+        rows = max(1, _NOISE // m)
+        parts = [slice(start, start + rows) for start in range(0, n, rows)]
+        for block in np.ndindex(self.block_shape):
+            for part in parts:
+                x_G[block][part] = rng.standard_normal((len(range(n)[part]), m)) @ Q_H[block]
+        for block in np.ndindex(self.block_shape):
+            for part in parts:
+                x_H[block] += rng.standard_normal((len(range(n)[part]), m)).T @ Q_G[block][part]
+        return self._flat(x_G, x_H)
 
     def momenta(self, v: Pair) -> dict[str, Array]:
         r"""What a geodesic with velocity `v` at this point conserves, by the symmetries of the metric (Noether).

@@ -167,8 +167,9 @@ def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 def is_finite(array: Array) -> bool:
     """One pass as a rule: a dot product is finite, or has overflowed, or met what is not finite."""
     flat = array.reshape(-1) if array.flags.c_contiguous else None
-    if flat is not None and math.isfinite(np.dot(flat, flat)):
-        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        if flat is not None and math.isfinite(np.dot(flat, flat)):
+            return True
     return bool(np.isfinite(array).all())
 
 
