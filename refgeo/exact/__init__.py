@@ -230,6 +230,7 @@ class ExactTangentSpace:
         >>> ExactTangentSpace("inv", 2 * one, 3 * one).geodesic((one, one), 1.0, order="exact")[0].mid.item()
         3.2974425414002564
         """
+        t = number("t", t)
         if order_of(order) != "exact":
             return self._operation("geodesic", v, t=t, order=order, beside=self.point)
         # where it is closed, a geodesic can shrink by any factor; the others are sums beside the point
@@ -256,8 +257,8 @@ class ExactTangentSpace:
         if self.s not in (0.0, 1.0):
             raise EnclosureError("for a metric between inv and mix, refgeo can enclose exact geodesics only if h = 1")
         point, moving = ([F.matrix for F in pair] for pair in (factors, velocity))
+        narrow = FLOW_NARROW * 2.0 ** ((INITIAL_BITS - flint.ctx.prec) / 16)  # for more digits, shorter steps
         with _precision(2 * flint.ctx.prec):  # radii of rounding grow from step to step
-            narrow = FLOW_NARROW * 2.0 ** ((INITIAL_BITS - self.least_bits) / 16)  # for more digits, shorter steps
             return [Ball(F) for F in flow(self._name, point, moving, arb(self.relaxation), t, narrow)]
 
     @property
@@ -300,7 +301,7 @@ class ExactTangentSpace:
 
         Both get the operations at the point, and the parts of the vectors; what these keep is of one precision.
         """
-        bits, trouble = self.least_bits, ""
+        bits, trouble = self.least_bits, "that is less than least_bits"
         arrays = [array for vector in vectors for array in self._checked(vector)]
         while bits <= self.max_bits:
             with _precision(bits), _threads(self.point[0].size):
@@ -312,15 +313,19 @@ class ExactTangentSpace:
                     results, beside = [read(ball) for ball in balls], sizes(point, *v)
                 except FlowError as error:
                     raise EnclosureError(str(error)) from error
-                except (ZeroDivisionError, EnclosureError) as error:
-                    trouble = str(error) or type(error).__name__
+                except ZeroDivisionError:
+                    trouble = "a matrix cannot be told from a singular one; have G and H full column rank?"
+                except EnclosureError as error:
+                    trouble = str(error)
                 else:
                     if all(
-                        np.isfinite(mid).all() and rad.max() <= (narrow or NARROW) * max(np.abs(mid).max(), size)
+                        np.isfinite(mid).all()
+                        and np.isfinite(rad).all()
+                        and rad.max() <= (narrow or NARROW) * max(np.abs(mid).max(), size)
                         for (mid, rad), size in zip(results, beside, strict=True)
                     ):
                         return [_rounded(*result, ball) for result, ball in zip(results, balls, strict=True)]
-                    trouble = "the balls are too wide"
+                    trouble = "the balls are too wide, or their values beyond the range of doubles"
             bits *= 2
         raise EnclosureError(f"no usable enclosure with up to {self.max_bits} bits: {trouble}")
 

@@ -48,9 +48,9 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     along the Riemannian gradient, so that at another point of the orbit the same search takes place. Every further
     one begins at the best of four points, which are found in a few iterations along two random directions and their
     opposites, drawn in coordinates; the first begins in one of these where the gradient is nothing but rounding.
-    ``gradient="paper"`` and ``n_restarts=1`` is Alg. 1 literally, but for a gradient that is nothing but rounding. Beside
-    the loss a search of a network of many blocks needs at most 12 times the memory that the moving parameters take in
-    float32, and of a single large block up to 21 times.
+    ``gradient="paper"`` and ``n_restarts=1`` is Alg. 1 literally, but for a gradient that is nothing but rounding.
+    Beside the loss a search of a network of many blocks needs at most 12 times the memory that the moving parameters
+    take in float32, and of a single large block up to 21 times.
 
     Parameters
     ----------

@@ -478,6 +478,14 @@ def test_the_validated_integration_encloses_the_closed_forms(metric, h, monkeypa
         assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
 
 
+def test_long_geodesics_take_shorter_steps_and_more_bits():
+    """Where a point moves along itself, X = GGᵀ grows like 1 + 2t."""
+    G = np.eye(3, 2)
+    for sign, t in ((1.0, 10.0), (-1.0, 0.4)):
+        for factor in ExactTangentSpace("mix", G, G).geodesic((sign * G, sign * G), t, "exact"):
+            assert np.all(np.abs(factor.mid - (1.0 + 2.0 * sign * t) ** 0.5 * G) <= factor.rad + 4e-16 * factor.mid)
+
+
 def test_a_geodesic_that_ends_is_refused():
     """mix: the product of two numbers moves on a line, which passes zero at t = ½."""
     one = np.ones((1, 1))
