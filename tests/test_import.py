@@ -1,7 +1,12 @@
-"""What ``import refgeo`` loads."""
+"""What ``import refgeo`` loads, and which module imports which."""
 
+import ast
+import graphlib
 import subprocess
 import sys
+from pathlib import Path
+
+import refgeo
 
 PROBE = """
 import sys
@@ -116,3 +121,46 @@ def test_public_names_exist_and_unknown_ones_do_not():
             assert getattr(package, name) is not None
         assert set(package.__all__) <= set(dir(package))
         assert not hasattr(package, "no_such_name")
+
+
+ORDER = (
+    ("__main__",), ("cli",), ("bridges",), ("conformance",), ("networks",), ("sharpness", "diagonal"),
+    ("geometry", "exact"), ("paper",), ("support",),
+)  # fmt: skip
+
+
+def imports():
+    """By module, the modules of the package that it imports, also in functions and for types alone."""
+    root = Path(refgeo.__file__).parent
+    modules = {".".join(path.relative_to(root.parent).with_suffix("").parts): path for path in root.rglob("*.py")}
+    found = {}
+    for name, path in modules.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                targets = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "import_module"
+            ):
+                targets = [one.value for one in node.args if isinstance(one, ast.Constant)]
+            found[name] |= {target for target in targets if target in modules and target != name}
+    return found
+
+
+def test_imports_run_one_way():
+    """Folders have an order, and no module imports itself through others."""
+    level = {folder: number for number, folders in enumerate(ORDER) for folder in folders}
+    edges = {name: targets for name, targets in imports().items() if name.count(".") and not name.endswith("__init__")}
+    assert len(edges) > 80
+    for name, targets in edges.items():
+        folder = name.split(".")[1]
+        for target in targets:
+            if target.count("."):
+                other = target.split(".")[1]
+                assert other == folder or level[other] > level[folder], f"{name} imports {target}"
+    # the referee's report and what shows it know each other's types
+    rest = {name: targets for name, targets in edges.items() if not name.startswith("refgeo.conformance")}
+    assert len(list(graphlib.TopologicalSorter(rest).static_order())) >= len(rest)

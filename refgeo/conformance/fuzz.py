@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,10 @@ from refgeo.conformance.recipes import LEVELS, Recipe, build, repaired
 from refgeo.conformance.tally import Tally
 from refgeo.support.extras import require
 
-if TYPE_CHECKING:
-    from refgeo.conformance.run import Run
-
 _LARGEST, _MOST_ROWS, _MOST_BLOCKS = 2000, 40, 40
 
 
-def try_random_cases(run: Run, examples: int) -> None:
+def try_random_cases(run: Any, examples: int) -> None:
     """Put so many points to every value, the same to all, and keep the plainest failing one of each.
 
     Where no value is judged, laws are searched. Interrupted, it ends early. The same seed tries the same points.
@@ -42,7 +39,7 @@ def try_random_cases(run: Run, examples: int) -> None:
 
 
 def _hunt(
-    run: Run, one: Check, metric: str, examples: int, progress: tuple[int, int, str], others: list[Check]
+    run: Any, one: Check, metric: str, examples: int, progress: tuple[int, int, str], others: list[Check]
 ) -> None:
     """Search for a failing point of one check; what it saw of others is replaced by what it sees of the plainest."""
     from hypothesis import HealthCheck, Phase, find, settings

@@ -159,7 +159,7 @@ def check(
     sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
         here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
-        others = [Elsewhere() for _ in elsewhere]
+        others = [Elsewhere(__name__) for _ in elsewhere]
         for other in others:
             stack.callback(other.terminate)
         loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)
@@ -228,7 +228,7 @@ class _Plan:
         total = sum(len(list(self.points.cases(metric))) for metric in metrics)
         known = backend.spec, backend.name, backend.timeout, backend.described
         names = [one.name for one in self.checks]
-        other.begin(total, "refgeo.conformance.run:judged", known, names, metrics, self.points)
+        other.begin(total, judged.__name__, known, names, metrics, self.points)
 
     def carried_out(self, backend: Backend, here: list[str], others: list[Elsewhere], progress: Progress) -> Report:
         """The report: of the metrics here, and of those that other processes judge; after Ctrl-C of what there is."""

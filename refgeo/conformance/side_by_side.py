@@ -32,7 +32,11 @@ def shares(metrics: Sequence[str], jobs: int | None) -> list[list[str]]:
 class Elsewhere(Child):
     """A function that runs in another process, and tells how far it is.
 
-    The process starts at once, and imports what it needs while others are at work.
+    The process starts at once, and imports the function's module while others are at work.
+
+    Parameters
+    ----------
+    module : str
 
     Attributes
     ----------
@@ -40,13 +44,15 @@ class Elsewhere(Child):
         How much it has done, of how much.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         super().__init__("refgeo.conformance.side_by_side:run")
+        with contextlib.suppress(OSError):
+            self.line.send(module)
         self.done = self.total = 0
         self._result: tuple[Any] | None = None
 
     def begin(self, total: int, function: str, *arguments: Any) -> None:
-        """Run ``module:function``, with a function ``progress(done, total, what)`` and the arguments."""
+        """Run a function of the module, with a function ``progress(done, total, what)`` and the arguments."""
         self.total = total
         with contextlib.suppress(OSError):  # it has ended, as whoever asks for its result will hear
             self.line.send((function, arguments))
@@ -99,11 +105,10 @@ def together(progress: Callable[[int, int, str], None], others: Sequence[Elsewhe
 def run(line: Connection) -> None:
     """What the other process does; what goes wrong goes back."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the backend's process is ended, too
-    importlib.import_module("refgeo.conformance.run")  # which takes as long as many a check
-    function, arguments = line.recv()
-    module, _, name = function.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)(lambda done, total, what: line.send(done), *arguments)
+        module = importlib.import_module(line.recv())  # which takes as long as many a check
+        function, arguments = line.recv()
+        found = getattr(module, function)(lambda done, total, what: line.send(done), *arguments)
     except Exception as error:
         found = error
     line.send((found,))

@@ -119,10 +119,10 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
 def test_a_process_that_is_lost_is_an_error(monkeypatch):
     begin = side_by_side.Elsewhere.__init__
 
-    def exits(self):
+    def exits(self, module):
         with monkeypatch.context() as lost:
             lost.setattr(process, "_BOOT", "import sys; sys.exit(1)")
-            begin(self)
+            begin(self, module)
 
     monkeypatch.setattr(side_by_side.Elsewhere, "__init__", exits)
     with pytest.raises(
@@ -134,8 +134,8 @@ def test_a_process_that_is_lost_is_an_error(monkeypatch):
 def test_what_goes_wrong_there_is_said_here():
     points = Points()
     backend = "refgeo.paper", "formulas", 1.0, {}
-    other = Elsewhere()
-    other.begin(0, "refgeo.conformance.run:judged", backend, ["nonsense"], ["inv"], points)
+    other = Elsewhere("refgeo.conformance.run")
+    other.begin(0, "judged", backend, ["nonsense"], ["inv"], points)
     with contextlib.closing(other), pytest.raises(KeyError, match="nonsense"):
         other.result()
 

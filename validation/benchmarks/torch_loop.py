@@ -59,7 +59,7 @@ def with_refgeo(rounds):
     module, loss, network = encoder()
     metric, ends = network.metric("inv", frozen=minilm.FROZEN), []
     result = rg.worst_case_sharpness(
-        rg.networks.adapters.torch_value_and_grad(module, network, loss, minilm.FROZEN),
+        rg.adapters.torch_value_and_grad(module, network, loss, minilm.FROZEN),
         network.blocks, metric, RHO, n_iter=rounds, n_restarts=1,
         verify=False, callback=lambda _: ends.append(time.perf_counter()),
     )  # fmt: skip
