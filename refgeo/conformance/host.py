@@ -357,6 +357,7 @@ class Host:
                 for name in dir(self.implementation)
                 if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
+                and near[0] not in name.split("_")  # toy_sharpness is no mistake
             ] + [
                 f"{name} must take {ARITY[name]} arguments (others need defaults), but the {name} here takes "
                 "another number"

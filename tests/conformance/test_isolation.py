@@ -287,3 +287,8 @@ def test_no_process_is_left_behind(tmp_path):
     backend.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_a_name_of_several_words_is_no_misspelling_of_one_of_them():
+    """`refgeo.paper` has `toy_sharpness`, and no `sharpness`."""
+    assert "did you mean" not in str(rg.check(checks=["inner_product"], cases=["1x1x1"]))
