@@ -481,9 +481,8 @@ def test_the_validated_integration_encloses_the_closed_forms(metric, h, monkeypa
 def test_long_geodesics_take_shorter_steps_and_more_bits():
     """Where a point moves along itself, X = GGᵀ grows like 1 + 2t."""
     G = np.eye(3, 2)
-    for sign, t in ((1.0, 10.0), (-1.0, 0.4)):
-        for factor in ExactTangentSpace("mix", G, G).geodesic((sign * G, sign * G), t, "exact"):
-            assert np.all(np.abs(factor.mid - (1.0 + 2.0 * sign * t) ** 0.5 * G) <= factor.rad + 4e-16 * factor.mid)
+    for factor in ExactTangentSpace("mix", G, G).geodesic((G, G), 10.0, "exact"):
+        assert np.all(np.abs(factor.mid - 21.0**0.5 * G) <= factor.rad + 4e-16 * factor.mid)
 
 
 def test_a_geodesic_that_ends_is_refused():
