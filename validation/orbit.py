@@ -134,13 +134,13 @@ def networks(only: str | None, quick: bool) -> Iterator[tuple[str, Any]]:
         yield key, kind(quick)
 
 
-def measure(network: Any, results: experiment.Results, scales: list[float], workers: int) -> dict[str, Any]:
+def measure(network: Any, results: experiment.Results, scales: list[float]) -> dict[str, Any]:
     """Ratios of sharpness after and before, by kind and precision."""
     names = [name for name in network.params if name in network.metric("inv").metrics]
 
     def sharpness(kind: str, dtype: str, params: dict[str, Any]) -> float:
         loss = network.loss(np.dtype(dtype))
-        options = {"n_iter": network.n_iter, "n_restarts": 1, "workers": workers}
+        options = {"n_iter": network.n_iter, "n_restarts": 1}
         if kind == "adaptive":
             return rg.adaptive_sharpness(loss, params, network.rho, names=names, **options).value
         return rg.worst_case_sharpness(loss, params, network.metric(kind), network.rho, **options).value
@@ -195,7 +195,7 @@ def main() -> None:
     for key, network in networks(options.only, options.quick):
         settings = {"rho": network.rho, "scales": scales, "n_iter": network.n_iter, "quick": options.quick}
         results = experiment.Results(options.out / f"orbit_{key}.json", settings)
-        table = tables[network.name] = measure(network, results, scales, options.workers)
+        table = tables[network.name] = measure(network, results, scales)
         results.values["ratios"] = table
         results.save()
         for name, ratios in table.items():
