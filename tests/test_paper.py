@@ -134,9 +134,11 @@ MATRICES = {
 
 def call(name, make, metric, vectors, relaxation):
     """A function of matrices in an arithmetic; G and H come first."""
-    _, more = MATRICES[name]
+    more = MATRICES[name][1]
+    if relaxation > 0.0 or make is np.array:  # it is zero where nothing is said
+        more = {**more, "relaxation": relaxation}
     first = [] if name == "grams" else [metric]
-    result = getattr(paper, name)(*first, *(make(x) for x in vectors), **more, relaxation=relaxation)
+    result = getattr(paper, name)(*first, *(make(x) for x in vectors), **more)
     return result if isinstance(result, tuple) else (result,)
 
 
