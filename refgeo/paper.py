@@ -532,7 +532,7 @@ def diagonal_geodesic(metric: str, u: Any, v: Any, b: Any, t: Number = 1.0) -> t
     >>> [float(part) for part in diagonal_geodesic("mix", 2.0, 3.0, 1.5)]
     [4.0, 6.0]
     """
-    growth = exponential(b * t) if is_inv(metric) else (1.0 + 2.0 * b * t) ** 0.5
+    growth = elementwise("exp", b * t) if is_inv(metric) else (1.0 + 2.0 * b * t) ** 0.5
     return u * growth, v * growth
 
 
@@ -565,11 +565,11 @@ def diagonal_sharpness_inv(u: Any, v: Any, target: Any, rho: float) -> Any:
     beta = u * v
 
     def value(b: Any) -> Any:
-        z = exponential_less_one(2.0 * b)
+        z = elementwise("expm1", 2.0 * b)
         return total(beta * z * (beta * z + 2.0 * (beta - target)))
 
     def slope(b: Any) -> Any:
-        growth = exponential(2.0 * b)
+        growth = elementwise("exp", 2.0 * b)
         return 4.0 * beta * growth * (beta * growth - target)
 
     def outwards(s: Any) -> Any:
@@ -672,7 +672,7 @@ def toy_sharpness(G: Any, H: Any, x: Any, y: Any, rho: float) -> Any:
     0.007303
     """
     P, a, b = _toy(G, H, x, y)
-    ends = (exponential_less_one(sign * 2**0.5 * rho) for sign in (-1.0, 1.0))  # s − 1
+    ends = (elementwise("expm1", sign * 2**0.5 * rho) for sign in (-1.0, 1.0))  # s − 1
     return max(P * z * (a * P * z + 2.0 * (a * P - b)) for z in ends)
 
 
@@ -762,8 +762,10 @@ def identity(M: Matrix) -> Matrix:
     >>> identity(np.ones((2, 2))).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    lib = library(M)
-    return lib.tril(lib.triu(lib.ones_like(M)))
+    ours = library(M)
+    if hasattr(ours, "identity_like"):
+        return ours.identity_like(M)
+    return ours.tril(ours.triu(ours.ones_like(M)))
 
 
 def solve(A: Matrix, B: Matrix) -> Matrix:
@@ -777,30 +779,17 @@ def solve(A: Matrix, B: Matrix) -> Matrix:
     return library(A, B).linalg.solve(A, B)
 
 
-def exponential(x: Any) -> Any:
-    """The exponential of each number.
+def elementwise(function: str, x: Any) -> Any:
+    """The "exp" or "expm1" of each number.
 
     Examples
     --------
-    >>> float(exponential(0.0))
+    >>> elementwise("exp", 0.0)
     1.0
     """
     if isinstance(x, (float, int)):
-        return math.exp(x)
-    return x.exp() if hasattr(x, "exp") else library(x).exp(x)
-
-
-def exponential_less_one(x: Any) -> Any:
-    """The exponential of each number, less 1.
-
-    Examples
-    --------
-    >>> exponential_less_one(0.0)
-    0.0
-    """
-    if isinstance(x, (float, int)):
-        return math.expm1(x)
-    return x.expm1() if hasattr(x, "expm1") else library(x).expm1(x)
+        return getattr(math, function)(x)
+    return getattr(x, function)() if hasattr(x, function) else getattr(library(x), function)(x)
 
 
 def divide(B: Matrix, A: Matrix) -> Matrix:

@@ -302,8 +302,8 @@ def test_every_function_is_tried_in_every_arithmetic():
         if inspect.isfunction(function) and function.__module__ == "refgeo.paper" and not name.startswith("_")
     }  # fmt: skip
     arithmetic = {
-        "is_inv", "library", "identity", "sym", "solve", "divide", "sylvester", "trace", "total", "exponential",
-        "exponential_less_one", "add", "multiply",
+        "is_inv", "library", "identity", "sym", "solve", "divide", "sylvester", "trace", "total", "elementwise", "add",
+        "multiply",
     }  # fmt: skip
     in_floats = {"checkpoints", "kendall_tau", "maximise_quadratic", "diagonal_sharpness_second_order"}
     searches = {"geodesic_sharpness", "adaptive_sharpness", "group_action", "vertical_vector"}

