@@ -35,7 +35,6 @@ LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope
 
 _OUTPUTS = {
     "json": "JSON",
-    "junit": "JUnit XML, for continuous integration",
     "html": 'one page with plots (needs pip install "refgeo[html]")',
 }
 
@@ -195,7 +194,7 @@ def _quiet() -> argparse.ArgumentParser:
     return shared
 
 
-def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> argparse.ArgumentParser:
+def _points(dtypes: Sequence[str], metrics: str) -> argparse.ArgumentParser:
     """Which test points; with the names that `refgeo.check` has for them."""
     shared = _shared()
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
@@ -204,8 +203,9 @@ def _points(profiles: Sequence[str], dtypes: Sequence[str], metrics: str) -> arg
                         help="use only this test point, or all test points whose names begin with "
                         "CASE (you can give this option several times)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
-    fuzz = "; fuzz searches for points with a wrong result" if "fuzz" in profiles else ""
-    shared.add_argument("--profile", default="quick", choices=profiles, help=f"how many test points refgeo makes{fuzz}")
+    shared.add_argument(
+        "--profile", default="quick", choices=("quick", "full"), help="how many test points refgeo makes"
+    )
     shared.add_argument("--seed", type=_seed, default=0, help="seed of the test points")
     shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε",
                         help="judge by the relaxed metrics: S + εI and T + εI replace S = GᵀG and T = HᵀH "
@@ -237,12 +237,12 @@ def _check_parser(commands: Any) -> None:
     check = _command(
         commands, "check", _check, "check an implementation of the formulas of inv and mix",
         "Check an implementation of the metrics inv and mix. refgeo compares its results with enclosures:\n"
-        "intervals that contain the exact results. refgeo can also check an optimiser, a merge of adapters,\n"
-        "and a search for sharpness.\n"
+        "intervals that contain the exact results. refgeo can also check an optimiser and a search for\n"
+        "sharpness.\n"
         "The exit status is 0 if refgeo has judged something and has found nothing wrong or undecided. It\n"
         "is 2 if the command itself is wrong, 130 after Ctrl-C, and 1 in all other cases.",
         "refgeo check my_backend.py --dtype float32 --html report.html",
-        _points(["quick", "full", "fuzz"], DTYPES, "inv, mix, or a metric between them such as s=0.5"),
+        _points(DTYPES, "inv, mix, or a metric between them such as s=0.5"),
         _outputs(), _quiet(),
     )  # fmt: skip
     check.add_argument(
@@ -253,8 +253,6 @@ def _check_parser(commands: Any) -> None:
         "function (geodesic, step), of one of its values (geodesic_2), of a law, which is a property of the results "
         "(christoffel.many_blocks, step.invariant), or of a search (sharpness_2); --list shows all names",
     )  # fmt: skip
-    check.add_argument("--examples", type=int, metavar="N", help="how many points --profile fuzz tries for each value "
-                       "(default: 300)")  # fmt: skip
     check.add_argument("--option", dest="rule_options", action="append", type=_option, metavar="NAME=V,...",
                        help="check an optimiser with each of these values of its keyword argument NAME, such as "
                        "momentum=0,0.9 (you can give this option several times)")  # fmt: skip
@@ -304,10 +302,10 @@ def _vectors_parser(commands: Any) -> None:
         "Write test points into the folder DIR, with a file FORMAT.md that says what to compute.",
         "refgeo vectors write points --format json",
         # not all files and languages have the other types, and no file says what M_G between the two metrics is
-        _points(["quick", "full"], DTYPES[:2], "inv or mix"), _quiet(),
+        _points(DTYPES[:2], "inv or mix"), _quiet(),
     )  # fmt: skip
     write.add_argument("directory", type=Path, metavar="DIR", help="the folder to write into")
-    write.add_argument("--format", default="npz", choices=["npz", "mat", "json"], help="format of the inputs")
+    write.add_argument("--format", default="npz", choices=["npz", "json"], help="format of the inputs")
     write.add_argument("--with-results", action="store_true", help="also write the right results, each as an interval")
     grade = _command(
         verbs, "grade", _grade_vectors, "judge results that a program has computed from the inputs",
@@ -316,7 +314,7 @@ def _vectors_parser(commands: Any) -> None:
         "refgeo vectors grade points results.json", _outputs(), _quiet(),
     )  # fmt: skip
     grade.add_argument("directory", type=Path, metavar="DIR", help="a folder that 'refgeo vectors write' has made")
-    grade.add_argument("results", type=Path, metavar="RESULTS", help="the file with the results: .npz, .mat or .json")
+    grade.add_argument("results", type=Path, metavar="RESULTS", help="the file with the results: .npz or .json")
 
 
 def _network_parsers(commands: Any) -> None:
@@ -518,12 +516,10 @@ def _infer_layout(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
-    if options.examples is not None and options.profile != "fuzz":
-        raise ValueError("--examples: expected --profile fuzz together with this option")
     points, outputs = _chosen_points(options), _output_files(options)
     if options.list:
         return _list(options, points)
-    names = ("checks", "timeout", "jobs", "laws_only", "examples", "specification")
+    names = ("checks", "timeout", "jobs", "laws_only", "specification")
     chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
     chosen["options"] = dict(options.rule_options or ())
     try:
@@ -545,9 +541,8 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
         for name in names:
             print(f"{functions[0]:9s} {name:50s} {OTHERS[name]}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
-    if points["profile"] != "fuzz":  # which makes its own
-        for name, _ in Points(**points).selected(metrics[0], cases):
-            print(f"case      {name}")
+    for name, _ in Points(**points).selected(metrics[0], cases):
+        print(f"case      {name}")
     return PASSED
 
 

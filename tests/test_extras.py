@@ -25,8 +25,7 @@ SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), r
         ("matplotlib", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("jinja2", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("pymanopt", "pymanopt", "import refgeo.bridges.pymanopt"),
-        ("hypothesis", "fuzz", "import refgeo.bridges.strategies"),
-        ("hypothesis", "fuzz", "rg.check(profile='fuzz', examples=3)"),
+        ("hypothesis", "strategies", "import refgeo.bridges.strategies"),
     ],
 )  # fmt: skip
 def test_a_missing_package_is_an_error_that_names_the_extra(missing, extra, use):

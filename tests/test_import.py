@@ -106,7 +106,7 @@ def test_help_needs_no_optional_package():
         try:
             refgeo.strategies
         except AttributeError as error:
-            assert 'pip install "refgeo[fuzz]"' in str(error)
+            assert 'pip install "refgeo[strategies]"' in str(error)
         else:
             raise AssertionError
     """

@@ -32,7 +32,7 @@ from refgeo.geometry.pair_metrics import InvariantMetric
 from refgeo.support.arguments import Array
 from refgeo.support.extras import require
 
-require("refgeo.strategies", "fuzz", "hypothesis")
+require("refgeo.strategies", "strategies", "hypothesis")
 from hypothesis import strategies as st  # noqa: E402
 from hypothesis.extra import numpy as hnp  # noqa: E402
 

@@ -143,8 +143,8 @@ def parametrize_with_checks(
     backends : iterable
         Modules, objects or names, as `refgeo.check` takes them.
     metrics, checks : iterable of str, optional
-        Which; all checks by default. Names of functions stand for all of their checks. Those of searches, update rules
-        and merges are items of backends that have such functions.
+        Which; all checks by default. Names of functions stand for all of their checks. Those of searches and update
+        rules are items of backends that have such functions.
     dtype : str or iterable of str
         The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
     profile, seed, timeout, options

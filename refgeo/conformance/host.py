@@ -113,7 +113,7 @@ class Request:
     ----------
     do : str
         "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
-        "search" or "trajectory", a "merge"; "describe" the implementation; what no decisive call reached ("coverage").
+        "search" or "trajectory"; "describe" the implementation; what no decisive call reached ("coverage").
     function, metric : str
     arrays : sequence of ndarray
         Arrays that are one and the same object here are so for the backend, too.
@@ -488,13 +488,6 @@ class Host:
         walk, arrays = Walk(**request.extra[0]), list(request.arrays)
         convert = (lambda x: x) if own else self._converted
         return trajectory(self.implementation, request.function, arrays, walk, convert, read)
-
-    def _merge(self, request: Request, breaches: Breaches) -> Arrays:
-        """Adapters as a list of pairs, and their weights."""
-        arrays = [self._converted(array) for array in request.arrays]
-        factors = list(zip(arrays[::2], arrays[1::2], strict=True))
-        result = members(self.implementation.merge(factors, list(request.extra[0])), 2)
-        return [_real(self._back(part), shape) for part, shape in zip(result, request.shapes, strict=True)]
 
     def _apply(self, request: Request, converted: dict[int, Any]) -> Any:
         arrays = [converted[id(array)] for array in request.arrays]

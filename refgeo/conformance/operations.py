@@ -162,11 +162,10 @@ ROUTINE = "sharpness"
 PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
 """The arguments of one that is a function alone."""
 
-FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES, "merge")
+FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES)
 _OTHERS = {
     "step": ("state", "G", "H", "e_G", "e_H"),
     "make": ("params",),
-    "merge": ("factors", "weights"),
 }
 
 

@@ -23,7 +23,7 @@ from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, integer, listed, number, one_of
 from refgeo.support.errors import about
 
-PROFILES = ("quick", "full", "fuzz")
+PROFILES = ("quick", "full")
 _MOST_NUMBERS = 2_000_000
 """Of a network's point."""
 _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
@@ -37,7 +37,7 @@ class Points:
 
     Attributes
     ----------
-    profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads
+    profile, dtype, seed, relaxation, points, checkpoint, layout, heads
         As for `refgeo.check`.
     files : tuple of str and list of Case, optional
         A folder of vectors, and its cases.
@@ -52,7 +52,6 @@ class Points:
     dtype: str = "float64"
     seed: int = 0
     relaxation: float = 0.0
-    examples: int = 300
     points: GivenPoints | None = None
     checkpoint: str | Path | Mapping[str, Any] | None = None
     layout: str | None = None
@@ -64,13 +63,12 @@ class Points:
         one_of("dtype", self.dtype, PRECISIONS)
         plain = {
             "seed": integer("seed", self.seed, least=0),
-            "examples": integer("examples", self.examples),
             "relaxation": number("relaxation", self.relaxation, "ε of App. H.2", least=0.0),
         }
         for name, value in plain.items():  # NumPy's numbers are no JSON
             object.__setattr__(self, name, value)
-        if sum((self.points is not None, self.checkpoint is not None, self.profile == "fuzz")) > 1:
-            raise ValueError("points, checkpoint, profile='fuzz': expected at most one of these three, got several")
+        if self.points is not None and self.checkpoint is not None:
+            raise ValueError("points, checkpoint: expected at most one of these two, got both")
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):
             raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
         if self.points is not None:
@@ -93,7 +91,7 @@ class Points:
         """The names of the points, each with the function that makes it; a search makes its own."""
         options = metric, self.dtype, self.seed, self.relaxation
         if self.generated:
-            return () if self.profile == "fuzz" else generated(self.profile, *options)
+            return generated(self.profile, *options)
         if self.files is not None:
             return [(case.name, partial(_itself, case)) for case in self.files[1] if case.metric == metric]
         arrays = self._network if self.points is None else self.points
@@ -131,8 +129,7 @@ class Points:
 
     def __str__(self) -> str:
         if self.generated:
-            fuzz = f"search with Hypothesis, {self.examples} examples"
-            text = fuzz if self.profile == "fuzz" else "generated points"
+            text = "generated points"
         elif self.files is not None:
             text = f"vectors in {self.files[0]}"
         else:
@@ -157,8 +154,7 @@ class Points:
         names = ["dtype", "relaxation", "layout", "heads"]
         if self.can_be_sent:
             names.append("checkpoint")
-        if not one_point or self.profile != "fuzz":
-            names += ["profile", "examples"]
+        names.append("profile")
         found = {key: getattr(self, key) for key in names if getattr(self, key) != getattr(Points, key)}
         return {key: str(x) if isinstance(x, Path) else x for key, x in found.items()}
 

@@ -266,12 +266,6 @@ class Report:
 
         return to_json(self)
 
-    def to_junit(self) -> str:
-        """The report as JUnit XML, which continuous integration understands: a test case per row."""
-        from refgeo.conformance.render.junit import to_junit
-
-        return to_junit(self)
-
     def to_html(self) -> str:
         """The report as one self-contained page with plots; needs the extra ``html`` (Jinja2 and matplotlib)."""
         from refgeo.conformance.render.html import to_html

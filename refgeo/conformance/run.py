@@ -20,7 +20,6 @@ from refgeo.conformance.contract import CONTRACT, SEEN
 from refgeo.conformance.diagnosis import CANNOT_TELL, NO_DIAGNOSIS, Diagnosis, diagnose, inherits, worst_entries
 from refgeo.conformance.host import BackendError, Breaches
 from refgeo.conformance.laws import LAWS
-from refgeo.conformance.merging import MERGE, MERGE_LAWS, MERGE_VALUES, judge_merge
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Operation
 from refgeo.conformance.points import GivenPoints, Points
 from refgeo.conformance.recipes import Lazy
@@ -39,7 +38,7 @@ from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
 CHECKS: dict[str, Check] = {**VALUE_CHECKS, **LAWS, **CONTRACT}
-OTHERS: dict[str, str] = {**SEARCH, **TRAJECTORY, **CLAIMS, **MERGE_LAWS, **MERGE_VALUES}
+OTHERS: dict[str, str] = {**SEARCH, **TRAJECTORY, **CLAIMS}
 """What judges more than single calls, with what it states."""
 SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
@@ -62,7 +61,6 @@ def check(
     checks: Iterable[str] | None = None,
     dtype: str = Points.dtype,
     profile: str = Points.profile,
-    examples: int = Points.examples,
     seed: int = Points.seed,
     relaxation: float = Points.relaxation,
     laws_only: bool = False,
@@ -90,10 +88,8 @@ def check(
         Names of checks (``"geodesic_2"``) or functions (``"geodesic"``). Default: all.
     dtype : "float64", "float32", "float16" or "bfloat16"
         The precision of the arrays that the backend gets, and that it is judged by.
-    profile : "quick", "full" or "fuzz"
-        How many generated points; ``"fuzz"`` searches for failing ones with Hypothesis, and simplifies them.
-    examples : int
-        How many points ``"fuzz"`` tries for each value.
+    profile : "quick" or "full"
+        How many generated points.
     seed : int
     relaxation : float
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
@@ -154,9 +150,9 @@ def check(
         raise ValueError(
             f"specification: expected {SPECIFICATION}, by which this version of refgeo judges, got {specification}"
         )
-    where = Points(profile, dtype, seed, relaxation, examples, points, checkpoint, layout, heads).with_layout()
+    where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads).with_layout()
     plan = _Plan.of(metrics, checks, where, laws_only, cases, options, progress)
-    sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent and profile != "fuzz"
+    sendable = isinstance(backend, (str, os.PathLike, ModuleType, NoneType)) and where.can_be_sent
     with one_thread(), ExitStack() as stack:  # a process of a backend and one of ours are at work already
         here, *elsewhere = shares(plan.metrics, jobs if plan.checks and cases is None and sendable else 1)
         others = [Elsewhere(__name__) for _ in elsewhere]
@@ -180,7 +176,6 @@ class _Plan:
     checks: list[Check]
     searches: list[str]
     trajectories: list[str]
-    merges: list[str]
     options: dict[str, list[Any]]
     points: Points
     laws_only: bool
@@ -205,23 +200,17 @@ class _Plan:
             raise ValueError("metrics: expected at least one metric, got none")
         if not isinstance(laws_only, bool):
             raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
-        if points.profile == "fuzz" and cases is not None:
-            raise ValueError(
-                "cases: expected no names with profile='fuzz', which makes its own test points; leave out one of "
-                "the two"
-            )
         chosen = chosen_checks(checks, laws_only)
-        searches, trajectories, merges = chosen_others(checks).values()
-        if not (chosen or searches or trajectories or merges):
+        searches, trajectories = chosen_others(checks).values()
+        if not (chosen or searches or trajectories):
             raise ValueError(
                 "checks: expected at least one check, got none (laws_only leaves out checks that only inv and mix "
                 "must pass)"
             )
-        generated = cases is None and points.generated and points.profile != "fuzz"
+        generated = cases is None and points.generated
         searches, trajectories = (searches if generated and not laws_only else []), trajectories if generated else []
-        merges = merges if generated else []
         several = {name: list(values) for name, values in (options or {}).items()}
-        return cls(wanted, chosen, searches, trajectories, merges, several, points, laws_only, cases)
+        return cls(wanted, chosen, searches, trajectories, several, points, laws_only, cases)
 
     def begin(self, other: Elsewhere, metrics: list[str], backend: Backend) -> None:
         """Have some metrics judged by another process, with a process of the same backend."""
@@ -235,7 +224,8 @@ class _Plan:
         run = Run(backend, self.checks, here, self.points, together(progress, others), self.laws_only)
         found: list[tuple[list[Row], Reached]] = []
         try:
-            run.everything(self.cases)
+            if self.checks:
+                run.over(self.cases)
             self._finish(run, others, progress, found)
         except KeyboardInterrupt:
             found = found or [(run.rows(explained=False), {})]
@@ -262,8 +252,6 @@ class _Plan:
             if self.trajectories:
                 rows = judge_trajectories(run.backend, self.trajectories, self.points, self.options, progress)
                 found.append((rows, run.backend.reached()))
-            if self.merges:
-                found.append((judge_merge(run.backend, self.merges, self.points), {}))
         except BackendError:
             raise
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
@@ -313,15 +301,6 @@ class Run:
         self.tallies = {
             (one.name, metric): Tally(one, metric, self.points.dtype) for one in self.checks for metric in self.metrics
         }
-
-    def everything(self, names: Iterable[str] | None) -> None:
-        """All checks on all cases, or those of a search."""
-        if self.points.profile == "fuzz":
-            from refgeo.conformance.fuzz import try_random_cases
-
-            try_random_cases(self, self.points.examples)
-        elif self.checks:
-            self.over(names)
 
     def over(self, names: Iterable[str] | None = None) -> None:
         """All checks on all cases; only those of these `names`, which are made only then."""
@@ -481,14 +460,13 @@ def chosen_checks(names: Iterable[str] | None, laws_only: bool = False) -> list[
 
 
 def chosen_others(names: Iterable[str] | None) -> dict[tuple[str, ...], list[str]]:
-    """What judges more than single calls, by the functions that it judges: searches, update rules, merges.
+    """What judges more than single calls, by the functions that it judges: searches, update rules.
 
-    Whether a rule is a known one, and the values of a merge, are chosen by their names alone.
+    Whether a rule is a known one is chosen by its name alone.
     """
     return {
         (ROUTINE,): _named(names, (ROUTINE,), SEARCH),
         RULES: _named(names, RULES, TRAJECTORY, CLAIMS),
-        (MERGE,): _named(names, (MERGE,), MERGE_LAWS, MERGE_VALUES),
     }
 
 

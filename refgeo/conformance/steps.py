@@ -15,7 +15,7 @@ from refgeo.support.arguments import Array
 
 RULES = ("step", "make")
 """``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
-ARITY = {"step": 5, "make": 1, "merge": 2}
+ARITY = {"step": 5, "make": 1}
 """So many arguments these functions must get: their names are common ones, by which others have other functions."""
 
 Rule = Callable[..., tuple[Any, Any]]

@@ -30,7 +30,7 @@ from refgeo.support.arguments import listed, one_of
 from refgeo.support.files import write_text, write_whole
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
-FORMATS = ("npz", "mat", "json")
+FORMATS = ("npz", "json")
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
 
@@ -63,7 +63,7 @@ def write(
     ----------
     directory : str or Path
         Made if it does not exist. Its former inputs are replaced.
-    format : "npz", "mat" or "json"
+    format : "npz" or "json"
     metrics, dtype, profile, seed, relaxation, cases, checkpoint, layout, heads
         As for `refgeo.check`.
     with_results : bool
@@ -125,7 +125,7 @@ def grade(
     directory : str or Path
         What `write` has written.
     results : str or Path
-        A ``.npz``, ``.mat`` or ``.json`` file.
+        A ``.npz`` or ``.json`` file.
     cases : iterable of str, optional
         Only these cases, by their identifiers.
     checks : iterable of str, optional
@@ -313,13 +313,7 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
         results += value in _RESULT_NAMES
     if results == 0:
         first = next(iter(cases))
-        structs = [key for key, value in recorded.items() if isinstance(value, np.ndarray) and value.dtype.names]
-        hint = (
-            f"; in MATLAB, write the fields of {structs[0]} with save(..., '-struct', '{structs[0]}')"
-            if structs
-            else ""
-        )
-        raise VectorFileError(f"{file}: expected results with names such as {first}__christoffel_G, got none{hint}")
+        raise VectorFileError(f"{file}: expected results with names such as {first}__christoffel_G, got none")
 
 
 def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
@@ -377,22 +371,13 @@ def _write_npz(named: Named, place: Path) -> None:
         np.savez_compressed(stream, **arrays)
 
 
-def _write_mat(named: Named, place: Path) -> None:
-    import scipy.io
-
-    cells = np.empty((1, len(named["cases"])), dtype=object)
-    cells[0, :] = named["cases"]
-    with place.open("wb") as stream:
-        scipy.io.savemat(stream, named | {"cases": cells}, do_compression=True)
-
-
 def _write_json(named: Named, place: Path) -> None:
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
     place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-_WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "mat": _write_mat, "json": _write_json}
+_WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "json": _write_json}
 
 
 def _read_npz(file: Path) -> Named:
@@ -405,14 +390,6 @@ def _read_npz(file: Path) -> Named:
     if strange:
         raise ValueError(f"{strange[0]} is not an array of numpy.savez")
     return named
-
-
-def _read_mat(file: Path) -> Named:
-    import scipy.io
-
-    with file.open("rb") as stream:
-        named = {name: value for name, value in scipy.io.loadmat(stream).items() if not name.startswith("__")}
-    return {name: value.toarray() if hasattr(value, "toarray") else value for name, value in named.items()}
 
 
 def _read_json(file: Path) -> Named:
@@ -429,7 +406,7 @@ def _array(value: Any) -> Any:
         return value
 
 
-_READERS: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".mat": _read_mat, ".json": _read_json}
+_READERS: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".json": _read_json}
 
 
 def _read(file: Path) -> Named:
@@ -440,10 +417,7 @@ def _read(file: Path) -> Named:
         raise VectorFileError(f"{file}: no such file")
     try:
         return _READERS[file.suffix](file)
-    # The three readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
+    # The readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
     except Exception as error:
-        hint = "; save it with -v7, not -v7.3 or as text" if file.suffix == ".mat" else ""
         kind = "JSON" if file.suffix == ".json" else f"a {file.suffix} file"
-        raise VectorFileError(
-            f"{file}: damaged, truncated or not {kind} ({type(error).__name__}: {error}){hint}"
-        ) from error
+        raise VectorFileError(f"{file}: damaged, truncated or not {kind} ({type(error).__name__}: {error})") from error

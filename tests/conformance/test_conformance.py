@@ -424,7 +424,7 @@ def test_a_property_that_raises_and_messages_that_cannot_be_written_are_failed_r
     assert "RuntimeError: not built" in rows["christoffel"].message
     assert "Unspeakable: (no message)" in rows["inner_product"].message
     assert rows["riemannian_gradient"].verdict is Verdict.NOT_PROVIDED
-    for text in (report.to_json(), report.to_junit(), report.to_html()):
+    for text in (report.to_json(), report.to_html()):
         text.encode("utf-8")
 
 

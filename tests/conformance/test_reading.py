@@ -200,4 +200,4 @@ def test_the_first_step_of_an_optimiser_is_read():
     expected = "step\n    the first step is that of mix, with step length η = 0.1"
     assert str(rg.read(SimpleNamespace(step=step))) == expected
     assert rg.read(SimpleNamespace(step=step), functions=["christoffel"]).step == ""
-    assert str(rg.read(SimpleNamespace(merge=lambda factors, weights: factors[0]))).startswith("nothing to read")
+    assert str(rg.read(SimpleNamespace(sharpness=lambda *a: None))).startswith("nothing to read")

@@ -1,4 +1,4 @@
-"""Reports in files: the JSON follows its schema, JUnit is read by an XML parser, the page stands alone."""
+"""Reports in files: the JSON follows its schema, the page stands alone."""
 
 import io
 import json
@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import jsonschema
 import numpy as np
@@ -62,35 +61,6 @@ def test_json_has_every_measurement_of_a_value(report):
     )
     assert worst > 0
     assert rows["christoffel.remembers_nothing", "inv"]["measurements"]["case"] == []
-
-
-def test_junit_is_xml_with_a_case_per_row(report):
-    text = report.to_junit()
-    root = ElementTree.fromstring(text.encode("utf-8"))
-    suite = root.find("testsuite")
-    cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == [str(row) for row in report.rows]
-    failing = {case.get("name") for case in cases if case.find("failure") is not None}
-    assert failing == {str(row) for row in report.rows if row.fails}
-    skipped = {case.get("name") for case in cases if case.find("skipped") is not None}
-    silent = {str(row) for row in report.rows if row.verdict in (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED)}
-    assert skipped == silent
-    assert any(row.message == "the values of this function are wrong" for row in report.rows), (
-        "circumstances of wrong values"
-    )
-    for key, count in (("tests", len(cases)), ("failures", len(failing)), ("skipped", len(skipped))):
-        assert suite.get(key) == root.get(key) == str(count)
-    failure = next(case for case in cases if case.get("name") == "christoffel[inv]").find("failure")
-    assert "your result is 2 times the right one" in failure.text
-    assert "rg.check(backend" in failure.text
-
-
-def test_undecided_is_a_failure_in_junit_as_in_the_exit_status():
-    report = rg.check(checks=["horizontal_projection"], metrics=["inv"], cases=["10x9x4/k1e+06"], dtype="float32")
-    assert not report.passed
-    root = ElementTree.fromstring(report.to_junit())
-    assert root.get("failures") == "1"
-    assert root.find(".//failure").get("type") == "undecided"
 
 
 class Page(HTMLParser):

@@ -1,7 +1,7 @@
-% The five functions (and the Hessian) in Octave or MATLAB, from a folder made by: refgeo vectors write DIR --format mat
+% The five functions (and the Hessian) in Octave or MATLAB, from a folder made by: refgeo vectors write DIR --format json
 %
-%     octave --no-gui validation/other_languages/solve.m DIR/inputs.mat results.mat
-%     refgeo vectors grade DIR results.mat
+%     octave --no-gui validation/other_languages/solve.m DIR/inputs.json results.json
+%     refgeo vectors grade DIR results.json
 1;
 
 function [c_G, c_H] = christoffel(metric, G, H, a_G, a_H, b_G, b_H)
@@ -38,8 +38,23 @@ warning('off', 'Octave:nearly-singular-matrix');
 warning('off', 'Octave:singular-matrix');
 warning('off', 'MATLAB:nearlySingularMatrix');
 
+% 17 digits tell two doubles apart; jsonencode may write fewer.
+function text = as_json(X)
+  number = @(x) sprintf('%.17g', x);
+  row = @(i) ['[' strjoin(arrayfun(number, X(i, :), 'UniformOutput', false), ', ') ']'];
+  text = ['[' strjoin(arrayfun(row, 1:size(X, 1), 'UniformOutput', false), ', ') ']'];
+end
+
+function write_json(file, out)
+  names = fieldnames(out);
+  entry = @(name) sprintf('"%s": %s', name, as_json(out.(name)));
+  stream = fopen(file, 'w');
+  fprintf(stream, '{%s}\n', strjoin(cellfun(entry, names, 'UniformOutput', false)', ",\n"));
+  fclose(stream);
+end
+
 files = argv();
-in = load(files{1});
+in = jsondecode(fileread(files{1}));
 out = struct();
 for k = 1:numel(in.cases)
   c = in.cases{k};
@@ -78,4 +93,4 @@ for k = 1:numel(in.cases)
   [out.([c '__riemannian_hessian_G']), out.([c '__riemannian_hessian_H'])] = ...
     horizontal_projection(metric, G, H, d_G + c_G, d_H + c_H);
 end
-save('-v7', files{2}, '-struct', 'out');
+write_json(files{2}, out);

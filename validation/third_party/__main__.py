@@ -23,6 +23,8 @@ from refgeo.conformance import vectors
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.rows import Verdict
 from validation import experiment
+from validation.third_party.merges import LAWS, MERGES
+from validation.third_party.merges import judged as judged_merge
 
 HERE = Path(__file__).parent
 COMMAND = "python -m validation.third_party"
@@ -64,8 +66,6 @@ OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it 
 )  # fmt: skip
 DOCUMENTED = ("PEFT create_riemannian_optimizer",)
 """Whose documentation names the damping."""
-MERGES = ("linear", "svd", "ties", "dare_linear", "magnitude_prune")
-"""PEFT's ways to combine adapters; those that drop entries keep all of them, but for dare_linear."""
 SINGLE = ("loro_plain", "loro_adam", "riemannion")
 """What computes in float32 whatever it is given is judged in float32."""
 
@@ -137,12 +137,9 @@ def merges(names):
         return []
     found = []
     for name in names:
-        report = rg.check(f"{HERE / 'merges.py'}:{name}", checks=["merge", "merge.products"])
-        words = {
-            one.check.partition(".")[2]: "holds" if one.verdict is Verdict.PASS else one.message for one in report.rows
-        }
-        found.append([f"add_weighted_adapter, {name}", version, *words.values()])
-    return [["merge", "version", *words], *found]
+        said = [judged_merge(MERGES[name], law) for law in LAWS.values()]
+        found.append([f"add_weighted_adapter, {name}", version, *said])
+    return [["merge", "version", *LAWS], *found]
 
 
 def judged(title, source, spec, options, seeds):
@@ -182,18 +179,18 @@ def manopt():
         print("skipped: Manopt: set MANOPT to its folder, and install Octave")
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        vectors.write(scratch, "mat")
+        vectors.write(scratch, "json")
         command = [
             "octave",
             "--no-gui",
             "-q",
             str(HERE / "manopt.m"),
             folder,
-            f"{scratch}/inputs.mat",
-            f"{scratch}/results.mat",
+            f"{scratch}/inputs.json",
+            f"{scratch}/results.json",
         ]
         subprocess.run(command, check=True)
-        report = vectors.grade(scratch, f"{scratch}/results.mat")
+        report = vectors.grade(scratch, f"{scratch}/results.json")
     said = re.search(r"version = \[([\d, ]+)\]", (Path(folder) / "manopt_version.m").read_text(encoding="utf-8"))
     version = "Manopt " + ".".join(said.group(1).replace(",", " ").split()) if said else "Manopt"
     return row("Manopt fixedrankfactory_2factors (inv) and _2factors_preconditioned (mix)", version, [report], {})

@@ -1,6 +1,6 @@
-% Manopt's two quotient geometries of fixed-rank matrices, from a folder made by: refgeo vectors write DIR --format mat
+% Manopt's two quotient geometries of fixed-rank matrices, from a folder made by: refgeo vectors write DIR --format json
 %
-%     octave --no-gui manopt.m MANOPT_FOLDER DIR/inputs.mat results.mat
+%     octave --no-gui manopt.m MANOPT_FOLDER DIR/inputs.json results.json
 1;
 
 % Manopt's calls what only MATLAB has; Octave's own solver stands in for it.
@@ -8,10 +8,25 @@ function X = sylvester_nochecks(A, B, C)
   X = sylvester(A, B, C);
 end
 
+% 17 digits tell two doubles apart; jsonencode may write fewer.
+function text = as_json(X)
+  number = @(x) sprintf('%.17g', x);
+  row = @(i) ['[' strjoin(arrayfun(number, X(i, :), 'UniformOutput', false), ', ') ']'];
+  text = ['[' strjoin(arrayfun(row, 1:size(X, 1), 'UniformOutput', false), ', ') ']'];
+end
+
+function write_json(file, out)
+  names = fieldnames(out);
+  entry = @(name) sprintf('"%s": %s', name, as_json(out.(name)));
+  stream = fopen(file, 'w');
+  fprintf(stream, '{%s}\n', strjoin(cellfun(entry, names, 'UniformOutput', false)', ",\n"));
+  fclose(stream);
+end
+
 files = argv();
 addpath(genpath(files{1}));
 warning('off', 'all');
-in = load(files{2});
+in = jsondecode(fileread(files{2}));
 out = struct();
 for k = 1:numel(in.cases)
   c = in.cases{k};
@@ -33,4 +48,4 @@ for k = 1:numel(in.cases)
   h = M.ehess2rhess(X, pair('hessian_e'), pair('hessian_w'), pair('hessian_v'));
   out.([c '__riemannian_hessian_G']) = h.L; out.([c '__riemannian_hessian_H']) = h.R;
 end
-save('-v7', files{3}, '-struct', 'out');
+write_json(files{3}, out);

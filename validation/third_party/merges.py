@@ -1,17 +1,88 @@
-"""PEFT's merges of adapters, `add_weighted_adapter`, as ``merge(factors, weights)``.
+r"""PEFT's merges of adapters, `add_weighted_adapter`, as ``merge(factors, weights)``, and laws of a mean of adapters.
 
-refgeo check validation/third_party/merges.py:linear --checks merge
+A merge is a mean of points on the quotient, so it obeys laws without anybody's knowing the right result (`LAWS`). For
+n = m = h the mean in mix, and that of flat space, is :math:`\sum_i w_i X_i`: the column *products*.
 """
 
-from types import SimpleNamespace
+import numpy as np
 
-import torch
+SHAPES = ((6, 5, 2), (5, 7, 3), (4, 4, 1))
+ROUNDINGS = 500.0
+"""Of Gram matrices whose factors have condition numbers of 2, inverted, with room for a right merge."""
+
+
+def drawn(rng, rows, h):
+    """A factor of condition number 2."""
+    left, right = (np.linalg.qr(rng.standard_normal((k, h)))[0] for k in (rows, h))
+    return (left * rng.permutation(np.geomspace(1.0, 0.5, h))) @ right.T
+
+
+def adapters(sizes, count):
+    rng, (n, m, h) = np.random.default_rng(sizes), sizes
+    return [(drawn(rng, n, h), drawn(rng, m, h)) for _ in range(count)]
+
+
+def product(pair):
+    return pair[0] @ pair[1].T
+
+
+def idempotent(merge, sizes):
+    """The same adapter, merged with itself, is itself."""
+    (one,) = adapters(sizes, 1)
+    return merge([one, one], [0.5, 0.5]), product(one), [one]
+
+
+def representation(merge, sizes):
+    """Other factors (G A⁻¹, H Aᵀ) of one adapter give the same product."""
+    (G, H), other = two = adapters(sizes, 2)
+    A = drawn(np.random.default_rng(0), sizes[2], sizes[2])
+    return merge(two, [0.25, 0.75]), product(merge([(G @ np.linalg.inv(A), H @ A.T), other], [0.25, 0.75])), two
+
+
+def symmetric(merge, sizes):
+    """The order of the adapters with their weights does not matter."""
+    three, weights = adapters(sizes, 3), [0.125, 0.375, 0.5]
+    return merge(three, weights), product(merge(three[::-1], weights[::-1])), three
+
+
+def weight_one(merge, sizes):
+    """A source of weight 1, with weight 0 for the others, is returned."""
+    two = adapters(sizes, 2)
+    return merge(two, [1.0, 0.0]), product(two[0]), two
+
+
+def products(merge, _):
+    """Σ wᵢ Xᵢ where the factors are square and no product on the way is singular."""
+    first, second = adapters((3, 3, 3), 2)
+    second = tuple(x + 0.1 * y for x, y in zip(first, second, strict=True))
+    return merge([first, second], [0.25, 0.75]), 0.25 * product(first) + 0.75 * product(second), [first, second]
+
+
+LAWS = {law.__name__: law for law in (idempotent, representation, symmetric, weight_one, products)}
+
+
+def judged(merge, law):
+    """Whether a law holds, in words; beside the products that are merged."""
+    found = []
+    for sizes in SHAPES:
+        merged, expected, pairs = law(merge, sizes)
+        size = max(np.linalg.norm(product(pair)) for pair in pairs)
+        found.append((np.linalg.norm(product(merged) - expected) / size, product(merged), expected, pairs))
+    error, merged, expected, pairs = max(found, key=lambda one: one[0])
+    if error <= ROUNDINGS * np.finfo(float).eps:
+        return "holds"
+    said = f"the error of the product of the merge is about {error:.2g} times the size of the merged products"
+    if len(pairs) == 1:
+        along = np.sum(merged * expected) / np.sum(expected**2)
+        said += f"; the part along the adapter is {along:.3g} times as long as the adapter"
+    return said
 
 
 def merged_by(combination, **options):
     """The merge of adapters of one layer; their scaling is 1."""
 
     def merge(factors, weights):
+        import torch
         from peft import LoraConfig, get_peft_model
 
         (n, h), m = factors[0][0].shape, factors[0][1].shape[0]
@@ -32,11 +103,14 @@ def merged_by(combination, **options):
         scaling = one.scaling["merged"]
         return (scaling * B).numpy(), A.T.numpy()
 
-    return SimpleNamespace(merge=merge)
+    return merge
 
 
-linear = merged_by("linear")
-svd = merged_by("svd")
-ties = merged_by("ties", density=1.0)
-dare_linear = merged_by("dare_linear", density=0.5)
-magnitude_prune = merged_by("magnitude_prune", density=1.0)
+MERGES = {
+    "linear": merged_by("linear"),
+    "svd": merged_by("svd"),
+    "ties": merged_by("ties", density=1.0),
+    "dare_linear": merged_by("dare_linear", density=0.5),
+    "magnitude_prune": merged_by("magnitude_prune", density=1.0),
+}
+"""Those that drop entries keep all of them, but for dare_linear."""

@@ -1,1 +1,1 @@
-"""How a report is shown: on a terminal, as JSON, as JUnit XML, as a page."""
+"""How a report is shown: on a terminal, as JSON, as a page."""
