@@ -35,6 +35,7 @@ LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope
 
 _OUTPUTS = {
     "json": "JSON",
+    "save": "the failing test points alone (npz), which --points takes",
     "html": 'one page with plots (needs pip install "refgeo[html]")',
 }
 
@@ -229,7 +230,8 @@ def _checkpoint_arguments(
 def _outputs() -> argparse.ArgumentParser:
     shared = _shared()
     for name, what in _OUTPUTS.items():
-        shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"also write the report as {what}")
+        verb = "also write" if name == "save" else "also write the report as"
+        shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"{verb} {what}")
     return shared
 
 
@@ -248,10 +250,12 @@ def _check_parser(commands: Any) -> None:
     check.add_argument(
         "backend", nargs="?", help="the implementation: module, module:object or file.py (default: refgeo's own)"
     )
+    check.add_argument("--points", type=Path, metavar="FILE", help="use the test points in this file (npz), which "
+                       "--save has written")  # fmt: skip
     check.add_argument(
         "--checks", action=_Several, metavar="C,...", help="run only these checks; C is the name of a "
-        "function (geodesic, step), of one of its values (geodesic_2), of a law, which is a property of the results "
-        "(christoffel.many_blocks, step.invariant), or of a search (sharpness_2); --list shows all names",
+        "function (geodesic, step), of one of its values (geodesic_2), of a rule of conduct (inputs_unchanged), of "
+        "a check of an optimiser (step.invariant), or of a search (sharpness_2); --list shows all names",
     )  # fmt: skip
     check.add_argument("--option", dest="rule_options", action="append", type=_option, metavar="NAME=V,...",
                        help="check an optimiser with each of these values of its keyword argument NAME, such as "
@@ -470,7 +474,7 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
         if list(chosen.values()).count(file) > 1:
             raise ValueError(f"--{name}: {file} is given twice; expected a different file for each format")
     if "html" in chosen:
-        from refgeo.conformance.render.html import require_html
+        from refgeo.conformance.render.page import require_html
 
         require_html()
     return chosen
@@ -480,9 +484,12 @@ def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) 
     """Write the files, print the table, and return the exit status."""
     report.print()
     for name, file in outputs.items():
-        text: str = getattr(report, f"to_{name}")()
         try:
-            file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+            if name != "save":
+                text: str = getattr(report, f"to_{name}")()
+                file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+            elif report.examples:
+                report.save(file)
         except OSError as error:
             raise ValueError(f"--{name}: {error}") from error
     if report.interrupted:
@@ -516,7 +523,7 @@ def _infer_layout(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
-    points, outputs = _chosen_points(options), _output_files(options)
+    points, outputs = _chosen_points(options) | {"points": options.points}, _output_files(options)
     if options.list:
         return _list(options, points)
     names = ("checks", "timeout", "jobs", "laws_only", "specification")
@@ -532,17 +539,14 @@ def _check(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, of the checks and test points that are chosen."""
+    from refgeo.conformance.checks import chosen
     from refgeo.conformance.points import Points
-    from refgeo.conformance.run import OTHERS, chosen_checks, chosen_others
 
-    for one in chosen_checks(options.checks):
-        print(f"{one.kind:9s} {one.name:50s} {one.statement}")
-    for functions, names in chosen_others(options.checks).items():
-        for name in names:
-            print(f"{functions[0]:9s} {name:50s} {OTHERS[name]}")
+    for one in chosen(options.checks, options.laws_only):
+        print(f"{one.kind:10s} {one.name:40s} {one.statement}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     for name, _ in Points(**points).selected(metrics[0], cases):
-        print(f"case      {name}")
+        print(f"case       {name}")
     return PASSED
 
 

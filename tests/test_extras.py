@@ -23,7 +23,6 @@ SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), r
         ("matplotlib", "plot", f"{SEARCH}.plot()"),
         ("matplotlib", "plot", "import pathlib, refgeo.networks.checkpoint as c; c.check_plot(pathlib.Path('x.png'))"),
         ("matplotlib", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
-        ("jinja2", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("pymanopt", "pymanopt", "import refgeo.bridges.pymanopt"),
         ("hypothesis", "strategies", "import refgeo.bridges.strategies"),
     ],

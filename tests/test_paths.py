@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
 import numpy as np
 
 import refgeo as rg
+from refgeo.conformance.process import Process
 
 PACKAGE = str(Path(rg.__file__).parent)
 PAIR, VECTOR = (rg.Pair(*np.random.default_rng(seed).standard_normal((2, 5, 3))) for seed in (0, 1))
@@ -54,3 +56,38 @@ def test_between_a_search_and_the_loss_lie_few_functions():
     calls, _ = walk(lambda: rg.worst_case_sharpness(loss, PAIR, rg.InvariantMetric(), 0.1), depths.append)
     assert max(depths) <= 8
     assert calls <= 100 * len(depths)
+
+
+BACKEND = """
+import inspect
+from refgeo import paper
+
+
+def christoffel(*arguments):
+    with open({file!r}, "a") as file:
+        print(len([frame for frame in inspect.stack() if frame.function != "<module>"]), file=file)
+    return paper.christoffel(*arguments)
+"""
+
+
+def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monkeypatch):
+    file, ask, own = tmp_path / "mine.py", Process.ask, len(inspect.stack())
+    file.write_text(BACKEND.format(file=str(tmp_path / "depths")))
+    depths = []
+
+    def seen(self, call, timeout):
+        if call.do == "call":
+            depths.append(len(inspect.stack()) - 1 - own)  # but for this function
+        return ask(self, call, timeout)
+
+    monkeypatch.setattr(Process, "ask", seen)
+    rg.check(str(file), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"], jobs=1)
+    theirs = [int(line) for line in (tmp_path / "depths").read_text().split()]
+    assert depths[0] + 1 + theirs[0] <= 12  # with Process.ask itself, and from the start of the backend's process
+
+
+def test_a_named_case_builds_no_other():
+    calls, _ = walk(
+        lambda: rg.check("refgeo.paper", checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"], jobs=1)
+    )
+    assert calls < 10_000

@@ -157,7 +157,7 @@ def judge(mutant):
     return name, line, what, "WRONG, read" if read else "WRONG" if report.wrong else "MISSED", said
 
 
-CASES = ("5x4x2", "3-5x4x3", "7x4x1", "10x9x4", "4x4x4", "5x4x3/k3/t-2.0", "5x4x3/k30")
+CASES = ("5x4x2", "3-5x4x3", "7x4x1", "10x9x4", "4x4x4", "5x4x3/k3/t=-2", "5x4x3/k30")
 
 
 def main():

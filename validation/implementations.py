@@ -18,6 +18,7 @@ from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from validation import experiment
 
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 
 
@@ -474,7 +475,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--profile", choices=("quick", "full"), default="quick")
-    parser.add_argument("--dtype", action="append", choices=("float64", "float32"))
+    parser.add_argument("--dtype", action="append", choices=DTYPES)
     parser.add_argument("--only", action="append", help="only these implementations")
     parser.add_argument("--sample", type=int, help="how many of them, in turn, judge a seed; default: all")
     options = parser.parse_args()
@@ -485,7 +486,7 @@ def main():
     tasks = {}
     for seed in range(options.first, options.first + (3 if options.quick else options.seeds)):
         chosen = [names[(seed * count + i) % len(names)] for i in range(count)]
-        for dtype in options.dtype or ("float64", "float32"):
+        for dtype in options.dtype or DTYPES[:2]:
             key = f"{options.profile}, {dtype}, seed {seed}: {', '.join(chosen)}"
             tasks[key] = chosen, options.profile, dtype, seed
     results = experiment.Results(options.out / "implementations.json", {"refgeo": rg.__version__})
@@ -500,15 +501,15 @@ def report(values, path):
     for key, found in values.items():
         profile, dtype, seed = key.split(":")[0].split(", ")
         for name, verdict in found.items():
-            row = rows.setdefault((name, profile), {"runs": 0, "accused": 0, "float64": 0.0, "float32": 0.0})
+            row = rows.setdefault((name, profile), {"runs": 0, "accused": 0} | dict.fromkeys(DTYPES, 0.0))
             row["runs"] += 1
             row["accused"] += bool(verdict["accused"])
             row[dtype] = max(row[dtype], verdict["worst"])
             for line in [f"WRONG {one}" for one in verdict["accused"]] + verdict["findings"]:
                 experiment.console.print(f"{name}, {dtype}, {seed}: {line}", soft_wrap=True, highlight=False)
-    header = ["implementation", "profile", "runs", "accused", "worst ratio, float64", "float32"]
+    header = ["implementation", "profile", "runs", "accused", "worst ratio, float64", *DTYPES[1:]]
     lines = [
-        [name, profile, str(row["runs"]), str(row["accused"]), f"{row['float64']:.1f}", f"{row['float32']:.1f}"]
+        [name, profile, str(row["runs"]), str(row["accused"]), *(f"{row[dtype]:.1f}" for dtype in DTYPES)]
         for (name, profile), row in sorted(rows.items())
     ]
     experiment.table(header, lines, path)

@@ -12,7 +12,7 @@ A file of tests that holds an implementation to every check::
         check(backend)
 
 ``pytest -k "christoffel and inv"`` selects among the items, which are called like
-``my_library.geometry-inv-christoffel.thread_safe``. One result alone:
+``my_library.geometry-inv-christoffel``. One result alone:
 
 >>> import numpy as np, refgeo as rg
 >>> rng = np.random.default_rng(0)
@@ -34,17 +34,16 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.case import Case
-from refgeo.conformance.checks import DOUBTFUL, VALUE_CHECKS, Check
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, diagnose, worst_entries
-from refgeo.conformance.host import BackendFailure
-from refgeo.conformance.operations import OPERATIONS, ROUTINE, VALUES
-from refgeo.conformance.points import given_case
+from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
+from refgeo.conformance.checks import CHECKS, chosen
+from refgeo.conformance.evidence import DOUBTFUL, hold, units
+from refgeo.conformance.operations import OPERATIONS, VALUES, Value
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
-from refgeo.conformance.rows import Verdict
-from refgeo.conformance.run import CHECKS, OTHERS, check, chosen_checks, chosen_others
-from refgeo.conformance.trial import Trial
+from refgeo.conformance.run import check
+from refgeo.conformance.scene import Scene, given
+from refgeo.conformance.steps import RULES as STEPS
+from refgeo.conformance.verdict import Row, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import listed, one_of, order_of
@@ -59,10 +58,12 @@ class BackendCheck:
     Attributes
     ----------
     name, metric, dtype, profile : str
-        Of what has no metric, as the checks of an update rule, the metric is "".
+        Of what has no metric, as rules of conduct and the checks of an update rule, the metric is "".
     seed : int
     options : tuple of (str, tuple)
         The values of an update rule's keyword arguments.
+    metrics, functions : tuple of str
+        Of a rule of conduct, where it is tried.
 
     Examples
     --------
@@ -76,29 +77,36 @@ class BackendCheck:
     profile: str = "quick"
     seed: int = 0
     options: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    metrics: tuple[str, ...] = ("inv", "mix")
+    functions: tuple[str, ...] = tuple(OPERATIONS)
 
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
         __tracebackhide__ = True
-        report = self._report(_backend(backend))
-        rows = [row for row in report.rows if row.check == self.name]
-        failing = [row for row in rows if row.fails or row.verdict is Verdict.CONTRACT]
-        failing = [row for row in failing if row.verdict is not Verdict.INHERITS]
+        found = [(report, row) for report in self._reports(_backend(backend)) for row in report.rows]
+        found = [(report, row) for report, row in found if row.check == self.name]
+        failing = [one for one in found if one[1].fails or one[1].verdict is Verdict.CONTRACT]
+        failing = [one for one in failing if one[1].verdict is not Verdict.INHERITS]
         if failing:
-            raise AssertionError("\n".join(line for row in failing for line in report.details(row)))
+            raise AssertionError("\n".join(line for report, row in failing for line in report.details(row)))
         silent = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS)
+        rows: list[Row] = [row for _, row in found]
         if all(row.verdict in silent for row in rows):
             import pytest
 
             none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
             pytest.skip(f"{rows[0].verdict.value}: {rows[0].message}" if rows else none)
 
-    def _report(self, backend: Backend) -> Report:
-        if self.name in CHECKS:
-            function = CHECKS[self.name].operation.name
-            return _report(backend, function, self.metric, self.dtype, self.profile, self.seed)
-        metrics, options = [self.metric or "inv"], dict(self.options)
-        return check(backend, metrics=metrics, checks=[self.name], dtype=self.dtype, seed=self.seed, options=options)
+    def _reports(self, backend: Backend) -> list[Report]:
+        one = CHECKS[self.name]
+        options = self.dtype, self.profile, self.seed
+        if one.kind == "value":
+            return [_report(backend, one.function, self.metric, *options)]
+        if one.kind == "contract":
+            provided = filter(backend.provides, self.functions)
+            return [_report(backend, f, metric, *options) for f in provided for metric in self.metrics]
+        metrics, given = [self.metric or "inv"], dict(self.options)
+        return [check(backend, metrics=metrics, checks=[self.name], dtype=self.dtype, seed=self.seed, options=given)]
 
     def __str__(self) -> str:
         words = (self.metric, self.name, "" if self.dtype == "float64" else self.dtype)
@@ -116,8 +124,7 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 @lru_cache(maxsize=64)
 def _report(backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int) -> Report:
     """All that is to be said of one function."""
-    names = [one.name for one in CHECKS.values() if one.operation.name == function]
-    return check(backend, metrics=[metric], checks=names, dtype=dtype, profile=profile, seed=seed)
+    return check(backend, metrics=[metric], checks=[function], dtype=dtype, profile=profile, seed=seed)
 
 
 def parametrize_with_checks(
@@ -143,8 +150,8 @@ def parametrize_with_checks(
     backends : iterable
         Modules, objects or names, as `refgeo.check` takes them.
     metrics, checks : iterable of str, optional
-        Which; all checks by default. Names of functions stand for all of their checks. Those of searches and update
-        rules are items of backends that have such functions.
+        Which; all checks by default. Names of functions stand for all of their checks, conduct included. Those of
+        searches and update rules are items of backends that have such functions.
     dtype : str or iterable of str
         The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
     profile, seed, timeout, options
@@ -169,32 +176,39 @@ def parametrize_with_checks(
     >>> import refgeo as rg
     >>> mark = parametrize_with_checks([rg.paper], metrics=["inv"], checks=["inner_product"])
     >>> [item.id for item in mark.args[1]][:3]
-    ['refgeo.paper-inv-inner_product', 'refgeo.paper-inv-inner_product.any_memory_layout', \
-'refgeo.paper-inv-inner_product.remembers_nothing']
+    ['refgeo.paper-inv-inner_product', 'refgeo.paper-inputs_unchanged', 'refgeo.paper-silent']
     """
     import pytest
 
-    names = [one.name for one in chosen_checks(checks)]
-    more = chosen_others(checks)
-    if not (names or any(more.values())):
+    wanted = chosen(checks)
+    if not wanted:
         raise ValueError("checks: expected at least one check, got none")
     given_options = tuple((name, tuple(values)) for name, values in (options or {}).items())
-    wanted_metrics = [pair_metric(metric, argument="metrics").name for metric in listed(metrics)]
+    wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
     wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
+    functions = tuple({one.function for one in wanted if one.kind == "value"})
     items = []
-    for given in backends:
-        backend = Backend.of(given, timeout)
+    for implementation in backends:
+        backend = Backend.of(implementation, timeout)
         expected = _expected_of(_short(backend), expected_failures or {})
-        has = {functions: checks is not None or any(map(backend.provides, functions)) for functions in more}
-        wanted = [(metric, name) for metric in wanted_metrics for name in names]
-        for functions, others in more.items():
-            of_metrics = wanted_metrics if functions == (ROUTINE,) else [""]
-            wanted += [(metric, name) for metric in of_metrics for name in others if has[functions]]
-        for (metric, name), precision in itertools.product(wanted, wanted_dtypes):
-            item = BackendCheck(name, metric, precision, profile, seed, () if metric else given_options)
-            failure = expected.get(f"{name}[{metric}]", expected.get(name))
-            marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
-            items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
+        for one, precision in itertools.product(wanted, wanted_dtypes):
+            several = STEPS if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
+            if several and checks is None and not any(map(backend.provides, several)):
+                continue
+            for metric in wanted_metrics if one.kind in ("value", "law", "search") else ("",):
+                item = BackendCheck(
+                    one.name,
+                    metric,
+                    precision,
+                    profile,
+                    seed,
+                    () if metric else given_options,
+                    wanted_metrics,
+                    functions,
+                )
+                failure = expected.get(f"{one.name}[{metric}]", expected.get(one.name))
+                marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
+                items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
 
 
@@ -205,7 +219,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
     entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
     for entry, reason in entries.items():
         name, _, metric = entry.partition("[")
-        one_of("expected_failures", name, [*CHECKS, *OTHERS])
+        one_of("expected_failures", name, CHECKS)
         if metric:
             pair_metric(metric.removesuffix("]"), argument="expected_failures")
         if not reason or not isinstance(reason, str):
@@ -257,51 +271,54 @@ explains only 3.3e-15 (float64, κ = 1)...
     if dtype is None:
         dtypes = {np.asarray(part).dtype.name for part in parts}
         dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
-    case, one = _as_case(function, metric, arguments, dtype, relaxation)
-    backend = _backend_of_one(actual, case, one)
-    tolerance, kappa = DOUBTFUL * one.unit(case), case.condition
-    if not np.all(one.decisive(case)):
+    scene, value = _as_scene(function, metric, arguments, dtype, relaxation)
+    backend = _backend_of_one(actual, scene, value)
+    unit, kappa = units(scene, value), scene.condition
+    tolerance = DOUBTFUL * unit.gram
+    if not np.all(unit.decisive):
         raise ValueError(
             f"{function}: at the condition number κ = {kappa.max():.1g}, rounding in {dtype} alone can cause an error "
             "of any size; test at a point with a smaller κ"
         )
-    try:
-        with np.errstate(all="ignore"):  # what overflows is no match
-            errors = one.errors(Trial(backend, case))
-    except BackendFailure as failure:
-        raise AssertionError(f"{function}[{metric}]: {failure}") from None
-    if np.isnan(errors).any():
+    answer = backend.call(scene.call(value))
+    if answer.failure is not None:
+        raise AssertionError(f"{function}[{metric}]: {answer.failure}")
+    errors = {one.block: one.relative_error for one in hold(scene, value, answer)}
+    if any(map(np.isnan, errors.values())):
         raise ValueError(
             f"{function}: refgeo has no right result to compare with; test with vectors and factors of usual size"
         )
-    if np.all(errors <= tolerance):
+    with np.errstate(over="ignore"):
+        block = max(errors, key=lambda block: float(errors[block] / tolerance[block]))
+    if errors[block] <= tolerance[block]:
         return
-    worst = np.unravel_index(np.argmax(np.log(np.maximum(errors, tolerance)) - np.log(tolerance)), errors.shape)
-    block = tuple(int(i) for i in worst)
+    found = explained_once(scene, value, backend)
+    read = [f"yours:    {line}" for line in found.yours] + [f"differs:  {found.differs}"] * bool(found.differs)
     raise AssertionError(
-        f"{function}[{metric}] does not match: the relative error is {float(errors[block]):.2g}"
+        f"{function}[{metric}] does not match: the relative error is {errors[block]:.2g}"
         f"{f' in block {block}' if block else ''}, but rounding explains only {float(tolerance[block]):.2g} ({dtype}, "
-        f"κ = {float(kappa[block]):.2g})\nexpected: {one.statement_of(metric)}\n"
-        f"diagnosis: {diagnose(one, backend, [case], []).text or NO_DIAGNOSIS}\n"
-        + worst_entries(VALUES[one.name], backend, case, block)
+        f"κ = {float(kappa[block]):.2g})\nexpected: {value.statement_of(metric)}\n"
+        + "".join(f"{line}\n" for line in read)
+        + f"diagnosis: {found.text or (NO_DIAGNOSIS if not read else 'see the formula')}\n"
+        + worst_entries(value, backend, scene, block)
     )
 
 
-def _backend_of_one(result: Any, case: Case, one: Check) -> Backend:
+def _backend_of_one(result: Any, scene: Scene, value: Value) -> Backend:
     """A backend that knows one result, and nothing else."""
-    given = [factor for pair in (case.point, *case.inputs(one.operation)) for factor in pair]
+    known = [factor for pair in (scene.point, *scene.inputs(value.operation)) for factor in pair]
 
-    def known(metric: str, *asked: Any) -> Any:
-        if all(np.array_equal(x, y) for x, y in zip(given, asked, strict=False)):
+    def answer(metric: str, *asked: Any) -> Any:
+        if all(np.array_equal(x, y) for x, y in zip(known, asked, strict=False)):
             return result
         raise NotImplementedError("only one result is known")
 
-    return Backend(SimpleNamespace(**{one.operation.name: known}), name="actual")
+    return Backend(SimpleNamespace(**{value.operation.name: answer}), name="actual")
 
 
-def _as_case(
+def _as_scene(
     function: str, metric: str, arguments: tuple[Any, ...], dtype: str, relaxation: float
-) -> tuple[Case, Check]:
+) -> tuple[Scene, Value]:
     judged = {value.operation.name for value in VALUES.values()}
     operation = OPERATIONS[one_of("function", function, judged)]
     pair_metric(metric)
@@ -316,14 +333,14 @@ def _as_case(
     arrays = {
         name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()
     }
-    case = given_case("given", arrays, metric, dtype, relaxation=relaxation)
-    one = VALUE_CHECKS[function if order is None else f"{function}_{order}"]
-    if not one.applies(case):
+    scene = given("given", arrays, metric, dtype, relaxation=relaxation)
+    value = VALUES[function if order is None else f"{function}_{order}"]
+    if not scene.can_be_enclosed(value):
         raise ValueError(
             "order: refgeo cannot judge this exact geodesic: it has no closed form, and to enclose it takes too "
             "long; test a shorter time, a better conditioned point or smaller factors"
         )
-    return case, one
+    return scene, value
 
 
 def _short(backend: Backend) -> str:

@@ -10,12 +10,12 @@ from refgeo.support.deferred import deferred
 if TYPE_CHECKING:
     from refgeo.conformance import vectors as vectors
     from refgeo.conformance.backend import Backend as Backend
-    from refgeo.conformance.host import BackendError as BackendError
+    from refgeo.conformance.call import BackendError as BackendError
     from refgeo.conformance.reading import Formula as Formula
     from refgeo.conformance.reading import read as read
     from refgeo.conformance.report import Report as Report
-    from refgeo.conformance.rows import Row as Row
-    from refgeo.conformance.rows import Verdict as Verdict
     from refgeo.conformance.run import check as check
+    from refgeo.conformance.verdict import Row as Row
+    from refgeo.conformance.verdict import Verdict as Verdict
 
 __getattr__, __dir__, __all__ = deferred(__name__, __file__)

@@ -11,21 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from refgeo.conformance.host import Answer, BackendError, BackendFailure, Breaches, Exhausted, Request
-from refgeo.conformance.operations import FUNCTIONS, PLAIN_ROUTINE, arguments_of
+from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
+from refgeo.conformance.operations import FUNCTIONS, arguments_of
 from refgeo.conformance.process import STARTING, Lost, Process, Slow, Thread
 from refgeo.conformance.uncovered import Reached
-from refgeo.support.arguments import Array, number
+from refgeo.support.arguments import number
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
 _MOST_LOSSES = 3
 _DEMANDING = 100_000
 """With more numbers, a call in plain Python or to many digits may take more time or memory than there is."""
-
-
-class NotCalled(NotImplementedError):
-    """A function that has not returned once is not called again."""
 
 
 class Backend:
@@ -88,9 +84,9 @@ class Backend:
         self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         self.timeout = timeout
-        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, str]]] = defaultdict(list)
+        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, NoResult]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
-        self._calls = 0
+        self._count = 0
         self._server: Process | Thread
         self.has_own_process = self.spec is not None and os.name == "posix"
         if self.spec is not None and self.has_own_process:
@@ -98,7 +94,7 @@ class Backend:
         else:
             self._server, self.where = Thread(implementation, FUNCTIONS), "this process"
         try:
-            self.described: dict[str, Any] = known or self._server.ask(Request("describe"), STARTING)[0]
+            self.described: dict[str, Any] = known or self._server.ask(Call(do="describe"), STARTING).parts
         except Lost as lost:
             raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
         self._functions = frozenset(self.described["provides"])
@@ -134,64 +130,55 @@ class Backend:
         """
         return function in self._functions
 
-    def call(self, request: Request) -> tuple[list[Array], Breaches]:
-        """Carry out a request: the results as float64 arrays of the expected shapes, and what else was done.
-
-        Raises
-        ------
-        BackendFailure
-            No usable result, and why; `Exhausted` where that is no mistake.
-        NotImplementedError
-            The backend says that it has no such thing.
-        Refused
-            It takes no arrays of this layout.
+    def call(self, call: Call) -> Answer:
+        """What comes of a call: the parts as float64 arrays of the expected shapes, or why there are none.
 
         Examples
         --------
         >>> import numpy as np
         >>> one = np.ones((1, 1))
-        >>> request = Request("call", "riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
-        >>> Backend("refgeo.paper").call(request)[0]
+        >>> call = Call("riemannian_gradient", "inv", [one] * 4, shapes=[(1, 1)] * 2)
+        >>> Backend("refgeo.paper").call(call).parts
         [array([[1.]]), array([[1.]])]
         """
-        demand = _demand(*request.arrays[:2])
-        kind = request.function, request.metric, *request.extra[1:]  # of a geodesic, with its order
+        kind, demand = (call.function, call.metric, *call.extra[1:]), _demand(call)  # of a geodesic, with its order
         for least, why in self._given_up[kind]:
             if demand >= least:
-                raise NotCalled(f"not called again: {why}")
-        names = PLAIN_ROUTINE if self.is_plain else arguments_of(request.function)
-        request = replace(request, names=names)
-        result, breaches = self._asked(request, kind, demand)
-        if isinstance(result, Exhausted) and self.has_own_process and self._calls > 1:
-            calls = self._calls
+                return Answer(failure=NoResult(why.event, f"not called again: {why}"))
+        call = replace(call, names=arguments_of(call.function, self.is_plain))
+        after = 0
+        while True:
+            self._count += 1
+            try:
+                answer = self._server.ask(call, self.timeout)
+            except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
+                answer = self._without(call, lost)
+            failure = answer.failure
+            exhausted = failure is not None and failure.event is Event.EXHAUSTED
+            if after or not exhausted or not self.has_own_process or self._count <= 1:
+                break
+            after = self._count
             self.close()  # a new process tells a function that leaks from one that asks for too much
-            result, breaches = self._asked(request, kind, demand)
-            if not isinstance(result, Exhausted):
-                text = f"the process ran out of memory after {calls} calls, but a new process can do the last call"
-                breaches |= {"frees_its_memory": text}
-        if isinstance(result, Exhausted):  # which takes its time, every time
-            self._given_up[kind].append((demand, str(result)))
-            result = result if demand else BackendFailure(str(result))
-        if isinstance(result, Exception):
-            raise result
-        return result, breaches
+        if failure is not None and exhausted:  # which takes its time, every time
+            self._given_up[kind].append((demand, failure))
+        elif failure is None and after:
+            text = f"the process ran out of memory after {after} calls, but a new process can do the last call"
+            answer.conduct["frees_its_memory"] = text
+        return answer
 
-    def _asked(self, request: Request, kind: tuple[Any, ...], demand: int) -> Answer:
-        """The answer of its process, which may be lost."""
-        self._calls += 1
-        try:
-            return self._server.ask(request, self.timeout)
-        except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
-            self._calls = 0
-            self._losses[kind] += 1
-            if isinstance(lost, Slow) or self._losses[kind] >= _MOST_LOSSES:
-                self._given_up[kind].append((demand, f"{kind[0]}: {lost}"))
-            raise (Exhausted if demand and isinstance(lost, Slow) else BackendFailure)(f"{kind[0]}: {lost}") from None
+    def _without(self, call: Call, lost: Exception) -> Answer:
+        """What comes of a call in which the process was lost."""
+        self._count, event = 0, Event.EXHAUSTED if isinstance(lost, Slow) else Event.FAILED
+        failure, kind = NoResult(event, f"{call.function}: {lost}"), (call.function, call.metric, *call.extra[1:])
+        self._losses[kind] += 1
+        if self._losses[kind] >= _MOST_LOSSES:
+            self._given_up[kind].append((_demand(call), failure))
+        return Answer(failure=failure)
 
     def reached(self) -> Reached:
         """The lines of its own files that decisive calls have reached, and those that they have not."""
         try:
-            found: Reached = self._server.ask(Request("coverage"), self.timeout)[0]
+            found: Reached = self._server.ask(Call(do="coverage"), self.timeout).parts
             return found
         except (Lost, BackendError):
             return {}
@@ -202,12 +189,18 @@ class Backend:
 
     def close(self) -> None:
         """End its process."""
-        self._calls = 0
+        self._count = 0
         self._server.close()
 
 
-def _demand(G: Array, H: Array) -> int:
-    """Numbers in the dense matrices of a literal route, if it may be right and run out of time or memory; else 0."""
+def is_demanding(call: Call) -> bool:
+    """Whether somebody right may run out of time or memory, with dense matrices of n² or h⁴ numbers."""
+    return _demand(call) > 0
+
+
+def _demand(call: Call) -> int:
+    """Numbers in the dense matrices of a literal route, if they are many; else 0."""
+    G, H = call.arrays[:2]
     *blocks, n, h = G.shape
     m = H.shape[-2]
     numbers = math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2)

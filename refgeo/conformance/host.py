@@ -26,9 +26,8 @@ import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,29 +38,12 @@ import numpy as np
 import numpy.ma
 import numpy.typing as npt
 
+from refgeo.conformance.call import EQUAL_BLOCKS, ORDERS, Answer, Arrays, BackendError, Call, Conduct, Event, NoResult
 from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 
-Arrays = list[npt.NDArray[Any]]
-Breaches = dict[str, str]
-"""From a rule of conduct to how it was broken."""
-Answer = tuple[Any, Breaches]
-"""The parts of a result or an exception; and misconduct."""
-
-_FORTRAN: dict[str, Callable[[int], bool]] = {
-    "Fortran order": lambda i: True,
-    "vectors in Fortran order": lambda i: i >= 2,
-    "last vectors in Fortran order": lambda i: i >= 4,
-    "H parts in Fortran order": lambda i: i % 2 == 1,
-}
-"""Which arrays are then, counted from G."""
-LAYOUTS = (
-    "plain", *_FORTRAN, "a strided view", "a reversed view", "read-only", "a view of a larger array",
-    "one block for all",
-)  # fmt: skip
-"""How the arrays of a call lie in memory; with the last one every block of a batch is the first, of stride 0."""
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
@@ -69,25 +51,11 @@ _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
 """What PyTorch and JAX say, where Python raises MemoryError."""
+_REPEATS, _SETTLED, _LEAK = 12, 4, 1 << 20
+"""So many calls, and the memory that each of them after the first few may keep."""
 
 
-class BackendError(ValueError):
-    """A backend cannot be found, or provides nothing to check."""
-
-
-class BackendFailure(Exception):
-    """A call that gave no usable result: it raised, ended its process, or returned something else."""
-
-
-class Exhausted(BackendFailure):
-    """Out of time or memory at a point where somebody right may be, with dense matrices of n² or h⁴ numbers."""
-
-
-class Swallowed(NotImplementedError):
-    """Said while another exception was handled: where the function gives results elsewhere, that one is the answer."""
-
-
-class Refused(Exception):
+class LayoutRefused(Exception):
     """The backend's ``asarray`` takes no arrays of this layout."""
 
 
@@ -97,50 +65,6 @@ class NotInFile(NotImplementedError):
 
 class Unusable(Exception):
     """A result that is no array of real numbers of the expected shape."""
-
-
-FAILURES = {
-    kind.__name__: kind for kind in (BackendError, BackendFailure, Exhausted, Swallowed, Refused, NotImplementedError)
-}
-"""What the judge may be told in the place of a result, by name."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the judge asks of the judged.
-
-    Attributes
-    ----------
-    do : str
-        "call"; or "again", after a call with other contents in the same arrays; "together", two calls at once; a whole
-        "search" or "trajectory"; "describe" the implementation; what no decisive call reached ("coverage").
-    function, metric : str
-    arrays : sequence of ndarray
-        Arrays that are one and the same object here are so for the backend, too.
-    names : tuple of str
-        Of its arguments.
-    extra : tuple
-        Its arguments after the arrays.
-    shapes : list of tuple of int
-        Of the parts of the result.
-    dtypes : tuple of str
-        Those that they may have; empty for any.
-    layout : str
-        One of `LAYOUTS`.
-    decisive : bool
-        Whether a verdict rests on it.
-    """
-
-    do: str = "call"
-    function: str = ""
-    metric: str = ""
-    arrays: Sequence[npt.NDArray[Any]] = ()
-    names: tuple[str, ...] = ()
-    extra: tuple[Any, ...] = ()
-    shapes: Sequence[tuple[int, ...]] = ()
-    dtypes: tuple[str, ...] = ()
-    layout: str = "plain"
-    decisive: bool = False
 
 
 # Somebody's code -----------------------------------------------------------------------------------------------------
@@ -228,7 +152,7 @@ def said(error: BaseException) -> str:
     frames = _their_frames(error)
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    return f"{_named(error)}{where}"
+    return " ".join([f"{_named(error)}{where}", *getattr(error, "__notes__", [])[:1]])
 
 
 def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -245,23 +169,25 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _failure(error: BaseException, request: Request) -> Exception:
+def _failure(error: BaseException, call: Call) -> NoResult:
     """What the judge is told of an exception."""
-    if isinstance(error, (NotInFile, Unusable)):
-        return (NotImplementedError if isinstance(error, NotInFile) else BackendFailure)(str(error))
+    if isinstance(error, NotInFile):
+        return NoResult(Event.NOT_IMPLEMENTED, str(error))
+    if isinstance(error, Unusable):
+        return NoResult(Event.FAILED, str(error))
     if isinstance(error, NotImplementedError):
         cause = error.__cause__ or error.__context__
         if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)):  # what there is
-            return NotImplementedError(_named(error))
-        return Swallowed(f"{_named(error)}, after {said(cause)}")
-    if isinstance(error, Refused):
-        return error.with_traceback(None)
+            return NoResult(Event.NOT_IMPLEMENTED, _named(error))
+        return NoResult(Event.SWALLOWED, f"{_named(error)}, after {said(cause)}")
+    if isinstance(error, LayoutRefused):
+        return NoResult(Event.LAYOUT, str(error))
     if isinstance(error, MemoryError):
-        return Exhausted("MemoryError: the call needs more memory than refgeo allows for one call")
+        return NoResult(Event.EXHAUSTED, "MemoryError: the call needs more memory than refgeo allows for one call")
     text = said(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
-        text += f"; refgeo calls it with ({', '.join(request.names)})"
-    return (Exhausted if _OUT_OF_MEMORY.search(text) else BackendFailure)(text)
+        text += f"; refgeo calls it with ({', '.join(call.names)})"
+    return NoResult(Event.EXHAUSTED if _OUT_OF_MEMORY.search(text) else Event.FAILED, text)
 
 
 # What it does besides returning --------------------------------------------------------------------------------------
@@ -301,11 +227,9 @@ class Capture:
 
 def surroundings() -> dict[str, Any]:
     """What a process has beside its modules, which a call of mathematics leaves as it is."""
-    torch: Any = sys.modules.get("torch")
-    return {
+    found = {
         "the state of Python's random generator": random.getstate(),
         "the state of NumPy's random generator": pickle.dumps(np.random.get_state()),  # noqa: NPY002
-        "the state of PyTorch's random generator": bytes(torch.get_rng_state()) if hasattr(torch, "Tensor") else b"",
         "np.seterr": np.geterr(),
         "np.set_printoptions": np.get_printoptions(),
         "the warning filters": list(warnings.filters),
@@ -313,6 +237,28 @@ def surroundings() -> dict[str, Any]:
         "os.environ": dict(os.environ),
         "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
     }
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_default_device"):  # it has been imported wholly
+        found |= {
+            "the state of PyTorch's random generator": torch.get_rng_state().numpy().tobytes(),
+            "PyTorch's default dtype": torch.get_default_dtype(),
+            "PyTorch's default device": str(torch.get_default_device()),
+        }
+    jax: Any = sys.modules.get("jax")
+    if hasattr(jax, "config") and hasattr(jax, "jit"):
+        found["the configuration of JAX"] = {key: repr(value) for key, value in jax.config.values.items()}
+    return found
+
+
+def _memory() -> int:
+    """Bytes that this process holds; the most that it has held, where a system tells no more."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(ImportError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return 0
 
 
 Kept = list[tuple[Any, bytes]]
@@ -365,70 +311,83 @@ class Host:
             ],
         }  # fmt: skip
 
-    def answer(self, request: Request) -> Answer:
-        """Carry out a request."""
-        if request.do == "describe":
-            return self.describe(), {}
-        if request.do == "coverage":
-            return (self.coverage.reached() if self.coverage else {}), {}
+    def answer(self, call: Call) -> Answer:
+        """Carry out a call."""
+        if call.do == "describe":
+            return Answer(self.describe())
+        if call.do == "coverage":
+            return Answer(self.coverage.reached() if self.coverage else {})
         if self.coverage is not None:
-            self.coverage.of("decisive" if request.decisive else "other")
+            self.coverage.of("decisive" if call.decisive else "other")
         heard: list[str] = []
-        breaches: Breaches = {}
-        self._looked[request.function, request.metric] += 1
-        looks = self._looked[request.function, request.metric] <= _LOOKS
+        conduct: Conduct = {}
+        kind = call.function, call.metric
+        self._looked[kind] += 1
+        looks = self._looked[kind] <= _LOOKS
         with self.capture.listening(heard):
             before, modules = surroundings() if looks else {}, len(sys.modules)
             try:
-                result = getattr(self, f"_{request.do}")(request, breaches)
+                answer = Answer(getattr(self, f"_{call.do}")(call, conduct), None, conduct)
             except BaseException as error:
-                result = _failure(error, request)
+                answer = Answer((), _failure(error, call))
             after = surroundings() if looks else {}
         if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
-            self._looked[request.function, request.metric] -= 1
+            self._looked[kind] -= 1
             after = {}
-        changed = [what for what, value in after.items() if before[what] != value]
-        if isinstance(result, Exception):
-            return result, {}
-        if changed:
-            breaches["leaves_the_process_alone"] = f"changed {', '.join(changed)}"
-        if heard:
-            breaches["silent"] = f"printed {' '.join(heard)[:100]!r}"
-        return result, breaches
+        changed = [what for what, value in after.items() if before.get(what, value) != value]
+        if answer.failure is None and changed:
+            conduct["leaves_the_process_alone"] = f"changed {', '.join(changed)}"
+        if answer.failure is None and heard:
+            conduct["silent"] = f"printed {' '.join(heard)[:100]!r}"
+        return answer
 
-    def _call(self, request: Request, breaches: Breaches) -> Arrays:
-        contents = {id(array): array for array in request.arrays}
-        places = {id(array): i for i, array in reversed(list(enumerate(request.arrays)))}
-        given = {key: _laid_out(contents[key], request.layout, places[key]) for key in contents}
-        if request.do == "again":
+    def _call(self, call: Call, conduct: Conduct) -> Arrays:
+        for earlier in call.before:
+            with contextlib.suppress(Exception):
+                self._apply(earlier, {id(array): self._converted(np.array(array)) for array in earlier.arrays})
+        contents = {id(array): array for array in call.arrays}
+        places = {id(array): i for i, array in reversed(list(enumerate(call.arrays)))}
+        given = {key: _laid_out(contents[key], call.layout, places[key]) for key in contents}
+        if call.layout.startswith("arrays that an earlier call"):
             for array in given.values():
                 array *= -1.5
-            self._apply(request, {key: self._converted(array) for key, array in given.items()})
+            self._apply(call, {key: self._converted(array) for key, array in given.items()})
             for key, array in given.items():
                 array[...] = contents[key]
         try:
             converted = {key: self._converted(array) for key, array in given.items()}
         except Exception as error:
-            if request.layout == "plain":
+            if not call.layout:
                 raise
-            raise Refused(said(error)) from None
+            raise LayoutRefused(said(error)) from None
         before = self._bytes(given, converted)
-        result = members(self._apply(request, converted), len(request.shapes))
+        function, arguments = getattr(self.implementation, call.function), [converted[id(x)] for x in call.arrays]
+        result = members(function(call.metric, *arguments, *call.extra), len(call.shapes))
         arrays = [self._back(part) for part in result]
-        parts = [_real(array, shape) for array, shape in zip(arrays, request.shapes, strict=True)]
+        parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
         inputs = [*given.values(), *map(self._back, converted.values())]
-        breaches |= self._left_behind(request.function, list(given.values()), result)
-        breaches |= _written(request, before, self._bytes(given, converted))
-        breaches |= _foreign(request, result, arrays) | _shared(arrays, inputs)
+        conduct |= self._left_behind(call.function, list(given.values()), result)
+        conduct |= _written(call, before, self._bytes(given, converted))
+        conduct |= _foreign(call, result, arrays) | _shared(arrays, inputs)
         return parts
 
-    _again = _call
+    def _repeat(self, call: Call, conduct: Conduct) -> Arrays:
+        """The same call again and again, which need not keep more and more memory."""
+        sizes = []
+        for _ in range(_REPEATS):
+            result = members(self._apply(call, {id(x): self._converted(np.array(x)) for x in call.arrays}),
+                             len(call.shapes))  # fmt: skip
+            sizes.append(_memory())
+        growth = np.diff(sizes[_SETTLED - 1 :])
+        if np.all(growth >= _LEAK):
+            conduct["frees_its_memory"] = f"keeps about {np.median(growth) / (1 << 20):.0f} MiB more after every call"
+        return [_real(self._back(x), shape) for x, shape in zip(result, call.shapes, strict=True)]
 
     def _bytes(self, given: dict[int, Any], converted: dict[int, Any]) -> dict[int, tuple[bytes, bytes]]:
         """What is in arrays, and in what ``asarray`` has made of them."""
         return {key: (array.tobytes(), self._back(converted[key]).tobytes()) for key, array in given.items()}
 
-    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
+    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Conduct:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
         past, found = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
         if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
@@ -440,7 +399,7 @@ class Host:
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
         return found
 
-    def _together(self, request: Request, breaches: Breaches) -> Arrays:
+    def _together(self, call: Call, conduct: Conduct) -> Arrays:
         """Ten calls with the arrays and ten with their halves, in two threads that begin at once."""
         start = threading.Barrier(2)
 
@@ -448,9 +407,9 @@ class Host:
             start.wait()
             found: Arrays = []
             for _ in range(10):
-                converted = {id(array): self._converted(factor * array) for array in request.arrays}
-                result = members(self._apply(request, converted), len(request.shapes))
-                found += [_real(self._back(x), shape) for x, shape in zip(result, request.shapes, strict=True)]
+                converted = {id(array): self._converted(factor * array) for array in call.arrays}
+                result = members(self._apply(call, converted), len(call.shapes))
+                found += [_real(self._back(x), shape) for x, shape in zip(result, call.shapes, strict=True)]
             return found
 
         interval = sys.getswitchinterval()
@@ -461,37 +420,37 @@ class Host:
         finally:
             sys.setswitchinterval(interval)
 
-    def _search(self, request: Request, breaches: Breaches) -> Arrays:
+    def _search(self, call: Call, conduct: Conduct) -> Arrays:
         """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
-        given = [np.array(array) for array in request.arrays]
+        given = [np.array(array) for array in call.arrays]
         G, H, X, y = given
-        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype), request.extra
-        function, converted = getattr(self.implementation, request.function), map(self._converted, (G, H))
-        found = function(request.metric, problem, *converted, rho, order)
+        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype), call.extra
+        function, converted = getattr(self.implementation, call.function), map(self._converted, (G, H))
+        found = function(call.metric, problem, *converted, rho, order)
         try:
             value, steps = members(found, 2)
             steps = members(steps, 2)
         except Unusable:
             raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
-        if any(x.tobytes() != y.tobytes() for x, y in zip(given, request.arrays, strict=True)):
-            breaches["inputs_unchanged"] = "writes to the arrays it gets"
-        numbers = [_real(self._back(x), shape) for x, shape in zip(steps, request.shapes[1:], strict=True)]
+        if any(x.tobytes() != y.tobytes() for x, y in zip(given, call.arrays, strict=True)):
+            conduct["inputs_unchanged"] = "writes to the arrays it gets"
+        numbers = [_real(self._back(x), shape) for x, shape in zip(steps, call.shapes[1:], strict=True)]
         return [_real(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
 
-    def _trajectory(self, request: Request, breaches: Breaches) -> Arrays:
+    def _trajectory(self, call: Call, conduct: Conduct) -> Arrays:
         """Steps of an update rule; an optimiser of PyTorch has parameters of its own, whatever ``asarray`` makes."""
-        own = request.function == "make"
+        own = call.function == "make"
 
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
             return _real(np.asarray(x) if own else self._back(x), shape)
 
-        walk, arrays = Walk(**request.extra[0]), list(request.arrays)
+        walk, arrays = Walk(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if own else self._converted
-        return trajectory(self.implementation, request.function, arrays, walk, convert, read)
+        return trajectory(self.implementation, call.function, arrays, walk, convert, read)
 
-    def _apply(self, request: Request, converted: dict[int, Any]) -> Any:
-        arrays = [converted[id(array)] for array in request.arrays]
-        return getattr(self.implementation, request.function)(request.metric, *arrays, *request.extra)
+    def _apply(self, call: Call, converted: dict[int, Any]) -> Any:
+        arrays = [converted[id(array)] for array in call.arrays]
+        return getattr(self.implementation, call.function)(call.metric, *arrays, *call.extra)
 
     def _converted(self, array: npt.NDArray[Any]) -> Any:
         convert = getattr(self.implementation, "asarray", None)
@@ -507,25 +466,25 @@ class Host:
         return np.asarray(found)
 
 
-def _written(request: Request, before: dict[int, Any], after: dict[int, Any]) -> Breaches:
-    changed = [before[id(x)] != after[id(x)] for x in request.arrays]
-    names = ", ".join(itertools.compress(request.names[1:], changed))
+def _written(call: Call, before: dict[int, Any], after: dict[int, Any]) -> Conduct:
+    changed = [before[id(x)] != after[id(x)] for x in call.arrays]
+    names = ", ".join(itertools.compress(call.names[1:], changed))
     return {"inputs_unchanged": f"changed its input {names}"} if any(changed) else {}
 
 
-def _foreign(request: Request, result: list[Any], arrays: Arrays) -> Breaches:
+def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Conduct:
     """Numbers of Python are of any dtype."""
     pairs = zip(result, arrays, strict=True)
     kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
-    foreign = ", ".join(sorted(kinds - set(request.dtypes)))
-    if not (request.dtypes and foreign):
+    foreign = ", ".join(sorted(kinds - set(call.dtypes)))
+    if not (call.dtypes and foreign):
         return {}
-    single = "jax" in sys.modules and foreign == "float32" and request.dtypes[0] == "float64"
+    single = "jax" in sys.modules and foreign == "float32" and call.dtypes[0] == "float64"
     hint = '; JAX computes in double precision only after jax.config.update("jax_enable_x64", True)' if single else ""
-    return {"dtype_kept": f"returned {foreign} for {request.dtypes[0]} input{hint}"}
+    return {"dtype_kept": f"returned {foreign} for {call.dtypes[0]} input{hint}"}
 
 
-def _shared(results: Arrays, inputs: Arrays) -> Breaches:
+def _shared(results: Arrays, inputs: Arrays) -> Conduct:
     if any(part.size and np.shares_memory(part, x) for part in results for x in inputs):
         return {"owns_its_results": "its result shares memory with its input"}
     if len(results) == 2 and np.shares_memory(results[0], results[1]):
@@ -558,19 +517,22 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
     """The array, the i-th of a call, in some layout."""
-    if layout in _FORTRAN and _FORTRAN[layout](i):
-        return np.array(array, order="F")
+    if layout in ORDERS:
+        first, step = {"Fortran order": (0, 1), "H parts in Fortran order": (1, 2)}.get(
+            layout, (2 if layout.startswith("vectors") else 4, 1)
+        )
+        return np.array(array, order="F" if i >= first and (i - first) % step == 0 else "C")
     if layout in ("a strided view", "a view of a larger array") and array.ndim:
         wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)
         columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])
         wide[..., columns] = array
         return wide[..., columns]
-    if layout == "one block for all":
+    if layout == EQUAL_BLOCKS:
         return np.broadcast_to(array[(0,) * (array.ndim - 2)], array.shape)
     if layout == "a reversed view":
-        return np.ascontiguousarray(array[..., ::-1, ::-1])[..., ::-1, ::-1]
+        return np.array(array[..., ::-1, ::-1])[..., ::-1, ::-1]
     plain = np.array(array)
-    plain.flags.writeable = layout != "read-only"
+    plain.flags.writeable = layout != "read-only arrays"
     return plain
 
 
@@ -586,9 +548,10 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
     try:
         implementation = load(spec)
     except BackendError as error:
-        line.send((BackendError.__name__, str(error)))
+        line.send(((), (BackendError.__name__, str(error)), {}))
         return
     host = Host(implementation, functions, capture, Coverage(spec))  # of calls: importing is slow under a tracer
     while True:  # plain data alone, which any copy of this module understands
-        result, breaches = host.answer(Request(**line.recv()))
-        line.send((type(result).__name__, str(result)) if isinstance(result, Exception) else (result, breaches))
+        answer = host.answer(Call.of_plain(line.recv()))
+        failure = answer.failure and (answer.failure.event.name, str(answer.failure))
+        line.send((answer.parts, failure, answer.conduct))

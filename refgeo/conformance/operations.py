@@ -159,9 +159,6 @@ COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
 ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
-PLAIN_ROUTINE = ("value_and_grad", "params", "metric", "rho")
-"""The arguments of one that is a function alone."""
-
 FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES)
 _OTHERS = {
     "step": ("state", "G", "H", "e_G", "e_H"),
@@ -169,8 +166,8 @@ _OTHERS = {
 }
 
 
-def arguments_of(function: str) -> tuple[str, ...]:
-    """The arguments of one of the functions of the protocol.
+def arguments_of(function: str, is_plain: bool = False) -> tuple[str, ...]:
+    """The arguments of one of the functions of the protocol; of a search that is a function alone if `is_plain`.
 
     Examples
     --------
@@ -179,10 +176,13 @@ def arguments_of(function: str) -> tuple[str, ...]:
     """
     if function in _OTHERS:
         return _OTHERS[function]
-    return (
-        "metric",
-        *(("problem", "G", "H", "rho", "order") if function == ROUTINE else OPERATIONS[function].arguments),
-    )
+    if function == ROUTINE:
+        return (
+            ("value_and_grad", "params", "metric", "rho")
+            if is_plain
+            else ("metric", "problem", "G", "H", "rho", "order")
+        )
+    return ("metric", *OPERATIONS[function].arguments)
 
 
 @dataclass(frozen=True)

@@ -1,242 +1,319 @@
-"""Where a backend is wrong: the one interval of one feature of a call that separates failing cases from passing ones.
+"""Where a backend is wrong: the one interval of one feature of a call that separates failing calls from right ones.
 
-Nothing is said unless fresh cases on either side confirm it, and bisection between them says where the interval begins.
+Nothing is said unless fresh calls confirm it: with nothing special but this feature they fail inside the interval, the
+plainest failing point passes when this feature alone is moved out of it, and the end that is printed is a failing one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.case import Case
-from refgeo.conformance.operations import Operation
-from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.recipes import Recipe, build
-from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_space import PairTangentSpace
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.call import NoResult
+from refgeo.conformance.evidence import DOUBTFUL, hold, units
+from refgeo.conformance.features import Features
+from refgeo.conformance.operations import Value
+from refgeo.conformance.scene import Scene, build
 
 _FRESH = 50
-"""Draws of fresh cases begin here."""
-_BISECTIONS = 12
-_PLAINEST = 2
-"""Of so many failing cases what is nearby is tried."""
-_CHANCE = 1e-3
-"""A feature that cannot be changed alone is believed where cases are so unlikely to be separated by accident."""
-_NOTHING = 1e-14
-"""What is smaller is as good as zero."""
-
-Judge = Callable[[Recipe], bool | None]
-"""Whether a fresh case passes; None where it decides nothing."""
-Interval = tuple[float, float]
-"""Values of a feature at which cases pass and fail."""
+"""Draws of fresh points begin here."""
+_BISECTIONS = 14
+_MASKED = 3
+"""Of so many passing points inside an interval it is tried whether something else hides the mistake there."""
+_USUAL = tuple(Features(n=n, m=m, h=h, draw=_FRESH) for n, m, h in ((5, 4, 2), (4, 6, 3), (7, 5, 4)))
+"""A few points with nothing special about them."""
 
 
-@np.errstate(all="ignore")
-def features(case: Case, operation: Operation) -> dict[str, float]:
-    """The numbers that a call has, in the order in which they are asked whether they separate.
+@dataclass(frozen=True)
+class Feature:
+    """A number of a call, which can be moved.
+
+    Attributes
+    ----------
+    words : str
+    read : callable
+        Its value; NaN where there is none.
+    move : callable
+        The features with another value of it.
+    is_whole : bool
+    of : "point", "vectors", "two vectors", "curve" or "loss"
+        What calls have it.
+    """
+
+    words: str
+    read: Callable[[Features], float]
+    move: Callable[[Features, float], Features]
+    is_whole: bool = False
+    of: str = "point"
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it only says that something is so."""
+        return self.words in ("both vectors are one array", "a vector points along θ", "G = H")
+
+
+def _named(name: str, words: str, of: str = "point", is_whole: bool = False) -> Feature:
+    def read(f: Features) -> float:
+        value = getattr(f, name)
+        return math.nan if value is None else float(value)
+
+    def move(f: Features, x: float) -> Features:
+        change: dict[str, Any] = {name: int(x) if is_whole else x}
+        return replace(f, **change)
+
+    return Feature(words, read, move, is_whole, of)
+
+
+def _with_columns(f: Features, h: float) -> Features:
+    """With as many more rows than columns as before."""
+    return replace(f, n=f.n - f.h + int(h), m=f.m - f.h + int(h), h=int(h))
+
+
+def _kappa(f: Features) -> float:
+    return 1.0 if f.h == 1 else max(f.condition_G, f.condition_H, f.uneven_condition)
+
+
+def _power_of_two(k: int) -> float:
+    return float((k & -k).bit_length() - 1)
+
+
+FEATURES = (
+    Feature("h", lambda f: f.h, _with_columns, True),
+    _named("n", "n", is_whole=True),
+    _named("m", "m", is_whole=True),
+    Feature("the number of blocks", lambda f: math.prod(f.blocks), lambda f, x: replace(f, blocks=(int(x),)), True),
+    Feature("the number of leading dimensions", lambda f: len(f.blocks),
+            lambda f, x: replace(f, blocks=(2, 3, 2, 1, 2)[: int(x)]), True),
+    Feature("max(n, m)", lambda f: max(f.n, f.m),
+            lambda f, x: replace(f, n=int(x)) if f.n >= f.m else replace(f, m=int(x)), True),
+    Feature("n − m", lambda f: f.n - f.m, lambda f, x: replace(f, n=f.m + int(x)), True),
+    Feature("|n − m|", lambda f: abs(f.n - f.m), lambda f, x: replace(f, n=f.m + int(x)), True),
+    Feature("n − h", lambda f: f.n - f.h, lambda f, x: replace(f, n=f.h + int(x)), True),
+    Feature("m − h", lambda f: f.m - f.h, lambda f, x: replace(f, m=f.h + int(x)), True),
+    Feature("the exponent of 2 in h", lambda f: _power_of_two(f.h), lambda f, x: _with_columns(f, 2.0**x), True),
+    Feature("the exponent of 2 in n", lambda f: _power_of_two(f.n),
+            lambda f, x: replace(f, n=int(2**x) * (-(-f.h // int(2**x)) | 1)), True),
+    _named("t", "t", "curve"),
+    Feature("|t|", lambda f: abs(f.t), lambda f, x: replace(f, t=math.copysign(x, f.t)), of="curve"),
+    _named("speed", "the relative length of the geodesic", "curve"),
+    Feature("κ", _kappa, lambda f, x: replace(f, condition_G=x, condition_H=x)),
+    _named("condition_G", "κ of G"),
+    _named("condition_H", "κ of H"),
+    _named("uneven_condition", "the spread of κ between blocks"),
+    _named("size_G", "the size of G"),
+    _named("size_H", "the size of H"),
+    _named("uneven", "the spread of sizes between blocks"),
+    _named("length", "the length of the vectors beside the point", "vectors"),
+    _named("slope", "the length of the gradient", "loss"),
+    _named("ratio", "the length of b beside that of a", "two vectors"),
+    _named("part", "the size of a vector's G part beside its H part", "vectors"),
+    _named("cosine", "the cosine of the vectors' angle", "two vectors"),
+    _named("same", "both vectors are one array", "two vectors", is_whole=True),
+    _named("vertical", "the vertical share of the vector", "vectors"),
+    _named("radial", "a vector points along θ", "vectors", is_whole=True),
+    _named("sparse", "the share of zeros in the vectors", "vectors"),
+    _named("empty_rows", "the number of zero rows of the vectors", "vectors", is_whole=True),
+    _named("empty_blocks", "the number of zero blocks of the vectors", "vectors", is_whole=True),
+    _named("balance", "the balance of S and T (1: S = T)"),
+    _named("turn", "the turn of the singular vectors away from the axes"),
+    _named("gap", "the relative gap of the singular values"),
+    _named("alike", "G = H", is_whole=True),
+    _named("zero_rows", "the number of zero rows of the factors", is_whole=True),
+)  # fmt: skip
+
+
+def _applies(feature: Feature, value: Value) -> bool:
+    operation = value.operation
+    return {
+        "point": True,
+        "vectors": operation.name != "riemannian_hessian",
+        "two vectors": operation.sources == ("a", "b"),
+        "curve": bool(operation.extra),
+        "loss": operation.name == "riemannian_hessian",
+    }[feature.of]
+
+
+@dataclass
+class Place:
+    """Looks for the place where a value is wrong.
+
+    Attributes
+    ----------
+    backend : Backend
+    value : Value
+    like : Scene
+        A failing point: fresh ones have its metric, dtype, seed and relaxation.
+    """
+
+    backend: Backend
+    value: Value
+    like: Scene
+
+    def scene(self, features: Features) -> Scene:
+        """A fresh point."""
+        like = self.like
+        dtype = "float64" if like.features is not None and like.features.single else like.dtype
+        return build(features, like.metric, dtype, like.seed, like.relaxation)
+
+    def fails(self, features: Features) -> bool | None:
+        """Whether a fresh point fails; None where it decides nothing, or gives no number."""
+        if not features.possible:
+            return None
+        try:
+            scene = self.scene(features)
+            if not (np.all(units(scene, self.value).decisive) and scene.can_be_enclosed(self.value)):
+                return None
+            answer = self.backend.call(scene.call(self.value))
+            found = list(hold(scene, self.value, answer))
+        except (ValueError, ArithmeticError, NoResult):
+            return None
+        if answer.failure is not None or not all(np.isfinite(one.relative_error) for one in found):
+            return None
+        return any(one.ratio > DOUBTFUL for one in found)
+
+    def usual(self) -> list[bool | None]:
+        """Whether points with nothing special fail."""
+        return [self.fails(self._as_single(features)) for features in _USUAL]
+
+    def passes_in_double(self) -> bool:
+        """Whether points with nothing special pass in float64."""
+        return {self.fails(features) for features in _USUAL} - {None} == {False}
+
+    def _as_single(self, features: Features) -> Features:
+        single = self.like.features is not None and self.like.features.single
+        return replace(features, single=1) if single else features
+
+    def find(self, wrong: Sequence[Features], right: Sequence[Features]) -> str:
+        """In words, such as "h ≥ 5"; empty if no interval of one feature separates them, or fresh calls refute it."""
+        if not wrong or not right:
+            return ""
+        for feature in FEATURES:
+            if _applies(feature, self.value):
+                said = self._interval(feature, wrong, right)
+                if said:
+                    return said
+        return ""
+
+    def _interval(self, feature: Feature, wrong: Sequence[Features], right: Sequence[Features]) -> str:
+        values = [feature.read(f) for f in wrong]
+        if any(map(math.isnan, values)):
+            return ""
+        low, high = min(values), max(values)
+        plainest = wrong[0]
+        inside = [f for f in right if low <= feature.read(f) <= high]
+        if len(inside) > _MASKED or not all(self._is_masked(feature, f, plainest) for f in inside):
+            return ""
+        others = [x for x in map(feature.read, right) if x < low or x > high]
+        if not self._is_enough(feature, feature.read(plainest)) or not self._is_filled(feature, plainest, low, high):
+            return ""
+        ends: list[float | None] = []
+        usual = feature.read(Features())
+        for end, side in ((low, -1.0), (high, 1.0)):
+            beyond = sorted((x for x in (*others, usual) if side * (x - end) > 0.0), key=lambda x: side * x)
+            if not beyond:
+                ends.append(None)
+                continue
+            start = feature.move(_again(plainest), end)
+            outside = next((x for x in dict.fromkeys((beyond[0], usual, beyond[-1])) if x in beyond
+                            and self.fails(feature.move(start, x)) is False), None)  # fmt: skip
+            if outside is None or self.fails(start) is not True:
+                return ""
+            ends.append(self._end(feature, start, outside, end))
+        return _said(feature, *ends)
+
+    def _is_masked(self, feature: Feature, passing: Features, plainest: Features) -> bool:
+        """Whether what else is special of a passing point makes the plainest failing one pass, too."""
+        special = {name: getattr(passing, name) for name in passing.unusual if name not in ("blocks", "n", "m", "h")}
+        return bool(special) and self.fails(replace(_again(plainest), **special)) is False
+
+    def _is_enough(self, feature: Feature, x: float) -> bool:
+        """Whether points with nothing else special fail at this value: two different ones."""
+        outcomes = [self.fails(self._as_single(feature.move(usual, x))) for usual in _USUAL]
+        outcomes += [self.fails(self._as_single(feature.move(replace(usual, blocks=(3,)), x))) for usual in _USUAL[:1]]
+        known = [one for one in outcomes if one is not None]
+        return sum(known) >= 2 and all(known)
+
+    def _is_filled(self, feature: Feature, plainest: Features, low: float, high: float) -> bool:
+        """Whether a plain number inside fails, too: times that are no dyadic numbers are no interval."""
+        middle = 0.5 * (low + high)
+        inside = [math.copysign(2.0 ** round(math.log2(abs(middle))), middle)] if middle else []
+        if feature.is_whole:
+            inside = [float(x) for x in (math.floor(middle), math.floor(middle) + 1) if low < x < high]
+        elif math.isinf(middle):
+            inside = []
+        return all(self.fails(feature.move(_again(plainest), x)) is not False for x in inside)
+
+    def _end(self, feature: Feature, start: Features, good: float, bad: float) -> float:
+        """The failing value that is nearest to the passing ones, by bisection; with as few digits as can be."""
+        for _ in range(_BISECTIONS):
+            middle = _between(good, bad, feature.is_whole)
+            if middle is None:
+                break
+            outcome = self.fails(feature.move(start, middle))
+            if outcome is None:
+                break
+            good, bad = (good, middle) if outcome else (middle, bad)
+        for digits in (1, 2, 3):
+            short = float(f"{bad:.{digits}g}")
+            if min(good, bad) <= short <= max(good, bad) and short != good and self.fails(feature.move(start, short)):
+                return short
+        return bad
+
+
+def _between(good: float, bad: float, is_whole: bool) -> float | None:
+    """Between two values, geometrically where both are positive and far apart; None where there is nothing."""
+    if math.isinf(good) or math.isinf(bad):
+        return None
+    geometric = good > 0.0 and bad > 0.0 and not is_whole and max(good, bad) > 4.0 * min(good, bad)
+    middle = math.sqrt(good * bad) if geometric else 0.5 * (good + bad)
+    if is_whole:
+        middle = float(round(middle))
+    close = abs(good - bad) <= 0.002 * abs(bad) or middle in (good, bad)
+    return None if close else middle
+
+
+def _again(features: Features) -> Features:
+    return replace(features, draw=features.draw + _FRESH)
+
+
+def _said(feature: Feature, low: float | None, high: float | None) -> str:
+    if feature.is_flag:
+        return feature.words
+
+    def number(x: float) -> str:
+        return f"{x:.4g}" if not feature.is_whole else f"{x:.0f}"
+
+    if low is not None and high is not None:
+        if low == high:
+            return f"{feature.words} = {number(low)}"
+        return f"{number(low)} ≤ {feature.words} ≤ {number(high)}"
+    if low is not None:
+        return f"{feature.words} ≥ {number(low)}"
+    return f"{feature.words} ≤ {number(high)}" if high is not None else ""
+
+
+def blocks_in_words(outcomes: Sequence[tuple[int, int, bool]]) -> str:
+    """Which blocks of batches are wrong; of triples of an index, the number of blocks, and whether it fails.
 
     Examples
     --------
-    >>> from refgeo.conformance.recipes import build
-    >>> from refgeo.conformance.operations import OPERATIONS
-    >>> features(build(Recipe(batch=(2,)), "inv", "float64", 0), OPERATIONS["christoffel"])["the number of blocks"]
-    2.0
+    >>> blocks_in_words([(0, 3, False), (1, 3, True), (2, 3, True), (1, 2, True)])
+    'in all blocks but the first'
     """
-    (n, m, h), (G, H), blocks, space = case.point.sizes, case.point, case.point.block_shape, case.space
-    S, T = (factor.mT @ factor for factor in (G, H))
-    singular = [np.linalg.svd(factor, compute_uv=False) for factor in (G, H)]
-    vectors: list[Any] = case.inputs(operation)
-    first = vectors[-1 if operation.name == "riemannian_hessian" else 0]
-    size, length = np.linalg.norm, space.norm(first)
-    found: dict[str, Any] = {
-        "h": h, "n": n, "m": m, "the number of blocks": math.prod(blocks),
-        "the number of leading dimensions": len(blocks), "max(n, m)": max(n, m), "n − m": n - m, "|n − m|": abs(n - m),
-        "n − h": n - h, "m − h": m - h, "the exponent of 2 in h": (h & -h).bit_length() - 1,
-        "the exponent of 2 in n": (n & -n).bit_length() - 1,
-    }  # fmt: skip
-    if operation.extra:
-        found |= {"t": case.t, "|t|": abs(case.t)}
-    found |= {
-        "κ": np.max(case.condition),
-        "the spread of κ between blocks": max(_spread(s[..., 0] / s[..., -1]) for s in singular),
-        "the size of G": size(G),
-        "the size of H": size(H),
-        "the spread of sizes between blocks": max(_spread(size(factor, axis=(-2, -1))) for factor in (G, H)),
-        "the length of the first vector relative to the point": _size(first) / _size(case.point),
-        "the size of a vector's G part relative to its H part": _ratio(size(first.G), size(first.H)),
-        "the share of zeros in a vector": np.mean([np.mean(x == 0.0) for x in first]),
-        "|S − T| / |S|": size(S - T) / size(S),
-        "the off-diagonal part of S": size(S - np.eye(h) * S) / size(S),
-        "the smallest relative gap of singular values": min(
-            np.min(-np.diff(s), initial=s.max()) / s.max() for s in singular
-        ),
-        "the number of zero rows": sum(np.sum(~np.any(x, axis=-1)) for x in (G, H)),
-        "the unit roundoff": PRECISIONS[case.dtype].roundoff,
-    }
-    if operation.inputs[0].type == "vector" and np.all(length > 0.0):
-        found["the vertical share of the vector"] = np.max(space.norm(space.vertical_projection(first)) / length)
-    if len(vectors) == 2 and all(map(_size, vectors)):
-        found |= _of_two_vectors(space, *vectors)
-    return {name: 0.0 if abs(x) < _NOTHING else float(x) for name, x in found.items() if not np.isnan(x)}
-
-
-def _of_two_vectors(space: PairTangentSpace, a: Pair, b: Pair) -> dict[str, Any]:
-    cosines = space.inner_product(a, b) / (space.norm(a) * space.norm(b))
-    return {
-        "the cosine of the vectors' angle": np.max(np.abs(cosines)),
-        "the length of the first vector relative to the second": _size(a) / _size(b),
-        "the distance of the vectors relative to their length": _size(a - b) / _size(a),
-    }
-
-
-def _size(pair: Any) -> float:
-    return math.hypot(*(float(np.linalg.norm(factor)) for factor in pair))
-
-
-def _ratio(x: Any, y: Any) -> float:
-    return float(x / y) if y else math.inf if x else 1.0
-
-
-def _spread(values: Any) -> float:
-    return _ratio(np.max(values), np.min(values))
-
-
-CHANGES: dict[str, Callable[[Recipe, float], Recipe]] = {
-    "h": lambda recipe, x: _with_columns(recipe, int(x)),
-    "n": lambda recipe, x: replace(recipe, sizes=(int(x), *recipe.sizes[1:])),
-    "m": lambda recipe, x: replace(recipe, sizes=(recipe.sizes[0], int(x), recipe.sizes[2])),
-    "the number of blocks": lambda recipe, x: replace(recipe, batch=(int(x),)),
-    "the number of leading dimensions": lambda recipe, x: replace(recipe, batch=(2, 3, 2, 1, 2)[: int(x)]),
-    "t": lambda recipe, x: replace(recipe, t=x),
-    "|t|": lambda recipe, x: replace(recipe, t=x),
-    "κ": lambda recipe, x: replace(recipe, conditions=(x, x)),
-}
-"""Another recipe, with a feature at some value."""
-
-
-def _with_columns(recipe: Recipe, h: int) -> Recipe:
-    """With as many more rows than columns as before."""
-    n, m, before = recipe.sizes
-    return replace(recipe, sizes=(h + n - before, h + m - before, h))
-
-
-def where(operation: Operation, failing: Sequence[Case], passing: Sequence[Case], judge: Judge) -> str:
-    """In words, such as "h ≥ 5"; empty if no interval of one feature separates the cases, or fresh ones refute it."""
-    if len(passing) < 3 or not failing:
-        return ""
-    with np.errstate(all="ignore"):
-        more = _nearby(operation, failing, judge)
-        wrong, right = (
-            [(features(one, operation), one) for one in (*cases, *more[passes])]
-            for cases, passes in ((failing, False), (passing, True))
-        )
-        # of all orders of the cases along a feature that means nothing, the share in which no passing one is in between
-        chance = (len(right) + 1) / math.comb(len(right) + len(wrong), len(wrong))
-        for name in wrong[0][0]:
-            if all(name in numbers for numbers, _ in wrong) and (name in CHANGES or chance < _CHANCE):
-                known = [(numbers[name], case) for numbers, case in right if name in numbers]
-                said = _interval(name, [(numbers[name], case) for numbers, case in wrong], known, judge)
-                if said:
-                    return said
+    for words, expected in _PATTERNS.items():
+        if outcomes and all(fails == expected(i, count) for i, count, fails in outcomes):
+            return words
     return ""
 
 
-def _nearby(operation: Operation, failing: Sequence[Case], judge: Judge) -> dict[bool, list[Case]]:
-    """Fresh cases by their outcome, between the plainest failing ones and nothing special: with one of their oddities
-    less, with one oddity alone, with one feature alone. What separates these, too, is less likely to do so by accident.
-    """
-    found: dict[bool, list[Case]] = {False: [], True: []}
-    for case in sorted(failing, key=lambda one: one.oddity)[:_PLAINEST]:
-        odd, numbers = {name: getattr(case.recipe, name) for name in case.recipe.unusual}, features(case, operation)
-        without = [replace(case.recipe, **{name: getattr(Recipe(), name)}) for name in odd]
-        with_one = [replace(plain, **{name: x}) for plain in usual() for name, x in odd.items()]
-        alone = [change(Recipe(), numbers[name]) for name, change in CHANGES.items() if name in numbers]
-        for recipe in map(_again, filter(lambda one: one.possible, dict.fromkeys([*without, *with_one, *alone]))):
-            passes = judge(recipe)
-            if passes is not None:
-                found[passes].append(build(recipe, case.metric, case.dtype, case.seed, case.relaxation))
-    return found
-
-
-Valued = list[tuple[float, Case]]
-
-
-def _interval(name: str, wrong: Valued, right: Valued, judge: Judge) -> str:
-    """The interval that holds all failing cases and no passing one, after fresh cases on either side of its ends."""
-    ends = [end(x for x, _ in wrong) for end in (min, max)]
-    if any(ends[0] <= x <= ends[1] for x, _ in right):
-        return ""
-    whole = all(x.is_integer() for x, _ in (*wrong, *right)) and name not in ("t", "|t|", "κ")
-    bounds: list[Interval | None] = []
-    for sign, end in zip((1.0, -1.0), ends, strict=True):
-        beyond = [one for one in right if sign * one[0] < sign * end]
-        if not beyond:
-            bounds.append(None)
-            continue
-        last = max(sign * x for x, _ in beyond)
-        inside, outside = (
-            min((case for x, case in cases if sign * x == place), key=lambda case: case.oddity)
-            for cases, place in ((wrong, sign * end), (beyond, last))
-        )
-        if judge(_again(inside.recipe)) is not False or judge(_again(outside.recipe)) is not True:
-            return ""
-        bounds.append(_bisected(name, sign * last, end, inside.recipe, whole, judge))
-    if name in CHANGES and not whole and not _is_filled(name, ends, wrong[0][1].recipe, judge):
-        return ""
-    return _said(name, whole, bounds[0], bounds[1])
-
-
-def _is_filled(name: str, ends: Sequence[float], recipe: Recipe, judge: Judge) -> bool:
-    """Whether a number inside with few digits fails, too: times that are no dyadic numbers are no interval."""
-    middle = 0.5 * sum(ends)
-    if not middle:
-        return True
-    plain = math.copysign(2.0 ** round(math.log2(abs(middle))), middle)
-    return judge(_again(CHANGES[name](recipe, plain))) is not True
-
-
-def _again(recipe: Recipe) -> Recipe:
-    return replace(recipe, draw=recipe.draw + _FRESH)
-
-
-def _bisected(name: str, good: float, bad: float, recipe: Recipe, whole: bool, judge: Judge) -> Interval:
-    """Values of the feature that pass and that fail, as close as bisection of a failing recipe brings them."""
-    for _ in range(_BISECTIONS if name in CHANGES else 0):
-        middle = 0.5 * (good + bad)
-        middle = float(round(middle)) if whole else middle
-        if middle in (good, bad) or abs(good - bad) <= 0.002 * abs(bad):
-            break
-        changed = _again(CHANGES[name](recipe, middle))
-        outcome = judge(changed) if changed.possible else None
-        if outcome is None:
-            break
-        good, bad = (middle, bad) if outcome else (good, middle)
-    return good, bad
-
-
-def _said(name: str, whole: bool, lower: Interval | None, upper: Interval | None) -> str:
-    if whole and lower and upper and lower[1] == upper[1]:
-        return f"{name} = {lower[1]:g}"
-
-    def number(bound: Interval) -> str:
-        good, bad = bound
-        short = f"{bad:.1g}"  # what somebody has written, where both ends of what is left are that
-        return f"{bad:g}" if whole else short if short == f"{good:.1g}" else f"{good:.3g}"
-
-    below, above = ("≤", "≥") if whole else ("<", ">")
-    if lower and upper and number(lower) == number(upper):
-        return ""
-    if lower and upper:
-        return f"{number(lower)} {below} {name} {below} {number(upper)}"
-    if lower:
-        return f"{name} {above} {number(lower)}"
-    return f"{name} {below} {number(upper)}" if upper else ""
-
-
-def usual() -> Iterator[Recipe]:
-    """A few recipes with nothing special about them."""
-    yield from (Recipe(sizes=sizes, draw=_FRESH) for sizes in ((5, 4, 2), (4, 5, 3), (6, 5, 4)))
+_PATTERNS: dict[str, Callable[[int, int], bool]] = {
+    "in all blocks but the first": lambda i, count: i > 0,
+    "in the first block": lambda i, count: i == 0,
+    "in the last block": lambda i, count: i == count - 1,
+    "in all blocks but the last": lambda i, count: i < count - 1,
+}

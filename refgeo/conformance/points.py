@@ -5,23 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.case import GIVEN, Case
-from refgeo.conformance.drawing import TIMES, make_case, rng_of
-from refgeo.conformance.operations import VECTORS
+from refgeo.conformance.features import Features, design
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.recipes import Lazy, Recipe, generated, lazy
+from refgeo.conformance.scene import Scene, build, given
 from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, integer, listed, number, one_of
-from refgeo.support.errors import about
 
 PROFILES = ("quick", "full")
 _MOST_NUMBERS = 2_000_000
@@ -29,6 +26,8 @@ _MOST_NUMBERS = 2_000_000
 _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
 """(n + m)h² of a head; κ of its first rows, where all values are decisive."""
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
+Lazy = tuple[str, Callable[[], Scene]]
+"""A point's name, and what makes it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class Points:
     ----------
     profile, dtype, seed, relaxation, points, checkpoint, layout, heads
         As for `refgeo.check`.
-    files : tuple of str and list of Case, optional
-        A folder of vectors, and its cases.
+    files : tuple of str and list of Scene, optional
+        A folder of vectors, and its points.
 
     Examples
     --------
@@ -52,11 +51,11 @@ class Points:
     dtype: str = "float64"
     seed: int = 0
     relaxation: float = 0.0
-    points: GivenPoints | None = None
+    points: GivenPoints | str | Path | None = None
     checkpoint: str | Path | Mapping[str, Any] | None = None
     layout: str | None = None
     heads: int | None = None
-    files: tuple[str, list[Case]] | None = None
+    files: tuple[str, list[Scene]] | None = None
 
     def __post_init__(self) -> None:
         one_of("profile", self.profile, PROFILES)
@@ -71,7 +70,9 @@ class Points:
             raise ValueError("points, checkpoint: expected at most one of these two, got both")
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):
             raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
-        if self.points is not None:
+        if isinstance(self.points, (str, Path)):
+            object.__setattr__(self, "points", read_points(self.points))
+        elif self.points is not None:
             _refuse_strange(self.points)
 
     def with_layout(self) -> Points:
@@ -87,31 +88,41 @@ class Points:
         """Whether they are made from names."""
         return self.points is None and self.checkpoint is None and self.files is None
 
-    def cases(self, metric: str) -> Sequence[Lazy]:
+    def scenes(self, metric: str) -> Sequence[Lazy]:
         """The names of the points, each with the function that makes it; a search makes its own."""
         options = metric, self.dtype, self.seed, self.relaxation
         if self.generated:
-            return generated(self.profile, *options)
+            largest = PRECISIONS[self.dtype].largest
+            fitting = (one for one in design(self.profile, self.seed) if one.fits(self.dtype, largest))
+            return [(features.name, partial(_built, features, *options)) for features in fitting]
         if self.files is not None:
-            return [(case.name, partial(_itself, case)) for case in self.files[1] if case.metric == metric]
+            return [(scene.name, partial(_itself, scene)) for scene in self.files[1] if scene.metric == metric]
         arrays = self._network if self.points is None else self.points
-        return [(name, partial(given_case, name, one, *options)) for name, one in arrays.items()]
+        assert not isinstance(arrays, (str, Path))
+        return [
+            (name, partial(given, name, one, *options))
+            for name, one in arrays.items()
+            if str(one.get("metric", metric)) == metric
+        ]
 
     def selected(self, metric: str, names: Iterable[str] | None) -> list[Lazy]:
-        """The cases with these names, or whose names begin with one; None: all. A generated case that the profile does
-        not hold is made from its name.
+        """The points with these names, or whose names begin with one; None: all. A generated point that the profile
+        does not hold is made from its name.
         """
-        found = list(self.cases(metric))
         if names is None:
-            return found
+            return list(self.scenes(metric))
         chosen: dict[str, Lazy] = {}
         for name in listed(names):
-            start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a case's name
-            exact = [one for one in found if one[0] == start]
-            recipe = Recipe.parse(start) if self.generated and not exact else None
-            if recipe is not None:
-                exact = [lazy(recipe, metric, self.dtype, self.seed, self.relaxation)]
-            several = exact or [one for one in found if one[0].startswith((start + "/", start + ".", start + " "))]
+            start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a name
+            features = Features.parse(start) if self.generated else None
+            several: list[Lazy]
+            if features is not None:
+                several = [(features.name, partial(_built, features, metric, self.dtype, self.seed, self.relaxation))]
+            else:
+                found = self.scenes(metric)
+                several = [one for one in found if one[0] == start] or [
+                    one for one in found if one[0].startswith((start + "/", start + ".", start + " "))
+                ]
             if not several:
                 raise ValueError(f"cases: none of the test points is called {name}; --list shows their names")
             chosen |= {one[0]: one for one in several}
@@ -138,34 +149,55 @@ class Points:
 
     def command(self) -> list[str] | None:
         """The options of a command line that makes one of the points again; None if there is none."""
-        words = (f"--{key} {shlex.quote(str(x))}" for key, x in self._unusual(one_point=True).items())
-        return list(words) if self.can_be_sent else None
-
-    def python(self, case: str | None) -> list[str]:
-        """The arguments of `refgeo.check` that make one point again, or all."""
-        words = [f"{key}={x!r}" for key, x in self._unusual(case is not None).items()]
-        if self.points is not None:
-            return [*words, f"points={{{case!r}: points[{case!r}]}}"]
-        words += ["checkpoint=state_dict"] if self.checkpoint is not None and not self.can_be_sent else []
-        return [*words, f"cases={[case]!r}"] if case is not None else words
-
-    def _unusual(self, one_point: bool) -> dict[str, Any]:
-        """The options that are not those by default; one point that a search has found has a name."""
-        names = ["dtype", "relaxation", "layout", "heads"]
-        if self.can_be_sent:
-            names.append("checkpoint")
-        names.append("profile")
-        found = {key: getattr(self, key) for key in names if getattr(self, key) != getattr(Points, key)}
-        return {key: str(x) if isinstance(x, Path) else x for key, x in found.items()}
-
-    @property
-    def can_be_sent(self) -> bool:
-        """Whether another process can make the same points."""
-        return self.generated or isinstance(self.checkpoint, (str, Path))
+        if not (self.generated or isinstance(self.checkpoint, (str, Path))):
+            return None
+        names = ("dtype", "relaxation", "layout", "heads", "checkpoint")
+        unusual = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Points, name)}
+        return [f"--{name} {shlex.quote(str(x))}" for name, x in unusual.items()]
 
 
-def _itself(case: Case) -> Case:
-    return case
+def _itself(scene: Scene) -> Scene:
+    return scene
+
+
+@lru_cache(maxsize=800)
+def _built(features: Features, metric: str, dtype: str, seed: int, relaxation: float) -> Scene:
+    """Kept, with its enclosures, for the next run in this process."""
+    return build(features, metric, dtype, seed, relaxation)
+
+
+def read_points(file: str | Path) -> dict[str, dict[str, Array]]:
+    """Points from a file that `write_points` has written."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            named = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"points: expected a file .npz with named arrays, got {file} ({error})") from None
+    found: dict[str, dict[str, Array]] = {}
+    for key, array in named.items():
+        name, _, part = key.rpartition("|")
+        found.setdefault(name or "given", {})[part] = array
+    _refuse_strange(found)
+    return found
+
+
+def write_points(file: str | Path, scenes: Iterable[Scene]) -> None:
+    """Write points, with their vectors, into a file that ``points=`` and ``--points`` take.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".npz") as file:
+    ...     write_points(file.name, [build(Features(h=1), "inv", "float64")])
+    ...     list(read_points(file.name))
+    ['5x4x1/k3 inv']
+    """
+    named = {
+        f"{scene.name} {scene.metric}|{key}": np.asarray(x)
+        for scene in scenes
+        for key, x in (scene.arrays() | {"metric": scene.metric}).items()
+    }
+    np.savez_compressed(file, allow_pickle=False, **named)
 
 
 def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
@@ -196,46 +228,3 @@ def _refuse_strange(points: Any) -> None:
     for name, arrays in points.items():
         if not isinstance(name, str) or not isinstance(arrays, Mapping):
             raise ValueError(f"points: expected names with dicts of arrays, got {name!r}: {type(arrays).__name__}")
-
-
-def given_case(
-    name: str, arrays: Mapping[str, npt.ArrayLike], metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0
-) -> Case:
-    """A case from named arrays: ``G``, ``H`` and any of `GIVEN`; the vectors that are missing are drawn.
-
-    Raises
-    ------
-    ValueError
-        An array is missing, unknown, of the wrong shape or not real.
-
-    Examples
-    --------
-    >>> one = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
-    >>> given_case("mine", one, "inv", "float64").vectors["a"].G.item()
-    1.0
-    """
-    unknown = sorted(set(arrays) - {"G", "H", *GIVEN})
-    if unknown:
-        raise ValueError(f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(GIVEN)}")
-    if "G" not in arrays or "H" not in arrays:
-        raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
-    with about(f"point {name}"):
-        point = Pair(arrays["G"], arrays["H"])
-        given = {}
-        for vector in VECTORS:
-            parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
-            if len(parts) == 1:
-                raise ValueError(f"expected both {vector}_G and {vector}_H, or neither, got one of them")
-            if parts:
-                given[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
-        hessian = [vector for vector in given if vector.startswith("hessian")]
-        if len(hessian) not in (0, 3):
-            raise ValueError(
-                f"expected all of hessian_e, hessian_w and hessian_v, or none, got {' and '.join(hessian)}"
-            )
-        t = float(PRECISIONS[dtype].rounded(np.array(number("t", arrays.get("t", TIMES[0])))))
-        case = make_case(name, metric, point, rng_of(seed, name), dtype, seed, relaxation, given, t)
-        slack = 200 * PRECISIONS[dtype].roundoff * np.max(case.condition, initial=1.0)
-        if hessian and not np.all(case.space.is_horizontal(case.vectors["hessian_v"], float(slack))):
-            raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; horizontal_projection makes one")
-    return case

@@ -1,4 +1,4 @@
-"""Where a backend's code runs: a process of its own, or a thread of this one. Also where other metrics are judged.
+"""Where a backend's code runs: a process of its own, or a thread of this one.
 
 A child process runs one of our functions at the other end of a line (`multiprocessing.connection`). It is a plain
 subprocess rather than one of `multiprocessing`, which would run the user's script again.
@@ -7,7 +7,6 @@ subprocess rather than one of `multiprocessing`, which would run the user's scri
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import queue
@@ -17,12 +16,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from refgeo.conformance.host import FAILURES, Answer, BackendError, Capture, Host, Request
+from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
+from refgeo.conformance.host import Capture, Host, serve
 
 MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
@@ -53,7 +53,7 @@ class Slow(Lost):
 
 
 class Child:
-    """A process that runs ``module:function(line, *arguments)``, and ends with this one.
+    """A process that runs a function, ``function(line, *arguments)``, and ends with this one.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Child:
         To it.
     """
 
-    def __init__(self, function: str, *arguments: Any) -> None:
+    def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
         self.line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -108,10 +108,9 @@ def main(descriptor: int) -> None:
     """What a child does."""
     line = Connection(descriptor)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    name, arguments = line.recv()
-    module, _, function = name.partition(":")
+    function, arguments = line.recv()
     with contextlib.suppress(EOFError, BrokenPipeError):
-        getattr(importlib.import_module(module), function)(line, *arguments)
+        function(line, *arguments)
     os._exit(0)  # threads that hang do not keep the process
 
 
@@ -124,39 +123,39 @@ def _end_with(parent: int) -> None:
 
 
 class Process:
-    """A backend in a process of its own, which is started with a request and again when it is lost."""
+    """A backend in a process of its own, which is started with a call and again when it is lost."""
 
     def __init__(self, spec: str, functions: Sequence[str]) -> None:
-        self._start = "refgeo.conformance.host:serve", spec, functions, MEMORY
+        self._start = serve, spec, functions, MEMORY
         self._child: Child | None = None
 
-    def ask(self, request: Request, timeout: float) -> Answer:
-        """The answer to a request."""
+    def ask(self, call: Call, timeout: float) -> Answer:
+        """The answer to a call."""
         if self._child is None:
             self._child = Child(*self._start)
-            if request.do != "describe":  # which may take as long as importing it does
-                self.ask(Request("describe"), STARTING)
+            if call.do != "describe":  # which may take as long as importing it does
+                self.ask(Call(do="describe"), STARTING)
         child = self._child
         try:
-            child.line.send(vars(request))
+            child.line.send(call.plain())
             if not child.line.poll(min(timeout, 1e6)):
                 within = f"within {timeout:g} s"
                 raise Slow(
-                    f"did not start {within}" if request.do == "describe" else f"did not return {within} (--timeout)"
+                    f"did not start {within}" if call.do == "describe" else f"did not return {within} (--timeout)"
                 )
-            result, said = child.line.recv()
-            if result == BackendError.__name__:
-                raise BackendError(said)
+            parts, failure, conduct = child.line.recv()
+            if failure and failure[0] == BackendError.__name__:
+                raise BackendError(failure[1])
         except (EOFError, OSError):
             self._child = None
             raise Lost(child.ended()) from None
         except BaseException:  # interrupted, too: an answer that is under way would be taken for the next one
             self.close()
             raise
-        return (FAILURES[result](said), {}) if isinstance(result, str) else (result, said)
+        return Answer(parts, failure and NoResult(Event[failure[0]], failure[1]), conduct)
 
     def close(self) -> None:
-        """End it; the next request starts another one."""
+        """End it; the next call starts another one."""
         if self._child is not None:
             self._child.close()
         self._child = None
@@ -167,26 +166,26 @@ class Thread:
 
     def __init__(self, implementation: Any, functions: Sequence[str]) -> None:
         self._host = Host(implementation, functions, Capture(owns_process=False))
-        self._requests: queue.SimpleQueue[Request | None] | None = None
+        self._calls: queue.SimpleQueue[Call | None] | None = None
 
-    def ask(self, request: Request, timeout: float) -> Answer:
-        """The answer to a request."""
-        if self._requests is None:
-            self._requests, self._answers = queue.SimpleQueue(), queue.SimpleQueue[Answer]()
-            threading.Thread(target=self._serve, args=(self._requests, self._answers), daemon=True).start()
-        self._requests.put(request)
+    def ask(self, call: Call, timeout: float) -> Answer:
+        """The answer to a call."""
+        if self._calls is None:
+            self._calls, self._answers = queue.SimpleQueue(), queue.SimpleQueue[Answer]()
+            threading.Thread(target=self._serve, args=(self._calls, self._answers), daemon=True).start()
+        self._calls.put(call)
         try:
             return self._answers.get(timeout=min(timeout, threading.TIMEOUT_MAX))
         except queue.Empty:
-            self._requests = None
+            self._calls = None
             raise Slow(f"did not return within {timeout:g} s (--timeout)") from None
 
-    def _serve(self, requests: queue.SimpleQueue[Request | None], answers: queue.SimpleQueue[Answer]) -> None:
-        while (request := requests.get()) is not None:
-            answers.put(self._host.answer(request))
+    def _serve(self, calls: queue.SimpleQueue[Call | None], answers: queue.SimpleQueue[Answer]) -> None:
+        while (call := calls.get()) is not None:
+            answers.put(self._host.answer(call))
 
     def close(self) -> None:
-        """Ask no more of it; the next request starts another one."""
-        if self._requests is not None:
-            self._requests.put(None)
-        self._requests = None
+        """Ask no more of it; the next call starts another one."""
+        if self._calls is not None:
+            self._calls.put(None)
+        self._calls = None

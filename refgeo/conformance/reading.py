@@ -28,12 +28,13 @@ import numpy as np
 import scipy  # its modules load where they are used
 
 from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.host import BackendFailure, Request
-from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts
+from refgeo.conformance.call import Call, NoResult
+from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.scene import Scene
 from refgeo.conformance.steps import RULES
-from refgeo.conformance.trajectories import judge_trajectories
+from refgeo.conformance.trajectories import Rule, reading_of_step
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.geometry.pair_space import PairTangentSpace
@@ -220,10 +221,18 @@ class Sample:
 class _Reader:
     """The numbers of one function of a backend, block by block, at points of several shapes."""
 
-    def __init__(self, backend: Backend, operation: Operation, metric: str, dtype: str, relaxation: float) -> None:
+    def __init__(
+        self,
+        backend: Backend | None,
+        operation: Operation,
+        metric: str,
+        dtype: str,
+        relaxation: float,
+        samples: Sequence[Sample] = (),
+    ) -> None:
         self.backend, self.operation, self.metric, self.precision = backend, operation, metric, PRECISIONS[dtype]
         self.relaxation = relaxation
-        self.samples = [self._drawn(*shape, count) for shape, count in _SHAPES]
+        self.samples = list(samples) or [self._drawn(*shape, count) for shape, count in _SHAPES]
         letters = ("", *_LETTERS) if not relaxation else ("", *map(_shifted, _LETTERS), *_LETTERS)
         self.letters = letters if metric in PAIR_METRICS else (*letters, "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
         # how closely the words must give the numbers, beside their size
@@ -249,13 +258,14 @@ class _Reader:
 
     def numbers(self, sample: Sample, extra: tuple[Any, ...] = ()) -> Parts:
         """The results at every point of a sample."""
+        assert self.backend is not None
         found = []
         pairs = [sample.space.point, *(sample.vectors[name] for name in self.operation.vectors)]
         for i in range(sample.space.point.block_shape[0]):
             arrays = [factor[i].astype(self.precision.carrier) for pair in pairs for factor in pair]
             shapes = self.operation.shapes(Pair(*arrays[:2]))
-            request = Request("call", self.operation.name, self.metric, arrays, extra=extra, shapes=shapes)
-            found.append(self.backend.call(request)[0])
+            call = Call(self.operation.name, self.metric, arrays, extra, shapes)
+            found.append(self.backend.call(call).result())
         return tuple(np.array(part) for part in zip(*found, strict=True))
 
     def results(self, part: int) -> list[Array]:
@@ -269,6 +279,11 @@ class _Reader:
 
     def degrees(self) -> list[tuple[int, int] | None]:
         """The degrees of the parts in G and in H, exactly, where they have one."""
+        if self.backend is None:  # those of the right formula, which a wrong one has as a rule
+            right = right_formula(self.operation.name, self.metric, self.relaxation)
+            parts = [] if right is None else [right.G] if self.operation.scalar else [right.G, right.H]
+            words = (next(iter(part)).removeprefix("tr(").removesuffix(")") for part in parts)
+            return [Word(tuple(word.split(" ")), "G").degrees for word in words]
         sample = self.samples[0]
         here = self.numbers(sample)
         there = [self.numbers(sample.scaled(*scales)) for scales in ((2.0, 1.0), (1.0, 2.0))]
@@ -369,7 +384,8 @@ def _of_two(a: str, b: str) -> tuple[str, ...]:
 
 def _words(part: str, vectors: Sequence[str], letters: Sequence[str], kind: str = "tall") -> list[Word]:
     """Words of one part, linear in each of at most two vectors, simplest first."""
-    triples = [(M, N, K) for M, N, K in itertools.product(letters, letters[1:], letters[1:]) if N[0] != K[0]]
+    triples = [(M, N, K) for M, N, K in itertools.product(letters, letters[1:], letters[1:])
+               if N[0] != K[0] or N == K]  # fmt: skip
     around = sorted([*itertools.product(letters, letters, ("",)), *triples], key=lambda names: sum(map(bool, names)))
     alone = [pair for pair in around if not pair[2]]
     found: list[tuple[str, ...]] = []
@@ -650,6 +666,22 @@ def read_one(
         return special.get(reader.operation.name, _parts)(reader)
 
 
+def read_at(scene: Scene, value: Value, result: Parts) -> Formula | None:
+    """The formula that gives one result, where it has many more numbers than the formula has words."""
+    if value.operation.extra or value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2:
+        return None
+    vectors = dict(zip(value.operation.vectors, scene.inputs(value.operation), strict=True))
+
+    def flat(pair: Pair) -> Pair:
+        return Pair(*(x.reshape(-1, *x.shape[-2:]) for x in pair))
+
+    sample = Sample(scene.space.metric.at(flat(scene.point)), {name: flat(v) for name, v in vectors.items()})
+    sample.results = tuple(x.reshape(-1, *x.shape[-2:]) for x in result)
+    reader = _Reader(None, value.operation, scene.metric, scene.dtype, scene.relaxation, [sample])
+    with np.errstate(all="ignore"):
+        return {"horizontal_projection": _projection, "riemannian_hessian": _hessian}.get(value.name, _parts)(reader)
+
+
 @cache
 def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | None:
     """What `refgeo.paper` computes, read in the same way; None where nothing can be read."""
@@ -659,7 +691,7 @@ def right_formula(name: str, metric: str, relaxation: float = 0.0) -> Formula | 
     relaxed = SimpleNamespace(**{function: lambda *a: getattr(paper, function)(*a, relaxation=relaxation)})
     try:
         return read_one(Backend(relaxed, "paper"), name, metric, relaxation=relaxation)
-    except (NotImplementedError, BackendFailure):
+    except NoResult:
         return None
 
 
@@ -750,11 +782,11 @@ def read(
             if loaded.provides(_function(name)) and (name in asked or _function(name) in asked):
                 try:
                     found[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
-                except (NotImplementedError, BackendFailure) as error:
+                except NoResult as error:
                     found[name, metric], found.silent[name, metric] = None, str(error)
         if "step" in asked and any(map(loaded.provides, RULES)):
-            points = Points(dtype=dtype, relaxation=relaxation)
-            found.step = judge_trajectories(loaded, ["step.reads"], points, {}, lambda *_: None)[0].message
+            points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, RULES))
+            found.step = reading_of_step(Rule(loaded, function, points, {})) or "none of the known rules"
     finally:
         if loaded is not backend:
             loaded.close()

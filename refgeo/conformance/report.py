@@ -1,19 +1,28 @@
-"""The result of a run. How it is shown is in `refgeo.conformance.render`."""
+"""The result of a run, and what is said of it. How that is shown is in `refgeo.conformance.render`."""
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
-from refgeo.conformance.points import Points
-from refgeo.conformance.rows import ABSENT, EVERY, FINDINGS, NOT_RIGHT, WHOLE, Row, Verdict
+from refgeo.conformance.points import Points, write_points
+from refgeo.conformance.render import page, plain, terminal
+from refgeo.conformance.scene import Scene
+from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
-_SAID = {"UNDECIDED": Verdict.UNDECIDED, "INACCURATE": Verdict.INACCURATE}
+SCHEMA = "refgeo-report/5"
+_KINDS = {
+    "value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
+    "trajectory": "checks of trajectories",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Report:
         Seconds that a call could take.
     notes : tuple of str
         What else there is to say of the backend.
+    examples : tuple of Scene
+        The points at which rows fail, for `save`.
     files : (folder, file), optional
         The folder of vectors and the results that were graded.
     not_run : dict
@@ -56,6 +67,7 @@ class Report:
     where: str = ""
     timeout: float = TIMEOUT
     notes: tuple[str, ...] = ()
+    examples: tuple[Scene, ...] = field(default=(), repr=False)
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     interrupted: str = ""
@@ -72,15 +84,15 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Something has been judged, nothing provided is wrong or undecided, and no conduct makes a caller's numbers
-        wrong. Other findings pass.
+        """Something has been judged, nothing provided is wrong, undecided or out of time or memory, and no conduct
+        makes a caller's numbers wrong. Other findings pass.
         """
         return bool(self.judged) and not self.interrupted and not any(row.fails for row in self.rows)
 
     @property
     def passed_strictly(self) -> bool:
         """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out."""
-        return self.passed and not any(row.verdict in FINDINGS for row in self.rows) and not self.not_run
+        return self.passed and not self.findings and not self.not_run
 
     @property
     def judged(self) -> list[Row]:
@@ -95,24 +107,32 @@ class Report:
     @property
     def findings(self) -> list[Row]:
         """The rows that pass with a remark: inaccurate, partly provided, contract."""
-        return [row for row in self.rows if row.verdict in FINDINGS]
+        return self._with(*FINDINGS)
 
     @property
     def wrong(self) -> list[str]:
-        """The wrong operations, as ``check[metric]``: values, and those of which only a law is broken."""
-        values = [row for row in self.failures if row.kind in ("value", *WHOLE)]
-        named = {(row.about, row.metric) for row in self.rows if row.kind == "value" and row.verdict in NOT_RIGHT}
-        laws = {
-            f"{row.about}[{row.metric}]": None
-            for row in self.failures
-            if row.kind == "law" and (row.about, row.metric) not in named
-        }
-        return [*map(str, values), *laws]
+        """The wrong operations, as ``check[metric]``."""
+        return list(map(str, self.failures))
 
     @property
     def misconduct(self) -> list[Row]:
         """The rules of conduct that are broken and make a caller's numbers wrong."""
         return [row for row in self.rows if row.kind == "contract" and row.fails]
+
+    def _with(self, *verdicts: Verdict) -> list[Row]:
+        return [row for row in self.rows if row.verdict in verdicts]
+
+    def save(self, file: str | Path) -> None:
+        """Write the points at which rows fail into a file that ``check(points=...)`` and ``--points`` take.
+
+        Raises
+        ------
+        ValueError
+            No row fails at a point.
+        """
+        if not self.examples:
+            raise ValueError("save: expected a report with a failing test point, got one without")
+        write_points(file, self.examples)
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the example of a row alone; empty if a command line cannot."""
@@ -123,43 +143,13 @@ class Report:
         given = "".join(f" --option {shlex.quote(f'{name}={value!r}')}" for name, value in row.options.items())
         return self._command(f"{metric}--checks {row.check}{case}{given}")
 
-    def reproduce_any(self) -> str:
-        """The command that runs any one case, with words to replace; empty if a command line cannot."""
-        return self._command("--metric METRIC --checks CHECK --case CASE")
-
     def _command(self, selection: str) -> str:
         words = self.points.command()
         if words is None or self.spec is None:
             return ""
-        return " ".join(["refgeo check", *self._backend_words(), *words, selection, f"--seed {self.seed}"])
-
-    def reproduce_in_python(self, row: Row) -> str:
-        """The line of Python that does the same; ``backend`` stands for an object that has no name to load it by,
-        ``points`` for the points that were given.
-
-        Examples
-        --------
-        >>> import refgeo as rg
-        >>> report = rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"])
-        >>> print(report.reproduce_in_python(report.rows[0]))
-        rg.check('refgeo.paper', metrics=['mix'], checks=['christoffel'], cases=['1x1x1/k3'], seed=0).print()
-        """
-        case = None if row.example is None or row.kind in WHOLE else row.example.case
-        if self.files is not None and case is not None:
-            files, name = ", ".join(map(repr, self.files)), case.split(" ")[0]
-            return f"rg.conformance.vectors.grade({files}, cases={[name]!r}, checks={[row.check]!r}).print()"
-        words = ["backend" if self.spec is None else repr(self.spec)]
-        words += [f"metrics={[row.metric]!r}"] if row.of_one_metric else []
-        words += [f"checks={[row.check]!r}"]
-        several = {name: [value] for name, value in row.options.items()}
-        words += [f"options={several!r}"] if several else []
-        words += [f"timeout={self.timeout!r}"] if self.timeout != TIMEOUT else []
-        words += self.points.python(case)
-        return f"rg.check({', '.join(words)}, seed={self.seed}).print()"
-
-    def _backend_words(self) -> list[str]:
-        words = [] if self.spec == "refgeo.paper" else [shlex.quote(str(self.spec))]
-        return words + ([f"--timeout {self.timeout:g}"] if self.timeout != TIMEOUT else [])
+        backend = [] if self.spec == "refgeo.paper" else [shlex.quote(str(self.spec))]
+        backend += [f"--timeout {self.timeout:g}"] if self.timeout != TIMEOUT else []
+        return " ".join(["refgeo check", *backend, *words, selection, f"--seed {self.seed}"])
 
     def details(self, row: Row) -> list[str]:
         """What there is to say of a row that does not pass, a line each."""
@@ -168,35 +158,24 @@ class Report:
         lines += [f"expected: {line}" for line in row.expected or (row.statement,)]
         lines += [f"differs:  {row.differs}"] if row.differs else []
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
-        if row.kind in ("value", "law") and row.example is not None and np.isfinite(row.example.relative_error):
-            place = row.example
-            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place})")
-        lines += [f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else []
-        return [*lines, f"in Python: {self.reproduce_in_python(row)}"]
+        place = row.example
+        if row.kind in ("value", "law") and place is not None and np.isfinite(place.relative_error):
+            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.place})")
+        return lines + ([f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else [])
 
     @property
     def summary(self) -> list[str]:
         """What the report says in a few lines: how many pass, what is missing, what is wrong."""
         lines = []
-        for kind, words in (
-            ("value", "values"),
-            ("law", "laws"),
-            ("contract", "rules of conduct"),
-            ("search", "searches"),
-            ("trajectory", "checks of trajectories"),
-        ):
+        for kind, words in _KINDS.items():
             rows = [row for row in self.judged if row.kind == kind]
-            if rows:
-                right = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL, *[Verdict.CONTRACT] * (kind in WHOLE))
-                passing = sum(row.verdict in right for row in rows)
-                lines.append(f"{passing} of {len(rows)} provided {words} pass")
-        for verdict, words in ((Verdict.NOT_PROVIDED, "not provided"), (Verdict.PARTIAL, "partly provided")):
-            rows = [row for row in self._leading if row.verdict is verdict]
-            if rows:
-                lines.append(f"{words}: " + ", ".join(_named(rows)))
+            passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
+            lines += [f"{passing} of {len(rows)} provided {words} pass"] if rows else []
+        for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
+            rows = self._with(verdict)
+            lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
         lines += [f"note: {note}" for note in self.notes]
-        lines += [f"not run: {self.missing}"] if self.not_run else []
-        return lines
+        return lines + ([f"not run: {self.missing}"] if self.not_run else [])
 
     @property
     def conclusion(self) -> list[str]:
@@ -208,25 +187,22 @@ class Report:
         >>> rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"]).conclusion
         ['All values right.']
         """
-        if not self.judged and not self.interrupted:
+        if not self.judged and not self.interrupted and not any(row.fails for row in self.rows):
             return ["Nothing was checked: the backend has no function that the chosen checks need at these points."]
-        rows = {word: [str(row) for row in self.rows if row.verdict is verdict] for word, verdict in _SAID.items()}
-        broken = [str(row) for row in self.rows if row.kind in WHOLE and row.verdict is Verdict.CONTRACT]
-        bad = {"WRONG": self.wrong, "FAILS": list(map(str, self.misconduct)), **rows, "CONTRACT": broken}
-        said = [f"{word}: {', '.join(names)}" for word, names in bad.items() if names]
+        late = [row for row in self._with(Verdict.NOT_JUDGED) if row.fails]
+        broken = [row for row in self._with(Verdict.CONTRACT) if row.kind in WHOLE]
+        bad = {
+            "WRONG": self.failures, "FAILS": self.misconduct, "UNDECIDED": self._with(Verdict.UNDECIDED),
+            "NOT JUDGED": late, "INACCURATE": self._with(Verdict.INACCURATE), "CONTRACT": broken,
+        }  # fmt: skip
+        said = [f"{word}: {', '.join(map(str, rows))}" for word, rows in bad.items() if rows]
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
-            kinds = {"value": "values", "search": "searches", "law": "laws", "contract": "conduct",
-                     "trajectory": "trajectories"}  # fmt: skip
-            judged = next(words for kind, words in kinds.items() if any(row.kind == kind for row in self.judged))
-            lossy = sum(row.lossy_case is not None and row.verdict is Verdict.PASS for row in self.rows)
-            lost = (
-                f" {lossy} of them lose digits at a large κ, which is allowed (see the lines 'digits')."
-                if lossy
-                else ""
-            )
-            said.append(f"All {'other ' if said else ''}{judged} right.{lost}")
+            judged = next(words for kind, words in _KINDS.items() if any(row.kind == kind for row in self.judged))
+            lossy = sum(row.lossy_case is not None for row in self._with(Verdict.PASS))
+            lost = f" {lossy} of them lose digits at a large κ, which is allowed (see the lines 'digits')."
+            said.append(f"All {'other ' if said else ''}{judged} right.{lost if lossy else ''}")
         return said
 
     @property
@@ -240,55 +216,126 @@ class Report:
     @property
     def enclosed(self) -> tuple[int, int]:
         """How many of the values were judged by an enclosure, of how many; the factorised route acquits others."""
-        found = [one.enclosed for row in self.rows for one in row.measurements if row.kind == "value"]
-        return sum(found), len(found)
+        found = [one for row in self.rows for one in row.measurements if row.kind == "value"]
+        return sum(one.enclosed for one in found), sum(one.blocks for one in found)
 
     @property
-    def _leading(self) -> list[Row]:
-        """The values and searches; of a function that has none, its first law in the name of all."""
-        leading = [row for row in self.rows if row.kind in ("value", *WHOLE)]
-        known = {row.function for row in leading}
-        first: dict[tuple[str, str], Row] = {}
-        for row in self.rows:
-            if row.kind == "law" and row.function not in known:
-                first.setdefault((row.function, row.metric), replace(row, check=row.function))
-        return [*leading, *first.values()]
+    def title(self) -> str:
+        """What was judged, and how."""
+        return f"refgeo check · {self.backend} · {self.dtype} · {self.points} · seed {self.seed}"
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What stands below the table, a line each, with a style of rich."""
+        for row in self.failures:
+            headline, *details = self.details(row)
+            yield f"WRONG      {headline}", "red"
+            for line in details:
+                yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
+        yield from _remarks(self.rows)
+        repeat = self._command("--metric METRIC --checks CHECK --case CASE")
+        if repeat and any(row.worst_case and row.kind not in WHOLE for row in self.rows):
+            yield f"repeat one: {repeat}", "dim"
+        if self.where == "this process" and not self.files:
+            yield (
+                "the backend ran in the process of refgeo itself, as a new process could not import it by its name",
+                "dim",
+            )
+        enclosed, values = self.enclosed
+        if enclosed < values:
+            yield (
+                f"enclosed: refgeo compared {enclosed} of {values} results with an enclosure, and the others with its "
+                "own QR-based computation",
+                "dim",
+            )
+        if self.not_run:
+            yield f"not run    {self.missing}: these lines did not run in any call that decides a verdict", "yellow"
+        yield from ((line, "") for line in self.summary if not line.startswith("not run"))
+        yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: what ``refgeo/conformance/report.schema.json`` describes; infinities become strings."""
-        from refgeo.conformance.render.plain import to_dict
+        """Plain data, for JSON: what `schema` describes; infinities become strings."""
+        from refgeo import __version__
 
-        return to_dict(self)
+        rows = [
+            plain.as_plain(row) | {"outcome": row.outcome, "fails": row.fails, "reproduce": self.reproduce(row)}
+            for row in self.rows
+        ]
+        head = {
+            "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
+            "wrong": self.wrong, "backend": self.backend, "process": self.where, "dtype": self.dtype,
+            "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
+            "source": str(self.points), "not_run": plain.as_plain(self.not_run), "interrupted": self.interrupted,
+        }  # fmt: skip
+        return head | {"rows": rows}
 
     def to_json(self) -> str:
-        """The report as JSON text."""
-        from refgeo.conformance.render.plain import to_json
+        """The report as JSON text.
 
-        return to_json(self)
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]).to_json().splitlines()[1]
+        '  "schema": "refgeo-report/5",'
+        """
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def to_html(self) -> str:
-        """The report as one self-contained page with plots; needs the extra ``html`` (Jinja2 and matplotlib)."""
-        from refgeo.conformance.render.html import to_html
-
-        return to_html(self)
+        """The report as one self-contained page with plots; needs the extra ``html`` (matplotlib)."""
+        return page.to_html(self.title, self.rows, list(self.lines()), self.dtype)
 
     def print(self, file: Any = None) -> None:
         """Show the report as a table, with findings below it."""
-        from refgeo.conformance.render.terminal import show
-
-        show(self, file)
+        terminal.show(self.title, self.rows, list(self.lines()), file)
 
     def __repr__(self) -> str:
         state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
         return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
 
 
+def schema() -> dict[str, Any]:
+    """The JSON schema of a report, from the types.
+
+    Examples
+    --------
+    >>> schema()["properties"]["schema"]["const"]
+    'refgeo-report/5'
+    """
+    row = plain.schema_of(Row)
+    row["properties"] |= {"outcome": {"type": "string"}, "fails": {"type": "boolean"}, "reproduce": {"type": "string"}}
+    text, flag = {"type": "string"}, {"type": "boolean"}
+    properties = {
+        "schema": {"const": SCHEMA}, **dict.fromkeys(("refgeo", "backend", "process", "dtype", "profile", "source",
+                                                     "interrupted"), text),
+        **dict.fromkeys(("passed", "passed_strictly"), flag), "wrong": {"type": "array", "items": text},
+        "relaxation": {"type": "number"}, "seed": {"type": "integer"}, "not_run": {"type": "object"},
+        "rows": {"type": "array", "items": row},
+    }  # fmt: skip
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, "type": "object",
+        "properties": properties, "required": list(properties), "additionalProperties": False,
+    }  # fmt: skip
+
+
+def _remarks(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    """Once where several rows have the same, but for the line of code; misconduct first, lost digits last."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        for label, text in row.remarks:
+            found.setdefault((label, re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)), []).append(row)
+    for (label, text), several in sorted(
+        found.items(), key=lambda one: (one[1][0].kind != "contract", one[0][0] == "digits")
+    ):
+        if several[0].kind == "contract":
+            yield f"{label:10s} {text}", "bold red" if several[0].fails else "yellow"
+        else:
+            yield f"{label:10s} {', '.join(map(str, several))}: {text}", "" if label == "digits" else "yellow"
+
+
 def _named(rows: list[Row]) -> list[str]:
     """What is missing, and why if it is not simply absent; once for both metrics."""
-    reasons = {row.check: row.message for row in rows}
     names = []
-    for check, message in reasons.items():
-        metrics = [row.metric for row in rows if row.check == check]
-        name = check if len(metrics) > 1 or metrics == [EVERY] else f"{check}[{metrics[0]}]"
-        names.append(name if message.startswith(ABSENT) else f"{name} ({message})")
+    for check, message in {row.check: row.message for row in rows}.items():
+        several = [row for row in rows if row.check == check]
+        name = check if len(several) > 1 or several[0].metric == EVERY else str(several[0])
+        names.append(name if several[0].is_absent else f"{name} ({message})")
     return names

@@ -10,8 +10,9 @@ p(b) = (1 + b + s b²/2)² with s = 0 (order 1), +1 (order 2, inv), −1 (order 
 :math:`λ R^2 + \sum_i \max_b f_i(b) - λ c_i^2 b^2` bounds it from above for every λ ≥ 0: maxima of polynomials.
 
 A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike). It is WRONG where its
-perturbation is longer than ρ or not horizontal, where the loss there is not the value that it claims, or where that
-exceeds the bound. What share of the maximum it finds is a finding.
+perturbation is longer than ρ or not horizontal or leaves the geodesics' domain, where the loss there is not the value
+that it claims, where that exceeds the bound, and where it is less than one projected gradient step gains. What share of
+the maximum it finds is a finding.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ import scipy  # its modules load where they are used: optimize takes longer than
 
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.drawing import rng_of
-from refgeo.conformance.host import BackendFailure, Breaches, Request
+from refgeo.conformance.call import Call, Event
+from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence
 from refgeo.conformance.operations import ROUTINE
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.rows import Measurement, Row, Verdict, absent
+from refgeo.conformance.scene import rng_of
 from refgeo.support.arguments import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
@@ -42,8 +43,10 @@ INTEGRATED = 1e-6
 """By how much a claimed value may differ from the loss there where the end of a geodesic may be an integrator's."""
 ROUNDINGS = 1000.0
 """So many roundings, of the terms that a number is made of, are nobody's mistake."""
-LITTLE = 0.5
-"""A routine that finds less of the maximum, in the median, is *inaccurate*."""
+LITTLE, NOTHING_FOUND = 0.5, 1e-6
+"""A routine that finds less of the maximum, in the median, is *inaccurate*, or WRONG."""
+LEAST = 0.99
+"""Of what one projected gradient step gains; less, in several searches, is WRONG."""
 SEARCH = {
     "sharpness_1": "order 1: the step is horizontal and in the ball; it increases the loss by the returned value, "
     "which is at most the proved bound",
@@ -105,18 +108,17 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Diagon
         yield DiagonalNetwork(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
 
 
-def judge_routine(
+def search_evidence(
     backend: Backend,
     names: Collection[str],
     metrics: Collection[str],
     points: Points,
     progress: Callable[[int, int, str], None],
-) -> list[Row]:
-    """A row for each of these names and metrics of the backend's ``sharpness``; adaptive sharpness has no metric."""
-    if not backend.provides(ROUTINE):
-        return [absent(ROUTINE, "search", "a whole search")]
-    rows, dtype, seed = [], points.dtype, points.seed
-    settings = _SETTINGS
+) -> Iterator[tuple[str, str, list[Evidence], str]]:
+    """Of the backend's ``sharpness``, for each of these names and metrics: the check, the metric, what was seen, and
+    how much it finds; adaptive sharpness has no metric.
+    """
+    dtype, seed, settings = points.dtype, points.seed, _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
         settings = (_ADAPTIVE, *((metric, _order_of(backend, metric, dtype, seed)) for metric in ("inv", "mix")))
     settings = tuple(
@@ -126,25 +128,31 @@ def judge_routine(
     )
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
-        rows.append(_judged(backend, metric, order, list(networks(points.profile, seed, dtype))))
-    return rows
+        yield f"{ROUTINE}_{order}", metric, *_seen(backend, metric, order, list(networks(points.profile, seed, dtype)))
 
 
 def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
     """The order of the geodesics at whose end the loss is closest to what a routine claims; 2 where nothing is."""
     network = next(networks("quick", seed, dtype))
-    try:
-        value, u_step, v_step, *_ = _called(backend, metric, 2, network, 0.1)
-    except (BackendFailure, NotImplementedError):
+    answer = backend.call(_call(metric, 2, network, 0.1))
+    if answer.failure is not None:
         return 2
-    a, c = u_step / network.u, v_step / network.v
-    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, a, c) - value))
+    found = Search.of(metric, 2, network, 0.1, answer.parts)
+    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, found.a, found.c) - found.value))
 
 
-def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork]) -> Row:
-    shares: list[Measurement] = []
-    wrong: list[tuple[Measurement, str]] = []
-    breaches: Breaches = {}
+def _call(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> Call:
+    d, carrier = len(network.u), PRECISIONS[network.dtype].carrier
+    G, H = (x.reshape(d, 1, 1).astype(carrier) for x in (network.u, network.v))
+    asked = 2 if order == "adaptive" else order
+    return Call(ROUTINE, metric, [G, H, network.X, network.y], (rho, asked), [(), G.shape, H.shape], do="search")
+
+
+def _seen(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork]) -> tuple[list[Evidence], str]:
+    """Every search held against its proved bound, and what share of it is found."""
+    found: list[Evidence] = []
+    shares: dict[str, float] = {}
+    short: list[Evidence] = []
     calls = 0.0
     for network in problems:
         for rho in RADII:
@@ -152,102 +160,115 @@ def _judged(backend: Backend, metric: str, order: Any, problems: list[DiagonalNe
             if upper is None or network.rounding > 0.01 * upper:
                 continue
             place = f"{network.name}/rho{rho:g}"
-            try:
-                value, u_step, v_step, evaluations, broken = _called(backend, metric, order, network, rho)
-            except NotImplementedError as error:
-                return _row(metric, order, Verdict.NOT_PROVIDED, str(error))
-            except BackendFailure as failure:
-                return _row(metric, order, Verdict.WRONG, f"{place}: {failure}", _at(place, rho, np.inf))
-            calls += evaluations
-            breaches |= broken
-            reached, complaint = _held_against(metric, order, network, rho, upper, value, u_step, v_step)
-            share = _at(place, rho, 1.0 - reached / upper if upper > 0.0 else 0.0)
-            shares.append(share)
-            if complaint:
-                wrong.append((share, f"{place}: {complaint}"))
+            answer = backend.call(_call(metric, order, network, rho))
+            found += [
+                Evidence(place, event=Event.BROKEN, said=how, circumstance=rule, about=ROUTINE)
+                for rule, how in answer.conduct.items()
+            ]
+            if answer.failure is not None:
+                event, said = answer.failure.event, str(answer.failure)
+                found.append(Evidence(place, (), rho, np.inf, event=event, said=said))
+                if event is not Event.FAILED:
+                    return found, ""
+                continue
+            search = Search.of(metric, order, network, rho, answer.parts)
+            calls += float(answer.parts[3])
+            complaint = search.complaint(upper)
+            if not complaint and search.falls_short:
+                short.append(Evidence(place, (), rho, np.inf, event=Event.FAILED, said=search.falls_short))
+            shares[place] = search.reached / upper if upper > 0.0 else 1.0
+            event = Event.FAILED if complaint else Event.RESULT
+            found.append(Evidence(place, (), rho, 1.0 - shares[place], event=event, said=complaint))
     if not shares:
         reason = "there is no test problem whose maximum is known exactly and is larger than rounding errors"
-        return _row(metric, order, Verdict.NOT_JUDGED, reason)
-    if wrong:
-        message = "; ".join([f"{wrong[0][1]} ({len(wrong)} of {len(shares)} searches)", *breaches.values()])
-        return _row(metric, order, Verdict.WRONG, message, wrong[0][0], shares)
-    found = [1.0 - one.relative_error for one in shares]
-    worst, median = max(shares, key=lambda one: one.relative_error), float(np.median(found))
-    message = (
-        f"the search finds {100.0 * median:.4g}% of the maximum (median of {len(found)} searches), and at least "
-        f"{100.0 * min(found):.3g}% ({worst.case}), with {calls / len(shares):.0f} evaluations of the loss per search"
+        return found or [Evidence("", event=Event.UNKNOWN, said=reason)], ""
+    worst, median = min(shares, key=lambda place: shares[place]), float(np.median(list(shares.values())))
+    found += short if len(short) >= SEVERAL else ()
+    if median <= NOTHING_FOUND:
+        found.append(Evidence(worst, event=Event.FAILED, said="the search finds nothing of the maximum"))
+    # a routine that finds less than a half, in the median, is inaccurate
+    found.append(Evidence("", (), 1.0, max(1.0 - median, 0.0), 1.0, (1.0 - LITTLE) / DOUBTFUL))
+    return found, (
+        f"the search finds {100.0 * median:.4g}% of the maximum (median of {len(shares)} searches), and at least "
+        f"{100.0 * shares[worst]:.3g}% ({worst}), with {calls / len(shares):.0f} evaluations of the loss per search"
     )
-    if breaches:
-        return _row(metric, order, Verdict.CONTRACT, "; ".join([*breaches.values(), message]), worst, shares)
-    return _row(metric, order, Verdict.PASS if median >= LITTLE else Verdict.INACCURATE, message, worst, shares)
 
 
-def _row(
-    metric: str, order: Any, verdict: Verdict, message: str, example: Measurement | None = None, shares: Any = ()
-) -> Row:
-    name = f"{ROUTINE}_{order}"
-    return Row(
-        check=name, kind="search", function=ROUTINE, metric=metric, statement=SEARCH[name], verdict=verdict,
-        points=len(shares), decisive_points=len(shares), worst_case=example, example=example, message=message,
-        measurements=tuple(shares),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Search:
+    """What a search has returned: its value, and its step as a_i = η_u/u, c_i = η_v/v."""
+
+    metric: str
+    order: Any
+    network: DiagonalNetwork
+    rho: float
+    value: float
+    a: Array
+    c: Array
+
+    @classmethod
+    def of(cls, metric: str, order: Any, network: DiagonalNetwork, rho: float, parts: Any) -> Search:
+        """From the parts of an answer."""
+        value, u_step, v_step, _ = parts
+        return cls(metric, order, network, rho, float(value), u_step.ravel() / network.u, v_step.ravel() / network.v)
+
+    @property
+    def reached(self) -> float:
+        """The increase of the loss at the end of the geodesic."""
+        return _reached(self.metric, self.order, self.network, self.a, self.c)
+
+    def complaint(self, upper: float) -> str:
+        """What is wrong with it; empty if nothing is."""
+        network, metric, order, rho, a, c = self.network, self.metric, self.order, self.rho, self.a, self.c
+        if not (np.isfinite(self.value) and np.isfinite(a).all() and np.isfinite(c).all()):
+            return "returned NaN or infinity"
+        weight = np.abs(network.u * network.v) if metric == "mix" else np.ones_like(a)
+        length = float(np.linalg.norm(np.concatenate([a * weight, c * weight])))
+        roundoff = PRECISIONS[network.dtype].roundoff
+        tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
+        if length > rho * (1.0 + tolerance):
+            return f"the step leaves the ball: its length is {length / rho:.10g} ρ"
+        vertical = float(np.linalg.norm((a - c) * weight)) / np.sqrt(2.0)
+        if metric != "adaptive" and vertical > rho * tolerance:
+            return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
+        if metric == "mix" and order == "exact" and np.any(1.0 + a + c <= 0.0):
+            return "the step leaves the domain of exact geodesics: along it, a number becomes 0 before t = 1"
+        value, reached = self.value, self.reached
+        slack = INTEGRATED if order == "exact" else TOLERANCE
+        rounding = network.rounding + (slack + ROUNDINGS * roundoff) * abs(reached)
+        if abs(value - reached) > rounding:
+            others = [one for one in (1, 2, "exact") if abs(_reached(metric, one, network, a, c) - value) <= rounding]
+            if order != "adaptive" and others:
+                return f"the returned value is that of geodesics of order {' or '.join(map(str, others))}"
+            return f"the returned value is {value:.10g}, but the step increases the loss by {reached:.10g}"
+        if reached < -rounding:
+            return f"the search descends: the step decreases the loss by {-reached:.6g}; without a step, it is 0"
+        if value > upper * (1.0 + 10.0 * TOLERANCE) + rounding:
+            return f"the returned value is {value:.10g}, which is more than the proved bound {upper:.10g}"
+        return ""
+
+    @property
+    def falls_short(self) -> str:
+        """Whether one projected gradient step gains more, in words."""
+        reached, gained = self.reached, _gained(self.metric, self.order, self.network, self.rho)
+        if reached >= LEAST * gained - self.network.rounding:
+            return ""
+        return f"the step increases the loss by {reached:.6g}, and one projected gradient step by {gained:.6g}"
 
 
-def _at(place: str, rho: float, missing: float) -> Measurement:
-    """What is missing of the maximum; `condition` holds the radius."""
-    return Measurement(place, (), rho, missing, 1.0, 1.0, True)
-
-
-def _called(
-    backend: Backend, metric: str, order: Any, network: DiagonalNetwork, rho: float
-) -> tuple[float, Array, Array, float, Breaches]:
-    """The claimed value, the steps, how often the loss was evaluated, and misconduct."""
-    d = len(network.u)
-    carrier = PRECISIONS[network.dtype].carrier
-    G, H = (x.reshape(d, 1, 1).astype(carrier) for x in (network.u, network.v))
-    asked = 2 if order == "adaptive" else order
-    request = Request("search", ROUTINE, metric, [G, H, network.X, network.y], extra=(rho, asked),
-                      shapes=[(), G.shape, H.shape])  # fmt: skip
-    (value, step_G, step_H, evaluations), breaches = backend.call(request)
-    return float(value), step_G.ravel(), step_H.ravel(), float(evaluations), breaches
-
-
-def _held_against(
-    metric: str,
-    order: Any,
-    network: DiagonalNetwork,
-    rho: float,
-    upper: float,
-    value: float,
-    u_step: Array,
-    v_step: Array,
-) -> tuple[float, str]:
-    """What the perturbation reaches, and what is wrong with it."""
-    u, v = network.u, network.v
-    if not (np.isfinite(value) and np.isfinite(u_step).all() and np.isfinite(v_step).all()):
-        return 0.0, "returned NaN or infinity"
-    a, c = u_step / u, v_step / v
-    length = float(np.sqrt(np.sum((a**2 + c**2) * ((u * v) ** 2 if metric == "mix" else 1.0))))
-    reached, rounding = _reached(metric, order, network, a, c), network.rounding
-    roundoff = PRECISIONS[network.dtype].roundoff
-    tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
-    if length > rho * (1.0 + tolerance):
-        return reached, f"the step leaves the ball: its length is {length / rho:.10g} ρ"
-    vertical = float(np.linalg.norm((a - c) * (np.abs(u * v) if metric == "mix" else 1.0))) / np.sqrt(2.0)
-    if metric != "adaptive" and vertical > rho * tolerance:
-        return reached, f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
-    slack = INTEGRATED if order == "exact" else TOLERANCE
-    rounding += (slack + ROUNDINGS * roundoff) * abs(reached)
-    if abs(value - reached) > rounding:
-        others = [other for other in (1, 2, "exact") if abs(_reached(metric, other, network, a, c) - value) <= rounding]
-        if order != "adaptive" and others:
-            return reached, f"the returned value is that of geodesics of order {' or '.join(map(str, others))}"
-        return reached, f"the returned value is {value:.10g}, but the step increases the loss by {reached:.10g}"
-    if value < -rounding:
-        return reached, f"the returned value is {value:.6g}, which is less than 0; without a step, it is 0"
-    if value > upper * (1.0 + 10.0 * TOLERANCE) + rounding:
-        return reached, f"the returned value is {value:.10g}, which is more than the proved bound {upper:.10g}"
-    return reached, ""
+def _gained(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> float:
+    """What one step of length ρ along the projected gradient gains."""
+    beta = network.u * network.v
+    slope = beta * (network.X.T @ (network.X @ beta - network.y))
+    price = beta**2 if metric == "mix" else np.ones_like(beta)
+    step = slope / price
+    length = float(np.sqrt(2.0 * np.sum(price * step**2)))
+    if length <= 1e-6 * float(np.linalg.norm(beta)) or rho <= 0.0:
+        return 0.0
+    b = rho * step / length
+    if metric == "mix" and order == "exact" and np.any(1.0 + 2.0 * b <= 0.0):
+        return 0.0
+    return _reached(metric, order, network, b, b)
 
 
 def _reached(metric: str, order: Any, network: DiagonalNetwork, a: Array, c: Array) -> float:

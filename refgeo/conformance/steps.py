@@ -144,7 +144,11 @@ def trajectory(
             now = tuple(convert(x) for x in numbers)
         E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
         gradients = (convert((E @ numbers[1]).astype(dtype)), convert((E.mT @ numbers[0]).astype(dtype)))
-        now = rule(*now, *gradients)
+        try:
+            now = rule(*now, *gradients)
+        except Exception as error:
+            error.add_note(f"at step {k + 1}")
+            raise
     return kept
 
 

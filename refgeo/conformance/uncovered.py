@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from refgeo.conformance.branches import Branches, Position
+
 Ranges = list[tuple[int, int]]
 
 _HERE = Path(__file__).parent.parent
@@ -35,6 +37,7 @@ class Coverage:
         own = [str(path)] if _HERE in path.parents else [f"{path.parent}{os.sep}*"]
         # an environment may lie in the folder, with packages that are nobody's own
         installed = [] if _PACKAGES & set(path.parts) else [f"*{os.sep}{name}{os.sep}*" for name in sorted(_PACKAGES)]
+        self._branches = Branches(own, installed)
         import coverage
 
         self._measured = coverage.Coverage(
@@ -50,7 +53,7 @@ class Coverage:
     def of(self, context: str) -> None:
         """What is reached from now on is reached by decisive calls, by others, or by none."""
         if context != self._context:
-            self._context = context
+            self._context, self._branches.counts = context, context == "decisive"
             self._measured.switch_context(context)
 
     def reached(self) -> Reached:
@@ -74,24 +77,28 @@ class Coverage:
                     # a function of one line shares it with its module, whose way on no call takes
                     first = one.get("start_line")
                     branches = {(source, target) for source, target in one["missing_branches"] if source != first}
-                    found[name, function] = set(one["missing_lines"]), branches
+                    found[name, function] = set(one["missing_lines"]), branches, set[Position]()
+            path = Path(name).resolve()
+            inside = self._branches.not_run(str(path), path.read_text(encoding="utf-8"), set(file["executed_lines"]))
+            for function, parts in inside.items():
+                lines, branches, _ = found.get((name, function), (set(), set(), None))
+                found[name, function] = lines, branches, parts
         return found
 
 
-Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]]]]
+Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]], set[Position]]]
 
 
 def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
     """By file, the lines that no decisive call of any process has reached, of functions that some call has entered.
 
-    A branch past an ``if`` that was never taken is the line of the ``if``.
+    A branch past an ``if`` that was never taken is the line of the ``if``; a part of an expression is its own line.
     """
     missed: dict[str, set[int]] = {}
     for name, function in sorted(set().union(*found)):
         seen = [one[name, function] for one in found if (name, function) in one]
-        lines = set.intersection(*(lines for lines, _ in seen))
-        branches = set.intersection(*(branches for _, branches in seen))
-        lines = lines | {source for source, target in branches if target not in lines}
+        lines, branches, parts = (set.intersection(*sets) for sets in zip(*seen, strict=True))
+        lines = lines | {source for source, target in branches if target not in lines} | {part[0] for part in parts}
         missed.setdefault(name, set()).update(lines)
     return {name: _ranges(sorted(lines)) for name, lines in missed.items() if lines}
 

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.case import GIVEN, Case
-from refgeo.conformance.checks import VALUE_CHECKS
+from refgeo.conformance.evidence import units
 from refgeo.conformance.host import NotInFile, Unusable
 from refgeo.conformance.operations import VALUES, Operation, Value
-from refgeo.conformance.points import Points, given_case
+from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, Run, no_progress
+from refgeo.conformance.run import SPECIFICATION, Plan, Progress, judge, no_progress
+from refgeo.conformance.scene import GIVEN, Scene, given
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
 from refgeo.support.files import write_text, write_whole
@@ -146,15 +147,15 @@ def grade(
     recorded = _read(Path(results))
     _check_names(recorded, known, Path(results))
     wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
-    values = [one_of("checks", name, VALUE_CHECKS) for name in (VALUE_CHECKS if checks is None else listed(checks))]
+    values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
     chosen = [known[name] for name in wanted]
     options = {key: manifest[key] for key in ("profile", "dtype", "seed", "relaxation")}
     points = Points(**options, files=(str(directory), chosen))
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
-    run = Run(backend, [VALUE_CHECKS[name] for name in values], metrics, points, progress or no_progress)
-    run.over()
-    return run.report(files=(str(directory), str(results)))
+    plan = Plan.of(metrics, values, points)
+    plan = replace(plan, checks=[one for one in plan.checks if one.kind == "value"], closely=False)
+    return replace(judge(plan, backend, 1, progress or no_progress), files=(str(directory), str(results)))
 
 
 def _claim(folder: Path) -> None:
@@ -188,12 +189,12 @@ def _digest(folder: Path, content: Named) -> str:
 # Inputs --------------------------------------------------------------------------------------------------------
 
 
-Block = tuple[str, Case, tuple[int, ...]]
+Block = tuple[str, Scene, tuple[int, ...]]
 """A block of a batch, which is a case of its own in a file, under a name of its own."""
 
 
-def _blocks(cases: Iterable[Case]) -> list[Block]:
-    every = ((case, block) for case in cases for block in np.ndindex(case.point.block_shape))
+def _blocks(cases: Iterable[Scene]) -> list[Block]:
+    every = ((case, block) for case in cases for block in np.ndindex(case.shape))
     return [(f"{case.metric}_{count:04d}", case, block) for count, (case, block) in enumerate(every, 1)]
 
 
@@ -207,7 +208,7 @@ def _inputs(blocks: list[Block]) -> Named:
     return named
 
 
-def _listed(name: str, case: Case, block: tuple[int, ...]) -> Named:
+def _listed(name: str, case: Scene, block: tuple[int, ...]) -> Named:
     n, m, h = case.point.sizes
     return {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
 
@@ -222,9 +223,9 @@ def _expected(blocks: list[Block], progress: Progress) -> Named:
     for done, (name, case, block) in enumerate(blocks):
         progress(done, len(blocks), f"{case.metric} {case.name}")
         for value in VALUES.values():
-            if not VALUE_CHECKS[value.name].applies(case):
+            if not case.can_be_enclosed(value):
                 continue
-            enclosures = case.exact_block(block).enclosures(value)
+            enclosures = case.enclosures(value, block)
             parts = [""] if value.operation.scalar else ["_G", "_H"]
             units = _units(case, block, value)
             for part, enclosure, unit in zip(parts, enclosures or (), units, strict=bool(enclosures)):
@@ -233,16 +234,15 @@ def _expected(blocks: list[Block], progress: Progress) -> Named:
     return found
 
 
-def _units(case: Case, block: tuple[int, ...], value: Value) -> list[float | None]:
+def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | None]:
     """How large an error of one entry can be where its length in the metric has the ratio 1; None where undecided.
 
     In inv a part δ_G of length d has no entry beyond d·√(σ²_max(G) + ε), in mix none beyond d/√(σ²_min(H) + ε).
     """
-    check = VALUE_CHECKS[value.name]
-    count = 1 if value.operation.scalar else 2
-    if not check.decisive(case)[block]:
+    unit, count = units(case, value), 1 if value.operation.scalar else 2
+    if not unit.decisive[block]:
         return [None] * count
-    length = float(check.unit(case)[block] * case.size(value)[block])
+    length = float(unit.gram[block] * case.size(value)[block])
     if count == 1:
         return [length]
     inverse = case.metric == "mix"
@@ -252,7 +252,7 @@ def _units(case: Case, block: tuple[int, ...], value: Value) -> list[float | Non
     return [length / size if inverse else length * size for size in sizes]
 
 
-def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
+def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
     """The manifest, and the cases by their identifiers; verified."""
     place = folder / "manifest.json"
     if not place.is_file():
@@ -278,9 +278,7 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Case]]:
         label = f"{name} {entry['case']}" + (f"[{','.join(map(str, block))}]" if block else "")
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given_case(
-            label, arrays, entry["metric"], manifest["dtype"], manifest["seed"], manifest["relaxation"]
-        )
+        cases[name] = given(label, arrays, entry["metric"], manifest["dtype"], manifest["seed"], manifest["relaxation"])
     return manifest, cases
 
 
@@ -293,7 +291,7 @@ _RESULT_NAMES = tuple(
 )
 
 
-def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None:
+def _check_names(recorded: Named, cases: Mapping[str, Scene], file: Path) -> None:
     """Names that mean nothing are mistakes, not results to be passed over."""
     inputs = {"G", "H", "metric", *GIVEN}
     results = 0
@@ -316,7 +314,7 @@ def _check_names(recorded: Named, cases: Mapping[str, Case], file: Path) -> None
         raise VectorFileError(f"{file}: expected results with names such as {first}__christoffel_G, got none")
 
 
-def _replay(cases: Mapping[str, Case], recorded: Named) -> SimpleNamespace:
+def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:
     """The results as a backend, which knows a case by the arrays that it gets."""
     provided = {(name.split("_")[0], part) for name, _, part in (key.partition("__") for key in recorded)}
 

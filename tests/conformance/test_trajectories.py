@@ -11,7 +11,7 @@ from helpers import sampled
 
 import refgeo as rg
 from refgeo.conformance import trajectories
-from refgeo.conformance.rows import Verdict
+from refgeo.conformance.verdict import Verdict
 
 
 def grams(G, H):
@@ -236,18 +236,26 @@ def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["inv", "mix", "s=0.5", "embedded", "spectral"])
-def test_the_first_step_is_read_and_judged_by_value(name):
-    others = [f"step.{other}" for other in ("inv", "mix", "s=0.5", "embedded", "spectral") if other != name]
-    rows = judged(RIGHT[name], ["step.reads", f"step.{name}", *others])
-    assert f"that of {name}" in rows["step.reads"].message
-    assert rows[f"step.{name}"].verdict is Verdict.PASS
-    assert all(rows[other].verdict is Verdict.WRONG for other in others)
+def test_the_first_step_is_read(name):
+    assert f"the first step is that of {name}" in judged(RIGHT[name], ["step.reads"])["step.reads"].message
 
 
 def test_a_step_that_is_right_to_first_order_only_is_said_to_be():
-    rows = judged(one_after_the_other, ["step.reads", "step.mix"])
-    assert "the smaller the loss, the nearer is the first step to that of mix" in rows["step.reads"].message
-    assert rows["step.mix"].verdict is Verdict.WRONG
+    said = judged(one_after_the_other, ["step.reads"])["step.reads"].message
+    assert "the smaller the loss, the nearer is the first step to that of mix" in said
+
+
+def adam(state, G, H, e_G, e_H, eps=1e-8):
+    """Its first step, whose size does not depend on that of the loss but where the gradient is as small as ε."""
+    return state, *(x - 0.01 * e / (np.abs(e) + eps) for x, e in ((G, e_G), (H, e_H)))
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-5])
+def test_adam_is_not_called_nearly_gradient_descent_for_its_epsilon(eps):
+    def rule(state, G, H, e_G, e_H):
+        return adam(state, G, H, e_G, e_H, eps)
+
+    assert "the first step is that of none of the known rules" in judged(rule, ["step.reads"])["step.reads"].message
 
 
 def damped(eps):
@@ -363,7 +371,6 @@ def test_options_are_in_the_line_that_repeats_a_row():
     report = rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options=options)
     report = replace(report, spec="mine.py")
     assert "--option 'names=('\"'\"'a'\"'\"', '\"'\"'b'\"'\"')' --option rate=0.5" in report.reproduce(report.rows[0])
-    assert f"options={options!r}" in report.reproduce_in_python(report.rows[0])
     with pytest.raises(ValueError, match=r"options: expected keyword arguments of step, got .*'speed'"):
         rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options={"speed": [1]})
 
@@ -485,10 +492,8 @@ def test_a_step_into_another_gauge_is_read_by_its_product():
         _, G, H = of_metric(rg.EmbeddedMetric())(state, G, H, e_G, e_H)
         return state, *turned(G, H)[:2]
 
-    rows = judged(step, ["step.reads", "step.embedded", "step.mix"])
+    rows = judged(step, ["step.reads"])
     assert "a short first step moves the product G Hᵀ as embedded does" in rows["step.reads"].message
-    assert rows["step.embedded"].verdict is Verdict.PASS
-    assert rows["step.mix"].verdict is Verdict.WRONG
 
 
 def test_what_earlier_runs_left_is_seen():
@@ -586,11 +591,11 @@ def test_optimisers_of_pytorch():
 
 def test_the_plot_and_the_plain_data(tmp_path):
     report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
-    pytest.importorskip("jinja2")
     assert "distance of X" in report.to_html()
     (row,) = report.to_dict()["rows"]
     assert row["kind"] == "trajectory"
-    assert row["measurements"]["condition"] == [1.0, 2.0, 5.0, 10.0, 25.0]
+    steps = [one["condition"] for one in row["measurements"] if "/step" in one["case"]]
+    assert {1.0, 2.0, 5.0, 10.0, 25.0} <= set(steps)
 
 
 def test_the_command_line(capsys, tmp_path):
@@ -608,7 +613,7 @@ def test_the_command_line(capsys, tmp_path):
     assert status == 1
     assert "WRONG: step.invariant[scaled=False]" in said
     cli.main(["check", "--list", "--checks", "step"])
-    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("trajectory")]
     assert listed == list(trajectories.TRAJECTORY)
     assert cli.main(["check", str(file), "--option", "scaled"]) == 2
     assert "expected name=value,value, got scaled" in capsys.readouterr().err

@@ -13,11 +13,12 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance import vectors
-from refgeo.conformance.checks import VALUE_CHECKS
+from refgeo.conformance.evidence import units
+from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
-from refgeo.conformance.recipes import Recipe, build
-from refgeo.conformance.rows import Verdict
+from refgeo.conformance.scene import build
 from refgeo.conformance.vectors import VectorFileError
+from refgeo.conformance.verdict import Verdict
 
 FEW = ["20-1x1x1", "10x9x4/k1", "10x9x4/k10", "10x9x4/k1000", "4-25x24x6/k3"]
 
@@ -94,9 +95,7 @@ def test_the_inputs_are_those_of_refgeo_check_and_hold_no_expected_values(format
     cases, named = load(tmp_path, format)
     assert cases == ["inv_0001", "inv_0002", "inv_0003"]
     assert count == 3
-    from refgeo.conformance.recipes import generated
-
-    case = next(make() for name, make in generated("quick", "inv", "float64", 5, 0.0) if name == "3-5x4x3/k3")
+    case = build(Features.parse("3-5x4x3/k3"), "inv", "float64", 5)
     assert np.array_equal(named["inv_0003__G"], case.point.G[2])
     assert np.array_equal(named["inv_0003__v_H"], case.vectors["v"].H[2])
 
@@ -154,13 +153,11 @@ def test_a_wrong_result_is_wrong_with_its_diagnosis_and_shown_by_its_line(solved
     row = verdict(report, "christoffel", "inv")
     assert row.diagnosis == "your result is 2 times the right one"
     assert row.worst_case.case.startswith("inv_00")
-    line = report.reproduce_in_python(row)
-    assert line.startswith("rg.conformance.vectors.grade(")
-    again = eval(line.removesuffix(".print()"), {"rg": rg})
+    files, case = report.files, row.worst_case.case.split(" ")[0]
+    again = vectors.grade(*files, cases=[case], checks=["christoffel"])
     assert [str(row) for row in again.rows] == again.wrong == ["christoffel[inv]"]
     assert again.rows[0].points == 1
-    line = line.replace("'christoffel'", "'horizontal_projection'").removesuffix(".print()")
-    assert eval(line, {"rg": rg}).passed
+    assert vectors.grade(*files, cases=[case], checks=["horizontal_projection"]).passed
 
 
 def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewhere_fails(solved, tmp_path):
@@ -414,7 +411,7 @@ def test_expected_values_are_written_on_request_and_enclose_the_right_ones(tmp_p
     """Read as decimal numbers; the literal formulas lie within rounding of every midpoint."""
     from decimal import Decimal
 
-    few = ["7x4x1/k3/equal", "5x4x2/k3/t1"]
+    few = ["7x4x1/k3/cosine=1", "5x4x2/k3/t=1"]
     vectors.write(tmp_path, "json", cases=few, with_results=True)
     expected = json.loads((tmp_path / "expected.json").read_text())
     assert expected["schema"] == "refgeo-expected/2"
@@ -436,21 +433,21 @@ def test_expected_values_are_written_on_request_and_enclose_the_right_ones(tmp_p
 @pytest.mark.parametrize("metric", ["inv", "mix"])
 def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(metric, relaxation):
     """An error of one unit of length in the metric has no entry beyond the unit of the file, and one comes close."""
-    value, check = VALUES["horizontal_projection"], VALUE_CHECKS["horizontal_projection"]
+    value = VALUES["horizontal_projection"]
     rng, close = np.random.default_rng(0), []
     for seed in range(5):
-        case = build(Recipe(sizes=(6, 5, 3), conditions=(2.0, 8.0)), metric, "float64", seed, relaxation)
-        units = vectors._units(case, (), value)
-        length = float(check.unit(case) * case.size(value))
+        case = build(Features(n=6, m=5, condition_G=2.0, condition_H=8.0), metric, "float64", seed, relaxation)
+        entries = vectors._units(case, (), value)
+        length = float(units(case, value).gram * case.size(value))
         for part in (0, 1):
             largest = 0.0
             for column in np.linalg.svd(tuple(case.point)[1 - part if metric == "mix" else part])[2]:
                 error = [np.zeros_like(factor) for factor in case.point]
                 error[part][0] = column + 0.01 * rng.standard_normal(3)
                 error[part] *= length / case.space.norm(rg.Pair(*error))
-                assert np.abs(error[part]).max() <= units[part] * (1 + 1e-9)
+                assert np.abs(error[part]).max() <= entries[part] * (1 + 1e-9)
                 largest = max(largest, float(np.linalg.norm(error[part])))
-            close.append(largest / units[part])
+            close.append(largest / entries[part])
     assert min(close) > 0.95
-    ill = build(Recipe(sizes=(6, 5, 3), conditions=(1e6, 1e6)), metric, "float64", 0, relaxation=0.0)
+    ill = build(Features(n=6, m=5, condition_G=1e6, condition_H=1e6), metric, "float64", 0, relaxation=0.0)
     assert vectors._units(ill, (), value) == [None, None]

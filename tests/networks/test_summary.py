@@ -237,4 +237,4 @@ def test_check_takes_a_folder_and_finds_the_layout(folder, capsys):
     assert "bert checkpoint" in shown.out
     report = rg.check(checkpoint=folder, checks=["inner_product"], metrics=["inv"])
     assert report.passed
-    assert "layout='bert'" in report.reproduce_in_python(report.rows[0])
+    assert "--layout bert --checkpoint" in report.reproduce(report.rows[0])

@@ -1,1 +1,1 @@
-"""How a report is shown: on a terminal, as JSON, as a page."""
+"""How a report is shown: on a terminal, as plain data, as a page."""

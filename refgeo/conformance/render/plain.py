@@ -1,83 +1,60 @@
-"""A report as plain data and JSON (``report.schema.json``)."""
+"""Dataclasses as plain data for JSON, and the schema of that, from their types."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from refgeo.conformance.report import Report
-
-
-SCHEMA = "refgeo-report/4"
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
-def to_dict(report: Report) -> dict[str, Any]:
-    """Plain data; infinities become strings.
+def as_plain(value: Any) -> Any:
+    """As numbers, texts, lists and dicts; infinities become texts.
 
     Examples
     --------
-    >>> import refgeo as rg
-    >>> to_dict(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]))["passed"]
-    True
+    >>> as_plain({"a": (1.0, float("inf"))})
+    {'a': [1.0, 'inf']}
     """
-    from refgeo import __version__
-
-    rows = []
-    for row in report.rows:
-        data = asdict(row)
-        data["verdict"] = row.verdict.value
-        data["outcome"], data["fails"] = row.outcome, row.fails
-        del data["harmful"], data["options"]  # the latter are in the column of metrics
-        for place in filter(None, (data["worst_case"], data["example"], data["lossy_case"])):
-            del place["oddity"]
-        data["measurements"] = {
-            key: [getattr(one, key) for one in row.measurements]
-            for key in ("case", "block", "condition", "relative_error", "decisive", "enclosed", "dtype")
-        }
-        data["reproduce"] = report.reproduce(row)
-        data["reproduce_in_python"] = report.reproduce_in_python(row)
-        rows.append(data)
-    plain: dict[str, Any] = _finite(
-        {
-            "schema": SCHEMA,
-            "refgeo": __version__,
-            "passed": report.passed,
-            "passed_strictly": report.passed_strictly,
-            "wrong": report.wrong,
-            "backend": report.backend,
-            "process": report.where,
-            "dtype": report.dtype,
-            "profile": report.points.profile,
-            "relaxation": report.points.relaxation,
-            "seed": report.seed,
-            "source": str(report.points),
-            "not_run": [{"file": file, "lines": ranges} for file, ranges in report.not_run.items()],
-            "rows": rows,
-        }
-        | ({"interrupted": report.interrupted} if report.interrupted else {})
-    )
-    return plain
-
-
-def to_json(report: Report) -> str:
-    """JSON text.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> to_json(rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"])).splitlines()[1]
-    '  "schema": "refgeo-report/4",'
-    """
-    return json.dumps(to_dict(report), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [as_plain(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
-        return repr(value)
-    return value
+        return repr(float(value))
+    return (
+        float(value) if isinstance(value, float) else value if isinstance(value, (int, str, type(None))) else str(value)
+    )
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The JSON schema of what `as_plain` makes of a type.
+
+    Examples
+    --------
+    >>> schema_of(tuple[int, ...])
+    {'type': 'array', 'items': {'type': 'integer'}}
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        properties = {field.name: schema_of(hints[field.name]) for field in fields(kind)}
+        return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [schema_of(one) for one in arguments]}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": [one.value for one in kind]}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object"}
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return {"type": "array", "items": schema_of(arguments[0])}
+    plain: dict[Any, dict[str, Any]] = {
+        bool: {"type": "boolean"}, int: {"type": "integer"}, str: {"type": "string"}, type(None): {"type": "null"},
+        float: {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]},
+    }  # fmt: skip
+    return plain.get(kind, {})

@@ -1,0 +1,610 @@
+"""What a wrong result looks like, and where: explanations that have been confirmed, or none.
+
+An explanation never decides that something is wrong. Causes come before terms: the circumstances in which alone it is
+wrong; that the backend remembers something; what the value is made of; a simple change of the right result; the formula
+that the backend computes (`refgeo.conformance.reading`); where it is wrong (`refgeo.conformance.places`). Each is tried
+at several failing points, or at fresh ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.call import NoResult
+from refgeo.conformance.checks import Check
+from refgeo.conformance.evidence import DOUBTFUL, Evidence, combination, hold, units
+from refgeo.conformance.operations import VALUES, Parts, Value
+from refgeo.conformance.places import Place, blocks_in_words
+from refgeo.conformance.reading import read_at, read_one, right_formula
+from refgeo.conformance.scene import Scene
+from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import PAIR_METRICS
+from refgeo.support.arguments import ENDS, Array
+
+ANOTHER_ORDER = "after other calls, in another order"
+NO_DIAGNOSIS = "no formula was found that gives these numbers"
+_POINTS = 4
+"""At so many failing points an explanation is tried, if there are so many."""
+_REPEATS = 3
+CANNOT_TELL = (NoResult, ValueError, ArithmeticError)
+"""Why an explanation may fail: the backend gives nothing, or a formula has no value at its point."""
+_SMALL = 20_000
+"""Numbers of a point that is called often."""
+_NUMBERS = 4
+"""So many numbers of a part at least."""
+_CLEAR = 40.0
+"""κ up to which formulas in double precision are accurate enough to compare with."""
+_FRACTIONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
+"""Coefficients of the terms of a value, up to a sign."""
+
+
+@dataclass
+class Suspect:
+    """A check of one metric that failed, with what was seen.
+
+    Attributes
+    ----------
+    check : Check
+    metric : str
+    backend : Backend
+    seen : Seen
+    scenes : callable
+        The points with these names.
+    is_wrong : callable
+        Whether a value of this name is wrong, too.
+    """
+
+    check: Check
+    metric: str
+    backend: Backend
+    seen: Seen
+    scenes: Callable[[Iterable[str]], list[Scene]]
+    is_wrong: Callable[[str], bool]
+
+    @property
+    def value(self) -> Value:
+        """What is wrong."""
+        assert self.check.value is not None
+        return self.check.value
+
+    @cached_property
+    def plain(self) -> list[Evidence]:
+        """What is wrong without any circumstance."""
+        wrong = (one for one in self.seen.wrong_evidence if not one.circumstance and not one.law)
+        return [one for one in wrong if np.isfinite(one.relative_error)]
+
+    @cached_property
+    def failing(self) -> list[Scene]:
+        """The points of that, plainest first."""
+        doubtful = dict.fromkeys(one.case for one in self.seen.doubtful if not one.circumstance and not one.law)
+        return sorted(self.scenes(doubtful), key=lambda scene: scene.oddity)
+
+    @cached_property
+    def passing(self) -> list[Scene]:
+        """The decisive points that gave right numbers."""
+        bad = {one.case for one in (*self.seen.doubtful, *self.seen.failures)}
+        return self.scenes(dict.fromkeys(one.case for one in self.seen.decisive if one.case not in bad))
+
+
+def explained(suspect: Suspect) -> Explanation:
+    """What there is to say of a check that failed."""
+    if suspect.check.kind not in ("value", "law") or not suspect.seen.is_wrong or suspect.check.value is None:
+        return NOTHING
+    with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
+        return _explained(suspect)
+    return NOTHING  # what fails has said why, in its row; files answer no new questions
+
+
+def explained_once(scene: Scene, value: Value, backend: Backend) -> Explanation:
+    """What there is to say of one wrong result."""
+    with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
+        views = [_view(value, backend, scene)]
+        for candidates in (_simple(views), _causes(value, views)):
+            found = next((one for one in candidates if _explains(one, views)), None)
+            if found is not None:
+                return Explanation(found[0])
+        mine = read_at(scene, value, views[0].result)
+        right = right_formula(value.name, scene.metric, scene.relaxation)
+        if mine is not None and mine != right and right is not None:
+            return Explanation("", tuple(mine.lines()), tuple(right.lines()), mine.differs(right))
+    return NOTHING
+
+
+def _explained(suspect: Suspect) -> Explanation:
+    value, seen = suspect.value, suspect.seen
+    if all(one.circumstance or one.law for one in seen.wrong_evidence):
+        return Explanation(_circumstances(seen.wrong_evidence))
+    if suspect.check.kind == "law" or not suspect.plain:
+        return NOTHING
+    guilty = [name for name in value.uses if suspect.is_wrong(name)]
+    if guilty and not seen.failures and _inherits(suspect, guilty):
+        text = f"this formula is right; the result is wrong only because it uses a wrong {' and '.join(guilty)}"
+        return Explanation(text, excuse=Verdict.INHERITS)
+    views = _views(value, suspect.backend, _telling(suspect.failing))
+    if views:
+        found = _of_views(suspect, views)
+        if found != NOTHING:
+            return found
+    return NOTHING if seen.failures else Explanation(f"{NO_DIAGNOSIS}: {_entries(suspect)}")
+
+
+def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
+    value, backend = suspect.value, suspect.backend
+    kept = _by_memory(suspect, views)
+    if kept:
+        return Explanation(kept)
+    others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
+    simple = next((one for one in _simple(views) if _explains(one, views)), None)
+    if simple is not None and _explains(simple, others):
+        return Explanation(simple[0])
+    place = Place(backend, value, suspect.failing[0])
+    usual = place.usual()
+    cause = next((one for one in _causes(value, views) if _explains(one, views)), None)
+    if True in usual and False not in usual:  # what passes at a generic point has the right formula there
+        read = Explanation(cause[0]) if cause is not None else _read(value, backend, suspect.failing[0])
+        if read is not None:
+            return _in_float32_only(read) if _is_of_single(suspect, place) else read
+    where, there = _place(suspect, place), simple or cause
+    if where:
+        return Explanation(f"wrong {where}" + (f"; there, {there[0]}" if there is not None else ""))
+    if there is not None:
+        return Explanation(f"wrong at some points; at {views[0].scene.name}, {there[0]}")
+    return NOTHING
+
+
+def _in_float32_only(found: Explanation) -> Explanation:
+    return replace(found, text="; there, ".join(filter(None, ("wrong in float32 only", found.text))))
+
+
+def _circumstances(found: Sequence[Evidence]) -> str:
+    """In words, the circumstances in which alone something is wrong."""
+    laws = list(dict.fromkeys(one.law for one in found if one.law and not one.circumstance))
+    if laws:
+        return f"does not obey: {'; '.join(laws)}"
+    words = list(dict.fromkeys(one.circumstance for one in found if one.circumstance))
+    words = [one for one in words if one != ANOTHER_ORDER] or words
+    shown = words[:3] + ([f"and in {len(words) - 3} more circumstances"] if len(words) > 3 else [])
+    return f"right in a plain call, and wrong {'; '.join(_wrong_in(one) for one in shown)}" if words else ""
+
+
+def _wrong_in(circumstance: str) -> str:
+    plain = circumstance.startswith(("after ", "and ", "in "))
+    return circumstance if plain else f"with the memory layout '{circumstance}'"
+
+
+# What explanations rest on -------------------------------------------------------------------------------------------
+
+
+def _telling(scenes: Sequence[Scene]) -> list[Scene]:
+    """A few points: large enough that explanations do not coincide, well conditioned, and different."""
+    clear = [one for one in scenes if float(np.max(one.condition)) <= _CLEAR and one.entries <= _SMALL]
+    ranked = sorted(clear or scenes[:1], key=lambda one: (one.oddity, one.point.sizes[2] == 1))
+    first = {one.point.sizes: one for one in reversed(ranked) if one.dtype == ranked[0].dtype}
+    return [*first.values()][::-1][:_POINTS]
+
+
+@dataclass
+class View:
+    """One point: what the backend gave, what is right, and how closely numbers must agree."""
+
+    scene: Scene
+    result: Parts
+    right: Parts
+    rounding: float
+
+    @property
+    def tolerance(self) -> float:
+        """How far an explanation may be from the result, relatively: not as far as what is right."""
+        return max(min(self.rounding, 0.01 * _distance(self.result, self.right)), 1e-12)
+
+
+def _view(value: Value, backend: Backend, scene: Scene) -> View:
+    right = scene.reference(value)
+    if right is None:
+        raise ValueError("no reference")
+    rounding = float(np.max(4 * DOUBTFUL * units(scene, value).gram))
+    return View(scene, tuple(backend.call(scene.call(value)).result()), right, rounding)
+
+
+def _views(value: Value, backend: Backend, scenes: Iterable[Scene]) -> list[View]:
+    """Those of the points that can be evaluated."""
+    found = []
+    for scene in scenes:
+        with suppress(*CANNOT_TELL):
+            found.append(_view(value, backend, scene))
+    return found
+
+
+def _distance(result: Parts, candidate: Parts) -> float:
+    """Relative, part by part and block by block, so that a wrong part cannot hide behind a large one."""
+    worst = 0.0
+    for one, other in zip(result, candidate, strict=True):
+        if one.shape != other.shape or not np.isfinite(other).all() or not np.isfinite(one).all():
+            return np.inf
+        axes = (-2, -1) if one.ndim > 1 and len(result) == 2 else None
+        size, difference = np.linalg.norm(other, axis=axes), np.linalg.norm(one - other, axis=axes)
+        ratio = np.where(size > 0, difference / np.where(size > 0, size, 1.0), (difference > 0) * 1.0)
+        worst = max(worst, float(np.max(ratio, initial=0.0)))
+    return worst
+
+
+Candidate = tuple[str, Callable[[View], Parts]]
+"""What it is called, and what it says the result is."""
+
+
+def _explains(candidate: Candidate, views: Sequence[View]) -> bool:
+    """Whether it gives what the backend gives."""
+    with suppress(*CANNOT_TELL):  # such as the other metric's geodesic, where nothing encloses it
+        return all(_distance(one.result, candidate[1](one)) <= one.tolerance for one in views)
+    return False
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def _is_right(suspect: Suspect, backend: Backend, scene: Scene) -> bool:
+    """Whether a plain call is right, when it is made again."""
+    found = list(hold(scene, suspect.value, backend.call(scene.call(suspect.value))))
+    return all(one.relative_error <= DOUBTFUL * one.gram for one in found)
+
+
+def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
+    """Called again, and called first thing in a new process."""
+    scenes = [one.scene for one in views]
+    again = [[_is_right(suspect, suspect.backend, scene) for _ in range(_REPEATS)] for scene in scenes]
+    if all(map(all, again)):
+        return (
+            "the result is right when refgeo calls the function again with the same input: so it depends on earlier "
+            "calls, or on chance"
+        )
+    if any(map(any, again)):
+        return (
+            "for the same input, the result is sometimes right and sometimes wrong: so it depends on earlier calls, or "
+            "on chance"
+        )
+    for _ in range(_REPEATS):
+        fresh = suspect.backend.fresh()
+        if fresh is suspect.backend:
+            return ""
+        try:
+            if not _is_right(suspect, fresh, scenes[0]):
+                return ""
+        finally:
+            fresh.close()
+    return (
+        "the result is right if this call is the first one: your function keeps something from earlier calls, such "
+        "as a cache"
+    )
+
+
+# A simple change -----------------------------------------------------------------------------------------------------
+
+
+def _simple(views: Sequence[View]) -> Iterator[Candidate]:
+    """The right result, but exchanged, transposed, or times a factor."""
+    count = len(views[0].right)
+    if count == 2:
+        yield "the G and H parts of your result are swapped", lambda view: view.right[::-1]
+        yield (
+            "your result is transposed",
+            lambda view: tuple(x if 1 in x.shape[-2:] else x.mT for x in view.right),
+        )
+    if sum(part.size for one in views for part in one.right) < _NUMBERS * count:  # a fit to few numbers proves nothing
+        return
+    fits = [
+        [float(np.vdot(x, y) / max(float(np.vdot(x, x)), 1e-300)) for x, y in zip(one.right, one.result, strict=True)]
+        for one in views
+    ]
+    factors = list(map(float, np.median(fits, axis=0)))
+    words = [f"{factor:.6g} times the right one" if factor else "zero" for factor in factors]
+    named = (f"the {'GH'[i]} part of your result is {words[i]}" for i in range(count) if abs(factors[i] - 1.0) > 1e-6)
+    text = f"your result is {words[0]}" if len(set(words)) == 1 else "; ".join(named)
+    yield text, lambda view: tuple(factor * part for factor, part in zip(factors, view.right, strict=True))
+    if count == 1:
+        yield from _factors_of_the_shape(views)
+
+
+def _factors_of_the_shape(views: Sequence[View]) -> Iterator[Candidate]:
+    """A number times h^-½, 1/(nh) and the like: means in the place of sums."""
+    for n, m, h in ((0, 0, -0.5), (0, 0, -1), (0, 0, 0.5), (0, 0, 1), (-1, 0, -1), (0, -1, -1), (-1, 0, 0), (0, -1, 0),
+                    (-0.5, 0, -0.5)):  # fmt: skip
+
+        def factor(view: View, powers: tuple[float, ...] = (n, m, h)) -> float:
+            return float(np.prod([size**p for size, p in zip(view.scene.point.sizes, powers, strict=True)]))
+
+        c = float(np.median([np.vdot(v.right[0], v.result[0]) / max(float(np.vdot(v.right[0], v.right[0])), 1e-300)
+                             / factor(v) for v in views]))  # fmt: skip
+        if abs(c - 1.0) < 1e-6:
+            powers = [f"{name}^{p:g}" for name, p in zip("nmh", (n, m, h), strict=True) if p]
+            yield f"your result is {' '.join(powers)} times the right one", partial(_times, factor)
+
+
+def _times(factor: Callable[[View], float], view: View) -> Parts:
+    return tuple(factor(view) * part for part in view.right)
+
+
+# What a value is made of ---------------------------------------------------------------------------------------------
+
+
+def _paper(scene: Scene, name: str, *vectors: Any) -> Parts:
+    from refgeo import paper  # which is slow to import
+
+    flat = [factor for pair in (scene.point, *vectors) for factor in pair]
+    result: Parts = getattr(paper, name)(scene.metric, *flat, relaxation=scene.relaxation)
+    return result
+
+
+Pieces = dict[str, Parts]
+Function = Callable[..., Parts]
+
+
+def _geodesic_pieces(scene: Scene, gamma: Function) -> Pieces:
+    v, t = scene.vectors["v"], scene.t
+    bend = gamma("christoffel", v, v)
+    return {
+        "θ": tuple(scene.point), "tv": combination((t, tuple(v))), "−½t²Γ(v, v)": combination((-0.5 * t * t, bend)),
+    }  # fmt: skip
+
+
+def _hessian_pieces(scene: Scene, own: Function, raised: Function | None = None, exchanged: bool = False) -> Pieces:
+    """With these functions; `raised` for all gradients but that of the loss."""
+    (G, H), (e, w, v) = scene.point, (scene.vectors[f"hessian_{x}"] for x in "ewv")
+    gradient, raised = own("riemannian_gradient", e), raised or own
+    S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
+    if exchanged:
+        S_dot, T_dot = T_dot, S_dot
+    moving: Parts = (e.G @ S_dot, e.H @ T_dot)
+    if scene.metric == "mix":
+        moving = raised("riemannian_gradient", (-gradient[0] @ T_dot, -gradient[1] @ S_dot))
+    return {
+        "the gradient of the Euclidean Hessian": raised("riemannian_gradient", w),
+        "the derivative of the metric, in D grad f[v]": moving,
+        "Γ(grad f, v)": own("christoffel", gradient, v),
+    }
+
+
+def _causes(value: Value, views: Sequence[View]) -> Iterator[Candidate]:
+    """Other combinations of what a value is made of."""
+    if value.order is None and views[0].scene.metric not in PAIR_METRICS:
+        return
+    right = {id(one): partial(_paper, one.scene) for one in views}
+    if views[0].scene.metric in ENDS:
+        other = "mix" if views[0].scene.metric == "inv" else "inv"
+        yield f"your result is that of the metric {other}", lambda view: _in_metric(view.scene, other, value)
+    if value.order == 2:
+        pieces = {id(one): _geodesic_pieces(one.scene, right[id(one)]) for one in views}
+        yield from _combinations(views, pieces, lambda view, parts: parts)
+    elif value.name == "riemannian_hessian":
+        for exchanged, words in ((False, ""), (True, "Ṡ and Ṫ are exchanged in D grad f[v]")):
+            pieces = {id(one): _hessian_pieces(one.scene, right[id(one)], exchanged=exchanged) for one in views}
+            yield from _combinations(views, pieces, _projected, words)
+            plain = "; ".join(filter(None, ("the result is not projected", words)))
+            yield from _combinations(views, pieces, lambda view, parts: parts, plain)
+    elif value.name == "horizontal_projection":
+        moved = {id(one): _projection_pieces(one) for one in views}
+        yield from _combinations(views, moved, lambda view, parts: parts)
+        yield from _lambdas(views)
+
+
+def _in_metric(scene: Scene, metric: str, value: Value) -> Parts:
+    found = scene.in_metric(metric).reference(value)
+    if found is None:
+        raise ValueError("no reference")
+    return found
+
+
+def _projected(view: View, parts: Parts) -> Parts:
+    return _paper(view.scene, "horizontal_projection", parts)
+
+
+def _projection_pieces(view: View) -> Pieces:
+    v = tuple(view.scene.vectors["v"])
+    return {"v": v, "(GΛ, −HΛᵀ)": combination((1.0, view.right), (-1.0, v))}
+
+
+def _combinations(
+    views: Sequence[View],
+    pieces: dict[int, Pieces],
+    finish: Callable[[View, Parts], Parts],
+    said: str = "",
+) -> Iterator[Candidate]:
+    """The coefficients with which the pieces give the results, where they are plain numbers."""
+    names = list(pieces[id(views[0])])
+
+    def finished(view: View, name: str) -> Array:
+        return np.concatenate([x.ravel() for x in finish(view, pieces[id(view)][name])])
+
+    columns = np.concatenate([np.stack([finished(one, name) for name in names], axis=-1) for one in views])
+    numbers = np.concatenate([np.concatenate([x.ravel() for x in one.result]) for one in views])
+    scale = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    found = np.linalg.lstsq(columns / scale, numbers, rcond=None)[0] / scale
+    plain = [float(np.sign(c)) * min(_FRACTIONS, key=lambda x: abs(abs(float(c)) - x)) for c in found]
+    differing = [(name, c) for name, c in zip(names, plain, strict=True) if c != 1.0]
+    if not (differing or said) or len(differing) > 2:
+        return
+
+    def candidate(view: View) -> Parts:
+        terms = ((c, pieces[id(view)][name]) for name, c in zip(names, plain, strict=True))
+        return finish(view, combination(*terms))
+
+    yield "; ".join([*filter(None, [said]), *(_coefficient(name, c) for name, c in differing)]), candidate
+
+
+def _coefficient(name: str, c: float) -> str:
+    if c == 0.0:
+        return f"{name} is missing"
+    return f"{name} has the wrong sign" if c == -1.0 else f"{name} is taken {c:g} times"
+
+
+def _lambdas(views: Sequence[View]) -> Iterator[Candidate]:
+    """Of a projection another Λ: as the paper prints it, transposed, with another sign."""
+
+    def with_lambda(view: View, change: Callable[[Scene, Array], Array]) -> Parts:
+        (G, H), v = view.scene.point, view.scene.vectors["v"]
+        L = change(view.scene, np.asarray(np.linalg.pinv(G) @ (view.right[0] - v.G)))
+        return v.G + G @ L, v.H - H @ L.mT
+
+    yield "Λᵀ stands where Λ belongs", lambda view: with_lambda(view, lambda _, L: L.mT)
+    if all(one.scene.metric == "inv" and one.scene.relaxation == 0.0 for one in views):
+        yield (
+            "this is the paper's printed equation AΛ + ΛAᵀ, whose Λ gives no horizontal vector; Λᵀ belongs on its left "
+            "side (see refgeo.paper.horizontal_projection)",
+            lambda view: with_lambda(view, lambda scene, _: _printed(scene)),
+        )
+
+
+def _printed(scene: Scene) -> Array:
+    """Λ of Sec. 5.2 as printed: AΛ + ΛAᵀ with A = ST."""
+    import scipy.linalg
+
+    (G, H), v = scene.point, scene.vectors["v"]
+    S, T = G.mT @ G, H.mT @ H
+    B = S @ H.mT @ v.H - v.G.mT @ G @ T
+    found = np.empty_like(B)
+    for block in np.ndindex(scene.shape):
+        A = S[block] @ T[block]
+        found[block] = scipy.linalg.solve_sylvester(A, A.T, B[block])
+    return found
+
+
+def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
+    """Whether the value at the failing points is what the backend's own wrong functions give, and the right others."""
+    value, scenes = suspect.value, [one for one in suspect.failing if one.entries <= _SMALL]
+    if not scenes or len(scenes) < len(suspect.failing):
+        return False
+    if value.order is None and scenes[0].metric not in PAIR_METRICS:
+        return False
+    for raises_all in (True, False):  # for a Hessian there are two ways to raise an index: with its own gradient or not
+        with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
+            views = [_view(value, suspect.backend, scene) for scene in scenes]
+            made = ((one, _made(value, suspect.backend, one.scene, guilty, raises_all)) for one in views)
+            if all(_distance(one.result, parts) <= one.rounding for one, parts in made):
+                return True
+    return False
+
+
+def _made(value: Value, backend: Backend, scene: Scene, guilty: Sequence[str], raises_all: bool) -> Parts:
+    """A value made of other values: the backend's own where these are wrong."""
+    from refgeo.conformance.precision import representable
+
+    def own(name: str, *vectors: Any) -> Parts:
+        if name not in guilty:
+            return _paper(scene, name, *vectors)
+        pairs = [representable(Pair(*v), scene.dtype) for v in vectors]
+        return tuple(backend.call(scene.call(VALUES[name], pairs)).result())
+
+    right = partial(_paper, scene)
+    if value.order == 2:
+        pieces = _geodesic_pieces(scene, own)
+        return combination(*((1.0, piece) for piece in pieces.values()))
+    pieces = _hessian_pieces(scene, own, own if raises_all else right)
+    return own("horizontal_projection", combination(*((1.0, piece) for piece in pieces.values())))
+
+
+# The formula, the place ----------------------------------------------------------------------------------------------
+
+
+def _read(value: Value, backend: Backend, scene: Scene) -> Explanation | None:
+    """The formula that the backend computes, beside the right one; in float64 if it takes it, which shows most."""
+    for dtype in dict.fromkeys(("float64", scene.dtype)):
+        try:
+            mine = read_one(backend, value.name, scene.metric, dtype, scene.relaxation)
+        except CANNOT_TELL:
+            continue
+        right = right_formula(value.name, scene.metric, scene.relaxation)
+        if mine is None or mine == right:
+            continue
+        note = f"read {mine.note}" if mine.note else ""
+        expected = () if right is None else tuple(right.lines())
+        return Explanation(note, tuple(mine.lines()), expected, "" if right is None else mine.differs(right))
+    return None
+
+
+def _place(suspect: Suspect, place: Place) -> str:
+    """Where it is wrong, part by part and block by block, whatever the dtype."""
+    part = _part(suspect)
+    wrong = [one.features for one in suspect.failing if one.features is not None]
+    right = [
+        one.features for one in suspect.passing if one.features is not None and _could_be_wrong(suspect, one, part)
+    ]
+    words = []
+    if _is_of_single(suspect, place):
+        words.append("in float32 only")
+    else:
+        blocks = _blocks(suspect)
+        where = "" if blocks else place.find(wrong, right)
+        words += filter(None, [blocks, f"where {where}" if where else ""])
+    return ", ".join([*words, f"in the {'GH'[part]} part alone"] if words and part is not None else words)
+
+
+def _is_of_single(suspect: Suspect, place: Place) -> bool:
+    """Whether float32 alone is wrong: nothing else failed, and points with nothing special pass in float64."""
+    return all(one.features and one.features.single for one in suspect.failing) and place.passes_in_double()
+
+
+def _could_be_wrong(suspect: Suspect, scene: Scene, part: int | None) -> bool:
+    """Whether the right result, or this part of it, is not next to nothing beside its terms, in any block."""
+    reference = scene.reference(suspect.value)
+    if reference is None:
+        return True
+    some = reference if part is None else tuple(x * (i == part) for i, x in enumerate(reference))
+    return bool(np.all(scene.length(some) > 1e-6 * scene.size(suspect.value)))
+
+
+def _part(suspect: Suspect) -> int | None:
+    """Which part is wrong, if the other one is right at all failing points."""
+    wrong = np.zeros(2, dtype=bool)
+    for view in _views(suspect.value, suspect.backend, suspect.failing[:_POINTS]):
+        if len(view.right) != 2:
+            return None
+        wrong |= [_distance((x,), (y,)) > view.rounding for x, y in zip(view.result, view.right, strict=True)]
+    return None if wrong.all() or not wrong.any() else int(np.argmax(wrong))
+
+
+def _blocks(suspect: Suspect) -> str:
+    """Which blocks of batches are wrong, where that is the same in all."""
+    outcomes = []
+    for scene in suspect.failing:
+        count = math.prod(scene.shape)
+        if count < 2:
+            return ""
+        found = [one for one in suspect.seen.decisive if one.case == scene.name and not one.circumstance]
+        flat = [int(np.ravel_multi_index(one.block, scene.shape)) for one in found]
+        outcomes += [(i, count, one.ratio > DOUBTFUL) for i, one in zip(flat, found, strict=True)]
+    return blocks_in_words(outcomes)
+
+
+def _entries(suspect: Suspect) -> str:
+    """Of each part of a wrong result the entry that is furthest from the right one, or that the part is right."""
+    example = min(suspect.plain, key=lambda one: one.oddity)
+    scene = next(one for one in suspect.failing if one.name == example.case)
+    return worst_entries(suspect.value, suspect.backend, scene, example.block)
+
+
+def worst_entries(value: Value, backend: Backend, scene: Scene, block: tuple[int, ...]) -> str:
+    """Of each part of a wrong result the entry that is furthest from the right one, or that the part is right."""
+    said = []
+    enclosures = scene.enclosures(value, block) or ()
+    try:
+        results = [part[block] for part in backend.call(scene.call(value)).result()]
+    except NoResult:
+        return "the function fails if it is called again"
+    with np.errstate(all="ignore"):
+        distances = [np.abs(part - right.mid) for part, right in zip(results, enclosures, strict=True)]
+    for name, part, right, distance in zip("GH", results, enclosures, distances, strict=False):
+        at = np.unravel_index(np.argmax(distance), distance.shape)
+        entry = f"{name}[{', '.join(map(str, at))}]" if at else "it"
+        is_right = np.max(distance) <= 1e-6 * max(map(np.max, distances))
+        digits = 17 if distance[at] < 1e-6 * abs(right.mid[at]) else 8
+        shown = f"{entry} is {part[at]:.{digits}g} and not {right.mid[at]:.{digits}g}"
+        said.append(f"{name} is right" if is_right else shown)
+    return f"in {scene.name}{list(block) or ''} {', '.join(said)}"

@@ -1,0 +1,357 @@
+r"""What was seen: an answer held against what is known, in units of what rounding alone must be expected to do.
+
+An error is measured in the metric itself (its length at the base point), beside the natural size of the result:
+
+    ratio = error / (size · u · √max(n, m) · κᵖ),
+
+u the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the power that a route over
+Gram matrices loses in that metric (`refgeo.conformance.operations`): S = GᵀG squares κ, and the Sylvester equation of
+inv or a product of several such matrices squares it again. Sums over the rows add up √n roundings; of two vectors that
+are not as long as each other, a route by polarisation rounds the longer one. A route that is factorised, and bilinear
+where the result is, loses κ alone (*attainable*).
+
+A verdict rests on *decisive* evidence: rounding, even that of a route which is numerically as bad as an explicit
+inverse of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to
+tell there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and
+some thousands for a gradient. Cofactors may lose κ^min(2p, 4) and be right; a thousandth of that stands in the place
+of κᵖ where it is more, so that no such loss is WRONG. The ratios of right implementations are then below 17, as far as
+has been seen (``python -m validation implementations``).
+
+*Floats acquit, balls accuse.* A result that is within the threshold of the factorised route, less that route's own
+error, is right. An enclosure is computed for every small block, for a sample of the large ones, and wherever the
+factorised route does not acquit. Lengths are computed in double precision by the factorised geometry; that affects the
+unit in which an error is expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.conformance.call import Answer, Event
+from refgeo.conformance.operations import VALUES, Operation, Parts, Value
+from refgeo.conformance.precision import PRECISIONS
+from refgeo.conformance.scene import Scene
+from refgeo.support.arguments import Array
+
+DOUBTFUL = 30.0
+"""Above this ratio a row is *inaccurate*, which is a finding and passes."""
+MANY_TIMES, SEVERAL = 100.0, 3
+"""Above this ratio at so many points, different ones, it is WRONG; so it is"""
+BEYOND_DOUBT = 1000.0
+"""above this ratio at one."""
+OWN = 12.0
+"""The factorised route's own error is below so many of what is attainable; 3.2 is the largest that has been seen."""
+_MANY_BLOCKS = 64
+"""Of more blocks in one batch, those that nothing is to be said of are not listed one by one."""
+INTEGRATED = 100.0
+"""Most exact geodesics are integrated, and no integrator works to the last digits: their unit is so much wider."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of one block of one call.
+
+    Attributes
+    ----------
+    case : str
+        The test point.
+    block : tuple of int
+    condition : float
+        κ, the larger condition number of the factors; of a search the radius, of a trajectory the step.
+    relative_error : float
+        Beside the natural size of the result; infinite where there was no usable result.
+    attainable, gram : float
+        The relative errors of ratio 1: of a factorised route, and with Gram matrices.
+    decisive : bool
+        Whether the verdict rests on it.
+    event : Event
+        What came.
+    said : str
+        Of anything but a result, in words.
+    circumstance : str
+        What was not as usual with the call: the memory layout, or what was called before.
+    law : str
+        What had to hold, where no right result is known.
+    demanding : bool
+        Whether somebody right may run out of time or memory there.
+    oddity : int
+        In how many ways its point is unusual.
+    enclosed : bool
+        Whether the error is against an enclosure; else against the factorised route, which acquits.
+    dtype : str
+    about : str
+        Of conduct, the function.
+    blocks : int
+        For so many blocks it stands, itself included.
+    """
+
+    case: str
+    block: tuple[int, ...] = ()
+    condition: float = 1.0
+    relative_error: float = 0.0
+    attainable: float = 1.0
+    gram: float = 1.0
+    decisive: bool = True
+    event: Event = Event.RESULT
+    said: str = ""
+    circumstance: str = ""
+    law: str = ""
+    demanding: bool = False
+    oddity: int = 0
+    enclosed: bool = False
+    dtype: str = "float64"
+    about: str = ""
+    blocks: int = 1
+
+    @property
+    def ratio(self) -> float:
+        """The error in units of what Gram matrices cost."""
+        return self.relative_error / self.gram
+
+    @property
+    def attainable_ratio(self) -> float:
+        """The error in units of what a factorised route costs."""
+        return self.relative_error / self.attainable
+
+    @property
+    def digits(self) -> float:
+        """Decimal digits that are right, at most those of the dtype."""
+        most = -np.log10(PRECISIONS[self.dtype].roundoff)
+        return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most))
+
+    @property
+    def place(self) -> str:
+        """The test point, the block, and the circumstance or law."""
+        return ", ".join(filter(None, (str(self), self.circumstance, self.law)))
+
+    def __str__(self) -> str:
+        return self.case + (f"[{','.join(map(str, self.block))}]" if self.block else "")
+
+
+@dataclass(frozen=True)
+class Units:
+    """What rounding does to a result at a point, relative to its size, per block: what ratios are measured in.
+
+    Attributes
+    ----------
+    gram, attainable : ndarray
+        With Gram matrices; by a factorised and bilinear route, where numbers stay in the dtype's range.
+    decisive : ndarray of bool
+        Where a verdict can rest on it.
+    """
+
+    gram: Array
+    attainable: Array
+    decisive: npt.NDArray[np.bool_]
+
+
+def units(scene: Scene, value: Value, scale: float | None = None, roundoff_power: float = 1.0) -> Units:
+    """The units of a value at a point; wider by `scale`, with another power of u where differences are taken.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.features import Features
+    >>> from refgeo.conformance.scene import build
+    >>> bool(units(build(Features(h=2), "inv", "float64"), VALUES["christoffel"]).gram < 1e-13)
+    True
+    """
+    scale = scale or (INTEGRATED if value.order == "exact" else 1.0)
+
+    def made() -> Units:
+        power = value.loss(scene.metric, scene.relaxation)
+        by_cofactors = min(2.0 * power, 4.0)
+        rounding = scale * scene.precision.roundoff**roundoff_power * max(scene.point.sizes[:2]) ** 0.5
+        # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
+        spread = scene.spread if value.operation.sources == ("a", "b") else 1.0
+        in_range = scene.is_in_range(max(2.0 + power, 2.0 * power))  # norms square products of so many factors
+        with np.errstate(over="ignore"):
+            lost = {p: spread * rounding * scene.condition**p for p in (power, by_cofactors, 1.5 * power)}
+            gram = np.asarray(np.maximum(lost[power], lost[by_cofactors] / BEYOND_DOUBT))
+            far = np.maximum(lost[by_cofactors], lost[1.5 * power])
+        attainable = np.where(in_range, rounding * scene.condition, np.inf)
+        return Units(gram, attainable, np.asarray(in_range & (far <= 1.0) & (MANY_TIMES * gram <= 1.0)))
+
+    found: Units = scene.kept(("units", value.name, scale, roundoff_power), made)
+    return found
+
+
+def something_to_expect(scene: Scene) -> npt.NDArray[np.bool_]:
+    """Where an exception counts as a failure, per block: where even inv's projection, which loses most, is decisive.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.features import Features
+    >>> from refgeo.conformance.scene import build
+    >>> bool(something_to_expect(build(Features(condition_G=1e6), "inv", "float64")))
+    False
+    """
+    return units(scene, _LOSES_MOST).decisive
+
+
+_LOSES_MOST = replace(
+    VALUES["horizontal_projection"], name="what loses most",
+    loss=lambda *_: VALUES["horizontal_projection"].loss("inv", 0.0),
+)  # fmt: skip
+
+
+def hold(scene: Scene, value: Value, answer: Answer, least: int = 0, **more: Any) -> Iterator[Evidence]:
+    """An answer beside the right result, block by block; so many blocks are enclosed at least, and without a
+    `circumstance` a sample.
+    """
+    if answer.failure is not None:
+        yield from _of_failure(scene, value, answer, **more)
+        return
+    with np.errstate(all="ignore"):  # infinities are judged, not warned of
+        errors, enclosed = _errors(scene, value, tuple(answer.parts), least, not more.get("circumstance"))
+    yield from measured(scene, units(scene, value), errors, enclosed, **more)
+
+
+def measured(
+    scene: Scene, unit: Units, errors: Array, enclosed: npt.NDArray[np.bool_] | None = None, **more: Any
+) -> Iterator[Evidence]:
+    """Relative errors, one a block: infinite where there was no number, NaN where none is known."""
+    expected = something_to_expect(scene)
+    for block, alike in _telling(errors, unit, enclosed):
+        error, decisive = float(errors[block]), bool(unit.decisive[block])
+        event, said = Event.RESULT, ""
+        if np.isnan(error):
+            event, said = Event.UNKNOWN, "no reference value"
+        elif np.isinf(error):
+            event, said, decisive = Event.FAILED, "returned NaN or infinity", decisive and bool(expected[block])
+        yield Evidence(
+            scene.name, block, float(scene.condition[block]), error, float(unit.attainable[block]),
+            float(unit.gram[block]), decisive, event, said, oddity=scene.oddity,
+            enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, blocks=1 + alike, **more,
+        )  # fmt: skip
+
+
+def _telling(
+    errors: Array, unit: Units, enclosed: npt.NDArray[np.bool_] | None
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """All blocks; of many those that are enclosed or not acquitted, and the worst other one in the name of the rest.
+
+    Each comes with the number of blocks for which it stands.
+    """
+    tells = np.ones(errors.shape, dtype=bool)
+    if errors.size > _MANY_BLOCKS:
+        with np.errstate(all="ignore"):
+            ratios = errors / unit.gram
+        tells = ~(ratios <= DOUBTFUL) | (False if enclosed is None else enclosed)
+        if not tells.all():
+            worst = np.unravel_index(np.argmax(np.where(tells, -1.0, ratios)), errors.shape)
+            yield tuple(map(int, worst)), int(np.sum(~tells)) - 1
+    for block in np.ndindex(errors.shape):
+        if tells[block]:
+            yield block, 0
+
+
+def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = False, **more: Any) -> Iterator[Evidence]:
+    """A failure counts where values can be expected; where none can in some block, the others go unjudged with it:
+    it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
+    """
+    assert answer.failure is not None
+    event, said = answer.failure.event, str(answer.failure)
+    expected = units(scene, value).decisive & something_to_expect(scene)
+    decisive = bool(np.all(expected))
+    if event in (Event.FAILED, Event.SWALLOWED) and decisive:
+        known = [scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape)]
+        if scene.can_be_enclosed(value) and not all(known):
+            event, said = Event.UNKNOWN, "no reference value"
+    elif event is Event.FAILED and np.any(expected):
+        said = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({said})"
+        event = Event.UNKNOWN
+    yield Evidence(
+        scene.name, (), float(np.max(scene.condition, initial=1.0)), np.inf, decisive=decisive, event=event, said=said,
+        demanding=demanding, oddity=scene.oddity, dtype=scene.dtype, **more,
+    )  # fmt: skip
+
+
+def _errors(scene: Scene, value: Value, result: Parts, least: int, sample: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known."""
+    unit, size, shape = units(scene, value), scene.size(value), scene.shape
+    errors, enclose = np.full(shape, np.nan), np.ones(shape, dtype=bool)
+    reference = scene.reference(value)
+    if reference is not None:
+        errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
+        acquitted = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
+        first = np.arange(errors.size).reshape(shape) < least
+        enclose = np.array(~acquitted | first | (scene.sampled if sample else False))
+    distances = tuple(np.zeros_like(part) for part in result)
+    for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
+        enclosures = scene.enclosures(value, block)
+        if enclosures is None:
+            enclose[block], errors[block] = False, np.nan
+            continue
+        for distance, part, enclosure in zip(distances, result, enclosures, strict=True):
+            difference = part[block] - enclosure.mid
+            # Only what certainly lies outside counts; NaN stays NaN.
+            distance[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
+    if not enclose.any():
+        return errors, enclose
+    return np.where(enclose, beside(scene.length(distances), size), errors), enclose
+
+
+def beside(error: Array, size: Array) -> Array:
+    """Error / size; where the size is zero nothing but zero is right, and any other number is as wrong as can be.
+
+    Examples
+    --------
+    >>> beside(np.array([1.0, 0.0, 1.0]), np.array([2.0, 0.0, 0.0]))
+    array([5.e-001, 0.e+000, 1.e+200])
+    """
+    with np.errstate(all="ignore"):
+        hopeless = np.where(np.isfinite(error), 1e200, error)
+        return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, hopeless))
+
+
+def difference(scene: Scene, value: Value, x: Parts, y: Parts, size: Array) -> Array:
+    """Between two results, beside their size; of retractions between the products G Hᵀ, all that is said of them."""
+    x, y = comparable(value.operation, x), comparable(value.operation, y)
+    if value.operation.name == "retraction":
+        error = np.linalg.norm(np.where(np.isfinite(x[0]), x[0] - y[0], np.inf), axis=(-2, -1))
+        return beside(np.asarray(error), np.linalg.norm(scene.point.product, axis=(-2, -1)))
+    size = np.maximum(size, scene.length(y))  # of a wrong result, which may be far too large
+    return beside(scene.length(combination((1.0, x), (-1.0, y))), size)
+
+
+def combination(*terms: tuple[Any, Parts]) -> Parts:
+    """Σ cᵢ xᵢ of results, which may contain NaN.
+
+    Examples
+    --------
+    >>> combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
+    (array([1.]), array([2., 2.]))
+    """
+    count = len(terms[0][1])
+    return tuple(
+        np.asarray(sum((c if count == 1 else blockwise(c)) * parts[i] for c, parts in terms)) for i in range(count)
+    )
+
+
+def comparable(operation: Operation, parts: Parts) -> Parts:
+    """What two results must agree in: of a retraction, which is a curve in the quotient, the product G Hᵀ.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.operations import OPERATIONS
+    >>> comparable(OPERATIONS["retraction"], (np.ones((2, 1)), np.ones((3, 1))))[0].shape
+    (2, 3)
+    """
+    return (np.asarray(parts[0] @ parts[1].mT),) if operation.name == "retraction" else parts
+
+
+def blockwise(scalar: Any) -> Any:
+    """One number a block, to multiply its arrays by.
+
+    Examples
+    --------
+    >>> blockwise([2.0, 3.0]).shape
+    (2, 1, 1)
+    """
+    scalar = np.asarray(scalar)
+    return scalar[..., None, None] if scalar.ndim else scalar

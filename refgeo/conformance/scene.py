@@ -1,0 +1,591 @@
+"""A test point: a base point with vectors, and what is known there: the right results, and how much may be lost."""
+
+from __future__ import annotations
+
+import math
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from refgeo.conformance.call import Call
+from refgeo.conformance.features import Features
+from refgeo.conformance.operations import COVECTORS, VECTORS, Operation, Parts, Value, relative_speed
+from refgeo.conformance.precision import PRECISIONS, Precision, representable
+from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.geometry.pair_space import PairTangentSpace
+from refgeo.support.arguments import Array, number
+from refgeo.support.errors import about
+
+GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
+"""The names of a point's arrays beside G and H."""
+_SMALL = 20_000
+"""(n + m)h² of a block that is enclosed in a moment."""
+_UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
+"""The sizes of blocks that are not alike: smaller ones and larger ones."""
+_MANY = 2
+"""So many blocks of a batch are enclosed, on average."""
+_ENCLOSING = threading.Lock()
+"""The precision of python-flint is global to the process."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A base point with the vectors that the operations need, all representable in the dtype under test.
+
+    Attributes
+    ----------
+    name : str
+    metric, dtype : str
+    space : PairTangentSpace
+        At the base point; used for sizes and condition numbers, and to acquit.
+    vectors : dict of Pair
+        ``a, b, v`` tangent vectors, ``e`` a covector of no particular loss; ``hessian_e, hessian_w, hessian_v`` the
+        Euclidean gradient of an invariant loss, its Euclidean Hessian applied to a horizontal vector, the vector.
+    t : float
+    seed : int
+        Of the run, for whatever else is drawn.
+    features : Features, optional
+        What it was generated from.
+    """
+
+    name: str
+    metric: str
+    dtype: str
+    space: PairTangentSpace
+    vectors: dict[str, Pair]
+    t: float
+    seed: int = 0
+    features: Features | None = None
+    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What has been made once for a key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    @property
+    def point(self) -> Pair:
+        """The base point."""
+        return self.space.point
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Leading dimensions."""
+        return self.point.block_shape
+
+    @property
+    def precision(self) -> Precision:
+        """Of the arrays that the backend gets."""
+        return PRECISIONS[self.dtype]
+
+    @property
+    def relaxation(self) -> float:
+        """ε of the geometry that is the truth."""
+        return float(self.space.metric.relaxation)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its vectors are random and not zero."""
+        return self.features is None or self.features.is_plain
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it differs from others in its shape alone."""
+        return self.features is None or self.features.is_usual
+
+    @cached_property
+    def oddity(self) -> int:
+        """In how many ways it is unusual: an example with few of them tells most."""
+        (n, m, h), shape = self.point.sizes, self.shape
+        of_shape = (
+            bool(shape),
+            len(shape) > 1,
+            n == m,
+            n == h,
+            m == h,
+            h == 1,
+            max(n, m) > 30,
+            self.dtype != "float64",
+        )
+        others = () if self.features is None else set(self.features.unusual) - {"blocks", "n", "m", "h", "single"}
+        return sum(of_shape) + len(others)
+
+    @cached_property
+    def entries(self) -> int:
+        """How many numbers the point has."""
+        return int(self.point.G.size + self.point.H.size)
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Random numbers that depend on the point and the purpose only."""
+        return rng_of(self.seed, f"{self.name} {purpose}")
+
+    def inputs(self, operation: Operation) -> list[Pair]:
+        """What an operation gets after the point."""
+        return [self.vectors[name] for name in operation.sources]
+
+    def arrays(self) -> dict[str, Any]:
+        """The point, the vectors and the time by name, as `given` takes them."""
+        parts = {f"{name}_{part}": x for name, pair in self.vectors.items() for part, x in zip("GH", pair, strict=True)}
+        return {"G": self.point.G, "H": self.point.H, **parts, "t": self.t}
+
+    # What is asked there
+
+    def call(self, value: Value, vectors: Iterable[Pair] | None = None, t: float | None = None, **options: Any) -> Call:
+        """The call for a value; one vector given twice is one array given twice."""
+        operation = value.operation
+        pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
+        made: dict[int, Array] = {}
+        factors = [factor for pair in pairs for factor in pair]
+        for factor in factors:
+            if id(factor) not in made:
+                made[id(factor)] = factor.astype(self.precision.carrier)
+        plain = Call(
+            operation.name, self.metric, [made[id(factor)] for factor in factors],
+            value.extra(self.t if t is None else t), operation.shapes(self.point), self.precision.dtypes,
+        )  # fmt: skip
+        return replace(plain, **options) if options else plain
+
+    # What is right there
+
+    def enclosures(self, value: Value, block: tuple[int, ...]) -> tuple[Enclosure, ...] | None:
+        """Of one block; None if there is no narrow enclosure."""
+        block = tuple(map(int, block))
+
+        def enclosed() -> tuple[Enclosure, ...] | None:
+            G, H = _block_of(self.point, block)
+            space = self.kept(("exact", block), lambda: ExactTangentSpace(self.space.metric.s, G, H, self.relaxation))
+            vectors = [_block_of(vector, block) for vector in self.inputs(value.operation)]
+            try:
+                with _ENCLOSING:
+                    return value.expected(space, vectors, self.t)
+            except EnclosureError:
+                return None
+
+        found: tuple[Enclosure, ...] | None = self.kept(("enclosure", value.name, block), enclosed)
+        return found
+
+    def reference(self, value: Value) -> Parts | None:
+        """The value by the factorised route, in double precision; None where that is not to the last digits."""
+        if value.order == "exact" and not self.is_closed:
+            return None
+
+        def computed() -> Parts | None:
+            with np.errstate(all="ignore"):
+                try:
+                    function = getattr(self.space, value.operation.name)
+                    found = function(*self.inputs(value.operation), *value.extra(self.t))
+                except (ValueError, ArithmeticError):
+                    return None
+                return tuple(found) if isinstance(found, Pair) else (np.asarray(found),)
+
+        found: Parts | None = self.kept(("reference", value.name), computed)
+        return found
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether exact geodesics have a closed form for any velocity."""
+        return self.relaxation == 0.0 and (self.metric == "inv" or self.point.sizes[2] == 1)
+
+    def can_be_enclosed(self, value: Value) -> bool:
+        """Whether a value is enclosed in a moment: of exact geodesics a closed form, or few numbers and a short way."""
+        if value.order != "exact":
+            return True
+        h, blocks = self.point.sizes[2], math.prod(self.shape)
+        speed = np.max(np.abs(self.t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
+        if self.is_closed:
+            return bool(speed <= 8.0)
+        if self.space.metric.s not in (0.0, 1.0) or max(self.point.sizes) > 20:
+            return False
+        if h <= 2:
+            few = blocks <= (1 if not self.is_usual else 4 if self.is_plain else 2)
+            return bool(few and speed <= 1.0 and speed * np.max(self.condition, initial=1.0) <= 3.0)
+        easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
+        return bool(self.is_plain and easy and (h == 3 or (h <= 5 and self.is_usual)))  # half a second; two for h = 5
+
+    @cached_property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """Which blocks are enclosed in any case: every small one, some of many, the fewer the larger they are."""
+        n, m, h = self.point.sizes
+        share = min(1.0, _SMALL / ((n + m) * h * h)) * min(1.0, _MANY / max(math.prod(self.shape), 1))
+        return np.asarray(self.rng("sampled").random(self.shape) < share)
+
+    # What may be lost there
+
+    def size(self, value: Value) -> Array:
+        """The natural size of a value, per block."""
+        with np.errstate(all="ignore"):
+            found: Array = self.kept(("size", value.name), lambda: np.asarray(
+                value.size(self.space, self.inputs(value.operation), self.t)))  # fmt: skip
+        return found
+
+    @cached_property
+    def condition(self) -> Array:
+        """κ, the larger condition number of the factors, per block; between inv and mix that of G Hᵀ.
+
+        A metric between them depends on powers of the singular values of G Hᵀ.
+        """
+        gauge = self.space.gauge
+        return np.asarray(gauge.condition if self.space.metric.s in (0.0, 1.0) else gauge.condition_of_product)
+
+    @cached_property
+    def spread(self) -> Array:
+        """How many times as long as the other one of a and b is, per block; 1 where one of them is zero."""
+        a, b = (self.space.norm(self.vectors[name]) for name in "ab")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where((a > 0.0) & (b > 0.0), np.maximum(a, b) / np.minimum(a, b), 1.0))
+
+    def is_in_range(self, factors: float) -> bool:
+        """Whether products of so many factors, with vectors and a time, stay within the range of the dtype."""
+        return bool(factors * self._log_sizes[0] + self._log_sizes[1] <= np.log(self.precision.largest))
+
+    @cached_property
+    def _log_sizes(self) -> tuple[float, float]:
+        """|log| of the largest entries of the factors; and what vectors, beside them, and the time add to that."""
+
+        def largest(pair: Pair) -> list[Array]:
+            return [np.abs(factor).max(axis=(-2, -1)) for factor in pair]
+
+        sizes = largest(self.point)
+        of_point = max(float(np.max(np.abs(np.log(size)), initial=0.0)) for size in sizes)
+        of_vectors = 0.0
+        for name, vector in self.vectors.items():
+            for part, size in zip(largest(vector), sizes, strict=True):
+                with np.errstate(divide="ignore", over="ignore", under="ignore"):
+                    ratios = np.log(part) + (np.log(size) if name in COVECTORS else -np.log(size))
+                of_vectors = max(of_vectors, float(np.max(np.abs(ratios[np.isfinite(ratios)]), initial=0.0)))
+        return of_point, 4.0 * max(0.0, of_vectors - 12.0) + 4.0 * float(np.log(max(abs(self.t), 1.0)))
+
+    def length(self, parts: Parts, space: PairTangentSpace | None = None) -> Array:
+        """Length in the metric of the parts of a vector, or the number itself; infinite where it is not finite."""
+        space = self.space if space is None else space
+        if len(parts) == 1:
+            return np.where(np.isfinite(parts[0]), np.abs(parts[0]), np.inf)
+        finite = np.ones(self.shape, dtype=bool)
+        for part in parts:
+            finite &= np.isfinite(part).reshape(*self.shape, -1).all(axis=-1)
+        lengths = space.norm(Pair.unchecked(*(np.where(np.isfinite(part), part, 0.0) for part in parts)))
+        return np.where(finite & np.isfinite(lengths), lengths, np.inf)
+
+    # Other scenes
+
+    def changed(self, change: Callable[[Array], Array], name: str | None = None) -> Scene:
+        """The same change to all factors, of the point and of the vectors."""
+        once: dict[int, Pair] = {}
+        for pair in (self.point, *self.vectors.values()):
+            once.setdefault(id(pair), Pair(*map(change, pair)))
+        vectors = {key: once[id(pair)] for key, pair in self.vectors.items()}
+        space = self.space.metric.at(once[id(self.point)])
+        return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
+
+    def at(self, G: Array, H: Array) -> Scene:
+        """The same vectors at another point."""
+        return replace(self, space=self.space.metric.at(representable(Pair(G, H), self.dtype)))
+
+    def in_metric(self, metric: str) -> Scene:
+        """The same point and vectors in another metric."""
+        return replace(self, metric=metric, space=pair_metric(metric, self.relaxation).at(self.point))
+
+    def first_blocks(self, count: int, rows: int | None = None) -> Scene:
+        """The first blocks of a larger batch, and of these the first rows."""
+        if math.prod(self.shape) <= count and (rows is None or rows >= max(self.point.sizes[:2])):
+            return self
+        found: Scene = self.kept(("first", count, rows), lambda: self.changed(
+            lambda x: x.reshape(-1, *x.shape[-2:])[:count, :rows]))  # fmt: skip
+        return found
+
+    def of_equal_blocks(self) -> Scene:
+        """A batch whose blocks are all the first one."""
+        first = (0,) * len(self.shape)
+        return self.changed(lambda x: np.ascontiguousarray(np.broadcast_to(x[first], x.shape)))
+
+
+def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
+    return Pair.unchecked(pair.G[block], pair.H[block])
+
+
+def rng_of(seed: int, name: str) -> np.random.Generator:
+    """Random numbers that depend on the seed and a name only."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+# From features -------------------------------------------------------------------------------------------------------
+
+
+def build(features: Features, metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0) -> Scene:
+    """The point that has these features, with its vectors.
+
+    Examples
+    --------
+    >>> build(Features(h=2), "inv", "float32").name
+    '5x4x2/k3'
+    """
+    rng, dtype = rng_of(seed, features.name), "float32" if features.single else dtype
+    point = representable(_drawn_point(features, rng), dtype)
+    _refuse_extremes(point)
+    space = pair_metric(metric, relaxation).at(point)
+    t = float(features.t)
+    vectors = _rounded(_drawn_vectors(space, features, rng, t), dtype)
+    return Scene(features.name, metric, dtype, space, vectors, t, seed, features)
+
+
+def _rounded(vectors: Mapping[str, Pair], dtype: str) -> dict[str, Pair]:
+    """In the dtype; vectors that are one object stay one."""
+    once = {id(pair): representable(pair, dtype) for pair in vectors.values()}
+    return {key: once[id(pair)] for key, pair in vectors.items()}
+
+
+def _drawn_point(f: Features, rng: np.random.Generator) -> Pair:
+    G, H = (_factor(f, rng, rows, k) for rows, k in ((f.n, f.condition_G), (f.m, f.condition_H)))
+    for factor in (G, H):
+        factor[..., : f.zero_rows, :] = 0.0
+    if f.alike:
+        H = G.copy()
+    if f.balance:
+        balanced = Pair(G, H).balanced()[0]
+        G, H = (x + (1.0 - f.balance) * (x + 1.0) * rng.standard_normal(x.shape) for x in balanced)
+    sizes = (f.uneven ** np.resize(_UNEVEN, math.prod(f.blocks))).reshape(*f.blocks, 1, 1)
+    return Pair(f.size_G * G * sizes, f.size_H * H / sizes**0.5)
+
+
+def _factor(f: Features, rng: np.random.Generator, rows: int, condition: float) -> Array:
+    """With singular values from 1 down to 1/condition, in random directions, or along the axes."""
+    shape = (*f.blocks, rows, f.h)
+    if f.turn < 1.0:
+        plain = np.tile(np.eye(rows, f.h) * np.linspace(2.0, 1.0, f.h), (*f.blocks, 1, 1))
+        return np.asarray(plain + f.turn * (plain + 1.0) * rng.standard_normal(shape))
+    left, right = (np.linalg.qr(rng.standard_normal((*f.blocks, k, f.h)))[0] for k in (rows, f.h))
+    share: Any = 1.0
+    if f.uneven_condition > 1.0:
+        share, condition = np.linspace(0.0, 1.0, math.prod(f.blocks)).reshape(*f.blocks, 1), f.uneven_condition
+    each = 1 if f.gap == Features.gap else 2  # so many singular values are equal, or nearly so
+    steps = np.repeat(np.linspace(0.0, 1.0, -(-f.h // each)), each)[: f.h]
+    spread = condition ** (-share * steps)
+    # Singular values that coincide would make every basis of the whole space as good as any other and hide mistakes.
+    values = spread * (1.0 + f.gap * rng.standard_normal((*f.blocks, f.h)))
+    return np.asarray((left * values[..., None, :]) @ right.mT)
+
+
+def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generator, t: float) -> dict[str, Pair]:
+    """Gaussian where nothing else is said. The Hessian's are those of an invariant loss along a horizontal vector."""
+    point, h = space.point, space.point.sizes[2]
+    a, b = (_curvature_sized(space, like(point, rng)) for _ in range(2))
+    e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
+    is_first_zero = f.length == 0.0 or f.ratio == math.inf
+    loss = InvariantLoss(point, rng, 0.0 if is_first_zero else f.slope)
+    h_v = horizontal_like(space, b, rng)  # of b, not of a: the projection of a is a value that is asked for
+    vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
+    size = space.norm(a)
+    if f.radial:
+        a = 0.5 * point
+    elif f.vertical is not None:
+        horizontal = horizontal_like(space, a, rng)
+        a = _mixed(space, horizontal, vertical, f.vertical) * size
+        e = loss.gradient() if f.vertical < 0.5 else e  # a covector of the same kind
+    if f.cosine is not None and abs(f.cosine) == 1.0:
+        b = f.cosine * Pair(*a)
+    elif f.cosine is not None:
+        across = b - a * (space.inner_product(a, b) / space.inner_product(a, a))
+        b = _mixed(space, across, a, f.cosine) * space.norm(b)
+
+    def masked(v: Pair) -> Pair:
+        return Pair(*(_mask(f, x.shape, rng) * _part_size(f.part, i) * x for i, x in enumerate(v)))
+
+    if f.part != 1.0 or f.sparse or f.empty_rows or f.empty_blocks:
+        a, b, e = map(masked, (a, b, e))
+        h_v = Pair(*(_mask(Features(f.blocks, empty_blocks=f.empty_blocks), x.shape, rng) * x for x in h_v))
+    h_v = h_v * (f.length * (0.0 if f.ratio == 0.0 else 1.0))
+    speed = 1.0 if f.radial else 0.25
+    v = a * (speed if f.speed is None else f.speed / max(abs(t), 1e-3) / relative_speed(space, a)) * f.length
+    a, b, e = f.length * a, (f.length if f.ratio == math.inf else f.length * f.ratio) * b, f.length * e
+    if f.ratio == math.inf:
+        a, v, e = 0.0 * a, 0.0 * v, 0.0 * e
+    if abs(t) > 4.0:
+        v = v / abs(t)
+    return {
+        "a": a, "b": a if f.same else b, "e": e, "v": v, "hessian_e": loss.gradient(), "hessian_w": loss.hessian(h_v),
+        "hessian_v": h_v,
+    }  # fmt: skip
+
+
+def _mixed(space: PairTangentSpace, x: Pair, y: Pair, share: float) -> Pair:
+    """A vector of length 1 with this share along y, of two that are orthogonal."""
+    if share in (0.0, 1.0):
+        one = y if share else x
+        return one / space.norm(one)
+    return x * (math.sqrt((1.0 - share) * (1.0 + share)) / space.norm(x)) + y * (share / space.norm(y))
+
+
+def _part_size(part: float, i: int) -> float:
+    """By what the G and H parts are multiplied."""
+    return ((1.0, 0.0) if part == math.inf else (part, 1.0))[i]
+
+
+def _mask(f: Features, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Zeros of a kind, and ones."""
+    blocks = shape[:-2]
+    first = np.arange(math.prod(blocks)).reshape(blocks) >= f.empty_blocks
+    rows = np.arange(shape[-2]) >= f.empty_rows
+    return np.asarray(first[..., None, None] * rows[:, None] * (rng.random(shape) >= f.sparse), dtype=float)
+
+
+def like(point: Pair, rng: np.random.Generator) -> Pair:
+    """Gaussian, with the size of each factor.
+
+    Examples
+    --------
+    >>> like(Pair([[2.0]], [[3.0]]), np.random.default_rng(0)).sizes
+    (1, 1, 1)
+    """
+    return Pair(*(typical_size(factor) * rng.standard_normal(factor.shape) for factor in point))
+
+
+def horizontal_like(space: PairTangentSpace, v: Pair, rng: np.random.Generator) -> Pair:
+    """The horizontal part of `v`; another horizontal vector where that is next to nothing.
+
+    Examples
+    --------
+    >>> space = pair_metric("inv").at(Pair([[1.0]], [[1.0]]))
+    >>> bool(space.is_horizontal(horizontal_like(space, space.vertical_vector([[1.0]]), np.random.default_rng(0))))
+    True
+    """
+    part, length = space.horizontal_projection(v), space.norm(v)
+    drawn = space.random_tangent_vector(rng) * np.where(length > 0.0, length, space.norm(space.point))
+    nearly_vertical = (space.norm(part) <= 0.1 * length)[..., None, None]
+    return Pair.unchecked(*(np.where(nearly_vertical, y, x) for x, y in zip(part, drawn, strict=True)))
+
+
+def _curvature_sized(space: PairTangentSpace, v: Pair) -> Pair:
+    """Scaled so that Γ(v, v) is as long as v, and an error in Γ cannot hide in a geodesic."""
+    bend = space.norm(space.christoffel(v))
+    return v * (space.norm(v) / np.where(bend > 0, bend, 1.0))
+
+
+class InvariantLoss:
+    """f(θ) = ½‖PGHᵀQᵀ/s − Z‖² per block, with derivatives at `point`: P and Q are a few random combinations of rows.
+
+    s is the typical size of PGHᵀQᵀ, and the residual R = PGHᵀQᵀ/s − Z is as large as `residual`.
+
+    Examples
+    --------
+    >>> point = Pair([[2.0]], [[3.0]])
+    >>> e = InvariantLoss(point, np.random.default_rng(0)).gradient()
+    >>> bool(np.abs(e.G * 2 - e.H * 3).max() < 1e-12)
+    True
+    """
+
+    def __init__(self, point: Pair, rng: np.random.Generator, residual: float = 1.0) -> None:
+        count = point.sizes[2] + 2
+        self.P, self.Q = (
+            rng.standard_normal((*point.block_shape, count, factor.shape[-2])) / np.sqrt(factor.shape[-2])
+            for factor in point
+        )
+        self.PG, self.QH = self.P @ point.G, self.Q @ point.H
+        self.size = typical_size(self.PG @ self.QH.mT)
+        self.R = residual * rng.standard_normal((*point.block_shape, count, count))
+
+    def gradient(self) -> Pair:
+        """The Euclidean gradient (PᵀRQH/s, QᵀRᵀPG/s)."""
+        return self._back(self.R @ self.QH, self.R.mT @ self.PG)
+
+    def hessian(self, v: Pair) -> Pair:
+        """The Euclidean Hessian applied to v."""
+        Pv, Qv = self.P @ v.G, self.Q @ v.H
+        change = (Pv @ self.QH.mT + self.PG @ Qv.mT) / self.size
+        return self._back(change @ self.QH + self.R @ Qv, change.mT @ self.PG + self.R.mT @ Pv)
+
+    def _back(self, of_G: Array, of_H: Array) -> Pair:
+        return Pair.unchecked(self.P.mT @ (of_G / self.size), self.Q.mT @ (of_H / self.size))
+
+
+def typical_size(factor: Array) -> Array:
+    """Root mean square of the entries, per block; 1 for zeros.
+
+    Examples
+    --------
+    >>> typical_size(np.array([[3.0], [4.0]])).round(12).item()
+    3.535533905933
+    """
+    largest = np.abs(factor).max(axis=(-2, -1), keepdims=True)  # whose square can overflow
+    unit = np.where(largest > 0, largest, 1.0)
+    return np.asarray(unit * np.sqrt(np.mean((factor / unit) ** 2, axis=(-2, -1), keepdims=True)))
+
+
+# From somebody's arrays -----------------------------------------------------------------------------------------------
+
+
+def given(
+    name: str, arrays: Mapping[str, npt.ArrayLike], metric: str, dtype: str, seed: int = 0, relaxation: float = 0.0
+) -> Scene:
+    """A point from named arrays: ``G``, ``H`` and any of `GIVEN`; the vectors that are missing are drawn. With an entry
+    ``metric`` it is a point for this metric alone.
+
+    Raises
+    ------
+    ValueError
+        An array is missing, unknown, of the wrong shape or not real.
+
+    Examples
+    --------
+    >>> one = {"G": [[2.0]], "H": [[3.0]], "a_G": [[1.0]], "a_H": [[0.0]]}
+    >>> given("mine", one, "inv", "float64").vectors["a"].G.item()
+    1.0
+    """
+    unknown = sorted(set(arrays) - {"G", "H", "metric", *GIVEN})
+    if unknown:
+        raise ValueError(f"point {name}: unknown array {unknown[0]!r}; expected G, H and any of {', '.join(GIVEN)}")
+    if "G" not in arrays or "H" not in arrays:
+        raise ValueError(f"point {name}: expected the arrays G and H, got {', '.join(sorted(arrays)) or 'nothing'}")
+    with about(f"point {name}"):
+        point = Pair(arrays["G"], arrays["H"])
+        vectors = _given_vectors(point, arrays)
+        t = float(PRECISIONS[dtype].rounded(np.array(number("t", arrays.get("t", Features.t)))))
+        point = representable(point, dtype)
+        _refuse_extremes(point)
+        space = pair_metric(metric, relaxation).at(point)
+        drawn = _drawn_vectors(space, Features(point.block_shape), rng_of(seed, name), t)
+        if "a" in vectors:
+            vectors.setdefault("v", vectors["a"])
+        scene = Scene(name, metric, dtype, space, _rounded(drawn | vectors, dtype), t, seed)
+        slack = 200 * PRECISIONS[dtype].roundoff * np.max(scene.condition, initial=1.0)
+        if "hessian_v" in vectors and not np.all(space.is_horizontal(scene.vectors["hessian_v"], float(slack))):
+            raise ValueError(f"hessian_v: expected a horizontal vector of {metric}; horizontal_projection makes one")
+    return scene
+
+
+def _given_vectors(point: Pair, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Pair]:
+    found = {}
+    for vector in VECTORS:
+        parts = [arrays[f"{vector}_{part}"] for part in "GH" if f"{vector}_{part}" in arrays]
+        if len(parts) == 1:
+            raise ValueError(f"expected both {vector}_G and {vector}_H, or neither, got one of them")
+        if parts:
+            found[vector] = point.fitting(f"{vector}_G and {vector}_H", Pair(*parts))
+    hessian = [vector for vector in found if vector.startswith("hessian")]
+    if len(hessian) not in (0, 3):
+        raise ValueError(f"expected all of hessian_e, hessian_w and hessian_v, or none, got {' and '.join(hessian)}")
+    if "a" in found and "b" in found and all(np.array_equal(x, y) for x, y in zip(found["a"], found["b"], strict=True)):
+        same = all(arrays[f"a_{part}"] is arrays[f"b_{part}"] for part in "GH")
+        found["b"] = found["a"] if same else found["b"]
+    return found
+
+
+def _refuse_extremes(point: Pair) -> None:
+    for part, factor in zip("GH", point, strict=True):
+        size = np.abs(factor).max(initial=0.0)
+        if factor.size == 0:
+            raise ValueError(f"{part}: expected at least one number, got the empty shape {factor.shape}")
+        if not 1e-75 < size < 1e75:
+            raise ValueError(
+                f"{part}: expected a largest absolute value between 1e-75 and 1e75, so that double precision can hold "
+                f"products, got {size:.1g} in shape {factor.shape}; multiply {part} by a power of two, which "
+                "multiplies each result by a known power of two"
+            )

@@ -1,0 +1,94 @@
+"""An explanation says when it holds: in which circumstance, dtype or points; and it is true of the program."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+import refgeo as rg
+from refgeo import paper
+
+
+def said_of(**functions):
+    report = rg.check(SimpleNamespace(**functions), checks=list(functions))
+    rows = [row for row in report.failures if row.kind == "value"]
+    assert rows
+    return {row.metric: row for row in rows}
+
+
+def test_a_formula_in_one_dtype_alone_is_said_with_it():
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        if G.dtype == np.float32 and metric == "inv":
+            return e_G @ (H.mT @ H), e_H @ (G.mT @ G)
+        return paper.riemannian_gradient(metric, G, H, e_G, e_H)
+
+    row = said_of(riemannian_gradient=riemannian_gradient)["inv"]
+    assert row.differs == "e_G T stands where e_G S belongs; e_H S stands where e_H T belongs"
+    assert row.diagnosis.startswith("wrong in float32 only")
+
+
+def test_a_cause_at_some_points_is_not_said_of_all():
+    def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
+        right = paper.riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)
+        if G.shape[-1] <= 4:
+            return right
+        gradient = paper.riemannian_gradient(metric, G, H, e_G, e_H)
+        again = paper.horizontal_projection(metric, G, H, *paper.christoffel(metric, G, H, *gradient, v_G, v_H))
+        return tuple(x + y for x, y in zip(right, again, strict=True))
+
+    for row in said_of(riemannian_hessian=riemannian_hessian).values():
+        assert row.diagnosis.startswith(("wrong at some points; at ", "wrong where h ≥ 5; there, "))
+        assert row.diagnosis.endswith(", Γ(grad f, v) is taken 2 times")
+
+
+def test_a_factor_at_equal_arrays_is_named_where_it_is():
+    def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
+        same = np.array_equal(a_G, b_G) and np.array_equal(a_H, b_H)
+        return (0.5 if same else 1.0) * paper.inner_product(metric, G, H, a_G, a_H, b_G, b_H)
+
+    for row in said_of(inner_product=inner_product).values():
+        assert row.diagnosis.startswith("wrong ")
+        assert row.diagnosis.endswith("your result is 0.5 times the right one")
+
+
+def test_a_wrong_first_call_is_not_laid_to_any_circumstance():
+    seen = set()
+
+    def christoffel(metric, G, H, *vectors):
+        first = (metric, G.shape[-1]) not in seen
+        seen.add((metric, G.shape[-1]))
+        return tuple((0.5 if first else 1.0) * x for x in paper.christoffel(metric, G, H, *vectors))
+
+    for row in said_of(christoffel=christoffel).values():
+        assert row.diagnosis.endswith("so it depends on earlier calls, or on chance")
+
+
+def test_blocks_with_one_factor_in_common_stand_in_one_batch():
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        same = G.ndim == 3 and len(G) > 1 and np.all(H[:1] == H)
+        return paper.riemannian_gradient(metric, np.broadcast_to(G[:1], G.shape) if same else G, H, e_G, e_H)
+
+    for row in said_of(riemannian_gradient=riemannian_gradient).values():
+        assert "in a batch with the same H and another G" in row.diagnosis
+
+
+def test_a_cause_that_cannot_be_tried_hinders_no_other_explanation():
+    """Nothing encloses the other metric's exact geodesic."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != "exact" or metric != "inv":
+            raise NotImplementedError
+        space = rg.InvariantMetric().at(rg.Pair(G, H))
+        return tuple(map(np.array, space.geodesic(space.horizontal_projection(rg.Pair(v_G, v_H)), t, "exact")))
+
+    assert said_of(geodesic=geodesic)["inv"].diagnosis.startswith("no formula was found that gives these numbers: in ")
+
+
+def test_a_backend_without_batches_is_not_asked_for_them_at_a_point_without():
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        if G.ndim != 2:
+            raise ValueError("no batches")
+        return paper.riemannian_gradient(metric, G, H, e_G, e_H)
+
+    report = rg.check(SimpleNamespace(riemannian_gradient=riemannian_gradient), cases=["5x4x2"])
+    assert report.passed
+    assert {row.verdict.value for row in report.rows if row.kind == "value" and row.points} == {"pass"}
