@@ -282,8 +282,22 @@ def _again(features: Features) -> Features:
 
 
 def _said(feature: Feature, low: float | None, high: float | None) -> str:
+    """The interval in words.
+
+    Examples
+    --------
+    >>> feature = next(one for one in FEATURES if one.words == "the exponent of 2 in h")
+    >>> _said(feature, None, 0.0), _said(feature, 2.0, None), _said(FEATURES[0], 5.0, None)
+    ('h is odd', 'h is a multiple of 4', 'h ≥ 5')
+    """
     if feature.is_flag:
         return feature.words
+
+    if feature.words.startswith("the exponent of 2 in ") and (low is None) != (high is None):
+        name, power = feature.words[-1], 2 ** int((low or 0.0) if high is None else high + 1.0)
+        is_multiple = "even" if power == 2 else f"a multiple of {power}"
+        is_none = "odd" if power == 2 else f"no multiple of {power}"
+        return f"{name} is {is_multiple if high is None else is_none}"
 
     def number(x: float) -> str:
         return f"{x:.4g}" if not feature.is_whole else f"{x:.0f}"
