@@ -253,18 +253,22 @@ def _in_extended_precision(backend):
             result[block] = _eliminated(F[block].T @ F[block], M[block])
         return result
 
-    wide = backend(inverse_product)
+    names = [name for name in FUNCTIONS if name not in ("horizontal_projection", "riemannian_hessian")]
+    return _called_in(backend(inverse_product), np.longdouble, names)
+
+
+def _called_in(backend, dtype, names=FUNCTIONS):
+    """With arrays in another dtype, and the results in that of the arguments."""
 
     def called(function):
         def call(metric, *arguments):
-            result = function(metric, *(x.astype(np.longdouble) if isinstance(x, np.ndarray) else x for x in arguments))
-            dtype = arguments[0].dtype
-            return tuple(x.astype(dtype) for x in result) if isinstance(result, tuple) else np.asarray(result, dtype)
+            result = function(metric, *(x.astype(dtype) if isinstance(x, np.ndarray) else x for x in arguments))
+            own = arguments[0].dtype
+            return tuple(x.astype(own) for x in result) if isinstance(result, tuple) else np.asarray(result, own)
 
         return call
 
-    return SimpleNamespace(**{name: called(getattr(wide, name)) for name in FUNCTIONS if name != "horizontal_projection"
-                              and name != "riemannian_hessian"})  # fmt: skip
+    return SimpleNamespace(**{name: called(getattr(backend, name)) for name in names if hasattr(backend, name)})
 
 
 def _eliminated(S, M):
@@ -448,24 +452,6 @@ def right_backends(only_numpy=False):
     return backends
 
 
-def _halved(backend):
-    """In single precision, with its results rounded: NumPy has no linear algebra of halves."""
-    if isinstance(backend, str):  # whose library has
-        return backend
-
-    def rounded(function):
-        def call(metric, *arguments):
-            result = function(metric, *(x.astype("f4") if isinstance(x, np.ndarray) else x for x in arguments))
-            parts = [np.asarray(x).astype("f2") for x in (result if isinstance(result, tuple) else (result,))]
-            return tuple(parts) if isinstance(result, tuple) else parts[0]
-
-        return call
-
-    return SimpleNamespace(**{
-        name: rounded(getattr(backend, name)) for name in FUNCTIONS if hasattr(backend, name)
-    })  # fmt: skip
-
-
 def judged(names, profile, dtype, seed):
     """Name of an implementation to the verdict on it; enclosures are shared."""
     found = {}
@@ -473,7 +459,9 @@ def judged(names, profile, dtype, seed):
     for name in names:
         cases = FEW if name in SLOW else None
         with np.errstate(all="ignore"):
-            backend = _halved(backends[name]) if dtype == "float16" else backends[name]
+            backend = backends[name]
+            if dtype == "float16" and not isinstance(backend, str):  # NumPy has no linear algebra of halves
+                backend = _called_in(backend, np.float32)
             report = rg.check(backend, dtype=dtype, profile=profile, seed=seed, cases=cases)
         found[name] = {
             "accused": [] if report.passed else report.wrong or ["not passed"],

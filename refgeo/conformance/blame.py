@@ -378,7 +378,7 @@ def _causes(value: Value, views: Sequence[View]) -> Iterator[Candidate]:
         return
     right = {id(one): partial(_paper, one.scene) for one in views}
     if views[0].scene.metric in ENDS:
-        other = "mix" if views[0].scene.metric == "inv" else "inv"
+        other = views[0].scene.other_metric
         yield f"your result is that of the metric {other}", lambda view: _in_metric(view.scene, other, value)
     if value.order == 2:
         pieces = {id(one): _geodesic_pieces(one.scene, right[id(one)]) for one in views}

@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -39,6 +40,7 @@ class Branches:
 
     def __init__(self, own: Sequence[str], others: Sequence[str]) -> None:
         self.counts, self._own, self._others = False, own, others
+        self._file = cache(self._file_of)  # a branch that always goes one way is reported at every call
         self._taken: defaultdict[str, dict[CodeType, dict[int, set[int]]]] = defaultdict(dict)
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is not None:
@@ -47,9 +49,15 @@ class Branches:
             monitoring.set_events(_TOOL, monitoring.events.BRANCH)
             self._enough = monitoring.DISABLE
 
+    def _file_of(self, name: str) -> str:
+        """The file, if it is followed."""
+        file = os.path.realpath(name)
+        own, other = (any(fnmatch(file, one) for one in patterns) for patterns in (self._own, self._others))
+        return file if own and not other else ""
+
     def _branch(self, code: CodeType, offset: int, target: int) -> Any:
-        file = os.path.realpath(code.co_filename)
-        if not any(fnmatch(file, one) for one in self._own) or any(fnmatch(file, one) for one in self._others):
+        file = self._file(code.co_filename)
+        if not file:
             return self._enough
         seen = self._taken[file].setdefault(code, {}).setdefault(offset, set())
         if self.counts:

@@ -4,6 +4,7 @@ and the circumstance is the diagnosis.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,24 +19,24 @@ from refgeo.support.arguments import ENDS, Array
 
 Circumstance = tuple[str, Scene, Value, Call]
 """In words, and what is asked where."""
-_OTHER = dict(zip(ENDS, reversed(ENDS), strict=True))
 
 
 def circumstances(scene: Scene, value: Value) -> Iterator[Circumstance]:
     """Of a value at a point all that changes nothing of what is right."""
-    plain = scene.call(value)
+    plain, scaled = scene.call(value), list(_scaled_ones(scene, value))
     for layout in LAYOUTS:
         yield layout, scene, value, replace(plain, layout=layout)
     if scene.shape:
         equal = scene.of_equal_blocks()
         yield EQUAL_BLOCKS, equal, value, equal.call(value, layout=EQUAL_BLOCKS)
     elif value.order != "exact":
-        for words, other in _scaled_ones(scene, value):
+        for words, other in scaled:
             both = _together(scene, other)
             yield f"in a batch with {words}", both, value, both.call(value)
     if scene.metric in ENDS:
         yield from _in_another_metric(scene, value)
-    for words, other, asked in _neighbours(scene, value):
+    neighbours = itertools.chain(((words, other, value) for words, other in scaled), _neighbours(scene, value))
+    for words, other, asked in neighbours:
         earlier = other.call(asked)
         yield f"after a call with {words}", scene, value, plain.after(earlier)
         if other.dtype == scene.dtype and asked is value:
@@ -44,10 +45,10 @@ def circumstances(scene: Scene, value: Value) -> Iterator[Circumstance]:
 
 def _in_another_metric(scene: Scene, value: Value) -> Iterator[Circumstance]:
     """After a call with the other metric, and that one after a call with this metric."""
-    metric = _OTHER[scene.metric]
+    metric, here = scene.other_metric, scene.call(value)
     there = scene.in_metric(metric)
-    yield f"after a call with the metric {metric}", scene, value, scene.call(value).after(there.call(value))
-    yield f"after a call with the metric {scene.metric}", there, value, there.call(value).after(scene.call(value))
+    yield f"after a call with the metric {metric}", scene, value, here.after(there.call(value))
+    yield f"after a call with the metric {scene.metric}", there, value, there.call(value).after(here)
     if value.order != "exact":  # at a point where no metric was asked before, since the first result may be kept
         new = scene.changed(lambda x: 2.0 * x)
         first = new.in_metric(metric).call(value)
@@ -55,10 +56,8 @@ def _in_another_metric(scene: Scene, value: Value) -> Iterator[Circumstance]:
 
 
 def _neighbours(scene: Scene, value: Value) -> Iterator[tuple[str, Scene, Value]]:
-    """Calls that share much with one: what is kept by less than all that the result depends on is taken for it."""
+    """Other calls that share much with one: what is kept by less than all that it depends on is taken for it."""
     G, H = scene.point
-    for words, other in _scaled_ones(scene, value):
-        yield words, other, value
     turn = np.roll(np.eye(G.shape[-1]), 1, axis=0)
     turn[0] *= -1.0
     yield "the columns of the factors permuted", scene.changed(lambda x: x @ turn.T), value
@@ -81,6 +80,7 @@ def _neighbours(scene: Scene, value: Value) -> Iterator[tuple[str, Scene, Value]
 
 
 def _scaled_ones(scene: Scene, value: Value) -> Iterator[tuple[str, Scene]]:
+    """Points that share a factor with one, or nearly do."""
     near = 1.0 + scene.precision.roundoff**0.4  # "close enough" is not the same
     for words, first, second in (
         ("the same G and another H", 1.0, 2.0), ("the same H and another G", 2.0, 1.0),

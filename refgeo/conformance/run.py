@@ -262,6 +262,10 @@ class Judged:
     call: Call
     parts: Parts
 
+    def is_repeated_by(self, answer: Answer) -> bool:
+        """Whether the same numbers came again."""
+        return answer.failure is None and all(map(np.array_equal, answer.parts, self.parts))
+
 
 class Judge:
     """One metric of one backend: the test points, one after the other.
@@ -565,7 +569,7 @@ def _replay(plan: Plan, backend: Backend, judges: list[Judge]) -> None:
     try:
         for one, judged in [*opening, *rest]:  # in single precision first: in the other processes that came last
             answer = fresh.call(judged.call)
-            if answer.failure is not None or not all(map(np.array_equal, answer.parts, judged.parts)):
+            if not judged.is_repeated_by(answer):
                 one.compare(judged, answer, past)
             past.append(judged)
     finally:
@@ -600,7 +604,7 @@ def _culprit(backend: Backend, judged: Judged, past: list[Judged]) -> str:
             answer = fresh.call(judged.call.after(earlier.call))
         finally:
             fresh.close()
-        if answer.failure is not None or not all(map(np.array_equal, answer.parts, judged.parts)):
+        if not judged.is_repeated_by(answer):
             return words
     return ANOTHER_ORDER
 

@@ -21,7 +21,7 @@ from refgeo.exact import Enclosure, EnclosureError, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.geometry.pair_space import PairTangentSpace
-from refgeo.support.arguments import Array, number
+from refgeo.support.arguments import ENDS, Array, number
 from refgeo.support.errors import about
 
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
@@ -293,6 +293,11 @@ class Scene:
     def in_metric(self, metric: str) -> Scene:
         """The same point and vectors in another metric."""
         return replace(self, metric=metric, space=pair_metric(metric, self.relaxation).at(self.point))
+
+    @property
+    def other_metric(self) -> str:
+        """Of the paper's two metrics the one that is not this one."""
+        return next(metric for metric in ENDS if metric != self.metric)
 
     def first_blocks(self, count: int, rows: int | None = None) -> Scene:
         """The first blocks of a larger batch, and of these the first rows."""
