@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from refgeo.sharpness.average_case import average_case_sharpness as average_case_sharpness
     from refgeo.sharpness.gradient_check import check_gradient as check_gradient
     from refgeo.sharpness.gradients import value_and_grad as value_and_grad
+    from refgeo.sharpness.quotient import QuotientMetric as QuotientMetric
     from refgeo.sharpness.radius import proposed_radius as proposed_radius
     from refgeo.sharpness.result import AverageSharpness as AverageSharpness
     from refgeo.sharpness.result import Progress as Progress

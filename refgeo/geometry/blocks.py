@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from refgeo.geometry.pair import Pair, as_factors
+from refgeo.support.arguments import Array
+
 ONLY = "parameters"
 """What a block is called where there is one only."""
 
@@ -55,3 +60,33 @@ def names_of(names: Any, most: int = 4) -> str:
     """
     listed = list(names)
     return ", ".join(map(str, listed[:most])) + (", ..." if len(listed) > most else "")
+
+
+def flat(point: Any) -> Array:
+    """All numbers of an array, a pair or a dict of these, in their order.
+
+    Examples
+    --------
+    >>> flat({"w": np.array([[1.0, 2.0]]), "qk": Pair([[3.0]], [[4.0]])})
+    array([1., 2., 3., 4.])
+    """
+    blocks = point.values() if isinstance(point, Mapping) else [point]
+    return np.concatenate([np.ravel(np.asarray(part)) for block in blocks for part in as_factors(block)])
+
+
+def shaped(numbers: Array, like: Any) -> Any:
+    """The inverse of `flat`: a point or vector of the form of `like`, also of complex numbers.
+
+    Examples
+    --------
+    >>> shaped(np.arange(4.0), {"w": np.ones((1, 2)), "qk": Pair([[1.0]], [[1.0]])})
+    {'w': array([[0., 1.]]), 'qk': Pair(G (1, 1), H (1, 1))}
+    """
+    if isinstance(like, Mapping):
+        ends = np.cumsum([flat(block).size for block in like.values()])[:-1]
+        parts = zip(like.items(), np.split(numbers, ends), strict=True)
+        return Blocks({name: shaped(part, block) for (name, block), part in parts})
+    if not isinstance(like, Pair):
+        return numbers.reshape(np.shape(like))
+    G, H = np.split(numbers, (like.G.size,))
+    return Pair.unchecked(G.reshape(like.G.shape).copy(), H.reshape(like.H.shape).copy())

@@ -42,6 +42,8 @@ class Symmetry:
     nearest : callable, optional
         ``nearest(a, b) -> (carry, back)`` for two points of a block: the group element that carries b to the
         representative of its orbit that is near a, as a map of points, and its inverse, as a map of tangent vectors.
+    whole : bool
+        Whether it moves all blocks that there are, if its own is not there.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Symmetry:
     generator: Callable[[Named, np.random.Generator], Any]
     act: Callable[[Named, Any, float], dict[str, Any]]
     nearest: Callable[[Any, Any], tuple[Map, Map]] | None = None
+    whole: bool = False
 
     def velocity(self, params: Named, K: Any) -> dict[str, Any]:
         """d/dt exp(t K) θ at t = 0, by differences of fourth order."""

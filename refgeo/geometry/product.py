@@ -179,6 +179,7 @@ class ProductMetric(Metric[Named]):
     """
 
     name = "product"
+    has_blocks = True
 
     def __init__(self, metrics: Mapping[str, Metric[Any]]) -> None:
         for name, metric in metrics.items():

@@ -18,6 +18,7 @@ Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -25,9 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # whose modules load where they are used
 
-from refgeo.geometry.blocks import ONLY, Named
+from refgeo.geometry.blocks import ONLY, Named, flat, shaped
 from refgeo.geometry.groups import Symmetry
-from refgeo.geometry.pair import Pair, as_factors
 from refgeo.support.arguments import Array, Order, number, order_of, real_array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import NO_GEODESIC
@@ -39,6 +39,8 @@ class Metric(ABC, Generic[Point]):
     """A Riemannian metric; `at` fixes a base point and factorises it once."""
 
     name: str
+    has_blocks = False
+    """Whether a point may be a dict of blocks."""
 
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
@@ -436,29 +438,30 @@ def orbits(metric: Metric[Any], block: str) -> Symmetry:
     array([1.44, 1.44])
     """
 
+    def here(params: Named) -> Any:
+        return params.get(block, params)  # a metric on several blocks moves them all
+
     def generator(params: Named, rng: np.random.Generator) -> Array:
-        flat = _flat(params[block])
-        return np.asarray(rng.standard_normal(flat.shape) * (float(np.sqrt(np.mean(flat**2))) or 1.0))
+        numbers = flat(here(params))
+        return np.asarray(rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
 
     def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        here = params[block]
+        point = here(params)
+        moved = flow(point, lambda x: flat(metric.at(x).vertical_projection(shaped(K, point))), t)
+        return {block: moved} if block in params else moved
 
-        def velocity(_: float, x: Array) -> Array:
-            return _flat(metric.at(_like(here, x)).vertical_projection(_like(here, K)))
-
-        flow = scipy.integrate.solve_ivp(velocity, (0.0, t), _flat(here), "DOP853", rtol=1e-11, atol=1e-13)
-        return {block: _like(here, flow.y[:, -1])}
-
-    return Symmetry("orbits of the metric", (block,), generator, act)
+    return Symmetry("orbits of the metric", (block,), generator, act, whole=block == ONLY)
 
 
-def _flat(block: Any) -> Array:
-    return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in as_factors(block)])
+def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:
+    """Where a point is at time t, that moves with a velocity, which is given as all its numbers.
 
-
-def _like(block: Any, flat: Array) -> Any:
-    """The inverse of `_flat`."""
-    if not isinstance(block, Pair):
-        return flat.reshape(np.shape(block))
-    G, H = np.split(flat, (block.G.size,))
-    return Pair(G.reshape(block.G.shape), H.reshape(block.H.shape))
+    Examples
+    --------
+    >>> flow(np.ones(2), lambda x: np.array([1.0, -1.0]) * x, np.log(2.0)).round(9)
+    array([2. , 0.5])
+    """
+    path = scipy.integrate.solve_ivp(
+        lambda _, x: velocity(shaped(x, point)), (0.0, t), flat(point), "DOP853", rtol=1e-13, atol=1e-15
+    )
+    return shaped(path.y[:, -1], point)

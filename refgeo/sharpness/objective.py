@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.blocks import ONLY
-from refgeo.geometry.product import ProductMetric, ProductTangentSpace
+from refgeo.geometry.product import ProductTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.sharpness import symmetry
 from refgeo.sharpness.parameters import (
@@ -38,7 +38,7 @@ class ParameterSpace:
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         as_metric("metric", metric)
         self.parameters = Parameters(params)
-        if not (self.parameters.single or isinstance(metric.base, ProductMetric)):
+        if not (self.parameters.single or metric.base.has_blocks):
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
@@ -50,7 +50,7 @@ class ParameterSpace:
         self.length = math.prod(self.shape)
         self.dim = tangent.dim * math.prod(tangent.block_shape)
         self.dtype = np.dtype(np.float32 if self.length > _LONG else np.float64)
-        self.points = {name: space.point for name, space in self.spaces.items()}
+        self.points = {ONLY: tangent.point} if self.parameters.single else dict(tangent.point)
         self.one_thread = partial(one_thread, self.length) if self.length >= LEAST else nullcontext
 
     @property

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from refgeo.geometry.blocks import ONLY, Named
+from refgeo.geometry.blocks import ONLY, Blocks, Named
 from refgeo.geometry.groups import (
     Symmetry,
     attention,
@@ -46,6 +46,7 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.parameters import Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
+from refgeo.support.differences import five_point
 
 __all__ = [
     "Finding",
@@ -63,6 +64,12 @@ __all__ = [
     "value_bias",
     "verify",
 ]
+
+
+_STEP = 1e-3
+"""Of differences along a vector that is carried, as a share of the point; linear actions have no error at any step."""
+_MOST, _FEWEST = 8.0, 3.0
+"""Digits that a metric must be invariant to; fewer where these differences do not give them."""
 
 
 class HasSymmetries(Protocol):
@@ -103,6 +110,10 @@ class Finding:
     evaluations: int
     least_digits: float = field(repr=False)
 
+    def called(self, name: str) -> Finding:
+        """With another name for the symmetry."""
+        return replace(self, symmetry=name)
+
     @property
     def digits(self) -> float:
         """To how many digits it holds: of the loss and of the gradient, whichever is worse."""
@@ -129,9 +140,12 @@ class Verification:
     Attributes
     ----------
     findings : tuple of Finding
+    dim : int or None
+        The dimension of the quotient, where a metric was asked (`refgeo.QuotientMetric.verify`).
     """
 
     findings: tuple[Finding, ...]
+    dim: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -145,7 +159,8 @@ class Verification:
         return len(self.findings)
 
     def __str__(self) -> str:
-        return as_text(self.table())
+        dimension = "" if self.dim is None else f"\ndimension of the quotient: {self.dim}"
+        return as_text(self.table()) + dimension
 
     def table(self) -> Any:
         """For `rich`."""
@@ -202,8 +217,8 @@ def verify(
         ``f(params) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`, or ``f(params) -> loss``.
     params : Pair, array or dict
     geometry : metric, network, Symmetry or several
-        A metric stands for the symmetries that it divides out, a network for those of its layout. Of a relaxed metric
-        it is said, too, that the metric itself lacks the symmetry.
+        A metric stands for the symmetries that it divides out, a network for those of its layout. Of a metric that is
+        not invariant itself, as a relaxed one, a further finding says so (`invariance`).
     sizes : float or sequence of float
         t: 0.1 changes entries by a tenth, 1 by a factor of about e.
     samples : int
@@ -234,7 +249,7 @@ def verify(
     """
     parameters, symmetries = Parameters(params), _listed(geometry)
     blocks = {name: _block(x) for name, x in parameters.blocks.items()}
-    missing = [block for one in symmetries for block in one.blocks if block not in blocks]
+    missing = [block for one in symmetries for block in one.blocks if block not in blocks and not one.whole]
     if missing:
         raise ValueError(f"params: expected the block {missing[0]!r} of the geometry as a key, but it is missing")
     integer("samples", samples)
@@ -249,7 +264,7 @@ def verify(
     def loss_at(moved: Named) -> float:
         return at(moved)[0]
 
-    near = _changed(blocks, 0.01, generator)
+    near = nearby(blocks, generator)
     (here, grads), there = at(near), loss_at(blocks)
     if not (math.isfinite(here) and math.isfinite(there)):
         raise ValueError("value_and_grad: expected a finite loss at the given parameters")
@@ -263,8 +278,12 @@ def verify(
         change = max(abs(loss - here) / scale if math.isfinite(loss) else math.inf for loss in moved)
         share = math.nan if grads is None else _share(one, near, grads, generator, samples)
         found.append(Finding(one.name, one.blocks, change, share, max(times), len(moved), least))
-    found += [_of_relaxed(block, metric, near[block], times, generator) for block, metric in _relaxed(geometry)]
-    return Verification(tuple(found))
+    of_metrics = [
+        one.called(f"the {one.symmetry}, of {metric}")
+        for block, metric in _metrics(geometry).items()
+        for one in invariance(metric, block, near, times, generator)
+    ]
+    return Verification((*found, *(one for one in of_metrics if not one.holds)))
 
 
 def _times(sizes: float | Sequence[float]) -> list[float]:
@@ -274,26 +293,76 @@ def _times(sizes: float | Sequence[float]) -> list[float]:
     return times
 
 
-def _relaxed(geometry: Any) -> list[tuple[str, Any]]:
+def _metrics(geometry: Any) -> dict[str, Metric[Any]]:
+    """By block."""
     if not isinstance(geometry, Metric):
-        return []
-    parts = geometry.base.metrics if isinstance(geometry.base, ProductMetric) else {ONLY: geometry}
-    bases = {block: metric.base for block, metric in parts.items()}
-    return [(block, metric) for block, metric in bases.items() if getattr(metric, "relaxation", 0.0) > 0.0]
+        return {}
+    return geometry.base.metrics if isinstance(geometry.base, ProductMetric) else {ONLY: geometry}
 
 
-def _of_relaxed(block: str, metric: Any, pair: Pair, times: list[float], rng: np.random.Generator) -> Finding:
-    """Sharpness is invariant only if the metric is, too: here lengths change along the orbit."""
-    (group,), change = metric.symmetries(block), 0.0
-    space = metric.at(pair)
-    v = space.random_tangent_vector(rng)
-    for t in times:
-        K = group.generator({block: pair}, rng)
-        there, moved = (group.act({block: x}, K, t)[block] for x in (pair, v))
-        change = max(change, float(np.max(np.abs(metric.at(there).norm(moved) / space.norm(v) - 1.0))))
-    return Finding(
-        f"{group.name}, of the metric with ε = {metric.relaxation:g}", (block,), change, math.nan, max(times), 0, 8.0
-    )
+def invariance(
+    metric: Metric[Any], block: str, near: Named, times: Iterable[float] = (0.1, 1.0), rng: Any = 0
+) -> list[Finding]:
+    """Whether a metric lives on the quotient by its groups (App. B.4).
+
+    Elements of a group carry vectors from a point to another of the orbit. Vertical vectors must stay vertical, and
+    horizontal parts must keep their lengths; a vertical part that a horizontal vector gets is no matter.
+
+    Parameters
+    ----------
+    metric : Metric
+    block : str
+        That it measures; one that is not there means all.
+    near : dict
+        The point.
+    times : iterable of float
+        t of exp(tK).
+    rng : numpy Generator, or a seed
+
+    Returns
+    -------
+    list of Finding
+        "group" and "metric" for every group that moves something.
+
+    Examples
+    --------
+    >>> point = {"w": Pair([[2.0], [1.0]], [[3.0]])}
+    >>> from refgeo.geometry.pair_metrics import InvariantMetric
+    >>> [(one.symmetry, one.holds) for one in invariance(InvariantMetric(0.1), "w", point)]
+    [('group', True), ('metric', False)]
+    """
+    generator = np.random.default_rng(rng)
+    here, alone = (near[block], True) if block in near else (Blocks(near), False)
+    space, times = metric.at(here), list(times)
+    horizontal = space.random_tangent_vector(generator) if space.dim else None
+    vertical = space.vertical_projection(space.random_tangent_vector(generator, horizontal=False))
+    vertical = vertical if np.max(space.norm(vertical)) > 1e-10 else None
+    size = _STEP * (float(np.mean(space.norm(here))) or 1.0)
+    found = []
+
+    def moved(group: Symmetry, point: Any, K: Any, t: float) -> Any:
+        params = {**near, block: point} if alone else point
+        there = {**params, **group.act(params, K, t)}
+        return there[block] if alone else Blocks(there)
+
+    def horizontal_share(group: Symmetry, v: Any, K: Any, t: float, step: float) -> Array:
+        """The length of the horizontal part of v where it is carried to, in units of the length of v."""
+        there = metric.at(moved(group, here, K, t))
+        pushed = five_point(lambda s: moved(group, here + v * s, K, t), step)
+        before = space.norm(v)
+        return np.asarray(there.norm(there.horizontal_projection(pushed)) / np.where(before > 0.0, before, 1.0))
+
+    for group in metric.symmetries(block):
+        for name, v, expected in (("group", vertical, 0.0), ("metric", horizontal, 1.0)):
+            worst, error = 0.0, 0.0
+            for t in times if v is not None else ():
+                K = group.generator(near, generator)
+                once, twice = (horizontal_share(group, v, K, t, step) for step in (size, 2.0 * size))
+                worst = max(worst, float(np.max(np.abs(once - expected))))
+                error = max(error, float(np.max(np.abs(once - twice))))
+            least = float(np.clip(-0.5 - np.log10(error + 1e-17), _FEWEST, _MOST))
+            found.append(Finding(name, group.blocks, worst, math.nan, max(times), 0, least))
+    return found
 
 
 def _block(value: Any) -> Any:
@@ -321,6 +390,17 @@ def _listed(geometry: Any) -> list[Symmetry]:
         "geometry: expected a metric, a network of refgeo.networks.read, or symmetries such as "
         f'refgeo.symmetry.general_linear("block"), got {type(geometry).__name__}'
     )
+
+
+def nearby(blocks: Named, rng: Any) -> dict[str, Any]:
+    """Every block changed by 1%.
+
+    Examples
+    --------
+    >>> bool(np.allclose(nearby({"w": np.ones(3)}, 0)["w"], 1.0, atol=0.05))
+    True
+    """
+    return _changed(blocks, 0.01, np.random.default_rng(rng))
 
 
 def _changed(blocks: Named, share: float, rng: np.random.Generator) -> dict[str, Any]:

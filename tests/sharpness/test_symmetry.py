@@ -201,12 +201,12 @@ def test_tied_weights_and_relaxed_metrics_have_no_symmetry(seed):
     assert verdicts(symmetry.verify(tied, point, rg.InvariantMetric())) == ["does not hold"]
     free = symmetry.verify(lambda p: tied(p, 0.0), point, rg.InvariantMetric(1e-3))
     assert verdicts(free) == ["holds", "does not hold"]
-    assert free.findings[1].symmetry == "GL(h), of the metric with ε = 0.001"
+    assert free.findings[1].symmetry == "the metric, of InvariantMetric(relaxation=0.001)"
     assert not free.holds
     even = rg.Pair(rng.standard_normal((5, 4)), rng.standard_normal((4, 4)))
     turned = symmetry.verify(lambda p: float(np.sum(np.tanh(p.product))), even, rg.RotaryMetric(rg.MixedMetric(0.1)))
     assert verdicts(turned) == ["holds", "does not hold"]
-    assert turned.findings[1].symmetry == "commutant of rotations, of the metric with ε = 0.1"
+    assert turned.findings[1].symmetry == "the metric, of RotaryMetric(MixedMetric(relaxation=0.1))"
     with pytest.raises(ValueError, match=r"expected an even number.*, got h = 3"):
         symmetry.verify(lambda p: 1.0, point, symmetry.commutant(symmetry.ONLY))
 

@@ -1,0 +1,428 @@
+r"""The recipe of the paper (Sec. 1, App. B) for any symmetry: a geometry from a metric tensor and a group alone.
+
+With g = LLᵀ (Cholesky), B = L⁻ᵀ is an orthonormal frame, a vector Bx has the coordinates x, and the vertical space has
+the left singular vectors of LᵀV as a basis, where the columns of V are velocities of the group. Koszul's formula
+
+    g(Γ(v, w), ·) = ½ (D_v g w + D_w g v − ∇(vᵀg w))
+
+needs derivatives of g only. Complex steps, D_v g = Im g(θ + iεv)/ε, have no error but rounding. Where they do not go
+through g, as through an absolute value or an eigendecomposition, differences take their place, and `error` says how far
+they are right. Dense, for up to a few hundred numbers: a point takes N evaluations of g, and N³ numbers of memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import scipy  # whose modules load where they are used
+
+from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, shaped
+from refgeo.geometry.groups import Symmetry
+from refgeo.geometry.pair import Pair, as_pair
+from refgeo.geometry.tangent_space import Metric, TangentSpace, flow
+from refgeo.sharpness.symmetry import Verification, invariance, nearby, verify
+from refgeo.support.arguments import Array, real_array
+from refgeo.support.differences import five_point
+from refgeo.support.errors import (
+    NO_GEODESIC,
+    GeodesicAccuracyError,
+    GeodesicIncompleteError,
+    RankDeficientError,
+)
+
+_TINY = 1e-30
+"""Of complex steps."""
+_STEP = 3e-4
+"""Of differences, as a share of the length of the point in the metric."""
+_DEPENDENT = 1e-9
+"""Velocities of unit length span no direction that they have less of."""
+_DRAWS = 20
+"""Elements of a Lie algebra at a time: as many without a new direction are all in the span of those before."""
+
+
+class QuotientTangentSpace(TangentSpace[Any]):
+    """Tangent space of `QuotientMetric`; see `TangentSpace` for its members.
+
+    Attributes
+    ----------
+    error : float
+        Of the derivatives of the metric tensor, relative, beside rounding: 0 for complex steps, and measured for
+        differences.
+    """
+
+    metric: QuotientMetric
+
+    def __init__(self, metric: QuotientMetric, point: Any) -> None:
+        self.metric, self.point = metric, _point("point", point)
+        self._numbers = flat(self.point)
+        self.n_coordinates = self._numbers.size
+        g = self._tensor(self._numbers)
+        if g.shape != 2 * (self.n_coordinates,) or not np.allclose(g, g.T, rtol=1e-9, atol=1e-12 * np.abs(g).max()):
+            what = "one that is not symmetric" if g.shape == 2 * (self.n_coordinates,) else f"shape {g.shape}"
+            raise ValueError(
+                f"tensor: expected a symmetric matrix with a row for each of the {self.n_coordinates} numbers of the "
+                f"point, got {what}"
+            )
+        least = float(np.linalg.eigvalsh(g)[0])
+        if not least > 0.0:
+            raise RankDeficientError(
+                f"tensor: expected a positive definite matrix, got the eigenvalue {least:g}", (), least
+            )
+        self._root = np.linalg.cholesky(g)
+        self._frame = scipy.linalg.solve_triangular(self._root.T, np.eye(self.n_coordinates))
+
+    @property
+    def _size(self) -> float:
+        return float(np.linalg.norm(self._root.T @ self._numbers)) or 1.0
+
+    def _tensor(self, numbers: Any) -> Any:
+        return np.asarray(self.metric.tensor(shaped(numbers, self.point)))
+
+    @cached_property
+    def dim(self) -> int:  # type: ignore[override]
+        """Of the quotient."""
+        return int(self.n_coordinates - self._verticals.shape[1])
+
+    @cached_property
+    def _verticals(self) -> Array:
+        """An orthonormal basis of the vertical space, in coordinates."""
+        return _span(self._root.T @ self.metric.velocities(self.point, self._root))
+
+    @cached_property
+    def error(self) -> float:
+        """See the class."""
+        drawn = np.random.default_rng(0).standard_normal((2, self.n_coordinates))
+        along, v = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
+
+        def length(numbers: Array) -> Any:
+            return self.metric.square(shaped(numbers, self.point), v)
+
+        step = _STEP * self._size
+        once, twice = (_differences(length, self._numbers, along, c * step) for c in (1.0, 2.0))
+
+        def apart(other: Array) -> float:
+            return float(np.abs(once - other)) / max(float(np.abs(once)), 1e-3 / self._size)
+
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a complex number that is cut down to a real one
+                if apart(_complex_step(length, self._numbers, along)) < 1e-6:
+                    return 0.0
+        except (TypeError, ValueError, np.linalg.LinAlgError):  # it takes no complex numbers
+            pass
+        return apart(twice)
+
+    def _derivative(self, function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
+        """By complex steps where they go through, else by differences, of a step that the metric measures."""
+        if self.error == 0.0:
+            return _complex_step(function, numbers, direction)
+        length = float(np.linalg.norm(self._root.T @ direction)) or 1.0
+        return _differences(function, numbers, direction, _STEP * self._size / length)
+
+    @cached_property
+    def _slopes(self) -> Array:
+        """D g[B_p] for every vector B_p of the frame."""
+        return np.array([self._derivative(self._tensor, self._numbers, b) for b in self._frame.T])
+
+    def _vector(self, name: str, value: Any) -> Any:
+        vector = _point(name, value)
+        if _form(vector) != _form(self.point):
+            raise ValueError(f"{name}: expected the form of the point, {_form(self.point)}, got {_form(vector)}")
+        return vector
+
+    def _to(self, v: Any) -> Array:
+        return np.asarray(self._root.T @ flat(v))
+
+    def _back(self, x: Array) -> Any:
+        return shaped(self._frame @ x, self.point)
+
+    def _gradient_to(self, e: Any) -> Array:
+        return np.asarray(self._frame.T @ flat(e))
+
+    def _gradient_back(self, x: Array) -> Any:
+        return shaped(self._root @ x, self.point)
+
+    def _vertical(self, x: Array) -> Array:
+        return np.asarray(self._verticals @ (self._verticals.T @ x))
+
+    def _along(self, x: Array) -> Array:
+        """D g along the vector with the coordinates x."""
+        return np.tensordot(x, self._slopes, 1)
+
+    def _gamma(self, x: Array, z: Array) -> Array:
+        v, w = self._frame @ x, self._frame @ z
+        bent = self._frame.T @ (self._along(x) @ w + self._along(z) @ v)
+        return np.asarray(0.5 * (bent - self._slopes @ w @ v))
+
+    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
+        v, u = self._frame @ x, self._frame @ e
+        return np.asarray(0.5 * (self._frame.T @ (self._along(x) @ u - self._along(e) @ v) + self._slopes @ v @ u))
+
+    def _exact(self, v: Any, t: float) -> Any:
+        """By integration, in time from 0 to 1."""
+        reached, N = 0.0, self.n_coordinates
+        velocity = t * flat(v)
+
+        def field(time: float, state: Array) -> Array:
+            """Koszul's formula for two equal vectors, which takes no derivative of the whole tensor."""
+            nonlocal reached
+            x, v = np.split(state, 2)
+            force = self._derivative(lambda y: self.metric.lowered(shaped(y, self.point), v), x, v)
+            for l, unit in enumerate(np.eye(N)):  # noqa: E741
+                force[l] -= 0.5 * self._derivative(lambda y: self.metric.square(shaped(y, self.point), v), x, unit)
+            frame = self.metric.at(shaped(x, self.point))._frame
+            reached = max(reached, time)
+            return np.concatenate([v, -frame @ (frame.T @ force)])
+
+        start = np.concatenate([self._numbers, velocity])
+        size = np.linalg.norm(self._numbers) + np.linalg.norm(velocity)
+        try:
+            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=1e-12, atol=1e-14 * size)
+            arrived = bool(flow.success)
+        except NO_GEODESIC:
+            arrived = False
+        if not arrived:
+            raise GeodesicIncompleteError(
+                f"the geodesic leaves the points with a positive definite metric at time {t * reached:.6g}, before "
+                f"t = {t:g}; ask for a shorter time or a smaller velocity", t * reached, (),
+            )  # fmt: skip
+        end = shaped(flow.y[:N, -1], self.point)
+        speed, before = (float(space.norm(shaped(w, self.point))) for space, w in (
+            (self.metric.at(end), flow.y[N:, -1]), (self, velocity)))  # fmt: skip
+        if abs(speed - before) > 1e-8 * before:
+            raise GeodesicAccuracyError(
+                f"along the integrated geodesic the speed changes from {before:.12g} to {speed:.12g}; ask for a "
+                "shorter time or a smaller velocity"
+            )
+        return end
+
+
+class QuotientMetric(Metric[Any]):
+    r"""The quotient by any group, with any metric: the paper's recipe, from the metric tensor and the group alone.
+
+    Everything follows from the definitions, densely, for up to a few hundred numbers: a second opinion about a faster
+    geometry, and a first about a symmetry that no other metric of this package has.
+
+    Parameters
+    ----------
+    tensor : callable
+        ``tensor(θ)``, the symmetric positive definite N×N matrix g(θ), where N counts the numbers of θ in their order;
+        or ``tensor(θ, a, b)``, the inner product of two vectors of the form of θ. Made of sums, products and inverses,
+        it is differentiated to rounding, by complex steps (θ is complex then); else by differences
+        (`QuotientTangentSpace.error`).
+    group : callable, Symmetry, list of Symmetry, or None
+        ``group(θ)``: the velocities of the group at θ, an N×k matrix or a list of vectors of the form of θ; or
+        symmetries of `refgeo.symmetry`. Velocities may be linearly dependent. None: nothing is divided out.
+
+    Notes
+    -----
+    θ is what `at` was given: an array, a `Pair`, or a dict of these, which all move.
+
+    Examples
+    --------
+    Points of the plane modulo rotations, in the Euclidean metric. What is left is the radius:
+
+    >>> import numpy as np, refgeo as rg
+    >>> metric = rg.QuotientMetric(lambda p: np.eye(2), lambda p: np.array([[-p[1]], [p[0]]]))
+    >>> space = metric.at([3.0, 4.0])
+    >>> space.dim, space.horizontal_projection([5.0, 0.0]).round(12)
+    (1, array([1.8, 2.4]))
+    >>> metric.verify([3.0, 4.0], lambda p: float(p @ p)).holds
+    True
+    """
+
+    name = "quotient"
+    has_blocks = True
+
+    def __init__(self, tensor: Callable[..., Any], group: Any = None) -> None:
+        if not callable(tensor):
+            raise TypeError(f"tensor: expected a function of θ, got {type(tensor).__name__}")
+        symmetries = [group] if isinstance(group, Symmetry) else group
+        if not (group is None or callable(group)) and not (
+            isinstance(symmetries, Iterable) and all(isinstance(one, Symmetry) for one in symmetries)
+        ):
+            raise TypeError(
+                "group: expected a function of θ that gives velocities, symmetries such as "
+                f'refgeo.symmetry.general_linear("w"), or None, got {type(group).__name__}'
+            )
+        self._given, self._velocities = tensor, partial(_velocities, group) if callable(group) else None
+        self._groups = list(symmetries or ()) if self._velocities is None else [_group(self._velocities)]
+        needed = [p for p in inspect.signature(tensor).parameters.values() if p.default is p.empty]
+        self._is_inner_product = len(needed) == 3
+
+    def __repr__(self) -> str:
+        return f"QuotientMetric({getattr(self._given, '__name__', self._given)})"
+
+    def at(self, point: Any) -> QuotientTangentSpace:
+        """The tangent space at `point`: an array, a pair or a dict of these.
+
+        Raises
+        ------
+        RankDeficientError
+            The metric tensor is not positive definite there.
+        """
+        return QuotientTangentSpace(self, point)
+
+    def tensor(self, point: Any) -> Any:
+        """The matrix g(θ), of a θ that may be complex."""
+        if not self._is_inner_product:
+            return self._given(point)
+        basis = [shaped(unit, point) for unit in np.eye(flat(point).size)]
+        rows = [[np.sum(self._given(point, a, b)) for b in basis[: i + 1]] for i, a in enumerate(basis)]
+        g = np.zeros((len(basis), len(basis)), np.result_type(*rows[-1]))
+        for i, row in enumerate(rows):
+            g[i, : i + 1] = g[: i + 1, i] = row
+        return g
+
+    def lowered(self, point: Any, v: Array) -> Any:
+        """The covector gv."""
+        if not self._is_inner_product:
+            return self.tensor(point) @ v
+        vector = shaped(v, point)
+        return np.array([np.sum(self._given(point, vector, shaped(unit, point))) for unit in np.eye(v.size)])
+
+    def square(self, point: Any, v: Array) -> Any:
+        """The number vᵀgv."""
+        if not self._is_inner_product:
+            return v @ self.tensor(point) @ v
+        return np.sum(self._given(point, shaped(v, point), shaped(v, point)))
+
+    def velocities(self, point: Any, root: Array) -> Array:
+        """Columns that span the vertical space; of symmetries, drawn until the rank is that of those before."""
+        if self._velocities is not None:
+            return self._velocities(point)
+        V, rng, rank = np.zeros((len(root), 0)), np.random.default_rng(0), -1
+        while self._groups and rank < (rank := _span(root.T @ V).shape[1]):
+            named = self._named(point)
+            zero = 0.0 * Blocks(named)
+            drawn = [
+                flat({**zero, **one.velocity(named, one.generator(named, rng))})
+                for one in self._groups
+                for _ in range(_DRAWS)
+            ]
+            V = np.hstack([V, np.array(drawn).T])
+        return V
+
+    def _named(self, point: Any) -> Mapping[str, Any]:
+        """As blocks, with the names that the symmetries have for them."""
+        blocks = sorted({block for one in self._groups for block in one.blocks})
+        if isinstance(point, Mapping) and set(blocks) <= set(point):
+            return point
+        if isinstance(point, Mapping) or len(blocks) > 1:
+            raise ValueError(f"point: expected a dict with the blocks of the symmetries, {blocks}")
+        return {blocks[0] if blocks else ONLY: point}
+
+    def symmetries(self, block: str = ONLY) -> list[Symmetry]:
+        """The groups, as they act on parameters of which the metric measures this block, or on all of them."""
+        return [self._on(block, one) for one in self._groups]
+
+    def _on(self, block: str, one: Symmetry) -> Symmetry:
+        """A symmetry under the name that the block has there."""
+
+        def generator(params: Named, rng: np.random.Generator) -> Any:
+            return one.generator(self._named(params.get(block, params)), rng)
+
+        def act(params: Named, K: Any, t: float) -> dict[str, Any]:
+            moved = one.act(self._named(params.get(block, params)), K, t)
+            return {block: next(iter(moved.values()))} if block in params else moved
+
+        return replace(one, blocks=(block,), generator=generator, act=act, nearest=None, whole=block == ONLY)
+
+    def verify(self, point: Any, value_and_grad: Callable[[Any], Any] | None = None, *, rng: int = 0) -> Verification:
+        r"""Whether this is a quotient: of the group, of its metric, and of a loss.
+
+        Near the point, vectors are carried along the orbits by elements of the group. Vertical ones must stay vertical,
+        or the velocities are those of no group. Horizontal parts must keep their lengths, which is what a metric on the
+        quotient needs (App. B.4), and all that it needs. A loss must not change.
+
+        Parameters
+        ----------
+        point : array, Pair or dict
+        value_and_grad : callable, optional
+            ``f(params) -> (loss, gradients)`` or ``f(params) -> loss``.
+        rng : a seed
+
+        Returns
+        -------
+        Verification
+            With ``holds``, one finding for each question, and ``dim``, the dimension of the quotient. Printed, a table.
+
+        Examples
+        --------
+        The Euclidean metric is not invariant under scalings:
+
+        >>> import numpy as np, refgeo as rg
+        >>> metric = rg.QuotientMetric(lambda w: np.eye(3), rg.symmetry.scaling("w"))
+        >>> found = metric.verify([1.0, 2.0, 3.0], lambda w: float(w[0] / w[1]))
+        >>> [(one.symmetry, one.verdict) for one in found], found.dim
+        ([('group', 'holds'), ('metric', 'does not hold'), ('loss', 'holds')], 2)
+        """
+        space = self.at(point)
+        whole = space.point if isinstance(space.point, Mapping) else {ONLY: space.point}
+        findings = invariance(self, ONLY, nearby(whole, rng), rng=rng)
+        if value_and_grad is not None and self._groups:
+            findings += [f.called("loss") for f in verify(value_and_grad, space.point, self.symmetries(), rng=rng)]
+        return Verification(tuple(findings), space.dim)
+
+
+def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
+    """As a matrix, checked."""
+    N, given = flat(point).size, function(point)
+    V = np.asarray(given) if isinstance(given, np.ndarray) else np.array([flat(v) for v in given]).T
+    V = V[:, None] if V.shape == (N,) else V.reshape(N, 0) if V.size == 0 else V
+    if V.ndim != 2 or V.shape[0] != N:
+        raise ValueError(
+            f"group: expected velocities as a matrix with {N} rows, one for each number of the point, or as a list of "
+            f"vectors of its form, got the shape {V.shape}"
+        )
+    return real_array("group", V)
+
+
+def _group(velocities: Callable[[Any], Array]) -> Symmetry:
+    """The group whose generators move points with these velocities."""
+
+    def generator(params: Named, rng: np.random.Generator) -> Array:
+        point = params.get(ONLY, params)
+        V = velocities(point)
+        K = rng.standard_normal(V.shape[1])
+        return np.asarray(K * ((np.linalg.norm(flat(point)) or 1.0) / (np.linalg.norm(V @ K) or 1.0)))
+
+    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
+        moved: Any = flow(params.get(ONLY, params), lambda x: np.asarray(velocities(x) @ K), t)
+        return {ONLY: moved} if ONLY in params else moved
+
+    return Symmetry("group of the metric", (), generator, act)
+
+
+def _complex_step(function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
+    return np.asarray(np.imag(function(numbers + 1j * _TINY * direction)) / _TINY)
+
+
+def _differences(function: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> Array:
+    return np.asarray(five_point(lambda t: function(numbers + t * direction), step))
+
+
+def _span(columns: Array) -> Array:
+    """An orthonormal basis of what they span."""
+    lengths = np.linalg.norm(columns, axis=0)
+    U, sigma, _ = np.linalg.svd(columns[:, lengths > 0.0] / lengths[lengths > 0.0], full_matrices=False)
+    return np.asarray(U[:, sigma > _DEPENDENT])
+
+
+def _point(name: str, value: Any) -> Any:
+    """Checked: an array, a pair or a dict of these."""
+    if isinstance(value, Mapping):
+        return Blocks({block: _point(f"{name}, block {block!r}", part) for block, part in value.items()})
+    is_pair = isinstance(value, Pair) or (isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) >= 2)
+    return as_pair(name, value) if is_pair else real_array(name, value)
+
+
+def _form(point: Any) -> Any:
+    if isinstance(point, Mapping):
+        return {name: _form(block) for name, block in point.items()}
+    return repr(point) if isinstance(point, Pair) else point.shape
