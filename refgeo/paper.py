@@ -22,7 +22,7 @@ Sec. 5.2, App. B     `horizontal_projection`, `riemannian_gradient`, `riemannian
 (31)-(35)            `diagonal_sharpness_mix`
 (36), (37)           `ElementwiseBlock`
 (40)-(46)            derive (11) and (12) from (9) and (10): `christoffel`
-App. G               ``PairBlock(order=1)`` is without curvature, ``PairBlock(norm="euclidean")`` without the metric
+App. G               ``PairBlock(order=1)`` is without curvature, ``PairBlock(norm=...)`` without the metric's norm
 App. H.2             ``relaxation``, which is ε: `grams`
 ===================  ===================================================================================
 
@@ -295,8 +295,9 @@ class PairBlock:
     metric : "inv" or "mix"
     point : (G, H)
     order : 2, or 1 for App. G's ablation without curvature
-    norm : "metric", or "euclidean" for an ablation (App. G), in which Algorithm 1 measures lengths as in plain weight
-        space, and takes the gradient as it is; horizontal vectors and Γ remain those of the metric
+    norm : "metric", or "euclidean" or "adaptive" for an ablation (App. G, which leaves open which of them it means), in
+        which Algorithm 1 measures lengths and raises gradients as in plain weight space, or as adaptive sharpness does;
+        horizontal vectors and Γ remain those of the metric
     relaxation : float
 
     Examples
@@ -315,6 +316,8 @@ class PairBlock:
 
     def product(self, a: Pair, b: Pair) -> Any:
         """⟨a, b⟩, summed over leading dimensions."""
+        if self.norm == "adaptive":
+            return sum(ElementwiseBlock(w).product((x,), (y,)) for w, x, y in zip(self.point, a, b, strict=True))
         if self.norm == "euclidean":
             return total(trace(a[0].mT @ b[0]) + trace(a[1].mT @ b[1]))
         return total(inner_product(self.metric, *self.point, *a, *b, self.relaxation))
@@ -331,6 +334,9 @@ class PairBlock:
         if self.order == 2:
             c_G, c_H = christoffel_adjoint(self.metric, *self.point, *xi, *e, self.relaxation)
             e = e[0] - c_G, e[1] - c_H
+        if self.norm == "adaptive":
+            e_G, e_H = (w * (w * part) for w, part in zip(self.point, e, strict=True))
+            return e_G, e_H
         if self.norm == "euclidean":
             return e
         return riemannian_gradient(self.metric, *self.point, *e, self.relaxation)

@@ -397,6 +397,18 @@ def test_the_ablations_leave_out_what_they_say():
     curved = paper.PairBlock("inv", (G, H), order=2, norm="euclidean")
     assert curved.move((a, b))[0] == pytest.approx(paper.geodesic("inv", G, H, a, b)[0])
     assert block.move((a, b))[0] == pytest.approx(G + a)
+    relative = paper.PairBlock("mix", (G, H), order=1, norm="adaptive")
+    value, ((a, b),) = paper.geodesic_sharpness(quadratic(Y), [relative], 0.05)
+    assert np.hypot(np.linalg.norm(a / G), np.linalg.norm(b / H)) == pytest.approx(0.05, rel=1e-6)
+    assert np.allclose(G.T @ a @ (H.T @ H), (G.T @ G) @ b.T @ H)  # horizontal in mix all the same
+    every = paper.adaptive_sharpness(lambda p: separate(quadratic(Y), p), [G, H], 0.05)[0]
+    assert 0.0 < value <= every * (1.0 + 1e-9)
+
+
+def separate(loss, parts):
+    """A loss of a pair as one of two blocks."""
+    value, ((e_G, e_H),) = loss([(parts[0][0], parts[1][0])])
+    return value, [(e_G,), (e_H,)]
 
 
 def test_kendalls_tau():

@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "validity": "from which ρ first- and second-order geodesics leave the exact ones, on real heads",
     "toy": "Figures 1 and 6: level sets of the scalar model",
     "weights": "how the gradients of inv, mix, RefLoRA and the embedded metric weigh singular directions",
+    "distortion": "does a larger group distort the Euclidean trace more: shallow linear networks along random orbits",
     "family": "between inv and mix: sharpness and its rank correlation along the family",
     "implementations": "right implementations that the referee may not accuse, over many seeds",
     "gradient_norm": "beside Figure 1: gradient norms of one attention block along an orbit",

