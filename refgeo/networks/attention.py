@@ -70,8 +70,9 @@ class Linear:
 class AttentionLayer:
     """One layer: where its maps are and what its pairs are called.
 
-    ``rotary``: queries and keys are rotated by position, which leaves little of GL(h). ``paired``: they are a pair;
-    otherwise arrays.
+    ``rotary``: queries and keys are rotated by position, which leaves little of GL(h), in the first columns of a head,
+    ``rotated`` of all; the others are a pair of their own. ``interleaved``: planes are neighbouring columns, which come
+    apart as those of `refgeo.RotaryMetric`. ``paired``: they are a pair; otherwise arrays.
     """
 
     prefix: str
@@ -81,6 +82,16 @@ class AttentionLayer:
     out: Linear
     rotary: bool = False
     paired: bool = True
+    rotated: float = 1.0
+    interleaved: bool = False
+
+    def _columns(self, h: int) -> tuple[list[int], int]:
+        """In which order a block has the columns of a head, and how many are rotated."""
+        cut = round(self.rotated * h) if self.rotary else h
+        if self.rotary and (cut % 2 or not 0 < cut <= h or abs(cut - self.rotated * h) > 1e-9):
+            raise LayoutError(f"rotated: expected a share of {h} columns that is an even number, got {self.rotated}")
+        planes = [*range(0, cut, 2), *range(1, cut, 2)] if self.interleaved else [*range(cut)]
+        return [*planes, *range(cut, h)], cut
 
     def factors(self, tensors: Tensors, heads: int, key_heads: int) -> dict[str, Factors]:
         """The layer's blocks, key heads leading."""
@@ -98,7 +109,12 @@ class AttentionLayer:
             raise LayoutError(f"key_value_heads: expected a divisor of the number of heads {heads}, got {key_heads}")
         factors = {"value_out": (_stacked(value, key_heads), _stacked(out, heads, key_heads))}
         if self.paired:
-            factors["query_key"] = (_stacked(query, heads, key_heads), _stacked(key, key_heads))
+            whole = _stacked(query, heads, key_heads), _stacked(key, key_heads)
+            order, cut = self._columns(whole[1].shape[-1])
+            for name, part in (("query_key", order[:cut]), ("query_key_rest", order[cut:])):
+                if part:
+                    first, second = (np.ascontiguousarray(F[..., part]) for F in whole)
+                    factors[name] = (first, second)
         return {self.prefix + name: factors[name] for name in sorted(factors)}
 
     def store(
@@ -107,7 +123,11 @@ class AttentionLayer:
         """The way back."""
         maps = {"value_out": (self.value, self.out)} | ({"query_key": (self.query, self.key)} if self.paired else {})
         for name, (first, second) in maps.items():
-            G, H = pairs[self.prefix + name]
+            parts = [pairs[self.prefix + part] for part in (name, f"{name}_rest") if self.prefix + part in pairs]
+            G, H = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
+            if name == "query_key":
+                back = np.argsort(self._columns(H.shape[-1])[0])
+                G, H = G[..., back], H[..., back]
             grouped = heads // G.shape[0]
             first.store(_unstacked(G, grouped if name == "query_key" else 1), tensors, like)
             matrix = _unstacked(H, grouped if name == "value_out" else 1)

@@ -127,8 +127,8 @@ class AttentionLayout:
         """The pairs whose keys have a bias, which softmax does not notice, or values and outputs have one each."""
         found = set()
         for layer in self.layers(names):
-            if len(layer.key.names(names)) == 2 and not layer.rotary:
-                found.add(f"{layer.prefix}query_key")
+            if len(layer.key.names(names)) == 2 and not (layer.rotary and layer.rotated == 1.0):
+                found.add(f"{layer.prefix}query_key{'_rest' if layer.rotary else ''}")
             if len(layer.value.names(names)) == 2 and layer.out.weight.removesuffix("weight") + "bias" in names:
                 found.add(f"{layer.prefix}value_out")
         return found
@@ -207,7 +207,16 @@ Layout = AttentionLayout | LowRankLayout
 
 
 def own_layout(
-    attention: str, query: str, key: str, value: str, out: str, *, rotary: bool = False, others: str = ""
+    attention: str,
+    query: str,
+    key: str,
+    value: str,
+    out: str,
+    *,
+    rotary: bool = False,
+    rotated: float = 1.0,
+    interleaved: bool = False,
+    others: str = "",
 ) -> AttentionLayout:
     """A layout of your own, for `read`: where the attention modules are, and what they call their four matrices.
 
@@ -222,6 +231,11 @@ def own_layout(
         The modules in it whose ``weight`` is (out, in) and whose ``bias``, if there is one, belongs to it.
     rotary : bool
         Whether queries and keys are rotated by their positions, in the planes (i, i + h/2) of all h columns.
+    rotated : float
+        The share of columns that are rotated, the first ones of every head (``partial_rotary_factor``); the others are
+        a pair of their own, ``query_key_rest``.
+    interleaved : bool
+        Whether the planes are (2i, 2i + 1) instead.
     others : regular expression
         What else an attention module may have, beyond its name, that has no part in the symmetry.
 
@@ -242,7 +256,9 @@ def own_layout(
     return AttentionLayout(
         rf"^((?:.*\.)?{inside}\.)(?:{names})\.weight$",
         f"{attention.rstrip('.')}.{query}.weight",
-        lambda prefix: replace(_separate(prefix, query, key, value, out), rotary=rotary),
+        lambda prefix: replace(
+            _separate(prefix, query, key, value, out), rotary=rotary, rotated=rotated, interleaved=interleaved
+        ),
         rf"{re.escape(out)}\.bias" + (f"|{others}" if others else ""),
     )
 

@@ -100,9 +100,8 @@ class Network:
         """
         found, redundant = self.metric("inv").symmetries(), self.form.redundant_biases(self.shapes)
         for layer in self._layers:
-            pair, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
-            if pair in redundant:
-                found.append(key_bias(pair))
+            keys, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
+            found += [key_bias(pair) for pair in (keys, f"{keys}_rest") if pair in redundant]
             pair = f"{layer.prefix}value_out"
             if pair in redundant:
                 found.append(value_bias(pair, out))

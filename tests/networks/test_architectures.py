@@ -95,6 +95,92 @@ def test_names_that_fit_are_no_evidence(kind, tmp_path, capsys):
     assert rg.networks.read(tmp_path, rg.networks.layout_of(tmp_path)).blocks, "the user's word"
 
 
+PLANES = {
+    "stablelm": ({"rotated": 0.25}, "o_proj"),
+    "phi": ({"rotated": 0.5}, "dense"),
+    "cohere": ({"interleaved": True}, "o_proj"),
+    "helium": ({"interleaved": True}, "o_proj"),
+    "ernie4_5": ({"interleaved": True}, "o_proj"),
+    "glm": ({"rotated": 0.5, "interleaved": True}, "o_proj"),
+}
+"""Which columns are rotated, and what the output is called."""
+
+
+def read_with_planes(kind, folder, planes, out):
+    layout = rg.networks.own_layout("layers.*.self_attn", "q_proj", "k_proj", "v_proj", out, rotary=True, **planes)
+    return rg.networks.read(folder, layout)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", PLANES)
+def test_partial_and_interleaved_planes_are_layouts_of_your_own(kind, tmp_path):
+    from refgeo.networks.trial import verify
+
+    planes, out = PLANES[kind]
+    more = {"partial_rotary_factor": planes["rotated"]} if "rotated" in planes else {}
+    saved(kind, tmp_path, **more)
+    network = read_with_planes(kind, tmp_path, planes, out)
+    claimed = {(one.name, one.blocks[0].rpartition(".")[2]) for one in network.claims}
+    assert ("commutant of rotations", "query_key") in claimed
+    assert (("GL(h)", "query_key_rest") in claimed) == ("rotated" in planes)
+    held = {(one.symmetry, one.blocks[0]): one.verdict for one in verify(network, tmp_path)}
+    for one in network.claims:
+        assert held[one.name, one.blocks[0]] == "holds", one
+    there, back = network.state_dict(), network.constants
+    for name, tensor in rg.networks.read(tmp_path, "llama_nope").state_dict().items() if out == "o_proj" else ():
+        assert name in back or np.array_equal(there[name], tensor), name
+    # other planes than these are none
+    wrong = read_with_planes(kind, tmp_path, {**planes, "interleaved": not planes.get("interleaved", False)}, out)
+    if planes.get("rotated", 1.0) * 8 > 2:  # of a single plane both orders are the same
+        verdicts = {(one.symmetry, one.blocks[0]): one.verdict for one in verify(wrong, tmp_path)}
+        assert verdicts["commutant of rotations", next(b for n, b in verdicts if n.startswith("commutant"))] != "holds"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_multi_head_latent_attention_has_gl_h_without_positions_and_of_values(tmp_path):
+    """There is no layout for it: each head has a pair in q_b_proj and kv_b_proj, and one in kv_b_proj and o_proj."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.DeepseekV3Config(
+        hidden_size=32, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
+        kv_lora_rank=12, q_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=6, v_head_dim=5, vocab_size=50,
+        first_k_dense_replace=1, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.DeepseekV3Model(config).double().eval()
+    for parameter in model.parameters():
+        parameter.data = 2.0 * parameter.data + 0.1 * torch.randn_like(parameter)
+    tokens, attention = torch.randint(0, 50, (2, 7)), model.layers[0].self_attn
+    with torch.no_grad():
+        q, kv = attention.q_b_proj.weight.view(4, 10, 16), attention.kv_b_proj.weight.view(4, 11, 12)
+        out = attention.o_proj.weight.view(32, 4, 5)
+
+        def changed(rows, A):
+            before = model(tokens).last_hidden_state.clone()
+            if rows == "keys":
+                kv[:, :6] = A @ kv[:, :6]
+            else:
+                q[:, rows] = torch.linalg.solve(A.mT, q[:, rows].clone())
+            return float((model(tokens).last_hidden_state - before).abs().max())
+
+        A, B = torch.randn(4, 6, 6).double(), torch.randn(4, 5, 5).double()
+        start = model(tokens).last_hidden_state.clone()
+        assert changed(slice(0, 6), A) > 1e-2
+        assert changed("keys", A) > 1e-2
+        assert float((model(tokens).last_hidden_state - start).abs().max()) < 1e-5  # norms round to single precision
+        kv[:, 6:] = torch.linalg.solve(B.mT, kv[:, 6:].clone())
+        out[:] = torch.einsum("dhv,hwv->dhw", out.clone(), B)
+        assert float((model(tokens).last_hidden_state - start).abs().max()) < 1e-5
+        assert changed(slice(6, 10), torch.randn(4, 4, 4).double()) > 1e-2  # rotated by positions, with a key for all
+
+
+@pytest.mark.parametrize("rotated", [0.0, 0.3, 1.5])
+def test_a_share_of_columns_that_is_no_even_number_is_refused(rotated):
+    layout = rg.networks.own_layout("l.*", "q", "k", "v", "o", rotary=True, rotated=rotated)
+    state = {f"l.0.{name}.weight": np.eye(8) for name in "qkvo"}
+    with pytest.raises(rg.networks.LayoutError, match="rotated: expected a share of 4 columns"):
+        rg.networks.read(state, layout, heads=2)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["cohere", "glm", "helium", "roformer"])
 def test_fresh_weights_do_not_hide_what_is_missing(kind, tmp_path, capsys):
