@@ -2,14 +2,14 @@
 
 from types import SimpleNamespace
 
-import implementations
-import mutants
 import numpy as np
 import pytest
 from helpers import sampled
 
 import refgeo as rg
 from refgeo.conformance.operations import OPERATIONS
+from validation.backends import implementations
+from validation.mutants import catalogue as mutants
 
 
 def test_the_catalogue_is_large_and_each_mistake_has_its_own_name():
@@ -40,7 +40,7 @@ SAMPLE = [cell for cell in MATRIX if cell[0] != mutants.EXACT][::41]
 
 @pytest.mark.parametrize("cell", sampled([(cell,) for cell in SAMPLE], 5, ids=lambda one: f"{one[0][0]}: {one[0][1]}"))
 def test_a_generated_mistake_is_caught(cell):
-    """A sample, without exact geodesics, which take longest; all of them: python -m validation.mutants --matrix."""
+    """A sample, without exact geodesics, which take longest; all of them: python -m validation mutants --matrix."""
     complaints, _ = mutants.judge_cell(cell)
     assert complaints == []
 

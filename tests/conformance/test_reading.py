@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import formula_mutants
 import numpy as np
 import pytest
 import scipy.linalg
@@ -12,6 +11,7 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance.operations import OPERATIONS
+from validation.mutants import formulas as formula_mutants
 
 HALF_OF_CHRISTOFFEL = {
     "inv": {"a_G S⁻¹ b_GᵀG": -0.5, "a_G S⁻¹ Gᵀb_G": -0.5, "b_G S⁻¹ a_GᵀG": -0.5, "b_G S⁻¹ Gᵀa_G": -0.5,
@@ -189,7 +189,7 @@ def test_every_formula_is_changed_in_many_ways():
 
 @pytest.mark.parametrize("place", sampled([(i,) for i in range(3, len(MUTANTS), 29)], 12))
 def test_a_changed_formula_is_wrong_or_equal(place):
-    """A sample; all of them: python -m validation.formula_mutants."""
+    """A sample; all of them: python -m validation formulas."""
     assert formula_mutants.judge(MUTANTS[place])[3] in ("equal", "WRONG", "WRONG, read")
 
 

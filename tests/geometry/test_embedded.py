@@ -117,14 +117,3 @@ def test_there_is_no_exact_geodesic():
     for one in (space, ExactEmbeddedSpace(point.G, point.H)):
         with pytest.raises(NotImplementedError, match="order 1 and 2 only"):
             one.geodesic(v, 1.0, "exact")
-
-
-def test_the_picture_of_the_multipliers():
-    from validation import weights
-
-    found = weights.measure(7)
-    sigma = np.array(found["sigma"])
-    for name, s in (("inv", 0.0), ("s=0.5 (RefLoRA)", 0.5), ("mix", 1.0)):
-        np.testing.assert_allclose(found["side"][name], sigma ** (2 - 2 * s), rtol=1e-9)
-        np.testing.assert_allclose(found["core"][name], 2 * sigma ** (2 - 2 * s), rtol=1e-9)
-    np.testing.assert_allclose([found["side"]["embedded"], found["core"]["embedded"]], 1.0, rtol=1e-9)

@@ -20,7 +20,7 @@ import refgeo as rg
 from refgeo.diagonal.trust_region import maximise_quadratic
 from refgeo.support.threads import one_thread
 from validation.backends import alg1
-from validation.orbit import moved
+from validation.findings.orbit import moved
 
 worst_case = functools.partial(rg.worst_case_sharpness, n_restarts=1)
 adaptive_case = functools.partial(rg.adaptive_sharpness, n_restarts=1)

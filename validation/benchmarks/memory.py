@@ -3,7 +3,7 @@
 The loss is a sum over blocks whose own memory is one block's, so that what is measured is the search. Each line is a
 process of its own; its peak beyond that of the loss alone is given in sizes of the moving parameters in float32.
 
-    python -m validation.benchmarks.memory [--n-iter 20]
+    python -m validation memory [--n-iter 20]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every operation of a pair metric beside plain matrix products, in one run.
 
-    python -m validation.benchmarks.operations [--rounds 9] [--quick] [--out DIR]
+    python -m validation operations [--rounds 9] [--quick] [--out DIR]
 
 The unit is six tall products, (h, n)·(n, h) twice and (n, h)·(h, h) four times a block: what a projection contains that
 is written directly in the balanced gauge. Then a first call, `metric.at` and one projection, beside a loop over blocks

@@ -1,6 +1,6 @@
 """How long a check takes: as a whole, and for heads of real networks beside the backend's own time.
 
-python -m validation.benchmarks.referee [--backend FILE] [--large]
+python -m validation referee [--backend FILE] [--large]
 
 The second table grows in n, h and the number of heads; the backend's own time is that of its values alone, called once
 in this process. Of large blocks few are enclosed, one of every value at least.

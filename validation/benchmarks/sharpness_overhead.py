@@ -5,7 +5,7 @@ float64, against everything else in an iteration: coordinates, geodesics, gradie
 some fifteen passes over vectors of 85 MB, too long for a cache, and ten products with the heads' matrices; what one
 pass costs is printed too.
 
-    python -m validation.benchmarks.sharpness_overhead [--rounds 10]
+    python -m validation sharpness_overhead [--rounds 10]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import refgeo as rg
 
 try:
-    from validation import minilm
+    from validation.examples import minilm
 except ImportError:  # run from inside validation/
     import minilm  # type: ignore[no-redef]
 

@@ -11,7 +11,7 @@ heads, second-order geodesics). Four programs, each in a process of its own with
 Printed: seconds of an iteration beside those of the loss, medians; peak memory beyond that of the loss alone, in sizes
 of the moving parameters in float32; and how far the largest increase found differs from that of refgeo.
 
-    python -m validation.benchmarks.torch_loop [--rounds 20] [--repeats 3]
+    python -m validation torch_loop [--rounds 20] [--repeats 3]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import time
 import numpy as np
 
 import refgeo as rg
-from validation import minilm
+from validation.examples import minilm
 
 RHO = 0.1
 SIDES = ("loss", "refgeo", "float32", "float64")

@@ -16,7 +16,7 @@ import refgeo
 PROJECT = Path(__file__).parent.parent.parent
 REPOSITORY = "https://github.com/refgeo/refgeo/blob/main/"
 PAGES = {
-    "study.md": "validation/README.md",
+    "study.md": "validation/findings/README.md",
     "judged.md": "validation/third_party/README.md",
     "vectors.md": "refgeo/conformance/FORMAT.md",
     "frozen.md": "validation/vectors/README.md",

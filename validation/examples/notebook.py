@@ -1,4 +1,4 @@
-"""The tour as a notebook: ``python -m validation.examples.notebook`` writes it from the script, ``--run`` executes it,
+"""The tour as a notebook: ``python -m validation tour`` writes it from the script, ``--run`` executes it,
 and ``--quick`` executes it with searches of three iterations, which end before they have converged.
 
 The script is divided by ``# %%`` into cells, ``# %% [markdown]`` ones in comments; the notebook holds no outputs.

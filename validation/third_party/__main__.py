@@ -1,6 +1,6 @@
 """Judge released implementations, and write the tables of those judged so far.
 
-    python -m validation.third_party [--seeds N] [--out FOLDER] [--only WORD]
+    python -m validation third_party [--seeds N] [--out FOLDER] [--only WORD]
 
 Installed packages are judged as they are; what is not installed is said. Manopt's factories run under Octave if the
 environment variable MANOPT names its folder. Optimisers that are no packages are judged in clones, in the folder that
@@ -27,7 +27,7 @@ from validation.third_party.merges import LAWS, MERGES
 from validation.third_party.merges import judged as judged_merge
 
 HERE = Path(__file__).parent
-COMMAND = "python -m validation.third_party"
+COMMAND = "python -m validation third_party"
 RELEASED = (
     ("PEFT create_riemannian_optimizer, reg=0", "peft", "peft_lora.py:undamped", {}),
     ("PEFT create_riemannian_optimizer, as shipped", "peft", "peft_lora.py:shipped", {}),

@@ -1,4 +1,4 @@
-"""A frozen set of test vectors: ``README.md`` describes it, ``python -m validation.vectors`` computes it anew."""
+"""A frozen set of test vectors: ``README.md`` describes it, ``python -m validation vectors`` computes it anew."""
 
 import gzip
 import json

@@ -1,6 +1,6 @@
 """Compute a version of the test set anew, and compare every digit with the file.
 
-    python -m validation.vectors [--write]
+    python -m validation vectors [--write]
 
 ``--write`` makes the file of a version that has none yet; a file that exists is never written again.
 """
@@ -16,7 +16,7 @@ from validation.vectors import FILE, FOLDER, published, version_1
 
 def main():
     """Exit status: 0 if every digit is the same."""
-    parser = argparse.ArgumentParser(prog="python -m validation.vectors", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m validation vectors", description=__doc__.split("\n\n")[0])
     parser.add_argument("--write", action="store_true", help="make the file of a version that has none yet")
     wanted = parser.parse_args()
     shown = sys.stderr.isatty()

@@ -1,0 +1,1 @@
+"""Implementations to judge: right ones, the printed ones, and templates."""

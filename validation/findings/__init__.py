@@ -1,0 +1,1 @@
+"""What was measured, and what it says: README.md."""

@@ -1,0 +1,153 @@
+"""What the page of findings rests on: summaries of finished experiments, and one raw number each to regenerate.
+
+    python -m validation publish DIR        (the folder that the experiments wrote to)
+
+Writes ``validation/results/NAME.json`` with settings, versions, the summary and a sample, and the pictures; of Table 1
+all models as well, a row each, but for populations of sets: there the first set. Tables that the documentation
+includes are copied as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from validation import experiment
+from validation.findings import matched
+from validation.findings.study import runner
+from validation.findings.study.runner import Row, load_table, of_population, save_table
+from validation.findings.study.statistics import Estimate
+from validation.paper.table1 import PAPER, SHOWN
+
+HERE = Path(__file__).parent.parent
+PICTURES = {
+    "phase": ("phase",),
+    "sensing": (),
+    "diagonal": (),
+    "section3_2": ("section3_2",),
+    "family": ("family",),
+}
+"""Of every experiment."""
+
+
+TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "implementations")
+"""Tables in Markdown that pages of the documentation include."""
+
+
+def published(source: Path) -> dict[str, Any]:
+    """Of one experiment: the first value beside the summary is the sample."""
+    document = json.loads(source.read_text(encoding="utf-8"))
+    values = document["values"]
+    sample = next(name for name in values if name != "summary")
+    return {
+        "settings": document["settings"],
+        "versions": document["versions"],
+        "summary": values["summary"],
+        "sample": {sample: values[sample]},
+    }
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """All numbers of a document to so many digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one, digits) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def by_model(rows: list[Row]) -> list[Row]:
+    """A row for each model, with its measures by name and radius, means over batches; of several sets, the first."""
+
+    def named(row: Row) -> str:
+        return str(row["measure"]) + ("" if np.isnan(row["rho"]) else f" @ {row['rho']:g}")
+
+    first = [row for row in rows if row["unit"] == min(row["unit"] for row in rows)]
+    chosen = first if len({row["model"] for row in first}) > 1 else rows
+    measures = {named(row) for row in chosen}
+    return [
+        {name: rounded(value, 6) if name in measures else value for name, value in one.items()}
+        for one in runner.by_model(chosen, named)
+    ]
+
+
+def publish_table1(folder: Path) -> None:
+    """Its summary and its models."""
+    document = json.loads((folder / "table1.json").read_text(encoding="utf-8"))
+    save(HERE / "results" / "table1.json", rounded(document))
+    for population, rows in of_population(load_table(folder / "table1.csv")).items():
+        save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
+
+
+def publish_matched(folder: Path) -> None:
+    """Its summary, its models and its picture."""
+    document = json.loads((folder / "matched.json").read_text(encoding="utf-8"))
+    save(HERE / "results" / "matched.json", rounded(document))
+    for population, rows in of_population(load_table(folder / "matched.csv")).items():
+        models = [{name: rounded(value, 6) for name, value in one.items()} for one in matched.by_model(rows)]
+        save_table(models, HERE / "results" / f"matched-{population}.csv")
+    shutil.copy(folder / "matched.png", HERE / "figures" / "matched.png")
+
+
+def page_table(document: dict[str, Any]) -> str:
+    """Table 1 as the page has it: τ with the gap at the radius of the pictures, and the paper's in brackets."""
+    populations = document["populations"]
+    measures = dict.fromkeys(measure for found in populations.values() for measure in found["gap"])
+    header = ["τ", *(f"{name}, {found['models']} models" for name, found in populations.items())]
+    rows = []
+    for measure in measures:
+        cells = []
+        for name, found in populations.items():
+            by_radius = found["gap"].get(measure, {})
+            numbers = by_radius.get(SHOWN, by_radius.get("", {}))
+            paper = PAPER.get(name, {}).get(measure)
+            told = str(Estimate(*numbers["tau_a"])) if numbers.get("models") else ""
+            cells.append(told + ("" if paper is None else f" ({paper:+.2f})".replace("-", "−")))
+        if any(cells):
+            rows.append([measure, *cells])
+    return experiment.markdown(header, rows)
+
+
+def save(place: Path, document: Any) -> None:
+    """As JSON."""
+    place.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Publish what is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    (HERE / "results").mkdir(exist_ok=True)
+    for name, pictures in PICTURES.items():
+        source = folder / f"{name}.json"
+        if not source.is_file() or "summary" not in json.loads(source.read_text(encoding="utf-8"))["values"]:
+            print(f"{name}: not finished in {folder}, left as it is")
+            continue
+        save(HERE / "results" / f"{name}.json", published(source))
+        for picture in pictures:
+            shutil.copy(folder / f"{picture}.png", HERE / "figures" / f"{picture}.png")
+        print(f"{name}: published")
+    for name in TABLES:
+        for source, place in ((f"{name}.md", "results"), (f"{name}.png", "figures")):
+            if (folder / source).is_file():
+                shutil.copy(folder / source, HERE / place / source)
+                print(f"{source}: published")
+    if (folder / "table1" / "table1.json").is_file():
+        publish_table1(folder / "table1")
+        print("table1: published; the page's table is")
+        print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
+    if (folder / "matched" / "matched.json").is_file():
+        publish_matched(folder / "matched")
+        print("matched: published; the page's tables are")
+        populations = json.loads((HERE / "results" / "matched.json").read_text(encoding="utf-8"))["populations"]
+        print("\n\n".join(map(matched.page_table, populations.values())))
+
+
+if __name__ == "__main__":
+    main()

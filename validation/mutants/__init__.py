@@ -1,0 +1,1 @@
+"""Mistakes that the referee must find, and mutations that the tests must notice."""

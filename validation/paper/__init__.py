@@ -1,0 +1,1 @@
+"""The scripts that draw the figures and tables of the paper again, named after them."""
