@@ -44,7 +44,7 @@ PROGRAMS = {
         "referee": ("benchmarks.referee", "the time of refgeo check"),
     },
     "the site": {
-        "tour": ("examples.notebook", "the tour as a notebook"),
+        "tour": ("examples.tour", "the tour of a sentence encoder"),
         "site": ("docs.site", "every page in a browser"),
     },
 }

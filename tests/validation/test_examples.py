@@ -1,4 +1,4 @@
-"""The examples: files that are ready to use, and the notebook, which is the script."""
+"""The examples: files that are ready to use, the tour, and the gallery."""
 
 import json
 import runpy
@@ -9,15 +9,37 @@ import pytest
 
 import refgeo as rg
 from refgeo.cli import main
-from validation.examples import notebook
+from validation.examples import tour
 
-FOLDER = Path(notebook.__file__).parent
+FOLDER = Path(tour.__file__).parent
 
 
-def test_the_notebook_is_the_script():
-    made = notebook.notebook(notebook.SCRIPT.read_text(encoding="utf-8"))
-    assert json.loads(notebook.NOTEBOOK.read_text(encoding="utf-8")) == made
-    assert sum(cell["cell_type"] == "code" for cell in made["cells"]) >= 6
+GALLERY = sorted((FOLDER / "gallery").glob("plot_*.py"))
+
+
+def test_the_tour_is_a_notebook_in_cells(tmp_path, monkeypatch):
+    pytest.importorskip("jupytext", reason="jupytext is not installed")
+    monkeypatch.setattr("sys.argv", ["tour", "--notebook", str(tmp_path / "tour.ipynb")])
+    tour.main()
+    cells = json.loads((tmp_path / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert sum(cell["cell_type"] == "code" for cell in cells) >= 6
+
+
+@pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_has_short_programs_that_draw_one_picture(script, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    text = script.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+    with plt.style.context("default"):
+        monkeypatch.setattr(plt, "show", lambda: None)
+        runpy.run_path(str(script))
+        assert len(plt.get_fignums()) == 1
+        plt.close("all")
+
+
+def test_the_gallery_has_eight_programs():
+    assert len(GALLERY) == 8
 
 
 def test_the_template_of_a_backend_is_right_in_both_precisions():

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jupytext
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
@@ -41,15 +42,10 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 
 
 def _tour(script: str) -> str:
-    """A script in cells as a page: comments as text, the rest as code."""
-    parts = []
-    for cell in re.split(r"^# %%", script, flags=re.M)[1:]:
-        kind, _, text = cell.partition("\n")
-        text = text.strip("\n")
-        parts.append(re.sub(r"^# ?", "", text, flags=re.M) if "[markdown]" in kind else f"```python\n{text}\n```")
-    folder = f"{REPOSITORY}validation/examples"
-    parts.insert(1, f"The same as [a script]({folder}/minilm_tour.py) and as [a notebook]({folder}/minilm_tour.ipynb).")
-    return "\n\n".join(parts) + "\n"
+    """A script in cells as a page."""
+    page = re.sub(r"\A---\n.*?---\n", "", jupytext.writes(jupytext.reads(script, "py:percent"), "md"), flags=re.S)
+    title, rest = page.strip().split("\n\n", 1)
+    return f"{title}\n\nThe same as [a script]({REPOSITORY}validation/examples/minilm_tour.py).\n\n{rest}\n"
 
 
 def _index() -> str:

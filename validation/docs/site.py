@@ -20,7 +20,7 @@ from pathlib import Path
 
 SIZES, SCHEMES = (1280, 390), ("light", "dark")
 NEEDS_MORE = ("tour/",)
-"""Pages whose blocks take minutes; CI executes the same as a notebook."""
+"""Pages whose blocks take minutes; CI executes them."""
 WIDE = "document.documentElement.scrollWidth"
 BLOCKS = ".md-content .highlight:is(.language-python, .language-pycon):not(.doc-signature)"
 

