@@ -1,5 +1,6 @@
 """The command line: exit statuses, output, JSON."""
 
+import contextlib
 import json
 import os
 import re
@@ -245,3 +246,57 @@ def test_the_progress_bar_is_not_taken_for_the_backends_output(tmp_path):
     )
     assert done.returncode == 0, done.stdout
     assert "checking" in done.stderr
+
+
+MISTAKEN = """
+import numpy as np
+
+
+def inner_product(*a):
+    raise RuntimeError("\\x1b[31mred\\x1b[0m")
+
+
+def riemannian_gradient(metric, G, H, e_G, e_H):
+    S, T = (np.swapaxes(F, -1, -2) @ F for F in (G, H))
+    return (e_G @ S, e_H @ T) if metric == "inv" else (e_G @ np.linalg.inv(S), e_H @ np.linalg.inv(T))
+"""
+
+
+def test_known_failures_are_a_file_and_those_that_have_gone_are_told(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(MISTAKEN)
+    command = ["check", str(tmp_path / "mine.py"), "--case", "5x4x2", "--quiet", "--expected", str(tmp_path / "known")]
+    rows = ["inner_product[inv]  # raises", "inner_product[mix]", "", "# a comment", "riemannian_gradient[mix]"]
+    for lines, status, said in (
+        (rows, 0, "expected failures: 3 of 3"),
+        (rows[:2], 1, "new failures: riemannian_gradient[mix]"),
+        ([*rows, "riemannian_gradient[inv]"], 1, "pass now, delete them from the file: riemannian_gradient[inv]"),
+    ):
+        (tmp_path / "known").write_text("\n".join(lines))
+        assert main(command) == status
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert "\x1b" not in printed
+        assert "RuntimeError: red" in printed
+    (tmp_path / "known").write_text("no_such_check[inv]")
+    assert main(command) == 2
+    assert "--expected: " in capsys.readouterr().err
+    assert main([*command[:-1], str(tmp_path / "nowhere")]) == 2
+
+
+def test_a_layout_that_does_not_fit_is_told_before_heads_are_asked_for(tmp_path, capsys):
+    from safetensors.numpy import save_file
+
+    save_file({"encoder.block.0.layer.0.SelfAttention.q.weight": np.eye(4)}, tmp_path / "model.safetensors")
+    assert main(["inspect", "--checkpoint", str(tmp_path), "--layout", "bert"]) == 2
+    said = capsys.readouterr().err
+    assert "expected tensors named" in said
+    assert "heads" not in said
+
+
+def test_options_with_several_values_look_alike(capsys):
+    for command in ("sharpness", "check", "read"):
+        with contextlib.suppress(SystemExit):
+            main([command, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "--metric M,...]" in shown
+        assert "[M,... ...]" not in shown

@@ -191,9 +191,17 @@ def parametrize_with_checks(
     for implementation in backends:
         backend = Backend.of(implementation, timeout)
         expected = _expected_of(_short(backend), expected_failures or {})
+        asked = dict.fromkeys(one.function for one in wanted if one.kind in ("value", "law"))
+        absent = [] if checks is not None else [function for function in asked if not backend.provides(function)]
+        if absent:  # one item says it
+            reason = f"not provided: {', '.join(absent)}"
+            skipped = pytest.mark.skip(reason=reason)
+            items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
         for one, precision in itertools.product(wanted, wanted_dtypes):
             several = STEPS if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
             if several and checks is None and not any(map(backend.provides, several)):
+                continue
+            if one.kind in ("value", "law") and one.function in absent:
                 continue
             for metric in wanted_metrics if one.kind in ("value", "law", "search") else ("",):
                 item = BackendCheck(

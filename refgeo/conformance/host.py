@@ -43,6 +43,7 @@ from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
+from refgeo.support.console import printable
 
 MOST_TEXT = 400
 _MUCH = 1 << 14
@@ -152,7 +153,7 @@ def said(error: BaseException) -> str:
     frames = _their_frames(error)
     own = [frame for frame in frames if not frame.filename.startswith(_PACKAGES)] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})" if own else ""
-    return " ".join([f"{_named(error)}{where}", *getattr(error, "__notes__", [])[:1]])
+    return " ".join([f"{_named(error)}{where}", *map(printable, getattr(error, "__notes__", [])[:1])])
 
 
 def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -163,7 +164,7 @@ def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _named(error: BaseException) -> str:
     """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
     try:
-        message = str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]
+        message = printable(str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT])
     except Exception:
         message = "(no message)"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

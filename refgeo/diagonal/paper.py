@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.diagonal.certified import Certified, worst_case
+from refgeo.diagonal.certified import worst_case
 from refgeo.diagonal.geometry import SQRT2
 from refgeo.diagonal.problem import LeastSquares, applied
 from refgeo.diagonal.trust_region import maximise_diagonal_quadratic
 from refgeo.support.arguments import Array, radii_of, real_array
 
 
-def paper_25(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Certified:
+def paper_25(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:
     """The inv sharpness (25) with the printed ball, ‖b‖ ≤ ρ: that of a radius √2 times as large; for any X.
 
     Parameters
@@ -28,18 +28,19 @@ def paper_25(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayL
 
     Returns
     -------
-    Certified
+    ndarray
+        The lower bound; `refgeo.diagonal.worst_case` of that radius has both.
 
     Examples
     --------
     >>> import refgeo as rg
     >>> arguments = [1.0, 2.0], [1.0, 1.0], np.eye(2), [1.0, 1.0]
     >>> printed = rg.diagonal.paper_25(*arguments, 0.1)
-    >>> bool(printed.lower == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
+    >>> bool(printed == rg.diagonal.worst_case("inv", *arguments, 0.1 * 2**0.5).lower)
     True
     """
     problem = LeastSquares.of(u, v, X, y)
-    return worst_case("inv", u, v, X, y, radii_of(rho, problem.batch) * SQRT2)
+    return worst_case("inv", u, v, X, y, radii_of(rho, problem.batch) * SQRT2).lower
 
 
 def paper_26(u: npt.ArrayLike, v: npt.ArrayLike, X: npt.ArrayLike, y: npt.ArrayLike, rho: npt.ArrayLike) -> Array:

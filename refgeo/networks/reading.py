@@ -305,14 +305,15 @@ def read(
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
         refuse_packed(file)
-    heads, key_value_heads = _counts(file, name, heads, key_value_heads)
     constant = re.compile(form.constants)
     numeric = {n: t for n, t in tensors.items() if holds_numbers(t.dtype) and not constant.fullmatch(n)}
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
     try:
-        pairs, used = form.split(exact, heads, key_value_heads), form.used(exact)
+        used = form.used(exact)  # names that do not fit are told before heads are asked for
+        heads, key_value_heads = _counts(file, name, heads, key_value_heads)
+        pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
         raise LayoutError(f"layout {name}: {error}") from error
     return Network(

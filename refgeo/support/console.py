@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection
 from typing import Any
+
+
+def printable(text: str) -> str:
+    r"""Somebody's text without what a terminal would obey: escape sequences, and control characters but new lines.
+
+    Examples
+    --------
+    >>> printable("\x1b[31mwrong\x1b[0m\x07")
+    'wrong'
+    """
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])", "", text)
+    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
 
 
 def without_common_words(names: Collection[str]) -> dict[str, str]:
