@@ -32,6 +32,7 @@ ELSEWHERE = (
     "pytest",
     "ruff",
     "python -m mkdocs",
+    "cd validation",
     ".ci/run",
     "python -m validation",
 )
