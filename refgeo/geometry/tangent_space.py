@@ -293,9 +293,8 @@ class TangentSpace(ABC, Generic[Point]):
 
     def _exact_gradient(self, v: Point, e: Point) -> Point:
         """By the reversed flow."""
-        there = self.metric.at(self._exact(v, 1.0))
-        longest = float(np.max(self.norm(v) / self.norm(self.point), initial=0.0))
-        arriving: Any = five_point(lambda t: self._exact(v, 1.0 + t), 1e-3 / max(longest, 1e-3))
+        end, arriving = self._arrival(v)
+        there = self.metric.at(end)
         gradient: Any = there.riemannian_gradient(e)
         if there._is_horizontal_but_for_noise(arriving) and there._is_horizontal_but_for_noise(gradient):
             # without the rounding of the differences, closed forms serve the way back
@@ -304,6 +303,11 @@ class TangentSpace(ABC, Generic[Point]):
         step = 1e-3 * (there.norm(arriving) + there.norm(there.point)) / np.where(size > 0, size, 1.0)
         back: Any = five_point(lambda s: there._exact(-(arriving + gradient * (s * step)), 1.0), 1.0)
         return back * (-1.0 / step)  # type: ignore[no-any-return]
+
+    def _arrival(self, v: Any) -> tuple[Any, Any]:
+        """The end of the geodesic, and its velocity there."""
+        longest = float(np.max(self.norm(v) / self.norm(self.point), initial=0.0))
+        return self._exact(v, 1.0), five_point(lambda t: self._exact(v, 1.0 + t), 1e-3 / max(longest, 1e-3))
 
     def _is_horizontal_but_for_noise(self, v: Point) -> bool:
         """Horizontal beside the largest block: what is small in a block may be nothing but rounding."""

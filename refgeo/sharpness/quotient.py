@@ -26,7 +26,7 @@ from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, shaped
 from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace, flow
-from refgeo.sharpness.symmetry import Verification, invariance, nearby, verify
+from refgeo.sharpness.symmetry import Finding, Verification, invariance, nearby, verify
 from refgeo.support.arguments import Array, real_array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import (
@@ -40,6 +40,8 @@ _TINY = 1e-30
 """Of complex steps."""
 _STEP = 3e-4
 """Of differences, as a share of the length of the point in the metric."""
+_ASIDE = 0.03
+"""How far from a point it is tried whether complex steps go through, as a share of the length of the point."""
 _DEPENDENT = 1e-9
 """Velocities of unit length span no direction that they have less of."""
 _DRAWS = 20
@@ -48,6 +50,9 @@ _DRAWS = 20
 
 class QuotientTangentSpace(TangentSpace[Any]):
     """Tangent space of `QuotientMetric`; see `TangentSpace` for its members.
+
+    Coordinates are those of a Cholesky factor. So random vectors of the same seed are not the same along an orbit, as
+    those of pairs are.
 
     Attributes
     ----------
@@ -62,7 +67,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         self.metric, self.point = metric, _point("point", point)
         self._numbers = flat(self.point)
         self.n_coordinates = self._numbers.size
-        g = self._tensor(self._numbers)
+        g = real_array("tensor", self._tensor(self._numbers))
         if g.shape != 2 * (self.n_coordinates,) or not np.allclose(g, g.T, rtol=1e-9, atol=1e-12 * np.abs(g).max()):
             what = "one that is not symmetric" if g.shape == 2 * (self.n_coordinates,) else f"shape {g.shape}"
             raise ValueError(
@@ -97,21 +102,22 @@ class QuotientTangentSpace(TangentSpace[Any]):
     @cached_property
     def error(self) -> float:
         """See the class."""
-        drawn = np.random.default_rng(0).standard_normal((2, self.n_coordinates))
-        along, v = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
+        drawn = np.random.default_rng(0).standard_normal((3, self.n_coordinates))
+        along, v, aside = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
+        near = self._numbers + _ASIDE * self._size * aside  # where no zero hides the kink of an absolute value
 
         def length(numbers: Array) -> Any:
             return self.metric.square(shaped(numbers, self.point), v)
 
         step = _STEP * self._size
-        once, twice = (_differences(length, self._numbers, along, c * step) for c in (1.0, 2.0))
+        once, twice = (_differences(length, near, along, c * step) for c in (1.0, 2.0))
 
         def apart(other: Array) -> float:
             return float(np.abs(once - other)) / max(float(np.abs(once)), 1e-3 / self._size)
 
         try:
             with warnings.catch_warnings(action="ignore"):  # of a complex number that is cut down to a real one
-                if apart(_complex_step(length, self._numbers, along)) < 1e-6:
+                if apart(_complex_step(length, near, along)) < 1e-6:
                     return 0.0
         except (TypeError, ValueError, np.linalg.LinAlgError):  # it takes no complex numbers
             pass
@@ -164,7 +170,13 @@ class QuotientTangentSpace(TangentSpace[Any]):
         return np.asarray(0.5 * (self._frame.T @ (self._along(x) @ u - self._along(e) @ v) + self._slopes @ v @ u))
 
     def _exact(self, v: Any, t: float) -> Any:
-        """By integration, in time from 0 to 1."""
+        return self._followed(v, t)[0]
+
+    def _arrival(self, v: Any) -> tuple[Any, Any]:
+        return self._followed(v, 1.0)
+
+    def _followed(self, v: Any, t: float) -> tuple[Any, Any]:
+        """The end and t times the velocity there, by integration in time from 0 to 1."""
         reached, N = 0.0, self.n_coordinates
         velocity = t * flat(v)
 
@@ -182,7 +194,8 @@ class QuotientTangentSpace(TangentSpace[Any]):
         start = np.concatenate([self._numbers, velocity])
         size = np.linalg.norm(self._numbers) + np.linalg.norm(velocity)
         try:
-            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=1e-12, atol=1e-14 * size)
+            rtol = max(1e-12, self.error)  # steps beyond the error of derivatives would follow their noise
+            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=rtol, atol=1e-2 * rtol * size)
             arrived = bool(flow.success)
         except NO_GEODESIC:
             arrived = False
@@ -191,15 +204,14 @@ class QuotientTangentSpace(TangentSpace[Any]):
                 f"the geodesic leaves the points with a positive definite metric at time {t * reached:.6g}, before "
                 f"t = {t:g}; ask for a shorter time or a smaller velocity", t * reached, (),
             )  # fmt: skip
-        end = shaped(flow.y[:N, -1], self.point)
-        speed, before = (float(space.norm(shaped(w, self.point))) for space, w in (
-            (self.metric.at(end), flow.y[N:, -1]), (self, velocity)))  # fmt: skip
-        if abs(speed - before) > 1e-8 * before:
+        end, arriving = (shaped(part, self.point) for part in np.split(flow.y[:, -1], 2))
+        speed, before = float(self.metric.at(end).norm(arriving)), float(self.norm(shaped(velocity, self.point)))
+        if abs(speed - before) > max(1e-8, 1e3 * self.error) * before:
             raise GeodesicAccuracyError(
                 f"along the integrated geodesic the speed changes from {before:.12g} to {speed:.12g}; ask for a "
                 "shorter time or a smaller velocity"
             )
-        return end
+        return end, arriving
 
 
 class QuotientMetric(Metric[Any]):
@@ -251,7 +263,7 @@ class QuotientMetric(Metric[Any]):
                 f'refgeo.symmetry.general_linear("w"), or None, got {type(group).__name__}'
             )
         self._given, self._velocities = tensor, partial(_velocities, group) if callable(group) else None
-        self._groups = list(symmetries or ()) if self._velocities is None else [_group(self._velocities)]
+        self._groups = list(symmetries or ()) if self._velocities is None else [_group(self._velocities, self)]
         needed = [p for p in inspect.signature(tensor).parameters.values() if p.default is p.empty]
         self._is_inner_product = len(needed) == 3
 
@@ -364,7 +376,12 @@ class QuotientMetric(Metric[Any]):
         """
         space = self.at(point)
         whole = space.point if isinstance(space.point, Mapping) else {ONLY: space.point}
-        findings = invariance(self, ONLY, nearby(whole, rng), rng=rng)
+        near = nearby(whole, rng)
+        findings = invariance(self, ONLY, near, rng=rng)
+        beside = self.at(near if isinstance(space.point, Mapping) else near[ONLY]).dim
+        if beside != space.dim:
+            name = f"dimension of the quotient: {space.dim} here, and {beside} nearby"
+            findings.append(Finding(name, (ONLY,), np.inf, np.nan, 0.0, 0, 1.0))
         if value_and_grad is not None and self._groups:
             findings += [f.called("loss") for f in verify(value_and_grad, space.point, self.symmetries(), rng=rng)]
         return Verification(tuple(findings), space.dim)
@@ -373,6 +390,11 @@ class QuotientMetric(Metric[Any]):
 def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
     """As a matrix, checked."""
     N, given = flat(point).size, function(point)
+    if not isinstance(given, np.ndarray):
+        given = list(given)
+        for v in given:
+            if _form(_point("group", v)) != _form(point):
+                raise ValueError(f"group: expected velocities of the form of the point, {_form(point)}, got {_form(v)}")
     V = np.asarray(given) if isinstance(given, np.ndarray) else np.array([flat(v) for v in given]).T
     V = V[:, None] if V.shape == (N,) else V.reshape(N, 0) if V.size == 0 else V
     if V.ndim != 2 or V.shape[0] != N:
@@ -383,14 +405,20 @@ def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
     return real_array("group", V)
 
 
-def _group(velocities: Callable[[Any], Array]) -> Symmetry:
-    """The group whose generators move points with these velocities."""
+def _group(velocities: Callable[[Any], Array], metric: QuotientMetric) -> Symmetry:
+    """The group whose generators move points with these velocities, by about their length in the metric at t = 1."""
 
     def generator(params: Named, rng: np.random.Generator) -> Array:
         point = params.get(ONLY, params)
-        V = velocities(point)
-        K = rng.standard_normal(V.shape[1])
-        return np.asarray(K * ((np.linalg.norm(flat(point)) or 1.0) / (np.linalg.norm(V @ K) or 1.0)))
+        space, V = metric.at(point), velocities(point)
+        root, size = space._root.T, space._size
+        K = np.linalg.lstsq(root @ V, space._vertical(rng.standard_normal(space.n_coordinates)), rcond=_DEPENDENT)[0]
+        w = V @ K
+        speed = float(np.linalg.norm(root @ w)) or 1.0
+        step = _STEP * size / speed  # velocities that are small may turn fast, as beside a point that stays where it is
+        ahead, behind = (velocities(shaped(flat(point) + sign * step * w, point)) @ K for sign in (1.0, -1.0))
+        rate = float(np.linalg.norm(root @ (ahead - behind))) / (2.0 * step * speed)
+        return np.asarray(K / max(speed / size, rate))
 
     def act(params: Named, K: Array, t: float) -> dict[str, Any]:
         moved: Any = flow(params.get(ONLY, params), lambda x: np.asarray(velocities(x) @ K), t)

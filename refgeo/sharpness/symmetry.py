@@ -209,7 +209,7 @@ def verify(
 
     At a point θ' near θ, parameters changed by 1%, the loss is compared with that at :math:`e^{tK} θ'` for random K of
     unit size in every head: samples · sizes evaluations a symmetry. Besides, for all together, there are one evaluation
-    at θ, one at θ' (with the gradient, if the function gives one), and up to eight that tell the loss's precision.
+    at θ, two at θ' (with the gradient, if the function gives one), and up to eight that tell the loss's precision.
 
     Parameters
     ----------
@@ -269,6 +269,8 @@ def verify(
     if not (math.isfinite(here) and math.isfinite(there)):
         raise ValueError("value_and_grad: expected a finite loss at the given parameters")
     scale = max(abs(here), abs(here - there)) or 1.0
+    if abs(loss_at(near) - here) > 1e-6 * scale:
+        raise ValueError("value_and_grad: expected the same loss twice at the same parameters, got two; is dropout on?")
     least = _digits(loss_at, near, here, scale, generator) if least_digits is None else least_digits
     found = []
     for one in symmetries:

@@ -382,6 +382,51 @@ def test_differences_take_the_place_of_complex_steps_and_say_how_far_they_are_ri
         assert np.allclose(space.christoffel(point), smooth.christoffel(point), rtol=1e-9)
 
 
+def test_a_zero_does_not_hide_that_complex_steps_do_not_go_through():
+    """|x|² at x = 0, where both derivatives are zero: along a geodesic they are not."""
+    found = []
+    for square in (lambda x: abs(x) ** 2, lambda x: x * np.conj(x), lambda x: x**2):
+        space = rg.QuotientMetric(lambda p, f=square: np.diag([1.0, 1.0 + np.real_if_close(f(p[1]), 0)])).at([0.5, 0.0])
+        found.append(space.geodesic([0.1, 0.6], 1.0, "exact"))
+    assert np.allclose(found, found[0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("s", [1.0, 1e-4, 1e-8])
+def test_a_badly_scaled_gauge_accuses_nobody(s):
+    """G diag(1, s) and H diag(1, 1/s): elements of the group are as large as they are in the metric."""
+    G, H = (np.random.default_rng(k).standard_normal((rows, 2)) for k, rows in enumerate((3, 2)))
+    metric = rg.QuotientMetric(of_product(rg.InvariantMetric()), GL)
+    point = rg.Pair(G @ np.diag([1.0, s]), H @ np.diag([1.0, 1.0 / s]))
+    assert metric.verify(point, lambda p: float(np.sum(np.sin(p.product)))).holds
+
+
+def test_a_point_that_its_group_leaves_alone_is_told():
+    """Symmetric matrices under rotations, at the identity: nothing moves there, and three dimensions do nearby."""
+
+    def matrix(p):
+        return np.array([[p[0], p[1], p[2]], [p[1], p[3], p[4]], [p[2], p[4], p[5]]])
+
+    def numbers(X):
+        return X[np.triu_indices(3)]
+
+    turns = [np.outer(a, b) - np.outer(b, a) for a, b in zip(np.eye(3), np.roll(np.eye(3), 1, 0), strict=True)]
+    metric = rg.QuotientMetric(
+        lambda p: np.diag([1.0, 2.0, 2.0, 1.0, 2.0, 1.0]),
+        lambda p: np.array([numbers(K @ matrix(p) - matrix(p) @ K) for K in turns]).T,
+    )
+    assert metric.verify(numbers(np.diag([1.0, 2.0, 5.0]))).holds
+    found = metric.verify(numbers(np.eye(3)))
+    assert "dimension of the quotient: 6 here, and 3 nearby" in verdicts(found)
+    assert not found.holds
+
+
+def test_a_loss_that_is_not_the_same_twice_is_refused():
+    rng = np.random.default_rng(0)
+    metric = rg.QuotientMetric(lambda p: np.eye(2), lambda p: np.array([[-p[1]], [p[0]]]))
+    with pytest.raises(ValueError, match="the same loss twice"):
+        metric.verify([1.0, 2.0], lambda p: float(p @ p) + 1e-3 * rng.random())
+
+
 def test_a_geodesic_that_leaves_the_metric_is_refused_with_its_time():
     metric = rg.QuotientMetric(lambda w: np.eye(2) * w[0])
     with pytest.raises(rg.GeodesicIncompleteError, match="positive definite") as error:
@@ -401,6 +446,9 @@ def test_a_geodesic_that_leaves_the_metric_is_refused_with_its_time():
         (lambda: rg.QuotientMetric(lambda w: np.eye(2), lambda w: np.ones((3, 1))).at(np.ones(2)).dim, "with 2 rows"),
         (lambda: rg.QuotientMetric(lambda w: np.eye(2), rg.symmetry.rescaling("a", "b")).at(np.ones(2)).dim,
          r"point: expected a dict with the blocks of the symmetries, \['a', 'b'\]"),
+        (lambda: rg.QuotientMetric(lambda w: np.eye(2), lambda w: [{"a": w["a"]}]).at(
+            {"a": np.ones(1), "b": np.ones(1)}).dim, r"velocities of the form of the point, \{'a': .*'b'.*, got \{'a'"),
+        (lambda: rg.QuotientMetric(lambda w: np.full((2, 2), np.nan)).at(np.ones(2)), "tensor: expected finite"),
         (lambda: rg.QuotientMetric(lambda w: np.eye(2)).at(np.ones(2)).norm(np.ones(3)), "the form of the point"),
     ],
 )  # fmt: skip
