@@ -92,14 +92,14 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         return self.norm(self._like, self._like) or 1.0
 
     def inner_product(self, point: Any, a: Any, b: Any) -> float:
-        """All heads together."""
+        """Of two tangent vectors, summed over all heads."""
         try:
             return float(np.sum(self.at(point).inner_product(self._vector(a), self._vector(b))))
         except NotFiniteError:  # of a step of 0/0 at the optimum, which Pymanopt expects to see
             return math.nan
 
     def norm(self, point: Any, v: Any) -> float:
-        """All heads together."""
+        """The length of a tangent vector, all heads together."""
         return math.sqrt(abs(self.inner_product(point, v, v)))
 
     def projection(self, point: Any, v: Any) -> Any:

@@ -218,17 +218,8 @@ def test_files_that_are_linked_are_there():
             path = target.split("#")[0]
             if match := re.match(r"https://github.com/refgeo/refgeo/(?:blob|tree)/main/(.*)", path):
                 assert (ROOT / match[1]).exists(), target
-            elif path and not path.startswith("http") and not (page.parent == DOCS and path.startswith("figures/")):
-                generated = page.parent == DOCS and path in (
-                    "study.md",
-                    "judged.md",
-                    "vectors.md",
-                    "frozen.md",
-                    "changelog.md",
-                    "tour.md",
-                    "api/index.md",
-                )
-                assert (page.parent / path).exists() or generated, f"{page.name}: {target}"
+            elif path and not path.startswith("http"):
+                assert (page.parent / path).exists() or path == "api/index.md", f"{page.name}: {target}"
 
 
 def test_every_feature_in_the_name_of_a_test_point_is_explained():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -63,21 +64,28 @@ def _index() -> str:
 
 
 def _with_links(text: str, folder: Path) -> str:
-    """Figures are beside the page; other files are in the repository."""
+    """Links are those of the repository; to pages and figures of the site they stay there."""
+    pages = {path: name for name, path in PAGES.items()} | {str(TOUR.relative_to(PROJECT)): "tour.md"}
 
     def moved(match: re.Match[str]) -> str:
-        target = match[2]
-        if re.match(r"https?://|#", target) or target.startswith("figures/"):
+        text, target = match.groups()
+        path, _, section = target.partition("#")
+        if re.match(r"https?://|$", path) or re.match(r"(api|gallery)/", path):
             return match[0]
-        place = (folder / target.split("#")[0]).as_posix()
+        place = os.path.normpath(folder / path)
         assert (PROJECT / place).exists(), f"{folder}: there is no {target}"
-        return f"{match[1]}({REPOSITORY}{place})"
+        if match := re.fullmatch(r"validation/(?:docs/(\w+\.md)|(figures/\w+\.png))", place):
+            pages[place] = match[1] or match[2]
+        assert place in pages or not text.startswith("!"), f"{folder}: {target} is not among the figures"
+        return f"{text}({pages.get(place, REPOSITORY + place)}{section and f'#{section}'})"
 
-    return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", moved, text)
+    return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", moved, text)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Python with prompts is what a console shows, so that prompts and outputs are told from what somebody types."""
+    if page.file.abs_src_path and "/" not in page.file.src_uri:
+        markdown = _with_links(markdown, Path("validation/docs"))
     return re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
 
 
