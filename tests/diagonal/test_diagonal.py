@@ -125,22 +125,22 @@ def network_loss(X, y):
 
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_auto_pgd_reaches_the_certified_maximum(name):
-    """Default settings, 20 networks: at least 99.9% of the certified value in 95% of them, and never more."""
+    """Default settings, 10 networks: at least 99.9% of the certified value in all but one, and never more."""
     reached = []
     for d in (3, 10):
         rng = np.random.default_rng([d, 15])
-        u, v = rng.standard_normal((2, 10, d))
+        u, v = rng.standard_normal((2, 5, d))
         u, v = u + np.sign(u), v + np.sign(v)
-        X = rng.standard_normal((10, d + 2, d))
-        noise = rng.standard_normal((10, d + 2)) * 10 ** rng.uniform(-3, 0, (10, 1))
-        y, rho = (X @ (u * v)[..., None])[..., 0] + noise, 10 ** rng.uniform(-3, -1, 10)
+        X = rng.standard_normal((5, d + 2, d))
+        noise = rng.standard_normal((5, d + 2)) * 10 ** rng.uniform(-3, 0, (5, 1))
+        y, rho = (X @ (u * v)[..., None])[..., 0] + noise, 10 ** rng.uniform(-3, -1, 5)
         found = diagonal.worst_case(name, u, v, X, y, rho)
-        for k in range(10):
+        for k in range(5):
             value_and_grad, start = network_loss(X[k], y[k]), one_by_one(u[k], v[k])
             result = rg.worst_case_sharpness(value_and_grad, start, METRICS[name], rho[k], order="exact")
             assert result.value <= found.upper[k] * (1 + 1e-9)
             reached.append(result.value >= 0.999 * found.lower[k])
-    assert np.mean(reached) >= 0.95
+    assert np.mean(reached) >= 0.9
 
 
 def test_auto_pgd_reaches_the_certified_adaptive_maximum():

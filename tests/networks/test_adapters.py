@@ -155,29 +155,36 @@ def _first_velocity(space, v, t):
     return space.geodesic(first, t, "exact")
 
 
+CLOSE = ["5x4x3/k3/t=-0.75"]
+WIDE = [*CLOSE, "4x4x4/k3", "6x5x4", "10x9x4/k10", "3-5x4x4"]
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "cases"),
     sampled(
         [
-            lambda space, v, t: space.geodesic(
-                space.horizontal_projection(v) if space.point.sizes[2] > 3 else v, t, "exact"
+            (
+                lambda space, v, t: space.geodesic(
+                    space.horizontal_projection(v) if space.point.sizes[2] > 2 else v, t, "exact"
+                ),
+                CLOSE,
             ),
-            lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 2 and t < -0.1 else "exact"),
-            lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 3 and t > 1 else "exact"),
-            lambda space, v, t: space.geodesic(v, min(t, 1.0), "exact"),
-            lambda space, v, t: space.geodesic(
-                v, t, 2 if space.point.sizes[2] > 2 and np.max(space.gauge.condition) > 8 else "exact"
+            (lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 2 and t < -0.1 else "exact"), WIDE),
+            (lambda space, v, t: space.geodesic(v, t, 2 if space.point.sizes[2] > 3 and t > 1 else "exact"), WIDE),
+            (lambda space, v, t: space.geodesic(v, min(t, 1.0), "exact"), WIDE),
+            (
+                lambda space, v, t: space.geodesic(
+                    v, t, 2 if space.point.sizes[2] > 2 and np.max(space.gauge.condition) > 8 else "exact"
+                ),
+                WIDE,
             ),
-            _first_velocity,
+            (_first_velocity, WIDE),
         ],
         6,
     ),
 )
-def test_exact_geodesics_of_mix_are_judged_at_any_h(change):
-    report = rg.check(
-        exact_of_mix(change), metrics=["mix"], checks=["geodesic"],
-        cases=["4x4x4/k3", "5x4x3/k3/t=-0.75", "6x5x4", "10x9x4/k10", "3-5x4x4"],
-    )  # fmt: skip
+def test_exact_geodesics_of_mix_are_judged_at_any_h(change, cases):
+    report = rg.check(exact_of_mix(change), metrics=["mix"], checks=["geodesic"], cases=cases)
     assert report.wrong in (["geodesic[mix]"], ["geodesic_exact[mix]"])
 
 
@@ -206,18 +213,15 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    sampled(
-        [
-            lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t),
-            lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t),
-            lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t),
-            lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)),
-        ],
-        4,
-    ),
+    ("wrong", "case"),
+    [
+        (lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t), "5x4x2/k3/t=1"),
+        (lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t), "2-6x7x2"),
+        (lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t), "3x3x3"),
+        (lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)), "3-7x4x1/uneven=1e+06"),
+    ],
 )
-def test_wrong_exact_geodesics_are_caught(wrong):
+def test_wrong_exact_geodesics_are_caught(wrong, case):
     def geodesic(metric, G, H, a, b, t, order):
         if order != "exact":
             raise NotImplementedError
@@ -226,7 +230,7 @@ def test_wrong_exact_geodesics_are_caught(wrong):
     report = rg.check(
         SimpleNamespace(geodesic=geodesic),
         checks=["geodesic_exact"],
-        cases=["5x4x2/k3/t=1", "4x4x4", "2-6x7x2", "3-7x4x1/k3/uneven=1e+06"],
+        cases=[case],
     )
     assert report.wrong == ["geodesic_exact[inv]", "geodesic_exact[mix]"]
 
