@@ -227,7 +227,8 @@ def main():
     text = "\n".join(
         [
             "# Implementations judged so far\n",
-            f"refgeo {rg.__version__} gave the verdicts. The command `{COMMAND}` makes these tables.\n",
+            f"After this page you know what refgeo {rg.__version__} says of released implementations, and why. "
+            f"The command `{COMMAND}` makes these tables.\n",
             experiment.markdown(header, [[shown(value) for value in one.values()] for one in rows]),
             (HERE / "optimisers.md").read_text(encoding="utf-8"),
             experiment.markdown(
