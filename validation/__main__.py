@@ -38,10 +38,7 @@ PROGRAMS = {
         "operations": ("benchmarks.operations", "times of operations, as ratios to the plain formulas"),
         "sharpness_overhead": ("benchmarks.sharpness_overhead", "what a search takes beside the loss"),
         "torch_loop": ("benchmarks.torch_loop", "a search beside the same loop in PyTorch"),
-        "memory": ("benchmarks.memory", "memory of a search"),
         "search_methods": ("benchmarks.search_methods", "how often searches find the maximum"),
-        "import_time": ("benchmarks.import_time", "the time of import refgeo"),
-        "referee": ("benchmarks.referee", "the time of refgeo check"),
     },
     "the site": {
         "tour": ("examples.tour", "the tour of a sentence encoder"),
