@@ -174,7 +174,7 @@ WIDE = [*CLOSE, "4x4x4/k3", "6x5x4", "10x9x4/k10", "3-5x4x4"]
             (lambda space, v, t: space.geodesic(v, min(t, 1.0), "exact"), WIDE),
             (
                 lambda space, v, t: space.geodesic(
-                    v, t, 2 if space.point.sizes[2] > 2 and np.max(space.gauge.condition) > 8 else "exact"
+                    v, t, 2 if space.point.sizes[2] > 2 and np.max(space.gauge.condition) > 2.5 else "exact"
                 ),
                 WIDE,
             ),
