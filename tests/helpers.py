@@ -65,6 +65,16 @@ def linear_loss(x, y):
     return value_and_grad
 
 
+def product_loss(target):
+    """½‖GHᵀ − target‖², with its gradient."""
+
+    def loss(pair):
+        residual = pair.G @ np.swapaxes(pair.H, -1, -2) - target
+        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, np.swapaxes(residual, -1, -2) @ pair.G)
+
+    return loss
+
+
 def random_pair(rng, batch, n, m, h):
     return rg.Pair(rng.standard_normal((*batch, n, h)), rng.standard_normal((*batch, m, h)))
 

@@ -125,7 +125,7 @@ def network_loss(X, y):
 
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_auto_pgd_reaches_the_certified_maximum(name):
-    """Default settings, 10 networks: at least 99.9% of the certified value in all but one, and never more."""
+    """Default settings, 10 networks: at least 99.9% of the certified value in 95% of them, and never more."""
     reached = []
     for d in (3, 10):
         rng = np.random.default_rng([d, 15])
@@ -140,7 +140,7 @@ def test_auto_pgd_reaches_the_certified_maximum(name):
             result = rg.worst_case_sharpness(value_and_grad, start, METRICS[name], rho[k], order="exact")
             assert result.value <= found.upper[k] * (1 + 1e-9)
             reached.append(result.value >= 0.999 * found.lower[k])
-    assert np.mean(reached) >= 0.9
+    assert np.mean(reached) >= 0.95
 
 
 def test_auto_pgd_reaches_the_certified_adaptive_maximum():

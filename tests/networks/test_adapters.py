@@ -218,7 +218,7 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
         (lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t), "5x4x2/k3/t=1"),
         (lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t), "2-6x7x2"),
         (lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t), "3x3x3"),
-        (lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)), "3-7x4x1/uneven=1e+06"),
+        (lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)), "3-7x4x1/k3/uneven=1e+06"),
     ],
 )
 def test_wrong_exact_geodesics_are_caught(wrong, case):

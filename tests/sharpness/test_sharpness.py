@@ -13,7 +13,7 @@ import types
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers import linear_loss, sampled
+from helpers import linear_loss, product_loss, sampled
 from scipy.sparse.linalg import eigsh
 
 import refgeo as rg
@@ -194,7 +194,7 @@ def test_default_search_finds_the_certified_maximum_of_linear_networks():
         upper = maximise_quadratic(gradient, np.kron(np.eye(h), x.T @ x / len(x)), math.sqrt(2) * rho).upper
         assert result.value <= upper * (1 + 1e-9)
         reached.append(result.value >= 0.999 * upper)
-    assert np.mean(reached) >= 0.9
+    assert np.mean(reached) >= 0.95
 
 
 # Limits ---------------------------------------------------------------------------------------------------------
@@ -863,16 +863,6 @@ def test_a_search_of_many_parameters_needs_little_memory():
 
 
 # Found by reviewers ---------------------------------------------------------------------------------------------
-
-
-def product_loss(target):
-    """½‖GHᵀ − target‖²."""
-
-    def loss(pair):
-        residual = pair.G @ np.swapaxes(pair.H, -1, -2) - target
-        return 0.5 * float(np.sum(residual**2)), rg.Pair(residual @ pair.H, np.swapaxes(residual, -1, -2) @ pair.G)
-
-    return loss
 
 
 @pair_metrics

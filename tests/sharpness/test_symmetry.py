@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import sampled
+from helpers import product_loss, sampled
 
 import refgeo as rg
 from refgeo import symmetry
@@ -361,11 +361,8 @@ DIVIDING = {
 def pair_losses(seed=0):
     """A point, a loss of the product, which has what rotary positions leave of GL(h), too, and one that has neither."""
     rng = np.random.default_rng(seed)
-    point, Y = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))), rng.standard_normal((5, 4))
-
-    def invariant(p):
-        E = p.G @ p.H.T - Y
-        return 0.5 * float(np.sum(E * E)), rg.Pair(E @ p.H, E.T @ p.G)
+    point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
+    invariant = product_loss(rng.standard_normal((5, 4)))
 
     def broken(p):
         value, grads = invariant(p)

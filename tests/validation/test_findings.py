@@ -133,6 +133,17 @@ def pairs_that_agree_in(models, names):
     return i[same], j[same]
 
 
+def matched_measure(models, name):
+    """Of each model, the mean over both batches."""
+    return np.mean([column(models, f"{name}, matched, batch {k}") for k in (0, 1)], axis=0)
+
+
+def tau_over(pairs, x, y):
+    """τ over these pairs, without those that lack a number."""
+    i, j = pairs
+    return float(np.nanmean(np.sign(x[i] - x[j]) * np.sign(y[i] - y[j])))
+
+
 @pytest.mark.parametrize("population", ["digits", "sentences"])
 def test_the_tables_of_models_that_fit_equally_well_are_those_of_the_models(population):
     """τ again, pair by pair, and p again by other random orders."""
@@ -143,7 +154,7 @@ def test_the_tables_of_models_that_fit_equally_well_are_those_of_the_models(popu
     assert told["models"] == len(models)
     error, rng = column(models, "test error"), np.random.default_rng(1)
     for name in matched.NAMES:
-        measure = np.mean([column(models, f"{name}, matched, batch {k}") for k in (0, 1)], axis=0)
+        measure = matched_measure(models, name)
         there = np.isfinite(measure)
         row = told["measures"][f"{name}, matched"]
         assert row["models"] == there.sum()
@@ -226,19 +237,13 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
     pattern = f"τ is {NUMBER} to {NUMBER} for the five measures with a τ of {NUMBER} to {NUMBER}\\."
     assert numbers == pytest.approx(said(pattern), abs=0.006)
     digits = runner.load_table(VALIDATION / "results" / "matched-digits.csv")
-    i, j = pairs_that_agree_in(digits, {"train_size", "seed", "weight_decay"})
-    numbers = []
-    for name in ("mix", "mix, average"):
-        value, error = sum(column(digits, f"{name}, matched, batch {k}") for k in (0, 1)), column(digits, "test error")
-        numbers.append(np.mean(np.sign(value[i] - value[j]) * np.sign(error[i] - error[j])))
+    pairs, error = pairs_that_agree_in(digits, {"train_size", "seed", "weight_decay"}), column(digits, "test error")
+    numbers = [tau_over(pairs, matched_measure(digits, name), error) for name in ("mix", "mix, average")]
     pattern = f"Without these pairs, τ is {NUMBER} for mix and {NUMBER} for .mix, average."
     assert numbers == pytest.approx(said(pattern), abs=0.006)
     of_the_pool = [row | {"seed": row["seed"] * (row["train_size"] < 600)} for row in digits]
-    i, j = pairs_that_agree_in(of_the_pool, {"train_size", "seed"})
-    numbers = {}
-    for name in matched.NAMES:
-        value, error = sum(column(digits, f"{name}, matched, batch {k}") for k in (0, 1)), column(digits, "test error")
-        numbers[name] = np.nanmean(np.sign(value[i] - value[j]) * np.sign(error[i] - error[j]))
+    pairs = pairs_that_agree_in(of_the_pool, {"train_size", "seed"})
+    numbers = {name: tau_over(pairs, matched_measure(digits, name), error) for name in matched.NAMES}
     others = [value for name, value in numbers.items() if not name.startswith("mix")]
     pattern = f"pairs between seeds, τ is {NUMBER} for mix, {NUMBER} for .mix, average., and {NUMBER} to {NUMBER} for"
     assert [numbers["mix"], numbers["mix, average"], min(others), max(others)] == pytest.approx(
@@ -246,11 +251,9 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
     )
     for population, sign in (("digits", -1.0), ("sentences", 1.0)):
         models = runner.load_table(VALIDATION / "results" / f"matched-{population}.csv")
-        i, j = pairs_that_agree_in(models, set(matched.RECIPE) - {"train_size"})
-        more = np.sign(column(models, "train_size")[i] - column(models, "train_size")[j])
+        pairs, size = pairs_that_agree_in(models, set(matched.RECIPE) - {"train_size"}), column(models, "train_size")
         for name in matched.NAMES:
-            measure = np.mean([column(models, f"{name}, matched, batch {k}") for k in (0, 1)], axis=0)
-            assert sign * np.nanmean(np.sign(measure[i] - measure[j]) * more) > 0.2, (population, name)
+            assert sign * tau_over(pairs, matched_measure(models, name), size) > 0.2, (population, name)
 
     def on_one_side(name):  # of zero, in both populations
         intervals = [of["measures"][f"{name}, matched"]["tau"][1:] for of in told.values()]

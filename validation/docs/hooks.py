@@ -25,14 +25,12 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
 }
 """Pages that are files of the project, where people also read them."""
-
-
-TOUR = PROJECT / "validation/examples/minilm_tour.py"
+TOUR = "validation/examples/minilm_tour.py"
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Add those pages, with links that hold here, the tour, an index of the API, and the figures."""
-    files.append(File.generated(config, "tour.md", content=_tour(TOUR.read_text(encoding="utf-8"))))
+    files.append(File.generated(config, "tour.md", content=_tour((PROJECT / TOUR).read_text(encoding="utf-8"))))
     files.append(File.generated(config, "api/index.md", content=_index()))
     for name, path in PAGES.items():
         text = _with_links((PROJECT / path).read_text(encoding="utf-8"), Path(path).parent)
@@ -46,7 +44,7 @@ def _tour(script: str) -> str:
     """A script in cells as a page."""
     page = re.sub(r"\A---\n.*?---\n", "", jupytext.writes(jupytext.reads(script, "py:percent"), "md"), flags=re.S)
     title, rest = page.strip().split("\n\n", 1)
-    return f"{title}\n\nThe same as [a script]({REPOSITORY}validation/examples/minilm_tour.py).\n\n{rest}\n"
+    return f"{title}\n\nThe same as [a script]({REPOSITORY}{TOUR}).\n\n{rest}\n"
 
 
 def _index() -> str:
@@ -65,25 +63,32 @@ def _index() -> str:
 
 def _with_links(text: str, folder: Path) -> str:
     """Links are those of the repository; to pages and figures of the site they stay there."""
-    pages = {path: name for name, path in PAGES.items()} | {str(TOUR.relative_to(PROJECT)): "tour.md"}
 
     def moved(match: re.Match[str]) -> str:
-        text, target = match.groups()
+        label, target = match.groups()
         path, _, section = target.partition("#")
         if re.match(r"https?://|$", path) or re.match(r"(api|gallery)/", path):
             return match[0]
         place = os.path.normpath(folder / path)
         assert (PROJECT / place).exists(), f"{folder}: there is no {target}"
-        if match := re.fullmatch(r"validation/(?:docs/(\w+\.md)|(figures/\w+\.png))", place):
-            pages[place] = match[1] or match[2]
-        assert place in pages or not text.startswith("!"), f"{folder}: {target} is not among the figures"
-        return f"{text}({pages.get(place, REPOSITORY + place)}{section and f'#{section}'})"
+        here = _on_the_site(place)
+        assert here or not label.startswith("!"), f"{folder}: {target} is not among the figures"
+        return f"{label}({here or REPOSITORY + place}{section and f'#{section}'})"
 
     return re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", moved, text)
 
 
+def _on_the_site(place: str) -> str:
+    """Where a file of the project is on the site; "" if it is not there."""
+    own = re.fullmatch(r"validation/(?:docs/(\w+\.md)|(figures/\w+\.png))", place)
+    moved = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
+    return own[1] or own[2] if own else moved.get(place, "")
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Python with prompts is what a console shows, so that prompts and outputs are told from what somebody types."""
+    """Links of the pages in this folder hold here. Python with prompts is what a console shows, so that prompts and
+    outputs are told from what somebody types.
+    """
     if page.file.abs_src_path and "/" not in page.file.src_uri:
         markdown = _with_links(markdown, Path("validation/docs"))
     return re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
