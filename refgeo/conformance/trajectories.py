@@ -788,7 +788,7 @@ def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
     rates = np.array([one.rates[name] for one in steps])
     if np.ptp(rates, axis=0).max() > 1e-3 * np.abs(rates).max():
         return ", with step lengths that depend on the point"
-    of_G, of_H = rates[0]
+    of_G, of_H = np.where(np.abs(rates[0]) > steps[0].tolerance * np.abs(rates[0]).max(), rates[0], 0.0)
     return f", with step length η = {of_G:.3g}" + (
         f" for G and {of_H:.3g} for H" if steps[0].rates_differ(name) else ""
     )

@@ -111,6 +111,29 @@ def spectral(state, G, H, e_G, e_H):
     return state, G - 0.02 * part(e_G, T), H - 0.02 * part(e_H, S)
 
 
+def spectral_in_orthonormal_coordinates(state, G, H, e_G, e_H):
+    """The core of LoRA-RITE: with H = Q R, the polar factor of e_G R⁻¹, times R⁻ᵀ."""
+
+    def part(e, factor):
+        R = np.linalg.qr(factor)[1]
+        return scipy.linalg.polar(e @ np.linalg.inv(R))[0] @ np.linalg.inv(R).T
+
+    return state, G - 0.02 * part(e_G, H), H - 0.02 * part(e_H, G)
+
+
+def spectron(state, G, H, e_G, e_H):
+    """The polar factors of the gradients, over the sum of the lengths of the factors."""
+    rate = 0.1 / (np.linalg.norm(G, 2) + np.linalg.norm(H, 2) + 1)
+    return state, G - rate * scipy.linalg.polar(e_G)[0], H - rate * scipy.linalg.polar(e_H)[0]
+
+
+def in_turn(state, G, H, e_G, e_H):
+    """G moves at even steps, H at odd ones."""
+    g_G, g_H = preconditioned(G, H, e_G, e_H)
+    odd = bool(state)
+    return not odd, G - (not odd) * 0.1 * g_G, H - odd * 0.1 * g_H
+
+
 def decayed_by_its_own_length(state, G, H, e_G, e_H):
     """Decay of a factor by its Frobenius norm, which depends on the representation."""
     g_G, g_H = preconditioned(G, H, e_G, e_H)
@@ -185,6 +208,8 @@ RIGHT = {
     "s=0.5": of_metric(rg.InterpolatedMetric(0.5)),
     "embedded": of_metric(rg.EmbeddedMetric()),
     "spectral": spectral,
+    "spectral in orthonormal coordinates": spectral_in_orthonormal_coordinates,
+    "in turn": in_turn,
     "momentum": momentum,
     "adam_of_lengths": adam_of_lengths,
     "decayed_on_one_factor": decayed_on_one_factor,
@@ -199,6 +224,7 @@ WRONG = {  # with the step from which on, and what is kept
     "clipped": (clipped(of_the_whole=False), 1, {"rotations"}),
     "decayed": (decayed_by_its_own_length, 1, {"rotations"}),
     "adam": (adam_of_entries, 1, set()),
+    "spectron": (spectron, 1, {"rotations"}),
     "shampoo": (shampoo, 1, {"rotations"}),
     "late": (late, 5, {"rotations"}),
     "wide only": (wide_only, 2, set()),
@@ -238,6 +264,13 @@ def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype):
 @pytest.mark.parametrize("name", ["inv", "mix", "s=0.5", "embedded", "spectral"])
 def test_the_first_step_is_read(name):
     assert f"the first step is that of {name}" in judged(RIGHT[name], ["step.reads"])["step.reads"].message
+
+
+def test_the_core_of_lora_rite_is_the_spectral_rule_and_a_factor_that_rests_has_no_step_length():
+    said = judged(spectral_in_orthonormal_coordinates, ["step.reads"])["step.reads"].message
+    assert said.startswith("the first step is that of spectral, with step length η = 0.02")
+    said = judged(in_turn, ["step.reads"])["step.reads"].message
+    assert said == "the first step is that of mix, with step length η = 0.1 for G and 0 for H"
 
 
 def test_a_step_that_is_right_to_first_order_only_is_said_to_be():

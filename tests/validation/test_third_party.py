@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,20 @@ def test_what_is_said_of_pefts_merges_is_so():
     for title, damping in (("PEFT create_riemannian_optimizer, SGD, as shipped", "damped, as documented"),
                            ("Somebody's optimiser", "damped")):  # fmt: skip
         assert released.damped(title) == damping
+
+
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (HERE / "mistakes.md").read_text(encoding="utf-8"), re.S | re.M)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_the_programs_show_the_mistakes(program, capsys):
+    """Of packages; those of repositories have a title."""
+    for name in re.findall(r"^(?:from|import) (\w+)", program, re.M):
+        pytest.importorskip(name)
+    exec(program, {})
+    found = [float(one) for one in re.findall(r"\d+\.\d+(?:e-?\d+)?|\d+(?=\.)", capsys.readouterr().out)]
+    (said,) = re.findall(r"# .*?\bis ([\d.]+)$", program, re.M)
+    assert found == pytest.approx([float(said)] * max(len(found), 1), rel=0.01), found
 
 
 def test_the_page_is_made_of_its_parts():

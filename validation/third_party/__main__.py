@@ -37,15 +37,19 @@ RELEASED = (
                               "cases": ["7x4x1/k3", "3.1-1x1x1/k1"]}),
 )  # fmt: skip
 
-PYTORCH_OPTIMIZER, LORA_RITE = "pytorch_optimizer", "LoRA-RITE"
+IMUON = "1bang118/manifold-intrinsic-muon"
 OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it is said to be, whether it is invariant
     ("PEFT create_riemannian_optimizer, SGD, as shipped", "peft", "peft_sgd", "mix", False),
     ("PEFT create_riemannian_optimizer, SGD, reg=0", "peft", "peft_sgd_undamped", "mix", True),
     ("PEFT create_riemannian_optimizer, AdamW, as shipped", "peft", "peft_adamw", "", False),
     ("PEFT create_riemannian_optimizer, AdamW, reg=0", "peft", "peft_adamw_undamped", "", False),
     ("PEFT LoraFAOptimizer", "peft", "peft_lorafa", "", False),
-    ("pytorch_optimizer LoRARite, as shipped", PYTORCH_OPTIMIZER, "rite_package", "", True),
-    ("pytorch_optimizer LoRARite, update_skipping=0", PYTORCH_OPTIMIZER, "rite_package_moving", "", True),
+    ("pytorch_optimizer LoRARite, as shipped", "pytorch_optimizer", "rite_package", "", True),
+    ("pytorch_optimizer LoRARite, update_skipping=0", "pytorch_optimizer", "rite_package_moving", "", True),
+    ("lora-pro-adamw LoRAProAdamW, full", "lora-pro-adamw", "lora_pro_full", "", False),
+    ("lora-pro-adamw LoRAProAdamW, efficient", "lora-pro-adamw", "lora_pro_efficient", "", False),
+    ("lora-pro-adamw LoRAProAdamW, efficient, efficient_solver=eig", "lora-pro-adamw",
+     "lora_pro_efficient_by_eigenvectors", "", False),
     ("Pymanopt FixedRankEmbedded, gradient and retraction", "pymanopt", "pymanopt_embedded", "embedded", True),
     ("LoRA-RITE, the authors' code", "gkevinyen5418/LoRA-RITE", "rite", "", True),
     ("LoRA-RITE, the authors' code, update_skipping=0", "gkevinyen5418/LoRA-RITE", "rite_moving", "", True),
@@ -63,10 +67,21 @@ OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it 
      False),
     ("Riemannian-preconditioned LoRA, AdamWr", "pilancilab/Riemannian_Preconditioned_LoRA", "preconditioned_adamw",
      "", False),
+    ("Riemannion, the authors' RiemannianSGD", IMUON, "riemannion_sgd", "", False),
+    ("iMuon for LoRA, v5, as in its run script", IMUON, "intrinsic_muon_v5", "", False),
+    ("iMuon for LoRA, v5_compact", IMUON, "intrinsic_muon_compact", "", False),
+    ("iMuon for fixed rank, scaled_muon", IMUON, "scaled_muon", "spectral", True),
+    ("Spectron in iMuon's experiments", IMUON, "spectron", "", False),
+    ("LoRA-Muon in Mirai", "seruva19/mirai", "lora_muon", "spectral", False),
+    ("LoRA-Pro in Mirai", "seruva19/mirai", "lora_pro_of_mirai", "", False),
+    ("AltLoRA, as shipped", "LucasXinYu/AltLoRA", "altlora", "", False),
+    ("AltLoRA, reg=0, weight_decay=0", "LucasXinYu/AltLoRA", "altlora_undamped", "", True),
+    ("AltLoRA+, as shipped", "LucasXinYu/AltLoRA", "altlora_plus", "", False),
 )  # fmt: skip
 DOCUMENTED = ("PEFT create_riemannian_optimizer",)
 """Whose documentation names the damping."""
-SINGLE = ("loro_plain", "loro_adam", "riemannion")
+SINGLE = ("loro_plain", "loro_adam", "riemannion", "intrinsic_muon_v5", "intrinsic_muon_compact", "lora_muon",
+          "lora_pro_of_mirai")  # fmt: skip
 """What computes in float32 whatever it is given is judged in float32."""
 
 
@@ -75,8 +90,10 @@ def version_of(source):
     if importlib.util.find_spec("torch") is None:
         return None
     if "/" not in source:
-        found = importlib.util.find_spec(source) is not None
-        return f"{source} {importlib.metadata.version(source)}" if found else None
+        try:
+            return f"{source} {importlib.metadata.version(source)}"
+        except importlib.metadata.PackageNotFoundError:
+            return None
     clone = Path(os.environ.get("REPOSITORIES", "")) / source.partition("/")[2]
     if not os.environ.get("REPOSITORIES") or not clone.is_dir():
         return None

@@ -10,6 +10,7 @@ model is made here: the names of parameters, the layer of PEFT, or the activatio
 import ast
 import importlib
 import importlib.util
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -94,6 +95,22 @@ def lora_rite_of_package(**fixed):
 
 rite_package = lora_rite_of_package()
 rite_package_moving = lora_rite_of_package(update_skipping=0.0)
+
+
+def lora_pro_of_package(**fixed):
+    """LoRA-Pro in the package lora-pro-adamw."""
+
+    def make(model, lr=1e-2, **options):
+        from lora_pro import LoRAProAdamW
+
+        return LoRAProAdamW(model, lr=lr, **fixed, **options)
+
+    return lora(make)
+
+
+lora_pro_full = lora_pro_of_package()
+lora_pro_efficient = lora_pro_of_package(lorapro_mode="efficient")
+lora_pro_efficient_by_eigenvectors = lora_pro_of_package(lorapro_mode="efficient", efficient_solver="eig")
 
 
 def _pymanopt(state, G, H, e_G, e_H, rate=0.1):
@@ -238,6 +255,115 @@ def tangent_part(G, H, e_G, e_H):
     by_H = torch.linalg.solve(H.T @ H, H.T)
     by_G = torch.linalg.solve(G.T @ G, G.T)
     return e_G @ by_H + by_G.T @ e_H.T - by_G.T @ (G.T @ e_G) @ by_H
+
+
+INTRINSIC_MUON = "manifold-intrinsic-muon"
+
+
+def riemannion_of_authors(name, **fixed):
+    """An optimiser of Riemannion's authors, as iMuon's authors ship it.
+
+    W = B A has other factors there, twice as long: Aᵀ = Q R gives (Q 0)ᵀ and (B Rᵀ P), with P a basis of B's columns.
+    """
+
+    def make(model, lr=1e-2, **options):
+        path = "imuon/_third_party/RiemanianFinetune/src/optimizers/RiemannianLoRA.py"
+        A, B = factors(model)
+        Q, R = torch.linalg.qr(A.detach().T)
+        core = R @ B.detach().T
+        long_A = torch.cat([Q, torch.zeros_like(Q)], dim=1).T.contiguous().requires_grad_()
+        long_B = torch.cat([core, torch.linalg.qr(core.T).Q.T]).T.contiguous().requires_grad_()
+        group = {"params": [long_A, long_B], "param_names": ["lora_A.weight", "lora_B.weight"]}
+        optimiser = getattr(module(INTRINSIC_MUON, path), name)([group], lr=lr, **fixed, **options)
+        whole = optimiser.step
+
+        def step():
+            with torch.no_grad():
+                E = tangent_part(B, A.T, B.grad, A.grad.T)
+                long_A.grad, long_B.grad = long_B.T @ E, E @ long_A.T
+                whole()
+                A.copy_(long_A[: len(A)])
+                B.copy_(long_B[:, : len(A)])
+
+        optimiser.step = step
+        return optimiser
+
+    return lora(make)
+
+
+riemannion_sgd = riemannion_of_authors("RiemannianSGD", momentum=0.9)
+
+
+def intrinsic_muon(variant):
+    """The optimiser iMuon for LoRA, with the options of its authors' run script."""
+
+    def make(model, lr=5e-3, **options):
+        A, B = factors(model)
+        fixed = {"wd": 0.01, "momentum": 0.0, "nesterov": False, "lora_riemannian_muon": True}
+        return module(INTRINSIC_MUON, "imuon/swift/trainers/optimizers/muon.py").Muon(
+            lr, muon_params=[A, B], lora_pairs=[(A, B)], lora_riemannian_variant=variant, **fixed, **options
+        )
+
+    return lora(make)
+
+
+intrinsic_muon_v5 = intrinsic_muon("v5")
+intrinsic_muon_compact = intrinsic_muon("v5_compact")
+
+
+def fixed_rank_method(name):
+    """A step of iMuon's authors' experiment with MovieLens: a function of factors, and their retraction."""
+
+    def step(state, G, H, e_G, e_H, rate=1e-2):
+        experiment = module(INTRINSIC_MUON, "experiments.run_movielens_fixed_rank", root="non-llm")
+        factors = experiment.FactorState(*map(torch.tensor, (G, H.T.copy())))
+        directions = experiment.METHODS[name]["step_fn"](factors, *map(torch.tensor, (e_G, e_H.T.copy())))
+        after = experiment.retract_factors(factors, *directions, rate)
+        return state, after.b.numpy(), after.a.numpy().T
+
+    return SimpleNamespace(step=step)
+
+
+scaled_muon = fixed_rank_method("scaled_muon")
+spectron = fixed_rank_method("spectron_muon")
+
+
+def of_mirai(path, name):
+    """An optimiser of Mirai."""
+
+    def make(model, lr=1e-2, **options):
+        A, B = factors(model)
+        pair = module("mirai", "mirai.core.training.optim.lora_pairs").LoRAFactorPair("layer", A, B, 1.0)
+        return getattr(module("mirai", path), name)([A, B], pairs=[pair], lr=lr, **options)
+
+    return lora(make)
+
+
+lora_muon = of_mirai("mirai.core.training.optim.lora_muon", "LoRAMuon")
+lora_pro_of_mirai = of_mirai("mirai.core.training.optim.lora_pro", "LoRAProAdamW")
+
+
+def alternating(name, **fixed):
+    """The optimisers of AltLoRA's authors, with gradients of A and of B in turn, as in their trainer."""
+
+    def make(model, lr=1e-2, **options):
+        A, B = factors(model)
+        optimiser = getattr(module("AltLoRA", "optimizer_new.py"), name)(model, lr, rank=len(A), **fixed, **options)
+        whole, turns = optimiser.step, itertools.cycle((A, B))
+
+        def step():
+            next(turns).grad = None
+            whole()
+
+        optimiser.step = step
+        return optimiser
+
+    return lora(make)
+
+
+altlora = alternating("altlora")
+altlora_undamped = alternating("altlora", reg=0.0, weight_decay=0.0)
+altlora_plus = alternating("altlora_plus")
 
 
 def _riemannion(model, lr=1e-2, **options):
