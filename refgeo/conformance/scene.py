@@ -199,17 +199,18 @@ class Scene:
         """Whether a value is enclosed in a moment: of exact geodesics a closed form, or few numbers and a short way."""
         if value.order != "exact":
             return True
-        h, blocks = self.point.sizes[2], math.prod(self.shape)
         speed = np.max(np.abs(self.t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
         if self.is_closed:
             return bool(speed <= 8.0)
-        if self.space.metric.s not in (0.0, 1.0) or max(self.point.sizes) > 20:
+        n, m, h = self.point.sizes
+        if self.space.metric.s not in (0.0, 1.0) or (n + m) * h * h > _SMALL:
             return False
-        if h <= 2:
-            few = blocks <= (1 if not self.is_usual else 4 if self.is_plain else 2)
-            return bool(few and speed <= 1.0 and speed * np.max(self.condition, initial=1.0) <= 3.0)
-        easy = blocks == 1 and speed <= 0.5 and np.max(self.condition) <= 4.0
-        return bool(self.is_plain and easy and (h == 3 or (h <= 5 and self.is_usual)))  # half a second; two for h = 5
+        # an integration takes about 20 bend steps of h²/400 s, and as many again where its boxes grow too fast
+        bend = speed * np.max(self.condition, initial=1.0)
+        effort = math.prod(self.shape) * h * h * max(bend, 0.1)
+        return bool(
+            speed <= 1.0 and bend <= 3.5 - h / 4 and effort <= (24.0 if self.is_plain and self.is_usual else 12.0)
+        )
 
     @cached_property
     def sampled(self) -> npt.NDArray[np.bool_]:

@@ -464,8 +464,9 @@ def _invariant(rule: Rule) -> Judged:
         worst = max(judged, key=lambda one: one.worst)
         digits = -np.log10(max(one.share(STEPS) for one in whole or judged) + 1e-17)
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
+        untried = "" if rule.precision.name == "float64" else " (in float32, no ill-conditioned A was tried)"
         said = (
-            f"the optimiser is invariant under {group}: after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in "
+            f"the optimiser is invariant under {group}{untried}: after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in "
             f"{len(judged)} pairs of trajectories"
         )
         return Judged([*evidence, *worst.measurements()], "" if failures else said)

@@ -31,7 +31,7 @@ from refgeo import paper
 from refgeo.exact import ball
 from refgeo.exact.ball import Ball
 
-ORDER = 20
+ORDER = 24
 MOST_STEPS = 200
 MOST_HALVINGS = 16
 NARROW = 2.0**-66
@@ -56,6 +56,8 @@ class Series:
     ----------
     compute : callable
         ``compute(k)``, the k-th coefficient; it may ask for lower ones.
+    degree : int, optional
+        Coefficients beyond it are zero.
 
     Examples
     --------
@@ -64,7 +66,8 @@ class Series:
     [1.0, 2.0, 1.0, 0.0]
     """
 
-    def __init__(self, compute: Callable[[int], arb_mat]) -> None:
+    def __init__(self, compute: Callable[[int], arb_mat], degree: int = sys.maxsize) -> None:
+        self.degree = degree
         self._compute, self._coefficients = compute, list[arb_mat]()
         self._made: dict[Any, Series] = {}
 
@@ -103,7 +106,7 @@ class Series:
     def __matmul__(self, other: Series) -> Series:
         if not isinstance(other, Series):
             return NotImplemented
-        return self._keep(("@", other), lambda k: _convolution(self.up_to(k), other.up_to(k), 0, k))
+        return self._keep(("@", other), lambda k: _convolution(self, other, 0, k))
 
     def __add__(self, other: Series) -> Series:
         return self._keep(("+", other), lambda k: self[k] + other[k])
@@ -132,7 +135,7 @@ def solve(A: Series, B: Any) -> Any:
     inverse = A._keep(("inverse",), lambda k: A[0].inv())
 
     def coefficient(k: int) -> arb_mat:
-        right: arb_mat = B[k] - _convolution(A.up_to(k), X.up_to(k - 1), 1, k) if k else B[0]
+        right: arb_mat = B[k] - _convolution(A, X, 1, k) if k else B[0]
         return inverse[0] * right
 
     X = A._keep(("solve", B), coefficient)
@@ -200,13 +203,16 @@ class InSpan:
 
 
 def _constant(matrix: arb_mat) -> Series:
-    return Series(lambda k: matrix * 0 if k else matrix)
+    return Series(lambda k: matrix * 0 if k else matrix, degree=0)
 
 
-def _convolution(left: list[arb_mat], right: list[arb_mat], first: int, k: int) -> arb_mat:
-    total = left[first] * right[k - first]
-    for i in range(first + 1, k + 1):
-        total = total + left[i] * right[k - i]
+def _convolution(left: Series, right: Series, first: int, k: int) -> arb_mat:
+    """Of the k-th coefficient of a product, what the coefficients of the left from the first on contribute."""
+    last = min(k, max(first, left.degree))
+    a, b = left.up_to(last), right.up_to(k - first)
+    total = a[first] * b[k - first]
+    for i in range(first + 1, last + 1):
+        total = total + a[i] * b[k - i]
     return total
 
 
@@ -248,9 +254,9 @@ def flow(
     for _ in range(MOST_STEPS):
         if remaining == 0:
             return [B * C for B, C in zip(bases, state[0], strict=True)]
-        longer = abs(float(2 * step)) >= abs(float(remaining))
-        state, step = system.advance(state, remaining if longer else 2 * step)
-        remaining = remaining - step
+        fits = abs(float(step)) >= abs(float(remaining))
+        state, taken, step = system.advance(state, remaining if fits else step)
+        remaining = remaining - taken
     raise FlowError(_ENDED)
 
 
@@ -294,8 +300,8 @@ class _System:
             box = (_wider(points), _wider(velocities))
         raise FlowError("no box contains the step")
 
-    def advance(self, state: State, step: arb) -> tuple[State, arb]:
-        """The state after a step, and its length: halved until a box holds and the remainder is small."""
+    def advance(self, state: State, step: arb) -> tuple[State, arb, arb]:
+        """The state after a step, how long it is, and how long the next may be: a box must hold, the remainder be small."""
         series = self.series(state)
         for _ in range(MOST_HALVINGS):
             try:
@@ -305,9 +311,11 @@ class _System:
                 continue
             far = max(_largest(beyond[ORDER]) / _largest(known[0]) for known, beyond in zip(series, rest, strict=True))
             excess = float((far * step.abs_upper() ** ORDER).abs_upper()) / self.remainder
+            ratio = 0.9 * max(excess, 2.0**-ORDER) ** (-1.0 / ORDER)
+            fitting = arb(float(np.float32(float(step) * max(ratio, 2.0**-4))))  # few bits: sums of steps are exact
             if excess <= 1.0:
-                return _after(series, rest, step), step
-            step = step / 2 ** int(np.ceil(np.log2(excess) / ORDER))
+                return _after(series, rest, step), step, fitting
+            step = fitting
         raise FlowError(_ENDED)
 
 

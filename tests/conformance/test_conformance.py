@@ -372,7 +372,7 @@ def test_points_are_not_kept_when_they_have_been_judged():
     from refgeo.conformance.scene import Scene
 
     rng, alive = np.random.default_rng(0), []
-    points = {f"p{i}": {"G": rng.standard_normal((400, 2)), "H": rng.standard_normal((300, 2))} for i in range(6)}
+    points = {f"p{i}": {"G": rng.standard_normal((400, 2)), "H": rng.standard_normal((300, 2))} for i in range(3)}
 
     def look(done, total, what):
         gc.collect()
@@ -380,7 +380,7 @@ def test_points_are_not_kept_when_they_have_been_judged():
 
     # in one thread: gc.get_objects disturbs tuples that another one is making
     assert rg.check(points=points, checks=["christoffel"], progress=look, jobs=1).passed
-    assert len(alive) > 12
+    assert len(alive) > 6
     assert max(map(len, alive)) <= 1
 
 

@@ -158,7 +158,7 @@ def test_it_follows_an_implementation_that_knows_diagonal_networks_only(metric, 
 def test_default_search_finds_the_maximum_for_scalar_networks(name):
     """L = (GH − y)²: horizontal b has two ends, β = β₀e^{2b} or β₀(1 + 2b), and the maximum is at one of them."""
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         g, h = rng.uniform(0.5, 2.0, 2) * rng.choice([-1.0, 1.0], 2)
         y, rho = rng.standard_normal(), 10 ** rng.uniform(-3, -0.5)
 
@@ -838,7 +838,7 @@ def test_evaluations_are_counted_whatever_becomes_of_them(search):
 
 def test_a_search_of_many_parameters_needs_little_memory():
     """Beside the loss and its gradients, in sizes of the parameters in float32; the loss has nothing of its own."""
-    n = 2_000_000
+    n = 500_000
     w = np.random.default_rng(0).standard_normal((4, n // 4))
     params = {str(i): row for i, row in enumerate(w)}
     metric = rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric()))

@@ -245,7 +245,9 @@ def test_the_page_says_what_models_that_fit_equally_well_carry():
     pairs = pairs_that_agree_in(of_the_pool, {"train_size", "seed"})
     numbers = {name: tau_over(pairs, matched_measure(digits, name), error) for name in matched.NAMES}
     others = [value for name, value in numbers.items() if not name.startswith("mix")]
-    pattern = f"pairs between these seeds, τ is {NUMBER} for mix, {NUMBER} for .mix, average., and {NUMBER} to {NUMBER} for"
+    pattern = (
+        f"pairs between these seeds, τ is {NUMBER} for mix, {NUMBER} for .mix, average., and {NUMBER} to {NUMBER} for"
+    )
     assert [numbers["mix"], numbers["mix, average"], min(others), max(others)] == pytest.approx(
         said(pattern), abs=0.006
     )

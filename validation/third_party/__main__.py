@@ -67,16 +67,16 @@ OPTIMISERS = (  # title, package or repository, adapter, the rule whose step it 
      False),
     ("Riemannian-preconditioned LoRA, AdamWr", "pilancilab/Riemannian_Preconditioned_LoRA", "preconditioned_adamw",
      "", False),
-    ("Riemannion, the authors' RiemannianSGD", IMUON, "riemannion_sgd", "", False),
+    ("RiemannianSGD of Riemannion's authors", IMUON, "riemannion_sgd", "", False),
     ("iMuon for LoRA, v5, as in its run script", IMUON, "intrinsic_muon_v5", "", False),
     ("iMuon for LoRA, v5_compact", IMUON, "intrinsic_muon_compact", "", False),
-    ("iMuon for fixed rank, scaled_muon", IMUON, "scaled_muon", "spectral", True),
+    ("iMuon for fixed rank, scaled_muon", IMUON, "scaled_muon", "spectral", False),
     ("Spectron in iMuon's experiments", IMUON, "spectron", "", False),
-    ("LoRA-Muon in Mirai", "seruva19/mirai", "lora_muon", "spectral", False),
+    ("LoRA-Muon in Mirai", "seruva19/mirai", "lora_muon", "spectral", True),
     ("LoRA-Pro in Mirai", "seruva19/mirai", "lora_pro_of_mirai", "", False),
-    ("AltLoRA, as shipped", "LucasXinYu/AltLoRA", "altlora", "", False),
+    ("AltLoRA, as in its trainer", "LucasXinYu/AltLoRA", "altlora", "", False),
     ("AltLoRA, reg=0, weight_decay=0", "LucasXinYu/AltLoRA", "altlora_undamped", "", True),
-    ("AltLoRA+, as shipped", "LucasXinYu/AltLoRA", "altlora_plus", "", False),
+    ("AltLoRA+, as in its trainer", "LucasXinYu/AltLoRA", "altlora_plus", "", False),
 )  # fmt: skip
 DOCUMENTED = ("PEFT create_riemannian_optimizer",)
 """Whose documentation names the damping."""

@@ -343,16 +343,22 @@ lora_muon = of_mirai("mirai.core.training.optim.lora_muon", "LoRAMuon")
 lora_pro_of_mirai = of_mirai("mirai.core.training.optim.lora_pro", "LoRAProAdamW")
 
 
-def alternating(name, **fixed):
-    """The optimisers of AltLoRA's authors, with gradients of A and of B in turn, as in their trainer."""
+def alternating(name, **changed):
+    """The optimisers of AltLoRA's authors, with the options and the turns of their trainer.
+
+    Both factors are trained for 9 steps, then A and B in turn, for 10 steps each.
+    """
+    trained = {"betas": (0.9, 0.999), "eps": 1e-4, "weight_decay": 1e-5, "reg": 1e-5} | changed
 
     def make(model, lr=1e-2, **options):
         A, B = factors(model)
-        optimiser = getattr(module("AltLoRA", "optimizer_new.py"), name)(model, lr, rank=len(A), **fixed, **options)
-        whole, turns = optimiser.step, itertools.cycle((A, B))
+        optimiser = getattr(module("AltLoRA", "optimizer_new.py"), name)(model, lr, rank=len(A), **trained, **options)
+        whole, resting = optimiser.step, itertools.chain([None] * 9, itertools.cycle([B] * 10 + [A] * 10))
 
         def step():
-            next(turns).grad = None
+            frozen = next(resting)
+            if frozen is not None:
+                frozen.grad = None
             whole()
 
         optimiser.step = step
