@@ -466,8 +466,8 @@ def _invariant(rule: Rule) -> Judged:
         group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
         untried = "" if rule.precision.name == "float64" else " (in float32, no ill-conditioned A was tried)"
         said = (
-            f"the optimiser is invariant under {group}{untried}: after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in "
-            f"{len(judged)} pairs of trajectories"
+            f"the optimiser is invariant under {group}{untried}: "
+            f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(judged)} pairs of trajectories"
         )
         return Judged([*evidence, *worst.measurements()], "" if failures else said)
     broken = [one for one in judged if one.worst > MANY_TIMES]

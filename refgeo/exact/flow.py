@@ -301,7 +301,7 @@ class _System:
         raise FlowError("no box contains the step")
 
     def advance(self, state: State, step: arb) -> tuple[State, arb, arb]:
-        """The state after a step, how long it is, and how long the next may be: a box must hold, the remainder be small."""
+        """The state after a step, its length, and one for the next: a box has to hold, and the remainder to be small."""
         series = self.series(state)
         for _ in range(MOST_HALVINGS):
             try:
