@@ -245,17 +245,16 @@ def flow(
     >>> abs(float((G * H)[0, 0]) - 18.0) < 1e-10  # at 53 bits
     True
     """
-    bases = [_beside(x, v) for x, v in zip(point, velocity, strict=True)]
+    bases = [_beside(x, v * t) for x, v in zip(point, velocity, strict=True)]  # γ(t) is where tγ'(0) leads in time 1
     system = _System(metric, [Ball(B).gram for B in bases], relaxation, 2.0**-20 * narrow)
     h = point[0].ncols()
     start, moving = _unit(h, 0), _unit(h, h)
     state: State = ((start, start), (moving, moving))
-    remaining, step = t, t
+    remaining, step = arb(1), arb(1)
     for _ in range(MOST_STEPS):
         if remaining == 0:
             return [B * C for B, C in zip(bases, state[0], strict=True)]
-        fits = abs(float(step)) >= abs(float(remaining))
-        state, taken, step = system.advance(state, remaining if fits else step)
+        state, taken, step = system.advance(state, min(step, remaining))
         remaining = remaining - taken
     raise FlowError(_ENDED)
 
@@ -301,7 +300,7 @@ class _System:
         raise FlowError("no box contains the step")
 
     def advance(self, state: State, step: arb) -> tuple[State, arb, arb]:
-        """The state after a step, its length, and one for the next: a box has to hold, and the remainder to be small."""
+        """The state after a step, its length, and one for the next: a box must hold, and the remainder be small."""
         series = self.series(state)
         for _ in range(MOST_HALVINGS):
             try:

@@ -13,6 +13,7 @@ from refgeo.exact import EnclosureError, ExactTangentSpace
 from refgeo.exact import ball as ball_module
 from refgeo.exact.ball import Ball, read
 from refgeo.exact.family import BetweenPoint
+from refgeo.exact.flow import flow
 
 everything = pytest.mark.parametrize("name", METRICS)
 family = pytest.mark.parametrize("name", FAMILY)
@@ -464,6 +465,26 @@ def test_exact_geodesics_of_any_velocity(name, relaxation, shape):
     ):
         np.testing.assert_allclose(enclosure.mid, other, rtol=0, atol=1e-10)
         assert enclosure.rad.max() < 1e-15 * np.abs(enclosure.mid).max() + 1e-16
+
+
+def test_long_steps_have_wide_balls_that_hold_the_geodesic():
+    rng = np.random.default_rng(6)
+    point, velocity = ([Ball.of(rng.standard_normal((n, 2))).matrix for n in (4, 3)] for _ in range(2))
+    with exact._precision(256):
+        fine, wide = (flow("mix", point, velocity, arb(0), arb(0.2), narrow) for narrow in (2.0**-66, 2.0**6))
+    for a, b in zip(fine, wide, strict=True):
+        assert b.contains(a)
+        assert max(x.rad() for x in b.entries()) > 1e-9
+
+
+@pytest.mark.parametrize("t", [2.0**-180, -(2.0**180)])
+def test_the_unit_of_time_does_not_matter(t):
+    rng = np.random.default_rng(4)
+    G, H, v_G, v_H = (rng.standard_normal((n, 2)) for n in (4, 3, 4, 3))
+    space = ExactTangentSpace("mix", G, H)
+    one, other = (space.geodesic((x * v_G, x * v_H), 0.1 / x, "exact") for x in (1.0, 1.0 / t))
+    for a, b in zip(one, other, strict=True):
+        assert np.array_equal(a.mid, b.mid)
 
 
 @pytest.mark.parametrize(("metric", "h"), [("inv", 1), ("mix", 1), ("inv", 2)])

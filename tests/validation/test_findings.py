@@ -295,4 +295,4 @@ def test_the_page_says_what_happens_along_the_paths():
     former = 100 * summary["all sets"]["tau of the former starts as predicted"]
     assert [round(former)] == said("For α from 0.01 to 0.3, it is right in ([0-9]+)% of the sets")
     norm = 100 * summary["all sets"]["tau of the norm as predicted"]
-    assert [round(norm)] == said("and ranks as predicted in ([0-9]+)% of the sets")
+    assert [round(norm)] == said("and its τ has the predicted sign in ([0-9]+)% of them")
