@@ -8,10 +8,10 @@ shapes, to rounding. Otherwise nothing is said.
 
 The smallest dictionary that explains the numbers is taken: words with small matrices of the part's own half alone, of
 the other half alone, of both; first of the degree in G and in H that the numbers have, which is exact under powers of
-two; at last with S + εI and T + εI in the place of S and T, ε found by a search in one dimension. A geodesic is read
-power by power of t. The formula of a projection may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is the
-linear equation that Λ satisfies, the one null vector of the words of an equation. The Hessian is horizontal, so its
-words are projected.
+two; at last, or where that takes fewer words, with S + εI and T + εI in the place of S and T, ε found by a search in
+one dimension. A geodesic is read power by power of t. The formula of a projection may be implicit: r = (v_G + GΛ, v_H −
+HΛᵀ), and what is read is the linear equation that Λ satisfies, the one null vector of the words of an equation. The
+Hessian is horizontal, so its words are projected.
 """
 
 from __future__ import annotations
@@ -469,18 +469,28 @@ def _read_part(
         for tier in (fitting, short)
         for halves in ({"own"}, {"other"}, {"own", "other"})
     ]
+    plain = next(_plain(reader, results, tiers), None)
+    if not damping or (plain is not None and None not in known.values()):
+        return plain
+    damped = next(_damped(reader, results, tiers[3:]), None)  # e_G S + ½ e_G, which has no degree, is e_G S_ε
+    return min(filter(None, (plain, damped)), key=lambda fit: len(fit[0]), default=None)
+
+
+def _plain(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Iterator[Fit]:
     for tier in filter(None, tiers):
         fit = _attempt(reader, results, tier, reader.relaxation)
         if fit is not None:
-            return fit, reader.relaxation * any("ε" in word for word in fit)
-    for tier in tiers[3:] if damping else ():
-        # with one matrix: T⁻¹T⁻¹ is what ε does to T⁻¹ at first order, and I what it does to T
+            yield fit, reader.relaxation * any("ε" in word for word in fit)
+
+
+def _damped(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Iterator[Fit]:
+    """With one matrix: T⁻¹T⁻¹ is what ε does to T⁻¹ at first order, and I what it does to T."""
+    for tier in tiers:
         shifted = [word.shifted() for word in tier if len(word.matrices) == 1 and word.matrices[0] in _LETTERS]
         epsilon = _damping(reader.samples[0], results[0], shifted) if shifted else 0.0
         fit = _attempt(reader, results, shifted, epsilon) if epsilon else None
         if fit is not None:
-            return fit, epsilon
-    return None
+            yield fit, epsilon
 
 
 def _attempt(reader: _Reader, results: Sequence[Array], words: list[Word], epsilon: float) -> Coefficients | None:

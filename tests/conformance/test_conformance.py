@@ -31,7 +31,7 @@ def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     assert report.passed
     assert {name for name, verdict in verdicts(report).items() if verdict is Verdict.PASS} == set(EVERY)
     projection = next(row for row in report.rows if str(row) == "horizontal_projection[inv]")
-    assert projection.digits_lost >= (5 if dtype == "float64" else 1)
+    assert projection.digits_lost >= (5 if dtype == "float64" else 0.5)  # in float32, no κ above 12 is decisive
     assert projection.lossy_case.condition > 10
     provided = [row for row in report.rows if row.verdict is not Verdict.NOT_PROVIDED]
     judged = [row for row in provided if row.kind == "value"]
@@ -566,7 +566,7 @@ def _scaled_if(condition):
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.prod(G.shape[:-2]) > 64)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-2] > 2048)),
         ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.ndim == 6)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.array_equal(G, np.eye(*G.shape[-2:])))),
+        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.count_nonzero(G) <= G.size / G.shape[-2])),
         ("christoffel", _scaled_if(lambda G, H, a, b, c, d: np.allclose(a, c) and np.any(a != c))),
     ], 3),
 )  # fmt: skip
