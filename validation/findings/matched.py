@@ -116,13 +116,12 @@ def ranked(columns: dict[str, Any], measure: str) -> dict[str, Any]:
     value, error = batches[:, there].mean(axis=0), of["test error"]
     one = statistics.correlation(value, error)
     by_number = alone(of, value)
-    by_set, tails, of_a_size = statistics.of_block_orders(*in_the_order_of_recipes(columns, batches.mean(axis=0)))
+    by_set, tails = statistics.of_block_orders(*in_the_order_of_recipes(columns, batches.mean(axis=0)))
     return {
         "tau": list(one.tau_a),
         "p": one.p,
         "p, sets": by_set,
         "p, sets, tails": tails,
-        "p, sets of one size": of_a_size,
         "models": one.models,
         "test loss": list(statistics.estimated_tau(value, of["test loss"])),
         "given the training loss": statistics.partial_tau(value, error, of["train loss"]),
@@ -140,17 +139,14 @@ def sets_of(columns: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def in_the_order_of_recipes(columns: dict[str, Any], value: Any) -> tuple[Any, ...]:
-    """A measure, the test error, the number of the set of examples and its size: for every set all recipes, NaN where a
-    model is left out.
-    """
+    """A measure, the test error and the set of examples: of every set all recipes, NaN where a model is left out."""
     sets = sets_of(columns)
     recipes = list(zip(*(columns[name] for name in RECIPE if name not in ("train_size", "seed")), strict=True))
     rows, places = sorted(set(sets)), sorted(set(recipes))
     both = np.full((2, len(rows), len(places)), np.nan)
     for one, recipe, measure, error in zip(sets, recipes, value, columns["test error"], strict=True):
         both[:, rows.index(one), places.index(recipe)] = measure, error
-    which = np.repeat(range(len(rows)), len(places))
-    return both[0].ravel(), both[1].ravel(), list(which), [rows[k][0] for k in which]
+    return both[0].ravel(), both[1].ravel(), list(np.repeat(range(len(rows)), len(places)))
 
 
 def alone(columns: dict[str, Any], value: Any, outcome: str = "test error") -> dict[str, statistics.Estimate]:
@@ -165,7 +161,7 @@ def alone(columns: dict[str, Any], value: Any, outcome: str = "test error") -> d
 def corrected(populations: dict[str, Any]) -> dict[str, Any]:
     """With Holm's correction over the headline tests of all populations."""
     headline = [found["measures"][f"{name}, matched"] for found in populations.values() for name in NAMES]
-    for kind in ("p", "p, sets", "p, sets, tails", "p, sets of one size"):
+    for kind in ("p", "p, sets", "p, sets, tails"):
         for row, p in zip(headline, holm([row[kind] for row in headline]), strict=True):
             row[f"{kind}, Holm"] = p
     return populations

@@ -122,10 +122,8 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     return Correlation(estimate, float(kendalltau(x, y).statistic), float(p), len(products))
 
 
-def of_block_orders(
-    x: npt.ArrayLike, y: npt.ArrayLike, blocks: Sequence[object], kinds: Sequence[object]
-) -> tuple[float, float, float]:
-    """Three p-values of τ_a, two-sided, from all orders of whole blocks of x.
+def of_block_orders(x: npt.ArrayLike, y: npt.ArrayLike, blocks: Sequence[object]) -> tuple[float, float]:
+    """Two p-values of τ_a, two-sided, from all orders of whole blocks of x.
 
     Models of one block share their training examples, so they are no independent draws. Blocks must be of one size,
     with the models in the same order in each; a missing x or y, NaN, counts for nothing.
@@ -135,8 +133,6 @@ def of_block_orders(
     x, y : array_like
     blocks : sequence
         Of each model.
-    kinds : sequence
-        Of each model; the same for all models of a block.
 
     Returns
     -------
@@ -145,14 +141,12 @@ def of_block_orders(
     tails : float
         Twice the share of the orders in the smaller tail. The two differ, since τ_a over the orders of blocks is not
         centred at zero.
-    of_a_kind : float
-        As p, from the orders that exchange blocks of one kind only.
 
     Examples
     --------
     >>> x = [1, 2, 3, 4, 5, 6]
-    >>> of_block_orders(x, x, ["a", "a", "b", "b", "c", "c"], [0, 0, 0, 0, 1, 1])
-    (0.16666666666666666, 0.3333333333333333, 0.5)
+    >>> of_block_orders(x, x, ["a", "a", "b", "b", "c", "c"])
+    (0.16666666666666666, 0.3333333333333333)
     """
     index = {block: k for k, block in enumerate(dict.fromkeys(blocks))}
     order = np.argsort([index[block] for block in blocks], kind="stable")
@@ -164,10 +158,8 @@ def of_block_orders(
     totals = sum(sums[orders[:, i], orders[:, j], i, j] for i in range(count) for j in range(count))
     here = totals[0]  # the first order is the one that is there
     above, below = np.mean(totals >= here - 0.5), np.mean(totals <= here + 0.5)
-    kind = np.array([kinds[order[k * size]] for k in range(count)])
     as_far = np.abs(totals) >= abs(here) - 0.5
-    of_a_kind = as_far[(kind[orders] == kind).all(axis=1)]
-    return float(np.mean(as_far)), float(min(1.0, 2.0 * min(above, below))), float(np.mean(of_a_kind))
+    return float(np.mean(as_far)), float(min(1.0, 2.0 * min(above, below)))
 
 
 def within(x: npt.ArrayLike, y: npt.ArrayLike, groups: Sequence[object], drawn: str, seed: int = 0) -> Estimate:
