@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from refgeo.conformance.branches import Branches, Position
 Ranges = list[tuple[int, int]]
 
 _HERE = Path(__file__).parent.parent
-_PACKAGES = {"site-packages", "dist-packages"}
 
 
 class Coverage:
@@ -35,8 +35,7 @@ class Coverage:
         path = Path(place).resolve()
         # of refgeo's own modules one alone: the rest of the package is the referee's
         own = [str(path)] if _HERE in path.parents else [f"{path.parent}{os.sep}*"]
-        # an environment may lie in the folder, with packages that are nobody's own
-        installed = [] if _PACKAGES & set(path.parts) else [f"*{os.sep}{name}{os.sep}*" for name in sorted(_PACKAGES)]
+        installed = [f"{place}{os.sep}*" for place in _environments() if place not in path.parents]
         self._branches = Branches(own, installed)
         import coverage
 
@@ -84,6 +83,11 @@ class Coverage:
                 lines, branches, _ = found.get((name, function), (set(), set(), None))
                 found[name, function] = lines, branches, parts
         return found
+
+
+def _environments() -> list[Path]:
+    """Folders of installed packages, which may lie in that of a backend and are nobody's own."""
+    return [place for place in map(Path.resolve, map(Path, sys.path)) if any(place.glob("*.dist-info"))]
 
 
 Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]], set[Position]]]

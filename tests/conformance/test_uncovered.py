@@ -98,15 +98,17 @@ def test_it_is_printed_written_and_strict(tmp_path, capsys):
     assert list(report.to_dict()["not_run"]) == [str(file)]
 
 
-def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path):
-    packages = tmp_path / ".venv" / "lib" / "site-packages"
-    packages.mkdir(parents=True)
+@pytest.mark.parametrize("place", [".venv/lib/site-packages", "vendor"])
+def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path, monkeypatch, place):
+    packages = tmp_path / place
+    (packages / "theirs-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(packages)
     text = "\n\ndef name(x):\n    if x == 777:\n        x = 778\n    return x\n"
     (packages / "theirs.py").write_text(text.replace("name", "theirs"))
     (tmp_path / "mine.py").write_text(text.replace("name", "mine"))
     file = tmp_path / "backend.py"
     file.write_text(
-        f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(packages)!r}]\nimport mine, theirs\n"
+        f"import sys\nsys.path[:0] = [{str(tmp_path)!r}]\nimport mine, theirs\n"
         "from refgeo import paper\n\n\ndef inner_product(*a):\n"
         "    return paper.inner_product(*a) * (mine.mine(1) + theirs.theirs(1)) / 2\n"
     )
