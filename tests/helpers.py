@@ -1,5 +1,7 @@
 """Random points, and the geometry once more from its definitions alone, for the tests to compare with."""
 
+import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,8 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.diagonal.geometry import geometry_of
+
+ROOT = Path(__file__).parents[1]
 
 FUNCTIONS = [name for name in OPERATIONS if hasattr(paper, name)]
 METRICS = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}
@@ -208,3 +212,21 @@ def documented(page: str, title: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(compile(program, title, "exec"), names)
     return names
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, title and text."""
+
+    page: Path
+    language: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.text.strip().splitlines()[0][:40]}"
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+    return [Block(page, *parts) for parts in found]

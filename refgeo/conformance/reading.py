@@ -469,28 +469,30 @@ def _read_part(
         for tier in (fitting, short)
         for halves in ({"own"}, {"other"}, {"own", "other"})
     ]
-    plain = next(_plain(reader, results, tiers), None)
+    plain = _plain(reader, results, tiers)
     if not damping or (plain is not None and None not in known.values()):
         return plain
-    damped = next(_damped(reader, results, tiers[3:]), None)  # e_G S + ½ e_G, which has no degree, is e_G S_ε
+    damped = _damped(reader, results, tiers[3:])  # e_G S + ½ e_G, which has no degree, is e_G S_ε
     return min(filter(None, (plain, damped)), key=lambda fit: len(fit[0]), default=None)
 
 
-def _plain(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Iterator[Fit]:
+def _plain(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Fit | None:
     for tier in filter(None, tiers):
         fit = _attempt(reader, results, tier, reader.relaxation)
         if fit is not None:
-            yield fit, reader.relaxation * any("ε" in word for word in fit)
+            return fit, reader.relaxation * any("ε" in word for word in fit)
+    return None
 
 
-def _damped(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Iterator[Fit]:
+def _damped(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word]]) -> Fit | None:
     """With one matrix: T⁻¹T⁻¹ is what ε does to T⁻¹ at first order, and I what it does to T."""
     for tier in tiers:
         shifted = [word.shifted() for word in tier if len(word.matrices) == 1 and word.matrices[0] in _LETTERS]
         epsilon = _damping(reader.samples[0], results[0], shifted) if shifted else 0.0
         fit = _attempt(reader, results, shifted, epsilon) if epsilon else None
         if fit is not None:
-            yield fit, epsilon
+            return fit, epsilon
+    return None
 
 
 def _attempt(reader: _Reader, results: Sequence[Array], words: list[Word], epsilon: float) -> Coefficients | None:

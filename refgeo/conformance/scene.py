@@ -205,7 +205,7 @@ class Scene:
         n, m, h = self.point.sizes
         if self.space.metric.s not in (0.0, 1.0) or (n + m) * h * h > _SMALL:
             return False
-        # an integration takes about 20 bend steps of h²/400 s, and as many again where its boxes grow too fast
+        # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         bend = speed * np.max(self.condition, initial=1.0)
         effort = math.prod(self.shape) * h * h * max(bend, 0.1)
         return bool(

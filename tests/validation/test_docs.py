@@ -9,15 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 
 import pytest
+from helpers import ROOT, Block, blocks
 
 from refgeo import cli
 from refgeo.conformance.features import Features
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "validation" / "docs"
 PAGES = [
     ROOT / "README.md",
@@ -37,24 +36,6 @@ ELSEWHERE = (
     "python -m validation",
 )
 """Commands of other programs: installation, and what `.ci/run` runs."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, title and text."""
-
-    page: Path
-    language: str
-    title: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}: {self.text.strip().splitlines()[0][:40]}"
-
-
-def blocks(page: Path) -> list[Block]:
-    found = re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
-    return [Block(page, *parts) for parts in found]
 
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import linear_loss
+from helpers import blocks, linear_loss
 
 import refgeo as rg
 
 PAGE = Path(__file__).parents[2] / "validation" / "docs" / "sharpness.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.S | re.M)
+BLOCKS = [block.text for block in blocks(PAGE) if block.language == "python" and not block.title]
 
 
 def recipe(beginning):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import blocks
 
 from validation.third_party import __main__ as released
 
@@ -87,7 +88,7 @@ def test_what_is_said_of_pefts_merges_is_so():
         assert released.damped(title) == damping
 
 
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", (HERE / "mistakes.md").read_text(encoding="utf-8"), re.S | re.M)
+PROGRAMS = [block.text for block in blocks(HERE / "mistakes.md") if block.language == "python" and not block.title]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))

@@ -21,11 +21,17 @@ import torch
 import refgeo as rg
 
 
-def module(repository, path, root=""):
-    """A module of a clone: the file of a path, or with a root on sys.path the module of that dotted name."""
+def clone_of(repository):
+    """Its folder."""
     folder = Path(os.environ.get("REPOSITORIES", "")) / repository
     if not os.environ.get("REPOSITORIES") or not folder.is_dir():
         raise NotImplementedError(f"{repository}: set REPOSITORIES to a folder with a clone of it")
+    return folder
+
+
+def module(repository, path, root=""):
+    """A module of a clone: the file of a path, or with a root on sys.path the module of that dotted name."""
+    folder = clone_of(repository)
     if not path.endswith(".py"):
         sys.path.insert(0, str(folder / root))
         return importlib.import_module(path)
@@ -185,10 +191,7 @@ lora_pro = lora(_lora_pro)
 
 def functions(repository, path, *names):
     """Functions and methods of a clone's file that cannot be imported, compiled alone."""
-    folder = Path(os.environ.get("REPOSITORIES", "")) / repository
-    if not os.environ.get("REPOSITORIES") or not folder.is_dir():
-        raise NotImplementedError(f"{repository}: set REPOSITORIES to a folder with a clone of it")
-    tree = ast.parse((folder / path).read_text(encoding="utf-8"))
+    tree = ast.parse((clone_of(repository) / path).read_text(encoding="utf-8"))
     wanted = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
     found = {"torch": torch}
     exec(compile(ast.Module(wanted, []), path, "exec"), found)
@@ -316,9 +319,9 @@ def fixed_rank_method(name):
 
     def step(state, G, H, e_G, e_H, rate=1e-2):
         experiment = module(INTRINSIC_MUON, "experiments.run_movielens_fixed_rank", root="non-llm")
-        factors = experiment.FactorState(*map(torch.tensor, (G, H.T.copy())))
-        directions = experiment.METHODS[name]["step_fn"](factors, *map(torch.tensor, (e_G, e_H.T.copy())))
-        after = experiment.retract_factors(factors, *directions, rate)
+        before = experiment.FactorState(*map(torch.tensor, (G, H.T.copy())))
+        directions = experiment.METHODS[name]["step_fn"](before, *map(torch.tensor, (e_G, e_H.T.copy())))
+        after = experiment.retract_factors(before, *directions, rate)
         return state, after.b.numpy(), after.a.numpy().T
 
     return SimpleNamespace(step=step)
