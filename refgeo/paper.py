@@ -447,9 +447,10 @@ def geodesic_sharpness(
         if value > top:
             best, top, best_direction = xi, value, direction
         if k in marks:
-            if improved < 0.75 * since or last == (step, top):
+            stuck, last = last == (step, top), (step, top)  # the steps that led to two checkpoints, not those from them
+            if improved < 0.75 * since or stuck:
                 step, xi, value, direction = step / 2.0, best, top, best_direction
-            improved, since, last = 0, 0, (step, top)
+            improved = since = 0
     return top - start, best
 
 

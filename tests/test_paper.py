@@ -382,6 +382,64 @@ def test_sharpness_is_that_of_the_search_without_its_starts(metric, order):
         assert value == pytest.approx(found.value, rel=1e-9)
 
 
+def croce_and_hein(loss, w, rho, n_iter, decided):
+    """Auto-PGD of Croce & Hein (2020), its histories and conditions as they print them, in a ball of plain space."""
+
+    def pulled(x):
+        return x * min(1.0, rho / max(np.linalg.norm(x), 1e-300))
+
+    shares = [0.0, 0.22]
+    while shares[-1] < 1.0:
+        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
+    w_j = sorted({int(np.ceil(round(share * n_iter, 9))) for share in shares if share <= 1.0})
+    x, eta, best = [np.zeros_like(w)], [2.0 * rho], 0
+    (value, gradient), moved = loss(w), []
+    f, f_max, points = [value], [value], [(x[0], value, gradient)]
+    for k in range(n_iter):
+        z = pulled(x[k] + eta[k] * gradient / np.linalg.norm(gradient))
+        moved.append(x[k])  # before a return to the best point, which takes the place of one iterate
+        x.append(z if k == 0 else pulled(x[k] + 0.75 * (z - x[k]) + 0.25 * (x[k] - moved[k - 1])))
+        before, (value, gradient) = value, loss(w + x[-1])
+        f.append(value > before)
+        points.append((x[-1], value, gradient))
+        best = k + 1 if value > points[best][1] else best
+        f_max.append(points[best][1])
+        eta.append(eta[k])
+        if k + 1 in w_j:
+            last = w_j[w_j.index(k + 1) - 1]
+            first = sum(f[last + 1 : k + 2]) < 0.75 * (k + 1 - last)
+            second = eta[max(last - 1, 0)] == eta[k] and f_max[last] == f_max[k + 1]
+            decided.append((first, second, f_max[last] == f_max[k + 1]))
+            if first or second:
+                eta[k + 1] = eta[k] / 2.0
+                x[k + 1], value, gradient = points[best]
+    return f_max[-1] - points[0][1]
+
+
+def plane_waves(rng):
+    """Five variables, eight waves, of which some are so short that a step passes over many."""
+    K = rng.standard_normal((8, 5)) * rng.choice([1.0, 3.0, 10.0])
+    amplitudes, phases = rng.standard_normal(8), rng.uniform(0.0, 6.0, 8)
+    return lambda w: (float(amplitudes @ np.sin(K @ w + phases)), K.T @ (amplitudes * np.cos(K @ w + phases)))
+
+
+def test_steps_are_halved_where_each_condition_of_auto_pgd_says_so():
+    """One condition alone, both, none; and none where the best is unchanged, as the last checkpoint has halved."""
+    decided, alike, rng = [], 0, np.random.default_rng(0)
+    cases = {(True, False, False), (True, False, True), (False, True, True), (True, True, True), (False, False, False),
+             (False, False, True)}  # fmt: skip
+    while not cases <= set(decided) or alike < 100:
+        loss, w = plane_waves(rng), rng.standard_normal(5)
+        expected = croce_and_hein(loss, w, 1.0, 20, decided)
+        value, _ = paper.geodesic_sharpness(
+            lambda points, f=loss: (f(points[0][0])[0], [(f(points[0][0])[1],)]),
+            [paper.ElementwiseBlock(w, np.ones(5))], 1.0,
+        )  # fmt: skip
+        found = rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 1.0, n_restarts=1, verify=False)
+        assert (value, found.value) == pytest.approx((expected, expected), rel=1e-6)
+        alike += 1
+
+
 def test_the_ablations_leave_out_what_they_say():
     """Order 1 knows no Γ; with the Euclidean norm and straight lines it is the ball of weight space."""
     rng = np.random.default_rng(6)
