@@ -94,6 +94,7 @@ class EuclideanMetric(Metric[Array]):
     """
 
     name = "euclidean"
+    is_proved = True
 
     def at(self, point: npt.ArrayLike) -> ArrayTangentSpace:
         """The tangent space at `point`, an array of any shape."""
@@ -200,6 +201,7 @@ class ScalingMetric(Metric[Array]):
     """
 
     name = "scaling"
+    is_proved = True
 
     def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
         """The tangent space at `point`, an array of any shape, not all zero."""
@@ -321,6 +323,7 @@ class ElementwiseMetric(Metric[Array]):
     """
 
     name = "elementwise"
+    is_proved = True
 
     def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
         """The tangent space at `point`, an array of any shape."""

@@ -41,6 +41,8 @@ class InterpolatedMetric(Metric[Pair]):
     (2.0, 0.5)
     """
 
+    is_proved = True
+
     def __init__(self, s: float, relaxation: float = 0.0) -> None:
         self.s = number("s", s, "0 is inv, 1 is mix", least=0.0, most=1.0)
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)

@@ -133,6 +133,8 @@ class RotaryMetric(Metric[Pair]):
     (40, 28)
     """
 
+    is_proved = True
+
     def __init__(self, pairs: str | InterpolatedMetric = "inv") -> None:
         metric = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
         if not isinstance(metric, InterpolatedMetric):

@@ -41,6 +41,8 @@ class Metric(ABC, Generic[Point]):
     name: str
     has_blocks = False
     """Whether a point may be a dict of blocks."""
+    is_proved = False
+    """Whether it is proved how the metric changes along its orbits; else searches measure whether it does."""
 
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
@@ -413,6 +415,11 @@ class TangentSpace(ABC, Generic[Point]):
         horizontal : bool
             Draw from the horizontal space (default) or from the whole tangent space.
 
+        Raises
+        ------
+        ValueError
+            There is no vector but zero.
+
         Examples
         --------
         >>> import refgeo as rg
@@ -420,6 +427,9 @@ class TangentSpace(ABC, Generic[Point]):
         >>> round(float(space.norm(space.random_tangent_vector(0))), 12)
         1.0
         """
+        if not (self.dim if horizontal else self.n_coordinates):
+            others = "; horizontal=False draws a vertical one" if self.n_coordinates else ""
+            raise ValueError(f"horizontal: expected vectors to draw, but this space has dimension 0 here{others}")
         x: Array = np.random.default_rng(rng).standard_normal((*self.block_shape, self.n_coordinates))
         # twice: the rounding of the first is large beside what it leaves of a nearly vertical draw
         for _ in range(2 if horizontal else 0):

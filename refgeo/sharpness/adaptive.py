@@ -117,6 +117,11 @@ class _ScaledSteps(ParameterSpace):
         super().__init__(arrays.given, ProductMetric({name: WeightedMetric(c) for name, c in scales.items()}))
         self._arrays = arrays
 
+    @property
+    def that_move(self) -> list[str]:
+        """The blocks."""
+        return list(dict.fromkeys(name[0] for name in super().that_move))
+
     def tangent_vector(self, x: Array) -> Any:
         """δ, of the type of the parameters."""
         return self._arrays.joined(super().tangent_vector(x))

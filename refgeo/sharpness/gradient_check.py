@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from refgeo.sharpness.auto_pgd import norm
+from refgeo.sharpness.noise import CLEAR, TINY, noise
 from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation
 from refgeo.support.arguments import Array
@@ -18,9 +20,9 @@ _AGREE_AT_RANDOM = 0.03
 """Along a random direction, where a part that is left out is one of many."""
 _CONVERGED = 0.3
 """Two quotients that agree to this share of what is asked for are the slope, whatever the gradient says."""
-_NOISE = 2.0**-23
-"""Of a loss in float32, relative."""
 _REPEATS = 1e-5
+_ASIDE = 0.1
+"""So far aside, as a share of the parameters, a gradient that is zero is asked for again."""
 _MOST = 6
 """So many blocks are named."""
 
@@ -80,6 +82,7 @@ def check_gradient(
     found: dict[str, float] = {}
     complaints: list[str] = []
     arrays = _moving(params, grads)
+    rounding = measured_noise(value_and_grad, arrays)
     of_arrays, gradients = arrays.value_and_grad(value_and_grad), arrays.gradients(grads)
     for name, gradient in gradients.items():
         given = arrays.given[name]
@@ -91,7 +94,7 @@ def check_gradient(
         seen = [
             one
             for direction in (gradient, generator.standard_normal(given.shape))
-            if (one := _disagreement(change, gradient, direction, loss, _AGREE, step, step)) is not None
+            if (one := _disagreement(change, gradient, direction, rounding, _AGREE, step, step)) is not None
         ]
         label = arrays.label(name)
         found[label], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
@@ -118,13 +121,14 @@ def _disagreement(
     change: Callable[[Array], float],
     gradient: Array,
     direction: Array,
-    loss: float,
+    rounding: float,
     agree: float,
     step: float,
     longest: float,
 ) -> tuple[float, str] | None:
     """How far the gradient is from what the loss does along a direction, relative, and that in words; None where
-    nothing can be told. Where noise hides the slope at `step`, a step up to `longest` is taken.
+    nothing can be told. Where the noise of the loss, `rounding`, hides the slope at `step`, a step up to `longest` is
+    taken.
     """
     length, size = float(np.linalg.norm(direction)), float(np.linalg.norm(gradient))
     if not 0.0 < length < math.inf or not math.isfinite(size):
@@ -137,9 +141,9 @@ def _disagreement(
         return change(s * unit)
 
     if beside == 0.0:
-        return (1.0, "the loss changes, but the gradient is zero") if _is_sloped(along, loss, step) else None
-    telling = 100.0 * _NOISE * abs(loss) / (_CONVERGED * agree * beside)
-    quotient = _slope_by_differences(along, slope, beside, loss, max(step, min(telling, longest)), agree)
+        return (1.0, "the loss changes, but the gradient is zero") if _is_sloped(along, rounding, step) else None
+    telling = 10.0 * CLEAR * rounding / (_CONVERGED * agree * beside)
+    quotient = _slope_by_differences(along, slope, beside, rounding, max(step, min(telling, longest)), agree)
     if quotient is None:
         return None
     said = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
@@ -147,26 +151,101 @@ def _disagreement(
 
 
 def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any) -> None:
-    """One evaluation again at the parameters, a difference along the gradient, which a wrong factor shows in, and one
-    along a random direction, for what it leaves out, and one evaluation on the orbit: an error if any of it tells of a
-    mistake.
+    """What a search rests on: an error if any of it is not there.
+
+    The loss is the same twice; no part of the gradient is zero without reason; differences along the gradient, which a
+    wrong factor shows in, and along a random direction, for what it leaves out, agree with it as far as the noise
+    tells, which is measured; the loss has the symmetries that the metric divides out.
     """
-    again, _ = objective(objective.origin)
-    _refuse_chance(objective.loss, objective.loss + again)
-    gradient, longest = objective.gradient_at_origin, 1e-2 * objective.space.size  # short beside the parameters
+    arrays = Arrays(params, objective.space.that_move or None)
+    again, slopes = arrays.value_and_grad(value_and_grad)(arrays.given)
+    _refuse_chance(objective.loss, again)
+    if objective.is_flat:
+        return
+    refuse_silent_parts(value_and_grad, arrays, slopes)
+    gradient, size = objective.gradient_at_origin, objective.space.size
+    longest = 1e-2 * size  # short beside the parameters
+    random = objective.space.random_direction(np.random.default_rng(0))
 
     def change(x: Array) -> float:
         return objective(x)[0]
 
+    aside = random * (size / (norm(random) or 1.0))
+    rounding = noise(lambda t: objective.loss + change(t * aside), TINY)
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
-        ("a random direction", objective.space.random_direction(np.random.default_rng(0)), _AGREE_AT_RANDOM),
+        ("a random direction", random, _AGREE_AT_RANDOM),
     ):
-        found = _disagreement(change, gradient, direction, objective.loss, agree, 0.1 * radius, longest)
+        found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, longest)
         if found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
             raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
-    objective.check_symmetry()
+    objective.check_symmetry(rounding)
+
+
+def refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
+    """An error where the gradient of an array is zero at θ and beside it, although the array is to move.
+
+    There one more change of the array alone tells whether the gradient is wrong, or the loss does not depend on it.
+
+    Examples
+    --------
+    >>> loss = lambda p: (float(p["w"] @ p["w"]), {"w": 2 * p["w"], "b": 0 * p["b"]})
+    >>> arrays = Arrays({"w": np.ones(2), "b": np.ones(1)})
+    >>> refuse_silent_parts(loss, arrays, {("w", ""): 2 * np.ones(2), ("b", ""): np.zeros(1)})
+    Traceback (most recent call last):
+    ...
+    ValueError: value_and_grad: the loss does not depend on b, which is to move: ...
+    """
+    silent = [name for name, slope in slopes.items() if slope.size and not slope.any()]
+    if not silent:
+        return
+    of_arrays = arrays.value_and_grad(value_and_grad)
+    rounding, near = measured_noise(value_and_grad, arrays), _aside(arrays.given, 0)
+    here, slopes = of_arrays(near)
+    silent = [name for name in silent if name in slopes and not slopes[name].any()]
+    wrong: list[str] = []
+    idle: list[str] = []
+    for name in silent[:_MOST]:
+        other = _aside({name: near[name]}, 1)
+        change = abs(of_arrays({**near, **other})[0] - here)
+        (wrong if change > CLEAR * rounding else idle).append(arrays.label(name))
+    if wrong:
+        raise ValueError(
+            f"value_and_grad: the gradient is not that of the loss; {', '.join(wrong)}: the loss changes, but the "
+            "gradient is zero. Are gradients off where it is computed (no_grad, detach)? verify=False turns this check "
+            "off"
+        )
+    if idle and len(idle) < len(arrays.given):  # a loss that ignores all is flat, and a search says so
+        raise ValueError(
+            f"value_and_grad: the loss does not depend on {', '.join(idle)}, which is to move: beside its noise, a "
+            f"change of {_ASIDE:.0%} does nothing to it. Does it use other weights than it is given? If it is meant, "
+            "leave the block out of the metric, or freeze it; verify=False turns this check off"
+        )
+
+
+def _aside(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: x + _ASIDE * (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape)
+        for name, x in arrays.items()
+    }
+
+
+def measured_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
+    """What the values of a loss are off by, from seven of them.
+
+    Examples
+    --------
+    >>> single = lambda w: (float(np.float32(np.sum(np.sin(w)))), np.cos(w))
+    >>> 1e-8 < measured_noise(single, Arrays(np.ones(2))) < 1e-6
+    True
+    """
+    of_arrays, rng = arrays.value_and_grad(value_and_grad), np.random.default_rng(0)
+    along = {
+        name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape) for name, x in arrays.given.items()
+    }
+    return noise(lambda t: of_arrays({name: x + t * along[name] for name, x in arrays.given.items()})[0], TINY)
 
 
 def verify_unchanged(objective: Objective) -> None:
@@ -187,16 +266,15 @@ def _refuse_chance(
 
 
 def _slope_by_differences(
-    change: Callable[[float], float], slope: float, scale: float, loss: float, step: float, agree: float
+    change: Callable[[float], float], slope: float, scale: float, rounding: float, step: float, agree: float
 ) -> float | None:
     """A central difference that agrees with the slope, or that smaller steps converge to; None if rounding hides it."""
     before = None
     for _ in range(6):
-        if _NOISE * abs(loss) > _CONVERGED * agree * scale * step:
+        if CLEAR * rounding > _CONVERGED * agree * scale * step:
             return None
         ahead, behind = change(step), change(-step)
-        rounding = _NOISE * (abs(ahead) + abs(behind))  # which a smaller step has less of
-        if math.isfinite(ahead) and math.isfinite(behind) and rounding <= _CONVERGED * agree * scale * step:
+        if math.isfinite(ahead) and math.isfinite(behind):
             quotient = (ahead - behind) / (2.0 * step)
             if abs(quotient - slope) <= agree * scale:
                 return quotient
@@ -207,12 +285,11 @@ def _slope_by_differences(
     return None
 
 
-def _is_sloped(change: Callable[[float], float], loss: float, step: float) -> bool:
+def _is_sloped(change: Callable[[float], float], rounding: float, step: float) -> bool:
     """Whether differences with two steps are the same, and more than rounding."""
     quotients = []
     for s in (step, 0.1 * step):
-        ahead, behind = change(s), change(-s)
-        quotients.append((ahead - behind) / (2.0 * s))
-        if not abs(quotients[-1]) > 30.0 * _NOISE * (abs(loss) + abs(ahead) + abs(behind)) / s:
+        quotients.append((change(s) - change(-s)) / (2.0 * s))
+        if not abs(quotients[-1]) > CLEAR * rounding / s:
             return False
     return abs(quotients[0] - quotients[1]) <= 0.1 * abs(quotients[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.product import ProductTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.sharpness import symmetry
+from refgeo.sharpness.auto_pgd import norm
+from refgeo.sharpness.noise import TINY, noise
 from refgeo.sharpness.parameters import (
     CheckedGradients,
     LossAndGradient,
@@ -28,8 +30,8 @@ from refgeo.support.threads import LEAST, one_thread
 
 _LONG = 1 << 18
 """Vectors of more numbers are kept in single precision: their directions are rounded by 1e-7, no value is."""
-_CHANGED = 1e-4
-"""A larger share of what other changes of this size do is investigated: in float32 rounding does 1e-5 or so."""
+_BRIEFLY = (0.1, 0.1)
+"""So far a metric is followed along its orbits: there it changes as it does farther away."""
 
 
 class ParameterSpace:
@@ -58,6 +60,13 @@ class ParameterSpace:
         """How long θ itself is in the metric: the mean of its blocks."""
         blocks = sum(math.prod(part.block_shape) for part in self.spaces.values())
         return float(np.linalg.norm(self.tangent.norm(self.tangent.point))) / math.sqrt(blocks)
+
+    @property
+    def that_move(self) -> list[str]:
+        """The blocks that the metric moves at all: zeros do not move in proportion to themselves."""
+        if not (self.parameters.single or isinstance(self.tangent, ProductTangentSpace)):
+            return list(self.parameters.blocks)
+        return [name for name, space in self.spaces.items() if space.dim and space.n_coordinates]
 
     def coordinates(self, x: Array) -> Array:
         """In the shape of the tangent space's."""
@@ -132,6 +141,8 @@ class Objective:
     ----------
     loss : float
         At the parameters themselves.
+    saw_slope : bool
+        Whether a gradient that was asked for had a number that is not zero.
     """
 
     def __init__(
@@ -139,7 +150,7 @@ class Objective:
     ) -> None:
         self.value_and_grad, self.space = value_and_grad, space
         self._order, self._gradient_order = order, gradient_order
-        self.loss = 0.0
+        self.loss, self.saw_slope = 0.0, False
         self.loss, slope = self(self.origin)
         self._slope: Array | None = slope
         if not math.isfinite(self.loss):
@@ -174,22 +185,41 @@ class Objective:
             return -math.inf, self.origin
         del point
         gradient = self.space.gradient(x, grads, self._gradient_order) if math.isfinite(loss) else None
-        return (-math.inf, self.origin) if gradient is None else (loss - self.loss, gradient)
+        if gradient is None:
+            return -math.inf, self.origin
+        self.saw_slope = self.saw_slope or bool(gradient.any())
+        return loss - self.loss, gradient
 
-    def check_symmetry(self) -> None:
-        """See `check_symmetry`."""
-        check_symmetry(self.space, lambda params: checked_evaluation(self.value_and_grad(params))[0], self.loss)
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether nothing is seen: no slope here and beside, and equal values."""
+        if self.gradient_at_origin.any():
+            return False
+        aside = self.space.random_direction(np.random.default_rng(0))
+        increase, slope = self(aside * (0.1 * (self.space.size or 1.0) / (norm(aside) or 1.0)))
+        return increase == 0.0 and not slope.any()
+
+    def check_symmetry(self, rounding: float | None = None) -> None:
+        """See `check_symmetry`; a loss that never changes has every symmetry."""
+        if not self.is_flat:
+            check_symmetry(self.space, self._value, self.loss, rounding)
+
+    def _value(self, params: Any) -> float:
+        return checked_evaluation(self.value_and_grad(params))[0]
 
     def bend(self, x: Array) -> float:
         """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
         return self.space.bend(x, 1) if self._order == 2 else 0.0
 
 
-def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], here: float) -> None:
-    """An error where a loss, which is `here` at θ, changes along the symmetries that the metric divides out.
+def check_symmetry(
+    space: ParameterSpace, value: Callable[[Any], float], here: float, rounding: float | None = None
+) -> None:
+    """An error unless the metric lives on the quotient by its groups, and a loss, which is `here` at θ, does so, too,
+    as far as its noise tells.
 
-    One evaluation with all blocks moved at once, one with other changes of the same size, and more only if the loss has
-    changed.
+    Two evaluations: one with all blocks moved at once by elements of their groups, and one with other changes of the
+    same size; seven more if the noise, `rounding`, is not known, and others where these do not tell.
 
     Examples
     --------
@@ -199,27 +229,44 @@ def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], here: f
     ...
     ValueError: metric: the metric divides out the symmetry translation, which the loss does not have: ...
     """
-    groups = space.tangent.metric.symmetries()
+    metric, point = space.tangent.metric, space.points
+    groups = metric.symmetries()
     if not groups or space.dim == 0:
         return
+    for block, one in symmetry.metrics_of(metric).items():
+        for found in () if one.base.is_proved else symmetry.invariance(one.base, block, point, _BRIEFLY):
+            if not (found.holds or found.unseen):
+                raise ValueError(
+                    f"metric: {one} does not live on the quotient by its group: {found.symmetry} "
+                    f"{found.verdict}{f' ({found.reason})' if found.reason else ''}, so its sharpness differs along an "
+                    "orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
+                )
 
     def loss(blocks: Mapping[str, Any]) -> float:
         return value(space.parameters.assembled(blocks))
 
-    point = space.points
     rng, moved = np.random.default_rng([0, 1]), dict(point)  # a stream that parameters are not drawn from
-    for one in groups:
-        moved |= one.act(moved, one.generator(moved, rng), 0.5)
-    change = abs(loss(moved) - here)
+    for group in groups:
+        moved |= group.act(moved, group.generator(moved, rng), 0.5)
+    if symmetry.is_same(point, moved):
+        return
     # beside what changes of the same size do: a loss may be large for another reason
-    if change == 0.0 or change <= _CHANGED * abs(loss(symmetry.scrambled(point, moved, rng)) - here):
+    change, other = abs(loss(moved) - here), abs(loss(symmetry.scrambled(point, moved, rng)) - here)
+    if rounding is None:
+        rounding = noise(lambda t: loss(symmetry.changed(point, t, np.random.default_rng(0))), TINY)
+    if symmetry.Finding("all together", (), change, other, rounding).holds:
         return
     for found in symmetry.verify(loss, point, groups, samples=1):
-        if found.verdict == "does not hold":
-            where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
-            raise ValueError(
-                f"metric: the metric divides out the symmetry {found.symmetry}{where}, which the loss does not "
-                f"have: an element of this group changes the loss by {found.change:.2g} (relative). Give this "
-                "block another metric, or leave it out of the metric, so that it does not move. "
-                "refgeo.symmetry.verify measures all symmetries; verify=False turns this check off"
-            )
+        if found.holds:
+            continue
+        where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
+        missing = (
+            f"which the loss does not have: an element of this group changes the loss by {found.change:.2g} (relative)"
+            if found.is_broken
+            else f"of which it cannot be told whether the loss has it: {found.reason}"
+        )
+        raise ValueError(
+            f"metric: the metric divides out the symmetry {found.symmetry}{where}, {missing}. Give this block another "
+            "metric, or leave it out of the metric, so that it does not move. refgeo.symmetry.verify measures all "
+            "symmetries; verify=False turns this check off"
+        )

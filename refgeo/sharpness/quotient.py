@@ -13,6 +13,7 @@ they are right. Dense, for up to a few hundred numbers: a point takes N evaluati
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,13 +27,14 @@ from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, shaped
 from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace, flow
-from refgeo.sharpness.symmetry import Finding, Verification, invariance, nearby, verify
+from refgeo.sharpness.symmetry import Verification, invariance, verify
 from refgeo.support.arguments import Array, real_array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import (
     NO_GEODESIC,
     GeodesicAccuracyError,
     GeodesicIncompleteError,
+    NotFiniteError,
     RankDeficientError,
 )
 
@@ -42,6 +44,8 @@ _STEP = 3e-4
 """Of differences, as a share of the length of the point in the metric."""
 _ASIDE = 0.03
 """How far from a point it is tried whether complex steps go through, as a share of the length of the point."""
+_SHORTER = 10
+"""Steps and distances are tried, each a fourth of the one before, until they lead nowhere outside the domain."""
 _DEPENDENT = 1e-9
 """Velocities of unit length span no direction that they have less of."""
 _DRAWS = 20
@@ -56,9 +60,10 @@ class QuotientTangentSpace(TangentSpace[Any]):
 
     Attributes
     ----------
+    derivatives : str
+        How the metric tensor is differentiated: by "complex steps" or "differences".
     error : float
-        Of the derivatives of the metric tensor, relative, beside rounding: 0 for complex steps, and measured for
-        differences.
+        Of these derivatives, relative, beside rounding: 0 for complex steps, and measured for differences.
     """
 
     metric: QuotientMetric
@@ -79,6 +84,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
             raise RankDeficientError(
                 f"tensor: expected a positive definite matrix, got the eigenvalue {least:g}", (), least
             )
+        self.metric.refuse_no_inner_product(self.point, g)
         self._root = np.linalg.cholesky(g)
         self._frame = scipy.linalg.solve_triangular(self._root.T, np.eye(self.n_coordinates))
 
@@ -99,41 +105,68 @@ class QuotientTangentSpace(TangentSpace[Any]):
         """An orthonormal basis of the vertical space, in coordinates."""
         return _span(self._root.T @ self.metric.velocities(self.point, self._root))
 
-    @cached_property
+    @property
+    def derivatives(self) -> str:
+        """See the class."""
+        return self._route[0]
+
+    @property
     def error(self) -> float:
         """See the class."""
+        return self._route[1]
+
+    @cached_property
+    def _route(self) -> tuple[str, float, float]:
+        """How derivatives are taken, their error, and the step of differences.
+
+        Complex steps are right if they agree with differences, of one step or another, at a point beside this one,
+        where no zero hides the kink of an absolute value.
+        """
         drawn = np.random.default_rng(0).standard_normal((3, self.n_coordinates))
         along, v, aside = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
-        near = self._numbers + _ASIDE * self._size * aside  # where no zero hides the kink of an absolute value
 
         def length(numbers: Array) -> Any:
             return self.metric.square(shaped(numbers, self.point), v)
 
-        step = _STEP * self._size
-        once, twice = (_differences(length, near, along, c * step) for c in (1.0, 2.0))
+        with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):  # outside the domain
+            near = next(
+                (there for k in range(_SHORTER)
+                 if _is_positive(self._tensor(there := self._numbers + _ASIDE * 4.0**-k * self._size * aside))),
+                self._numbers,
+            )  # fmt: skip
+            complex_step = _complex_step_if_any(length, near, along)
+            steps = [_STEP * 4.0**-k * self._size for k in range(_SHORTER)]
+            quotients = (float(_differences(length, near, along, step)) for step in steps)
+            if any(abs(complex_step - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients):
+                return "complex steps", 0.0, steps[0]
+            lines = [(near, along), *((self._numbers, column) for column in self._frame.T)]
+            error, step = min((max(self._apart(length, *line, step) for line in lines), step) for step in steps)
+        if not error < math.inf:
+            raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
+        return "differences", max(error, float(np.finfo(np.float64).eps)), step
 
-        def apart(other: Array) -> float:
-            return float(np.abs(once - other)) / max(float(np.abs(once)), 1e-3 / self._size)
-
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of a complex number that is cut down to a real one
-                if apart(_complex_step(length, near, along)) < 1e-6:
-                    return 0.0
-        except (TypeError, ValueError, np.linalg.LinAlgError):  # it takes no complex numbers
-            pass
-        return apart(twice)
+    def _apart(self, length: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> float:
+        """How far differences of two steps are, relative."""
+        once, twice = (float(_differences(length, numbers, direction, c * step)) for c in (1.0, 2.0))
+        apart = abs(once - twice) / max(abs(once), 1e-3 / self._size)
+        return apart if math.isfinite(apart) else math.inf
 
     def _derivative(self, function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
         """By complex steps where they go through, else by differences, of a step that the metric measures."""
-        if self.error == 0.0:
+        if self.derivatives == "complex steps":
             return _complex_step(function, numbers, direction)
         length = float(np.linalg.norm(self._root.T @ direction)) or 1.0
-        return _differences(function, numbers, direction, _STEP * self._size / length)
+        return _differences(function, numbers, direction, self._route[2] / length)
 
     @cached_property
     def _slopes(self) -> Array:
         """D g[B_p] for every vector B_p of the frame."""
-        return np.array([self._derivative(self._tensor, self._numbers, b) for b in self._frame.T])
+        slopes = np.array([self._derivative(self._tensor, self._numbers, b) for b in self._frame.T])
+        if not np.isfinite(slopes).all():
+            raise NotFiniteError(
+                "tensor: expected a tensor that can be differentiated, got derivatives that are not finite"
+            )
+        return slopes
 
     def _vector(self, name: str, value: Any) -> Any:
         vector = _point(name, value)
@@ -291,6 +324,20 @@ class QuotientMetric(Metric[Any]):
             g[i, : i + 1] = g[: i + 1, i] = row
         return g
 
+    def refuse_no_inner_product(self, point: Any, g: Array) -> None:
+        """An error where ``tensor(θ, a, b)`` is not symmetric, or not linear in a and b."""
+        if not self._is_inner_product:
+            return
+        a, b = np.random.default_rng(0).standard_normal((2, len(g)))
+        for first, second in ((a, b), (b, a), (a, -b), (a + b, a - b)):
+            found = float(np.sum(self._given(point, shaped(first, point), shaped(second, point))))
+            expected, size = float(first @ g @ second), float(np.abs(first) @ np.abs(g) @ np.abs(second))
+            if not abs(found - expected) <= 1e-9 * size:
+                raise ValueError(
+                    "tensor: expected an inner product, symmetric and linear in a and in b, got one that is not: "
+                    f"it is {found:.6g} for two random vectors, where basis vectors give {expected:.6g}"
+                )
+
     def lowered(self, point: Any, v: Array) -> Any:
         """The covector gv."""
         if not self._is_inner_product:
@@ -374,15 +421,14 @@ class QuotientMetric(Metric[Any]):
         >>> [(one.symmetry, one.verdict) for one in found], found.dim
         ([('group', 'holds'), ('metric', 'does not hold'), ('loss', 'holds')], 2)
         """
+        if not self._groups:
+            raise ValueError(
+                "group: expected a group, so that there is a quotient to verify; this metric was made with none"
+            )
         space = self.at(point)
         whole = space.point if isinstance(space.point, Mapping) else {ONLY: space.point}
-        near = nearby(whole, rng)
-        findings = invariance(self, ONLY, near, rng=rng)
-        beside = self.at(near if isinstance(space.point, Mapping) else near[ONLY]).dim
-        if beside != space.dim:
-            name = f"dimension of the quotient: {space.dim} here, and {beside} nearby"
-            findings.append(Finding(name, (ONLY,), np.inf, np.nan, 0.0, 0, 1.0))
-        if value_and_grad is not None and self._groups:
+        findings = invariance(self, ONLY, whole, rng=rng)
+        if value_and_grad is not None:
             findings += [f.called("loss") for f in verify(value_and_grad, space.point, self.symmetries(), rng=rng)]
         return Verification(tuple(findings), space.dim)
 
@@ -429,6 +475,19 @@ def _group(velocities: Callable[[Any], Array], metric: QuotientMetric) -> Symmet
 
 def _complex_step(function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
     return np.asarray(np.imag(function(numbers + 1j * _TINY * direction)) / _TINY)
+
+
+def _complex_step_if_any(function: Callable[[Array], Any], numbers: Array, direction: Array) -> float:
+    """NaN where the function takes no complex numbers."""
+    try:
+        return float(_complex_step(function, numbers, direction))
+    except (TypeError, ValueError, np.linalg.LinAlgError):
+        return math.nan
+
+
+def _is_positive(matrix: Any) -> bool:
+    """Finite and positive definite."""
+    return bool(np.isfinite(matrix).all()) and bool(np.linalg.eigvalsh(matrix)[0] > 0.0)
 
 
 def _differences(function: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> Array:

@@ -217,7 +217,7 @@ class SharpnessResult(Saved):
     def __str__(self) -> str:
         """What it found, and what to try where that is not to be taken as it is."""
         starts = self.settings.get("n_restarts", 1)
-        reached = "" if starts == 1 else f", reached by {self.n_reached} of {starts} starts"
+        reached = "" if starts == 1 or len(self.trace) == 1 else f", reached by {self.n_reached} of {starts} starts"
         found = (
             f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
             f"{'converged' if self.converged else 'not converged'}{reached})"
@@ -242,8 +242,7 @@ class SharpnessResult(Saved):
         """What to try for a better value."""
         if len(self.trace) == 1:
             return (
-                "no search was made, because no parameter can move, or because the gradient and all random "
-                "steps are zero"
+                "no search was made: no parameter can move, or the gradient is zero here and wherever a random step led"
             )
         if self.bend > _BENT:
             return (

@@ -261,6 +261,7 @@ class _OfBatch:
 
     def _result(self, ball: Ball, best: Climb, n_reached: int) -> SharpnessResult:
         nothing = best.value <= 0.0
+        residual = best.residual if self.objective.saw_slope else math.inf
         x = self.objective.origin if nothing else best.x
         return SharpnessResult(
             value=max(best.value, 0.0),
@@ -272,8 +273,8 @@ class _OfBatch:
             steps=best.steps,
             n_evaluations=best.n_evaluations,
             n_rejected=best.n_rejected,
-            residual=best.residual,
-            converged=best.residual <= STATIONARY,
+            residual=residual,
+            converged=residual <= STATIONARY,
             n_reached=n_reached,
             rho=ball.radius,
             settings=self.settings,

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from refgeo.geometry.blocks import ONLY, Blocks, Named
+from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, names_of
 from refgeo.geometry.groups import (
     Symmetry,
     attention,
@@ -43,6 +43,7 @@ from refgeo.geometry.groups import (
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
+from refgeo.sharpness.noise import CLEAR, SHORT, TINY, noise
 from refgeo.sharpness.parameters import Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
@@ -68,8 +69,10 @@ __all__ = [
 
 _STEP = 1e-3
 """Of differences along a vector that is carried, as a share of the point; linear actions have no error at any step."""
-_MOST, _FEWEST = 8.0, 3.0
-"""Digits that a metric must be invariant to; fewer where these differences do not give them."""
+_HELD, _BROKEN, _SEEN = 1e-8, 1e-6, 1e-2
+"""Shares of what other changes of the same size do: less is none, more is some, and noise must be less to tell."""
+_SURE = 3.0
+"""What breaks a symmetry is so much more than what is `CLEAR` of noise."""
 
 
 class HasSymmetries(Protocol):
@@ -84,53 +87,100 @@ class HasSymmetries(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was measured of one symmetry.
+    """What was measured of one symmetry: of the loss, or of a metric (`invariance`).
 
     Attributes
     ----------
     symmetry : str
     blocks : tuple of str
     change : float
-        Largest relative change of the loss.
+        Largest change of the loss by elements of the group, relative to the loss.
+    other : float
+        Largest change by other changes of the same size, in the same unit.
+    noise : float
+        What values of the loss are off by, in the same unit, measured.
     gradient : float or nan
         Largest |⟨e, V⟩| / ‖e‖‖V‖ of a head, e the gradient and V a velocity of the group; nan without gradients.
     size : float
         The largest t.
     evaluations : int
         Of the loss.
-    least_digits : float
-        What it takes to hold.
+    least_digits : float or None
+        What it takes to hold, if somebody has said it.
+    unseen : str
+        Why nothing could be seen, where that is known.
     """
 
     symmetry: str
     blocks: tuple[str, ...]
     change: float
-    gradient: float
-    size: float
-    evaluations: int
-    least_digits: float = field(repr=False)
+    other: float
+    noise: float
+    gradient: float = math.nan
+    size: float = 1.0
+    evaluations: int = 0
+    least_digits: float | None = field(default=None, repr=False)
+    unseen: str = field(default="", repr=False)
 
     def called(self, name: str) -> Finding:
         """With another name for the symmetry."""
         return replace(self, symmetry=name)
 
     @property
-    def digits(self) -> float:
-        """To how many digits it holds: of the loss and of the gradient, whichever is worse."""
-        worst = np.nanmax([self.change, self.gradient, 1e-17])
-        return float(-math.log10(worst)) if math.isfinite(worst) else -math.inf
+    def share(self) -> float:
+        """The change beside other changes, or beside noise where that is more."""
+        seen = max(self.change, self.noise)
+        return seen / self.other if 0.0 < self.other < math.inf and math.isfinite(seen) else math.inf
 
     @property
-    def holds(self) -> bool:
-        """Whether these are enough."""
-        return self.digits >= self.least_digits
+    def digits(self) -> float:
+        """To how many digits it was seen to hold: 0 where the group does what other changes do, or nothing is seen."""
+        return max(0.0, -math.log10(self.share)) if 0.0 < self.share < math.inf else 0.0
+
+    @property
+    def _resolution(self) -> float:
+        """The share that would not be noise."""
+        return CLEAR * self.noise / self.other if self.other > 0.0 else math.inf
 
     @property
     def verdict(self) -> str:
-        """One of "holds", "does not hold", and "undecided": a few digits, but not enough."""
-        if self.holds:
-            return "holds"
-        return "does not hold" if self.digits < 0.75 * self.least_digits else "undecided"
+        """One of "holds", "does not hold", and "undecided": what was seen is not enough, and `reason` says why."""
+        if self.unseen:
+            return "undecided"
+        if self.is_broken:
+            return "does not hold"
+        return "undecided" if self.reason else "holds"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is "holds"."""
+        return self.verdict == "holds"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the group changes the loss, by more than noise explains."""
+        enough = _BROKEN if self.least_digits is None else 10.0 ** (-0.75 * self.least_digits)
+        return self.change > _SURE * CLEAR * self.noise and self.change > enough * self.other
+
+    @property
+    def reason(self) -> str:
+        """Why a verdict is undecided."""
+        if self.unseen:
+            return self.unseen
+        if not self._resolution <= _SEEN:
+            return (
+                f"other changes of this size move the loss by {self.other:.1g} of it, and its values are off by "
+                f"{self.noise:.1g}: too little to tell"
+            )
+        least = max(_HELD, self._resolution) if self.least_digits is None else 10.0**-self.least_digits
+        if self.share > least:
+            return f"it holds to {self.digits:.1f} digits, which is neither rounding nor clearly more"
+        if self.gradient > max(math.sqrt(least), _BROKEN):
+            return (
+                f"the loss stays the same, but {self.gradient:.1g} of the gradient goes along the group: is it the "
+                "gradient of this loss (refgeo.check_gradient)?"
+            )
+        return ""
 
 
 @dataclass(frozen=True)
@@ -149,8 +199,8 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        """Whether every symmetry does."""
-        return all(finding.holds for finding in self.findings)
+        """Whether every symmetry does, of one or more."""
+        return bool(self.findings) and all(finding.holds for finding in self.findings)
 
     def __iter__(self) -> Any:
         return iter(self.findings)
@@ -159,8 +209,18 @@ class Verification:
         return len(self.findings)
 
     def __str__(self) -> str:
-        dimension = "" if self.dim is None else f"\ndimension of the quotient: {self.dim}"
-        return as_text(self.table()) + dimension
+        dimension = [] if self.dim is None else [f"dimension of the quotient: {self.dim}"]
+        return "\n".join([as_text(self.table()), *self.reasons, *dimension])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of verdicts that are undecided, a sentence each."""
+        undecided = [one for one in self if one.verdict == "undecided"]
+        of_reasons = {one.reason: [other for other in undecided if other.reason == one.reason] for one in undecided}
+        return [
+            f"undecided, {those[0].symmetry} of {names_of([' and '.join(one.blocks) for one in those])}: {reason}"
+            for reason, those in of_reasons.items()
+        ]
 
     def table(self) -> Any:
         """For `rich`."""
@@ -185,7 +245,8 @@ class Verification:
         rows = [
             {
                 "blocks": list(one.blocks), "symmetry": one.symmetry, "change": one.change, "gradient": one.gradient,
-                "size": one.size, "evaluations": one.evaluations, "digits": one.digits, "verdict": one.verdict,
+                "other": one.other, "noise": one.noise, "size": one.size, "evaluations": one.evaluations,
+                "digits": one.digits, "verdict": one.verdict, "reason": one.reason,
             }
             for one in self.findings
         ]  # fmt: skip
@@ -208,8 +269,15 @@ def verify(
     r"""Measure which symmetries a loss has.
 
     At a point θ' near θ, parameters changed by 1%, the loss is compared with that at :math:`e^{tK} θ'` for random K of
-    unit size in every head: samples · sizes evaluations a symmetry. Besides, for all together, there are one evaluation
-    at θ, two at θ' (with the gradient, if the function gives one), and up to eight that tell the loss's precision.
+    unit size in every head. What it changes by is held against two things: what other changes of the same size do,
+    the same numbers in random places with random signs, and the noise of the loss, which is measured. A symmetry
+    *holds* if the group does no more than noise, and others do a hundred times more than what would be seen. If that
+    cannot be told it is *undecided*, with the reason: a loss that ignores a block does not say anything about its
+    symmetries.
+
+    There are 2 · samples · sizes evaluations a symmetry, and seven more where it seems broken. Besides, for all
+    together, there are two at θ and θ', one of them with the gradient, if the function gives one, and seven for the
+    noise.
 
     Parameters
     ----------
@@ -224,8 +292,7 @@ def verify(
     samples : int
         Random K for each size.
     least_digits : float, optional
-        Digits that count as a symmetry. Default: 8, 4 or 2, as the loss is computed in float64, float32 or less, which
-        is measured: how much it is in proportion to changes of 1e-9 of the parameters, or of 1e-5.
+        Digits, beside other changes, that count as a symmetry. Default: 8, or as many as the noise leaves.
     rng : numpy Generator, or a seed
 
     Returns
@@ -240,12 +307,15 @@ def verify(
     Examples
     --------
     >>> import autograd.numpy as np, refgeo as rg
+    >>> point = rg.Pair([[2.0], [1.0]], [[3.0]])
     >>> loss = rg.value_and_grad(lambda p: np.sum((p.G @ p.H.T - 1.0) ** 2))
-    >>> rg.symmetry.verify(loss, rg.Pair([[2.0], [1.0]], [[3.0]]), rg.InvariantMetric()).holds
+    >>> rg.symmetry.verify(loss, point, rg.InvariantMetric()).holds
     True
     >>> broken = rg.value_and_grad(lambda p: np.sum((p.G @ p.H.T - 1.0) ** 2) + 0.01 * np.sum(p.G**2))
-    >>> rg.symmetry.verify(broken, rg.Pair([[2.0], [1.0]], [[3.0]]), rg.InvariantMetric()).findings[0].verdict
+    >>> rg.symmetry.verify(broken, point, rg.InvariantMetric()).findings[0].verdict
     'does not hold'
+    >>> rg.symmetry.verify(lambda p: 1.0, point, rg.InvariantMetric()).findings[0].verdict
+    'undecided'
     """
     parameters, symmetries = Parameters(params), _listed(geometry)
     blocks = {name: _block(x) for name, x in parameters.blocks.items()}
@@ -271,21 +341,82 @@ def verify(
     scale = max(abs(here), abs(here - there)) or 1.0
     if abs(loss_at(near) - here) > 1e-6 * scale:
         raise ValueError("value_and_grad: expected the same loss twice at the same parameters, got two; is dropout on?")
-    least = _digits(loss_at, near, here, scale, generator) if least_digits is None else least_digits
-    found = []
-    for one in symmetries:
-        moved = [
-            loss_at({**near, **one.act(near, one.generator(near, generator), t)}) for t in times for _ in range(samples)
-        ]
-        change = max(abs(loss - here) / scale if math.isfinite(loss) else math.inf for loss in moved)
-        share = math.nan if grads is None else _share(one, near, grads, generator, samples)
-        found.append(Finding(one.name, one.blocks, change, share, max(times), len(moved), least))
+    rounding = noise(lambda t: loss_at(changed(near, t, np.random.default_rng(0))), TINY) / scale
+    found = [
+        replace(
+            _compared(one, loss_at, near, here, scale, rounding, times * samples, generator),
+            gradient=math.nan if grads is None else _share(one, near, grads, generator, samples),
+            least_digits=least_digits,
+        )
+        for one in symmetries
+    ]
     of_metrics = [
         one.called(f"the {one.symmetry}, of {metric}")
-        for block, metric in _metrics(geometry).items()
-        for one in invariance(metric, block, near, times, generator)
+        for block, metric in metrics_of(geometry).items()
+        for one in invariance(metric, block, blocks, times, generator)
     ]
     return Verification((*found, *(one for one in of_metrics if not one.holds)))
+
+
+IGNORED = "no change of these blocks that was tried changes the loss"
+
+
+def is_same(blocks: Named, moved: Named) -> bool:
+    """Whether nothing has moved.
+
+    Examples
+    --------
+    >>> is_same({"w": np.ones(2), "b": np.ones(1)}, {"w": np.ones(2)}), is_same({"w": np.ones(2)}, {"w": np.zeros(2)})
+    (True, False)
+    """
+    return all(np.array_equal(flat(moved[name]), flat(blocks[name])) for name in moved)
+
+
+def _compared(
+    symmetry: Symmetry,
+    loss_at: Callable[[Named], float],
+    near: Named,
+    here: float,
+    scale: float,
+    rounding: float,
+    times: Sequence[float],
+    rng: np.random.Generator,
+) -> Finding:
+    """What elements of a group do to the loss, and what other changes of the same size do, relative to `scale`.
+
+    Where that is more than the noise near θ', the noise is measured again, along the group's orbit where it does most.
+    """
+    worst, farthest, other, evaluations, moves = 0.0, (None, 0.0), 0.0, 0, False
+
+    def loss(blocks: Named) -> float:
+        nonlocal evaluations
+        evaluations += 1
+        return loss_at({**near, **blocks})
+
+    def change(blocks: Named) -> float:
+        value = loss(blocks)
+        return abs(value - here) / scale if math.isfinite(value) else math.inf
+
+    def carried(K: Any, t: float) -> Named:
+        return symmetry.act(near, K, t)
+
+    for t in times:
+        K = symmetry.generator(near, rng)
+        moved = carried(K, t)
+        moves = moves or not is_same(near, moved)
+        done = change(moved)
+        if done >= worst:
+            worst, farthest = done, (K, t)
+        if math.isfinite(beside := change(scrambled({b: near[b] for b in moved}, moved, rng))):
+            other = max(other, beside)
+    if CLEAR * rounding < worst < math.inf:
+        K, t = farthest
+        values = noise(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
+        rounding = max(rounding, values) if math.isfinite(values) else rounding
+    unseen = "" if other > 0.0 else IGNORED if moves else "the group moves nothing here"
+    return Finding(
+        symmetry.name, symmetry.blocks, worst, other, rounding, math.nan, max(times), evaluations, unseen=unseen
+    )
 
 
 def _times(sizes: float | Sequence[float]) -> list[float]:
@@ -295,27 +426,41 @@ def _times(sizes: float | Sequence[float]) -> list[float]:
     return times
 
 
-def _metrics(geometry: Any) -> dict[str, Metric[Any]]:
-    """By block."""
+def metrics_of(geometry: Any) -> dict[str, Metric[Any]]:
+    """By block; none for what is no metric.
+
+    Examples
+    --------
+    >>> import refgeo as rg
+    >>> metrics_of(rg.ProductMetric({"w": rg.ScalingMetric()})), metrics_of(rg.symmetry.scaling("w"))
+    ({'w': ScalingMetric()}, {})
+    """
     if not isinstance(geometry, Metric):
         return {}
     return geometry.base.metrics if isinstance(geometry.base, ProductMetric) else {ONLY: geometry}
 
 
+_NOTHING = {
+    "group": "the group moves nothing at this point, so nothing was carried along its orbits",
+    "metric": "the group moves this point to all points nearby, so the quotient has no vectors to measure",
+}
+
+
 def invariance(
-    metric: Metric[Any], block: str, near: Named, times: Iterable[float] = (0.1, 1.0), rng: Any = 0
+    metric: Metric[Any], block: str, params: Named, times: Iterable[float] = (0.1, 1.0), rng: Any = 0
 ) -> list[Finding]:
-    """Whether a metric lives on the quotient by its groups (App. B.4).
+    """Whether a metric lives on the quotient by its groups (App. B.4), near a point.
 
     Elements of a group carry vectors from a point to another of the orbit. Vertical vectors must stay vertical, and
-    horizontal parts must keep their lengths; a vertical part that a horizontal vector gets is no matter.
+    horizontal parts must keep their lengths; a vertical part that a horizontal vector gets is no matter. And orbits
+    must have the same dimension nearby as through the point itself.
 
     Parameters
     ----------
     metric : Metric
     block : str
         That it measures; one that is not there means all.
-    near : dict
+    params : dict
         The point.
     times : iterable of float
         t of exp(tK).
@@ -324,7 +469,8 @@ def invariance(
     Returns
     -------
     list of Finding
-        "group" and "metric" for every group that moves something.
+        "group" and "metric" for every group; undecided where it moves nothing, or where nothing but orbits is left.
+        And one for the dimension, if it changes.
 
     Examples
     --------
@@ -334,6 +480,7 @@ def invariance(
     [('group', True), ('metric', False)]
     """
     generator = np.random.default_rng(rng)
+    near = nearby(params, generator)
     here, alone = (near[block], True) if block in near else (Blocks(near), False)
     space, times = metric.at(here), list(times)
     horizontal = space.random_tangent_vector(generator) if space.dim else None
@@ -357,13 +504,17 @@ def invariance(
     for group in metric.symmetries(block):
         for name, v, expected in (("group", vertical, 0.0), ("metric", horizontal, 1.0)):
             worst, error = 0.0, 0.0
+            unseen = "" if v is not None else _NOTHING[name]
             for t in times if v is not None else ():
                 K = group.generator(near, generator)
                 once, twice = (horizontal_share(group, v, K, t, step) for step in (size, 2.0 * size))
                 worst = max(worst, float(np.max(np.abs(once - expected))))
                 error = max(error, float(np.max(np.abs(once - twice))))
-            least = float(np.clip(-0.5 - np.log10(error + 1e-17), _FEWEST, _MOST))
-            found.append(Finding(name, group.blocks, worst, math.nan, max(times), 0, least))
+            found.append(Finding(name, group.blocks, worst, 1.0, 0.1 * error, size=max(times), unseen=unseen))
+    dim = metric.at(params[block] if alone else Blocks(params)).dim
+    if dim != space.dim:
+        name = f"dimension of the quotient: {dim} here, and {space.dim} nearby"
+        found.append(Finding(name, (block,), math.inf, 1.0, 0.0))
     return found
 
 
@@ -402,11 +553,17 @@ def nearby(blocks: Named, rng: Any) -> dict[str, Any]:
     >>> bool(np.allclose(nearby({"w": np.ones(3)}, 0)["w"], 1.0, atol=0.05))
     True
     """
-    return _changed(blocks, 0.01, np.random.default_rng(rng))
+    return changed(blocks, 0.01, np.random.default_rng(rng))
 
 
-def _changed(blocks: Named, share: float, rng: np.random.Generator) -> dict[str, Any]:
-    """Every block changed by a share of its size, a pair in its balanced gauge; zeros by one of what is beside them."""
+def changed(blocks: Named, share: float, rng: np.random.Generator) -> dict[str, Any]:
+    """Every block changed by a share of its size, a pair in its balanced gauge; zeros by one of what is beside them.
+
+    Examples
+    --------
+    >>> changed({"w": np.ones(3)}, 0.5, np.random.default_rng(0))["w"].round(2)
+    array([1.06, 0.93, 1.32])
+    """
     found: dict[str, Any] = {}
     for name, block in blocks.items():
         to, back = to_balanced(block) if isinstance(block, Pair) else (np.eye(1), np.eye(1))
@@ -443,23 +600,6 @@ def scrambled(blocks: Named, moved: Named, rng: np.random.Generator) -> dict[str
         else:
             found[name] = block + other(np.asarray(moved[name] - block))
     return found
-
-
-def _digits(
-    loss_at: Callable[[Named], float], near: Named, here: float, scale: float, rng: np.random.Generator
-) -> float:
-    """What to expect of a loss of this precision: how far it is from linear under tiny changes,
-    and whether it sees such changes at all.
-    """
-    seeds = rng.integers(2**32, size=2)
-    for step, noise, digits in ((1e-9, 1e-11, 8.0), (1e-5, 1e-5, 4.0)):
-        changes = [
-            [loss_at(_changed(near, k * step, np.random.default_rng(seed))) - here for k in (1.0, 2.0)]
-            for seed in seeds
-        ]
-        if all(once != 0.0 and abs(twice - 2.0 * once) <= noise * scale for once, twice in changes):
-            return digits
-    return 2.0
 
 
 def _share(symmetry: Symmetry, near: Named, grads: Named, rng: np.random.Generator, samples: int) -> float:

@@ -150,7 +150,7 @@ def test_every_geometry_agrees_with_the_recipe(name):
     space, recipe, (a, b) = case.space, QuotientMetric(*RECIPES[name]).at(case.point), vectors(case, 2)
     heads = int(np.prod(space.block_shape))
     assert recipe.dim == (space.dim if isinstance(case.point, dict) else space.dim * heads)
-    assert recipe.error == 0.0
+    assert (recipe.derivatives, recipe.error) == ("complex steps", 0.0)
     v, within = horizontal(case), 1e-11
     if name == "embedded":  # its gradient is the horizontal one, and Γ is that of the products
         pairs = [
@@ -375,7 +375,114 @@ def test_differences_take_the_place_of_complex_steps_and_say_how_far_they_are_ri
     ):
         space = rg.QuotientMetric(rough).at(point)
         assert smooth.error == 0.0 < space.error < 1e-9
+        assert (smooth.derivatives, space.derivatives) == ("complex steps", "differences")
         assert np.allclose(space.christoffel(point), smooth.christoffel(point), rtol=1e-9)
+
+
+def of_norms(p, a, b):
+    """mix for h = 1, by a norm, of which complex steps see nothing."""
+    return np.linalg.norm(p.H) ** 2 * np.sum(a.G * b.G) + np.linalg.norm(p.G) ** 2 * np.sum(a.H * b.H)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_differences_that_agree_to_the_last_digit_are_no_complex_steps(seed):
+    """A quadratic tensor has such differences at some points: Γ is that of mix all the same."""
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((3, 1)), rng.standard_normal((2, 1)))
+    space, v = rg.QuotientMetric(of_norms, GL).at(point), rg.Pair(np.ones((3, 1)), np.ones((2, 1)))
+    assert space.derivatives == "differences"
+    assert 0.0 < space.error < 1e-7
+    assert np.allclose(flat(space.christoffel(v)), flat(rg.MixedMetric().at(point).christoffel(v)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5])
+@pytest.mark.parametrize("rough", [False, True])
+def test_nothing_is_probed_outside_the_domain(scale, rough):
+    """√w₀·I, which is positive for w₀ > 0 alone: there the coordinate w₀ is small beside the others."""
+    w = np.array([scale, 1.0, -2.0])
+
+    def tensor(x):
+        return np.eye(3) * (np.sqrt(x[0]) if not rough else np.sqrt(np.abs(x[0])) if x[0] > 0 else np.nan)
+
+    space = rg.QuotientMetric(tensor).at(w)
+    gamma = space.christoffel(np.array([1.0, 2.0, 0.0]))
+    # Koszul of f(x₀)·I: Γ = {D_v f v − ½|v|² ∇f} / f, with f'/f = 1/(2x₀)
+    assert np.allclose(gamma, np.array([1.0 - 2.5, 2.0, 0.0]) / (2.0 * scale), rtol=1e-4)
+    found = rg.worst_case_sharpness(
+        lambda x: (float(x @ x), 2 * x), w, rg.QuotientMetric(tensor), 1e-2 * scale, n_restarts=1
+    )
+    assert found.value > 0.0
+
+
+@pytest.mark.parametrize(
+    ("tensor", "group", "point", "said"),
+    [
+        (lambda w: np.eye(3), rg.symmetry.scaling("w"), [1.0, 2.0, 3.0], "metric does not hold"),
+        (lambda w: np.eye(2), lambda p: np.array([[1.0], [p[0] ** 2]]), [1.0, 2.0], "metric does not hold"),
+        (lambda p: np.eye(2), lambda p: np.array([[-p[1]], [p[0]]]), [0.0, 0.0], "dimension of the quotient: 2 here"),
+    ],
+)
+def test_searches_ask_whether_there_is_a_quotient(tensor, group, point, said):
+    """Not of a metric that differs along the orbit, nor at a point that its group leaves where it is."""
+    metric = rg.QuotientMetric(tensor, group)
+
+    def told(w):
+        value = w[0] / w[1] if len(w) == 3 else w @ w
+        return float(value), np.array([1 / w[1], -w[0] / w[1] ** 2, 0.0]) if len(w) == 3 else 2 * w
+
+    for search in (
+        lambda: rg.worst_case_sharpness(told, np.array(point), metric, 0.1, n_restarts=1),
+        lambda: rg.average_case_sharpness(lambda w: told(w)[0], np.array(point), metric, 0.1, n_samples=4),
+        lambda: rg.spectrum.RiemannianHessian(told, np.array(point), metric),
+    ):
+        with pytest.raises(ValueError, match=f"does not live on the quotient by its group: {said}"):
+            search()
+    assert rg.worst_case_sharpness(told, np.array(point), metric, 0.1, n_restarts=1, verify=False).value >= 0.0
+
+
+def test_without_a_group_there_is_nothing_to_verify():
+    with pytest.raises(ValueError, match="group: expected a group, so that there is a quotient"):
+        rg.QuotientMetric(lambda w: np.eye(2)).verify([1.0, 2.0])
+
+
+def test_a_group_that_moves_nothing_holds_nothing():
+    found = rg.QuotientMetric(lambda w: np.eye(2), lambda w: np.zeros((2, 1))).verify(
+        [1.0, 2.0], lambda w: float(w @ w)
+    )
+    assert set(verdicts(found).values()) == {"undecided", "holds"}
+    assert not found.holds
+    assert "moves nothing" in str(found)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda p, a, b: float(a @ b + 0.5 * a[0] * b[1]),
+        lambda p, a, b: float(np.sum(np.abs(a) * np.abs(b))),
+        lambda p, a, b: float(a @ b) + 1e-3,
+        lambda p, a, b: float(np.sqrt(a @ a) * np.sqrt(b @ b) * (a is b)) + float(a @ b),
+        lambda p, a, b: float(a @ (b * np.arange(1.0, 4.0)[:, None] * np.ones(3)).sum(0)) + float(a[0] * b[1]),
+    ],
+)
+def test_what_is_no_inner_product_is_refused(inner):
+    with pytest.raises(ValueError, match=r"tensor: expected (an inner product|a symmetric)"):
+        rg.QuotientMetric(inner).at(np.array([1.0, 2.0, 3.0]))
+    assert rg.QuotientMetric(lambda p, a, b: float(a @ b)).at(np.ones(3)).dim == 3
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        rg.TranslationMetric().at([3.0]), rg.ElementwiseMetric().at([0.0, 0.0]), rg.ScalingMetric().at([2.0]),
+        rg.QuotientMetric(lambda w: np.eye(1), lambda w: np.ones((1, 1))).at([1.0]),
+        rg.ProductMetric({"a": rg.ElementwiseMetric()}).at({"a": np.zeros(2)}),
+    ],
+)  # fmt: skip
+def test_of_no_dimension_there_is_no_vector(space):
+    with pytest.raises(ValueError, match="this space has dimension 0 here"):
+        space.random_tangent_vector(0)
+    if space.n_coordinates:
+        assert np.isclose(float(space.norm(space.random_tangent_vector(0, horizontal=False))), 1.0)
 
 
 def test_a_zero_does_not_hide_that_complex_steps_do_not_go_through():

@@ -51,7 +51,7 @@ def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
         (found,) = symmetry.verify(loss, point, metric, rng=seed)
         assert found.verdict == "holds"
         assert found.digits > 10
-        assert found.evaluations == 4
+        assert found.evaluations == 8
     for penalty in (1e-2, 1.0):
         (found,) = symmetry.verify(lambda p, c=penalty: loss(p, c), point, rg.InvariantMetric(), rng=seed)
         assert found.verdict == "does not hold"
@@ -329,11 +329,100 @@ def test_losses_of_less_precision_are_not_accused(seed):
     kinds = (np.float32, np.float64), (np.float32, np.float32), (np.float16, np.float64), (np.float64, np.float64)
     for dtype, last in kinds:
         (there,) = symmetry.verify(lambda p, d=dtype, m=last: loss(p, d, m, 0.0), point, rg.InvariantMetric(), rng=seed)
-        assert there.verdict == "holds", (dtype, last, there.digits)
+        few = there.verdict == "undecided" and "too little to tell" in there.reason and dtype is np.float16
+        assert there.verdict == "holds" or few, (dtype, last, there)
         (broken,) = symmetry.verify(
             lambda p, d=dtype, m=last: loss(p, d, m, 0.5), point, rg.InvariantMetric(), rng=seed
         )
         assert broken.verdict == "does not hold", (dtype, last, broken.digits)
+
+
+def rounded(loss, dtype):
+    """The loss in less precision, and its gradient."""
+
+    def value_and_grad(p):
+        value, gradient = loss(p)
+        return float(dtype(value)), gradient
+
+    return value_and_grad
+
+
+def of_the_product(p):
+    """Invariant under GL(h), with its gradient."""
+    slope = np.cos(p.product)
+    return float(np.sum(np.sin(p.product))), rg.Pair(slope @ p.H, slope.T @ p.G)
+
+
+def of_a_factor(p):
+    """Not invariant, with its gradient."""
+    return float(np.sum(p.G**3)), rg.Pair(3.0 * p.G**2, 0.0 * p.H)
+
+
+def faint(loss, size):
+    """A loss of 0.7 that hardly moves."""
+    return lambda p: (0.7 + size * loss(p)[0], size * loss(p)[1])
+
+
+UNSEEN = {
+    "a constant": lambda p: (1.25, 0.0 * p),
+    "a constant of many digits": lambda p: (np.pi, 0.0 * p),
+    "zero": lambda p: (0.0, 0.0 * p),
+    "a step": lambda p: (float(p.G[0, 0] > 100.0), 0.0 * p),
+    "float32, broken, hardly moves": rounded(faint(of_a_factor, 1e-8), np.float32),
+    "float32, broken by its last digit": rounded(faint(of_a_factor, 1e-9), np.float32),
+    "float32, invariant, hardly moves": rounded(faint(of_the_product, 1e-8), np.float32),
+    "noise of float32 alone": lambda p: (0.7 + 1e-7 * float(np.sin(1e9 * float(np.sum(p.G)))), 0.0 * p),
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_nothing_could_have_broken_is_undecided(name, seed):
+    """Neither a loss that keeps still, nor one whose noise is as large as what it does, says what it has."""
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
+    found = symmetry.verify(UNSEEN[name], point, rg.InvariantMetric(), rng=seed)
+    assert verdicts(found) == ["undecided"], found
+    assert found.findings[0].reason
+    assert found.findings[0].reason in str(found)
+    assert not found.holds
+    (row,) = found.to_dict()
+    assert row["reason"] == found.findings[0].reason
+    searches = [
+        lambda: rg.average_case_sharpness(lambda p: UNSEEN[name](p)[0], point, rg.InvariantMetric(), 0.1, n_samples=4),
+        lambda: rg.worst_case_sharpness(UNSEEN[name], point, rg.InvariantMetric(), 0.1, n_iter=2),
+        lambda: rg.spectrum.RiemannianHessian(UNSEEN[name], point, rg.InvariantMetric()),
+    ]
+    flat = not UNSEEN[name](point)[1].G.any() and UNSEEN[name](1.01 * point)[0] == UNSEEN[name](point)[0]
+    for search in searches[:1] if flat else searches:  # a function that is constant has no Hessian and no sharpness
+        with pytest.raises(
+            ValueError, match=r"it cannot be told whether the loss has it|gradient is zero|not depend on H"
+        ):
+            search()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_losses_in_float64_are_decided(seed):
+    rng = np.random.default_rng(seed)
+    point = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
+    small = symmetry.verify(
+        lambda p: 0.7 + 1e-8 * float(np.sum(np.sin(p.product))), point, rg.InvariantMetric(), rng=seed
+    )
+    assert verdicts(small) == ["holds"]
+    broken = symmetry.verify(lambda p: 0.7 + 1e-8 * float(np.sum(p.G**3)), point, rg.InvariantMetric(), rng=seed)
+    assert verdicts(broken) == ["does not hold"]
+
+
+def test_a_gradient_of_another_loss_is_not_laid_to_the_loss():
+    point, invariant, _ = pair_losses()
+
+    def wrong(p):
+        value, gradient = invariant(p)
+        return value, rg.Pair(gradient.G, 0.0 * gradient.H)
+
+    (found,) = symmetry.verify(wrong, point, rg.InvariantMetric())
+    assert found.verdict == "undecided"
+    assert "is it the gradient of this loss" in found.reason
 
 
 class Borrowed(Metric):
@@ -427,9 +516,12 @@ def test_the_orbits_of_a_metric_are_those_of_its_group(metric):
 
 
 def test_a_metric_that_divides_out_nothing_has_orbits_that_are_points():
+    """There is nothing that could be broken, so nothing holds, and a search needs nothing."""
     metric = Borrowed(rg.EuclideanMetric())
     f = lambda w: (float(w @ w), 2 * w)  # noqa: E731
-    assert symmetry.verify(f, np.ones(3), metric).holds
+    found = symmetry.verify(f, np.ones(3), metric)
+    assert not found.holds
+    assert found.findings[0].reason == "the group moves nothing here"
     assert rg.worst_case_sharpness(f, np.ones(3), metric, 0.1).value > 0.0
 
 
@@ -491,7 +583,7 @@ def test_bad_arguments_are_named():
         symmetry.verify(lambda w: 1.0, point, [])
     with pytest.raises(ValueError, match="key_heads: expected a divisor of the number of heads 4, got 3"):
         symmetry.attention("q", "k", 4, 3)
-    assert symmetry.verify(lambda w: 1.0, point, rg.ScalingMetric(), sizes=0.5).holds
+    assert symmetry.verify(lambda w: float(w[0] / w[1]), point, rg.ScalingMetric(), sizes=0.5).holds
 
 
 BIASES = ("key bias", "value bias")
@@ -540,7 +632,8 @@ def test_real_architectures_have_what_they_have(name):
         assert told == {"weight": "does not hold", "commutant of rotations": left, "value_out": "holds"}
     else:
         assert told == dict.fromkeys(("query_key", "value_out", *BIASES), "holds")
-    assert all(one.digits > 10 for one in found if one.holds)
+    # as many digits as are seen: Llama's norms and rotations are computed in float32 in a network of float64, too
+    assert all(one.digits > (5.5 if layout == "llama" else 10) for one in found if one.holds), found.findings
     if name in ("llama", "qwen2"):  # and with the pairs that the smaller group is divided out of
         network = rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, "llama_rotary", 4, key_heads)
         evaluate = rg.adapters.torch_value_and_grad(module, network, loss, dtype=np.float64)
