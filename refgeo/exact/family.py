@@ -145,18 +145,28 @@ class BetweenPoint(OwnPoint):
 
 
 def _balancing(S: Ball, T: Ball) -> tuple[Ball, list[arb]]:
-    """A, and σ²: from S T = AᵀΣ²A⁻ᵀ, whose eigenvalues are real and whose eigenvectors may be taken so."""
+    """A, and σ²: from S T = AᵀΣ²A⁻ᵀ, whose eigenvalues are real and whose eigenvectors may be taken so.
+
+    Both are divided by a power of two first, which is exact: Arb takes a matrix of huge numbers for a singular one.
+    """
+    unit_S, unit_T = (_power_of_two_beside(M) for M in (S, T))
     try:
-        values, vectors = acb_mat((S @ T).matrix).eig(right=True)
+        values, vectors = acb_mat(((S * (1 / unit_S)) @ (T * (1 / unit_T))).matrix).eig(right=True)
     except ValueError as error:
         raise EnclosureError(
             "for a metric between inv and mix, the singular values of G Hᵀ must differ, and refgeo cannot prove this"
         ) from error
-    W, squares = Ball(vectors.real), [value.real for value in values]
+    W, squares = Ball(vectors.real), [value.real * unit_S * unit_T for value in values]
     if not all(square > 0 for square in squares):
         raise EnclosureError("refgeo cannot prove that the eigenvalues of S T are positive, where S = GᵀG and T = HᵀH")
     lengths = paper.library(W).diagonal(W.mT @ T @ W)
     return (W @ _diagonal([(x.sqrt() / y).sqrt() for x, y in zip(squares, lengths, strict=True)])).mT, squares
+
+
+def _power_of_two_beside(M: Ball) -> arb:
+    """Of the size of the largest diagonal entry."""
+    mantissa, exponent = max(abs(M.matrix[i, i].mid()) for i in range(M.matrix.nrows())).man_exp()
+    return arb(2) ** (exponent + mantissa.bit_length())
 
 
 def _diagonal(entries: Sequence[arb]) -> Ball:

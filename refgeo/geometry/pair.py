@@ -98,8 +98,8 @@ class Pair:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Pair is immutable; make a new one instead of setting {name}")
 
-    def __reduce__(self) -> tuple[type[Pair], tuple[Array, Array]]:
-        return (Pair, (self.G, self.H))
+    def __reduce__(self) -> tuple[Callable[..., Pair], tuple[Array, Array]]:
+        return (Pair.unchecked, (self.G, self.H))
 
     def __len__(self) -> int:
         return 2

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -39,6 +39,47 @@ Heads = int | Mapping[str, int]
 """A number of heads, or one for each pattern of layer names."""
 STATISTICS = r".*\brunning_(?:mean|var)"
 """What batch normalisation has counted."""
+
+
+@dataclass(frozen=True)
+class Separate:
+    """From the prefix of an attention module to its layer, whose four matrices are modules of their own."""
+
+    query: str
+    key: str
+    value: str
+    out: str
+    rotary: bool = False
+    paired: bool = True
+    rotated: float = 1.0
+    interleaved: bool = False
+
+    def __call__(self, prefix: str) -> AttentionLayer:
+        """The layer."""
+        query, key, value = (
+            Linear(f"{prefix}{name}.weight", f"{prefix}{name}.bias") for name in (self.query, self.key, self.value)
+        )
+        return AttentionLayer(
+            prefix, query, key, value, Linear(f"{prefix}{self.out}.weight"), self.rotary, self.paired, self.rotated,
+            self.interleaved,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The same, where query, key and value are thirds of one matrix."""
+
+    weight: str
+    bias: str
+    out: str
+    transposed: bool = False
+
+    def __call__(self, prefix: str) -> AttentionLayer:
+        """The layer."""
+        query, key, value = (
+            Linear(prefix + self.weight, prefix + self.bias, self.transposed, part, 3) for part in range(3)
+        )
+        return AttentionLayer(prefix, query, key, value, Linear(prefix + self.out, transposed=self.transposed))
 
 
 @dataclass(frozen=True)
@@ -141,6 +182,10 @@ class AttentionLayout:
         return tensors
 
 
+_OF_ADAPTERS = re.compile(r"(^|\.)lora_(A|B|embedding_A|embedding_B|magnitude_vector)(\.|$)")
+"""What adapters of PEFT have; B A is their product, so nothing stands between the two."""
+
+
 @dataclass(frozen=True)
 class LowRankLayout:
     """PEFT's adapters: ΔW = B A with ``lora_B`` (out, r) and ``lora_A`` (r, in); G = B, H = Aᵀ (App. A.3)."""
@@ -168,7 +213,14 @@ class LowRankLayout:
     def factors(self, tensors: Mapping[str, Array], heads: Heads, key_heads: Heads) -> dict[str, Factors]:
         """B and Aᵀ of every adapter, of parameters or of gradients."""
         adapters = self._adapters(tensors)
-        strange = [name for name in tensors if re.search(r"(^|\.)lora_(?!A|B|embedding|magnitude)", name)]
+        strange = [name for name in tensors if "lora" in name.lower() and not _OF_ADAPTERS.search(name)]
+        for block, (B, A) in adapters.items():
+            module, base = block[: block.rindex("lora")], (np.shape(tensors[B])[:1], np.shape(tensors[A])[1:])
+            strange += [
+                name for name, tensor in tensors.items()
+                if module and name.startswith(module) and name not in strange and not _OF_ADAPTERS.search(name)
+                and np.shape(tensor) not in ((), base[0], base[0] + base[1])
+            ]  # fmt: skip
         if strange:
             raise LayoutError(
                 f"the layout does not know {len(strange)} tensors of the adapters, which may stand between B and A: "
@@ -256,9 +308,7 @@ def own_layout(
     return AttentionLayout(
         rf"^((?:.*\.)?{inside}\.)(?:{names})\.weight$",
         f"{attention.rstrip('.')}.{query}.weight",
-        lambda prefix: replace(
-            _separate(prefix, query, key, value, out), rotary=rotary, rotated=rotated, interleaved=interleaved
-        ),
+        Separate(query, key, value, out, rotary, True, rotated, interleaved),
         rf"{re.escape(out)}\.bias" + (f"|{others}" if others else ""),
     )
 
@@ -286,27 +336,11 @@ def _pair(name: str, factors: Factors) -> Pair:
         raise LayoutError(f"{name}: {error}") from error
 
 
-def _separate(prefix: str, query: str, key: str, value: str, out: str) -> AttentionLayer:
-    def linear(name: str) -> Linear:
-        return Linear(f"{prefix}{name}.weight", f"{prefix}{name}.bias")
-
-    return AttentionLayer(prefix, linear(query), linear(key), linear(value), Linear(f"{prefix}{out}.weight"))
-
-
-def _fused(prefix: str, weight: str, bias: str, out: str, transposed: bool = False) -> AttentionLayer:
-    query, key, value = (Linear(prefix + weight, prefix + bias, transposed, part, 3) for part in range(3))
-    return AttentionLayer(prefix, query, key, value, Linear(prefix + out, transposed=transposed))
-
-
 def _llama(known: str, rotary: bool, paired: bool) -> AttentionLayout:
-    def layer(prefix: str) -> AttentionLayer:
-        separate = _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj")
-        return replace(separate, rotary=rotary, paired=paired)
-
     return AttentionLayout(
         r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
         "model.layers.N.self_attn.q_proj.weight",
-        layer,
+        Separate("q_proj", "k_proj", "v_proj", "o_proj", rotary, paired),
         rf"o_proj\.bias|{known}",
         constants=rf".*\brotary_emb\.inv_freq|{STATISTICS}",
     )
@@ -316,44 +350,44 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
     "bert": AttentionLayout(
         r"^(.*encoder\.layer\.\d+\.attention\.)(?:self\.(?:query|key|value)|output\.dense)\.weight$",
         "encoder.layer.N.attention.self.query.weight",
-        lambda prefix: _separate(prefix, "self.query", "self.key", "self.value", "output.dense"),
+        Separate("self.query", "self.key", "self.value", "output.dense"),
         r"output\.dense\.bias|output\.LayerNorm\.(weight|bias|gamma|beta)",
     ),
     "vit": AttentionLayout(
         r"^(.*encoder\.layer\.\d+\.attention\.)(?:attention\.(?:query|key|value)|output\.dense)\.weight$",
         "encoder.layer.N.attention.attention.query.weight",
-        lambda prefix: _separate(prefix, "attention.query", "attention.key", "attention.value", "output.dense"),
+        Separate("attention.query", "attention.key", "attention.value", "output.dense"),
         r"output\.dense\.bias",
         renamed=AttentionLayout(  # by transformers 5
             r"^(.*\blayers?\.\d+\.attention\.)(?:[qkv]_proj|o_proj)\.weight$",
             "layers.N.attention.q_proj.weight",
-            lambda prefix: _separate(prefix, "q_proj", "k_proj", "v_proj", "o_proj"),
+            Separate("q_proj", "k_proj", "v_proj", "o_proj"),
             r"o_proj\.bias",
         ),
     ),
     "gpt2": AttentionLayout(
         r"^((?:.*\.)?h\.\d+\.attn\.)c_(?:attn|proj)\.weight$",
         "h.N.attn.c_attn.weight",
-        lambda prefix: _fused(prefix, "c_attn.weight", "c_attn.bias", "c_proj.weight", transposed=True),
+        Fused("c_attn.weight", "c_attn.bias", "c_proj.weight", transposed=True),
         r"c_proj\.bias",
         constants=rf".*\battn\.(masked_)?bias|{STATISTICS}",  # the causal mask, in older files as numbers
     ),
     "clip": AttentionLayout(
         r"^((?:.*\b)?(?:self_)?attn\.)(?:in_proj_weight|out_proj\.weight)$",
         "transformer.resblocks.N.attn.in_proj_weight",
-        lambda prefix: _fused(prefix, "in_proj_weight", "in_proj_bias", "out_proj.weight"),
+        Fused("in_proj_weight", "in_proj_bias", "out_proj.weight"),
         r"out_proj\.bias",
     ),
     "clip_hf": AttentionLayout(
         r"^(.*\bself_attn\.)(?:[qkv]_proj|out_proj)\.weight$",
         "encoder.layers.N.self_attn.q_proj.weight",
-        lambda prefix: _separate(prefix, "q_proj", "k_proj", "v_proj", "out_proj"),
+        Separate("q_proj", "k_proj", "v_proj", "out_proj"),
         r"out_proj\.bias",
     ),
     "timm": AttentionLayout(
         r"^(.*\battn\.)(?:qkv|proj)\.weight$",
         "blocks.N.attn.qkv.weight",
-        lambda prefix: _fused(prefix, "qkv.weight", "qkv.bias", "proj.weight"),
+        Fused("qkv.weight", "qkv.bias", "proj.weight"),
         r"proj\.bias",
     ),
     # a network that normalises queries and keys has no group left that a pair could be divided by

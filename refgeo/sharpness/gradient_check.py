@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.sharpness.auto_pgd import norm
-from refgeo.sharpness.noise import CLEAR, TINY, noise
+from refgeo.sharpness.noise import CLEAR, least_noise
 from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation
 from refgeo.support.arguments import Array
@@ -165,16 +165,16 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
     refuse_silent_parts(value_and_grad, arrays, slopes)
     gradient, size = objective.gradient_at_origin, objective.space.size
     longest = 1e-2 * size  # short beside the parameters
-    random = objective.space.random_direction(np.random.default_rng(0))
+    random = [objective.space.random_direction(np.random.default_rng(seed)) for seed in range(2)]
+    units = [size / (norm(direction) or 1.0) for direction in random]
 
     def change(x: Array) -> float:
         return objective(x)[0]
 
-    aside = random * (size / (norm(random) or 1.0))
-    rounding = noise(lambda t: objective.loss + change(t * aside), TINY)
+    rounding = least_noise(lambda i: lambda t: objective.loss + change((t * units[i]) * random[i]))
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
-        ("a random direction", random, _AGREE_AT_RANDOM),
+        ("a random direction", random[0], _AGREE_AT_RANDOM),
     ):
         found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, longest)
         if found is not None and found[0] > agree:
@@ -241,11 +241,17 @@ def measured_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
     >>> 1e-8 < measured_noise(single, Arrays(np.ones(2))) < 1e-6
     True
     """
-    of_arrays, rng = arrays.value_and_grad(value_and_grad), np.random.default_rng(0)
-    along = {
-        name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape) for name, x in arrays.given.items()
-    }
-    return noise(lambda t: of_arrays({name: x + t * along[name] for name, x in arrays.given.items()})[0], TINY)
+    of_arrays = arrays.value_and_grad(value_and_grad)
+
+    def along(seed: int) -> Callable[[float], float]:
+        rng = np.random.default_rng(seed)
+        direction = {
+            name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape)
+            for name, x in arrays.given.items()
+        }
+        return lambda t: of_arrays({name: x + t * direction[name] for name, x in arrays.given.items()})[0]
+
+    return least_noise(along)
 
 
 def verify_unchanged(objective: Objective) -> None:

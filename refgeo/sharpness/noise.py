@@ -42,6 +42,25 @@ def noise(function: Callable[[float], Any], step: float) -> float:
     return noise_of([function(step * k) for k in _AROUND])
 
 
+def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
+    """That of a function of many variables, along a line; along another one, too, where it is more than float32 has,
+    as a jump that one line crosses is no noise.
+
+    Parameters
+    ----------
+    along : callable
+        ``along(i)``, the function on the i-th line, in the unit of its variables.
+
+    Examples
+    --------
+    >>> least_noise(lambda i: lambda t: float(t > 0.0 and i == 0) + np.pi) < 1e-15
+    True
+    """
+    line = along(0)
+    first = noise(line, TINY)
+    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise(along(1), TINY))
+
+
 def noise_of(values: Sequence[Any]) -> float:
     """The same of values at equal distances, four or more.
 

@@ -15,7 +15,7 @@ from refgeo.geometry.product import ProductTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.sharpness import symmetry
 from refgeo.sharpness.auto_pgd import norm
-from refgeo.sharpness.noise import TINY, noise
+from refgeo.sharpness.noise import least_noise
 from refgeo.sharpness.parameters import (
     CheckedGradients,
     LossAndGradient,
@@ -253,7 +253,7 @@ def check_symmetry(
     # beside what changes of the same size do: a loss may be large for another reason
     change, other = abs(loss(moved) - here), abs(loss(symmetry.scrambled(point, moved, rng)) - here)
     if rounding is None:
-        rounding = noise(lambda t: loss(symmetry.changed(point, t, np.random.default_rng(0))), TINY)
+        rounding = least_noise(lambda i: lambda t: loss(symmetry.changed(point, t, np.random.default_rng(i))))
     if symmetry.Finding("all together", (), change, other, rounding).holds:
         return
     for found in symmetry.verify(loss, point, groups, samples=1):

@@ -10,7 +10,7 @@ import numpy as np
 
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.pair import Pair
-from refgeo.support.arguments import Array, real_array
+from refgeo.support.arguments import Array, real_array, refuse_masked
 from refgeo.support.errors import NotFiniteError
 
 LossAndGradient = Callable[..., tuple[float, Any]]
@@ -156,6 +156,7 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
 
 
 def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
+    refuse_masked(what, value)
     array = np.asarray(value)
     if array.shape != shape or array.dtype.kind not in "fiu":
         raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
@@ -197,12 +198,19 @@ def checked_loss(name: str, loss: Any) -> float:
     >>> checked_loss("value", np.array([[0.5]]))
     0.5
     """
+    refuse_masked(f"{name}: the loss", loss)
     expected = f"{name}: expected the loss to be one real number, got"
     if isinstance(loss, tuple):
         raise TypeError(f"{expected} a tuple; value_and_grad(params)[0] is the loss without the gradient")
-    array = np.asarray(loss)
+    try:
+        array = np.asarray(loss)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor of PyTorch that has a gradient
+        raise TypeError(f"{expected} {type(loss).__name__}: {error}; return loss.item()") from error
     if array.size != 1 or array.dtype.kind not in "fiu":
-        raise TypeError(f"{expected} {type(loss).__name__} {array.shape}")
+        what = f"{type(loss).__name__} {array.shape}; return one number, such as their mean" if array.size != 1 else (
+            f"{type(loss).__name__}" if array.dtype.kind == "O" else f"the dtype {array.dtype}"
+        )  # fmt: skip
+        raise TypeError(f"{expected} {what}")
     return float(array.item())
 
 

@@ -43,7 +43,7 @@ from refgeo.geometry.groups import (
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.noise import CLEAR, SHORT, TINY, noise
+from refgeo.sharpness.noise import CLEAR, SHORT, last_digit, least_noise, noise
 from refgeo.sharpness.parameters import Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
@@ -341,7 +341,7 @@ def verify(
     scale = max(abs(here), abs(here - there)) or 1.0
     if abs(loss_at(near) - here) > 1e-6 * scale:
         raise ValueError("value_and_grad: expected the same loss twice at the same parameters, got two; is dropout on?")
-    rounding = noise(lambda t: loss_at(changed(near, t, np.random.default_rng(0))), TINY) / scale
+    rounding = least_noise(lambda i: lambda t: loss_at(changed(near, t, np.random.default_rng(i)))) / scale
     found = [
         replace(
             _compared(one, loss_at, near, here, scale, rounding, times * samples, generator),
@@ -384,14 +384,15 @@ def _compared(
 ) -> Finding:
     """What elements of a group do to the loss, and what other changes of the same size do, relative to `scale`.
 
-    Where that is more than the noise near θ', the noise is measured again, along the group's orbit where it does most.
+    Where that is more than the noise near θ', the noise is measured again, along the group's orbit where it does most;
+    where it is less, θ' lies beside jumps or kinks, and equal values agree better than the noise says.
     """
-    worst, farthest, other, evaluations, moves = 0.0, (None, 0.0), 0.0, 0, False
+    worst, farthest, other, moves = 0.0, (None, 0.0), 0.0, False
+    losses = [here]
 
     def loss(blocks: Named) -> float:
-        nonlocal evaluations
-        evaluations += 1
-        return loss_at({**near, **blocks})
+        losses.append(loss_at({**near, **blocks}))
+        return losses[-1]
 
     def change(blocks: Named) -> float:
         value = loss(blocks)
@@ -413,9 +414,11 @@ def _compared(
         K, t = farthest
         values = noise(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
         rounding = max(rounding, values) if math.isfinite(values) else rounding
+    digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
+    rounding = max(min(rounding, CLEAR * worst), 0.5 * digit)
     unseen = "" if other > 0.0 else IGNORED if moves else "the group moves nothing here"
     return Finding(
-        symmetry.name, symmetry.blocks, worst, other, rounding, math.nan, max(times), evaluations, unseen=unseen
+        symmetry.name, symmetry.blocks, worst, other, rounding, math.nan, max(times), len(losses) - 1, unseen=unseen
     )
 
 

@@ -28,6 +28,12 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
     >>> real_array("x", [1, 2])
     array([1., 2.])
     """
+    if isinstance(value, (list, tuple)) and any(np.ndim(part) for part in value if hasattr(part, "shape")):
+        raise TypeError(
+            f"{name}: expected one array, got a {type(value).__name__} of arrays; name several by a dict, and make a "
+            "pair of two factors with refgeo.Pair(G, H)"
+        )
+    refuse_masked(name, value)
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -45,6 +51,20 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise NotFiniteError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
     return array
+
+
+def refuse_masked(name: str, value: Any) -> None:
+    """An error for an array of which some entries are masked: whatever is behind them is no number.
+
+    Examples
+    --------
+    >>> refuse_masked("loss", np.ma.masked)
+    Traceback (most recent call last):
+    ...
+    TypeError: loss: expected numbers, got a masked array; fill or drop what is masked first
+    """
+    if np.ma.is_masked(value):
+        raise TypeError(f"{name}: expected numbers, got a masked array; fill or drop what is masked first")
 
 
 def number(

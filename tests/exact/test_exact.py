@@ -234,9 +234,9 @@ def test_the_core_keeps_its_digits_where_singular_values_nearly_coincide(name, a
 
 @pytest.mark.parametrize("name", [name for name in FAMILY if name not in METRICS])
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e5])
-@pytest.mark.parametrize("scale", [1.0, 1e-80])
+@pytest.mark.parametrize("scale", [1.0, 1e-80, 1e80])
 def test_the_core_between_inv_and_mix_agrees_with_enclosures(name, condition, scale):
-    """Every operation, to κ(GHᵀ) times rounding, also where all is tiny."""
+    """Every operation, to κ(GHᵀ) times rounding, also where all is tiny or huge."""
     G, H, vectors = setting(6, 5, 3, condition)
     G, H, (a, b, e) = scale * G, scale * H, [rg.Pair(*v) for v in vectors]
     a, b, e = a * scale, b * scale, e / scale

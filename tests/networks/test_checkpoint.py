@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers import grown
 from safetensors.numpy import save_file
 
 import refgeo as rg
@@ -222,7 +223,7 @@ def test_a_small_llama_in_the_layout_that_the_site_recommends(tmp_path, capsys):
         vocab_size=13, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=24, max_position_embeddings=16,
     )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    grown(transformers.LlamaForCausalLM(config)).save_pretrained(tmp_path / "model")
     (tmp_path / "loss.py").write_text(LLAMA)
     out = tmp_path / "out.json"
     options = ["--checkpoint", str(tmp_path / "model"), "--layout", "llama_rotary", "--loss", str(tmp_path / "loss.py")]

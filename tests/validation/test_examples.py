@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import grown
 
 import refgeo as rg
 from refgeo.cli import main
@@ -74,13 +75,13 @@ def test_loss_files_measure_what_the_module_computes(name, checkpoint, capsys):
         config = transformers.BertConfig(
             vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
         )
-        folder = checkpoint(transformers.BertForSequenceClassification(config))
+        folder = checkpoint(grown(transformers.BertForSequenceClassification(config)))
     else:
         config = transformers.LlamaConfig(
             vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
             intermediate_size=24, max_position_embeddings=64,
         )  # fmt: skip
-        folder = checkpoint(transformers.LlamaForCausalLM(config))
+        folder = checkpoint(grown(transformers.LlamaForCausalLM(config)))
     given = ["--checkpoint", str(folder), "--loss", str(FOLDER / f"loss_{name}.py")]
     assert main(["verify", *given]) == 0
     assert f"layout: {'bert' if name == 'classifier' else 'llama_rotary'}" in capsys.readouterr().err
