@@ -518,12 +518,15 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in _POINTS} | {"metrics": options.metrics or ("inv", "mix")}
 
 
-def _infer_layout(options: argparse.Namespace) -> None:
-    """The layout that fits, which is said."""
+def _infer_layout(options: argparse.Namespace, measured: bool = False) -> None:
+    """The layout that fits, which is said; names are no evidence of symmetries, unless these are measured then."""
     if options.layout is None:
         from refgeo.networks import layout_of
+        from refgeo.networks.evidence import refuse_without_evidence
 
         options.layout = layout_of(options.checkpoint)
+        if not measured:
+            refuse_without_evidence(options.layout, options.checkpoint)
         print(f"layout: {options.layout}; refgeo has chosen it by the names of the tensors", file=sys.stderr)
 
 
@@ -600,12 +603,8 @@ def _inspect(options: argparse.Namespace) -> int:
 
     if options.plot is not None:
         checkpoint.check_plot(options.plot)
-    layout = options.layout
-    if layout is None and options.verify:  # names suggest what is measured then
-        layout = networks.layout_of(options.checkpoint)
-    network = networks.read(options.checkpoint, layout, options.heads)
-    if options.layout is None:
-        print(f"layout: {network.layout}; refgeo has chosen it by the names of the tensors", file=sys.stderr)
+    _infer_layout(options, measured=options.verify)
+    network = networks.read(options.checkpoint, options.layout, options.heads)
     if options.verify and not _has_its_symmetries(options, network):
         return FAILED
     summary = network.summary()
@@ -635,11 +634,11 @@ def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:
     return found.holds
 
 
-def _loaded(options: argparse.Namespace) -> Any:
+def _loaded(options: argparse.Namespace, measured: bool = False) -> Any:
     """The checkpoint with its loss."""
     from refgeo.networks import checkpoint
 
-    _infer_layout(options)
+    _infer_layout(options, measured)
     return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
 
 
@@ -710,7 +709,7 @@ def _verify(options: argparse.Namespace) -> int:
     from refgeo.networks import checkpoint
     from refgeo.sharpness import symmetry
 
-    loaded = _loaded(options)
+    loaded = _loaded(options, measured=True)
     moving = checkpoint.geometry(loaded, "inv")
     evaluations = itertools.count(1)
     with _progress(options, "verifying") as progress:

@@ -42,7 +42,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         Dimension of the quotient.
     """
 
-    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
+    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, orbit: int = 0) -> None:
         if isinstance(point, Pair):
             raise TypeError(
                 f"point: expected an array, because {metric!r} is for arrays, got a Pair; use InvariantMetric or "
@@ -51,7 +51,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         array = real_array("point", point)
         array.setflags(write=False)
         self.metric, self.point = metric, array
-        self.dim, self.n_coordinates = array.size if dim is None else dim, array.size
+        self.dim, self.n_coordinates = array.size - orbit, array.size
 
     @property
     def _scale(self) -> Any:
@@ -128,7 +128,7 @@ class TranslationMetric(EuclideanMetric):
 
     def at(self, point: npt.ArrayLike) -> TranslationTangentSpace:
         """The tangent space at `point`, an array of any shape."""
-        return TranslationTangentSpace(self, point, dim=np.size(point) - 1)
+        return TranslationTangentSpace(self, point, orbit=1)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """Translations."""
@@ -139,7 +139,7 @@ class ScalingTangentSpace(ArrayTangentSpace):
     """Tangent space of `ScalingMetric`; see `ArrayTangentSpace` for its members."""
 
     def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
-        super().__init__(metric, point, dim=np.size(point) - 1)
+        super().__init__(metric, point, orbit=1)
         self._radius = float(np.linalg.norm(self.point))
         if self._radius == 0.0:
             raise RankDeficientError(

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.layouts import LAYOUTS, Heads
 
-INDEX = "model.safetensors.index.json"
+INDEX_ENDS = ".safetensors.index.json"
+INDEX = f"model{INDEX_ENDS}"
 """What lists the files of a checkpoint in shards."""
+_SHARD = re.compile(r"-(\d+)-of-(\d+)\.")
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -30,22 +32,35 @@ def weight_files(path: Path) -> list[Path]:
     FileNotFoundError: checkpoint: there is no file or folder nowhere
     """
     if path.is_file():
+        if path.name.endswith(INDEX_ENDS):
+            return _listed(path)
+        if (shard := _SHARD.search(path.name)) and int(shard[2]) > 1:
+            raise LayoutError(
+                f"checkpoint: {path} is one of {int(shard[2])} shards, a part of the network; give the folder, or the "
+                "index of the shards, or read a state dict of the tensors that you want"
+            )
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
-    if (path / INDEX).is_file():
-        names = _shards(path / INDEX)
-        absent = [name for name in names if not (isinstance(name, str) and (path / name).is_file())]
-        if absent:
-            raise LayoutError(f"{path / INDEX}: it lists {len(absent)} files that are not there: {absent[0]!r}, ...")
-        return [path / name for name in names]
+    indices = [path / INDEX] if (path / INDEX).is_file() else sorted(path.glob(f"*{INDEX_ENDS}"))
+    if len(indices) == 1:
+        return _listed(indices[0])
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
         raise LayoutError(
             f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; give the path of a file"
         )
-    return inside
+    return weight_files(inside[0])
+
+
+def _listed(index: Path) -> list[Path]:
+    """The shards that an index lists, which are beside it."""
+    names = _shards(index)
+    absent = [name for name in names if not (isinstance(name, str) and index.with_name(name).is_file())]
+    if absent:
+        raise LayoutError(f"{index}: it lists {len(absent)} files that are not there: {absent[0]!r}, ...")
+    return [index.with_name(name) for name in names]
 
 
 def _shards(index: Path) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.geometry.blocks import names_of
 from refgeo.geometry.groups import Symmetry, attention, general_linear, key_bias, rotary, value_bias
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.product import ProductMetric
@@ -20,7 +21,7 @@ from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import AttentionLayer, LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
-from refgeo.networks.evidence import refuse_packed, refuse_without_evidence
+from refgeo.networks.evidence import refuse_contradictions, refuse_packed, refuse_without_evidence
 from refgeo.networks.files import (
     as_numpy,
     configuration,
@@ -60,6 +61,8 @@ class Network:
         Tensors that are no parameters (position ids, causal masks, ...), kept as they are.
     form : AttentionLayout or LowRankLayout
         What is behind the name of the layout.
+    of_module : bool
+        Whether a module said what its parameters are.
     """
 
     layout: str
@@ -70,6 +73,7 @@ class Network:
     shapes: dict[str, tuple[int, ...]] = field(repr=False)
     constants: dict[str, npt.NDArray[Any]] = field(repr=False)
     form: Layout = field(repr=False)
+    of_module: bool = field(default=False, repr=False)
 
     def __repr__(self) -> str:
         pairs = sum(isinstance(block, Pair) for block in self.blocks.values())
@@ -138,7 +142,19 @@ class Network:
         layout = self.form
         pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
         size = sum(math.prod(shape) for shape in self.shapes.values())
-        return summarised(self.layout, size, pairs, layout.rotary(self.shapes), layout.redundant_biases(self.shapes))
+        return summarised(
+            self.layout, size, pairs, layout.rotary(self.shapes), layout.redundant_biases(self.shapes), self._taken
+        )
+
+    @property
+    def _taken(self) -> str:
+        """What is taken for parameters, where nothing says it."""
+        left = [name for name, tensor in self.constants.items() if holds_numbers(tensor.dtype)]
+        besides = f", all but {names_of(left)}" if left else ""
+        return "" if self.of_module else (
+            f"Taken for parameters: the {len(self.shapes)} tensors of floating-point numbers{besides}. Buffers among "
+            "them cannot be told apart here; refgeo.networks.read takes a module of PyTorch, too, whose are known."
+        )  # fmt: skip
 
     def state_dict(
         self,
@@ -242,7 +258,7 @@ class Network:
 
 
 def read(
-    source: str | Path | Mapping[str, npt.ArrayLike],
+    source: str | Path | Mapping[str, npt.ArrayLike] | Any,
     layout: str | Layout | None = None,
     heads: Heads | None = None,
     key_value_heads: Heads | None = None,
@@ -251,8 +267,11 @@ def read(
 
     Parameters
     ----------
-    source : path or mapping
-        A ``.safetensors`` file (never a pickle), a folder with one or with its shards, or a state dict of arrays.
+    source : path, mapping or torch.nn.Module
+        A ``.safetensors`` file (never a pickle), a folder with one or with its shards, a state dict of arrays, or a
+        module of PyTorch. Of a module, its parameters are blocks, each once, and buffers are kept as they are. Files
+        and state dicts do not tell the two apart: there all tensors of floating-point numbers are parameters, but for
+        those that the layout knows better (`Network.constants`).
     layout : str or AttentionLayout, optional
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
@@ -297,7 +316,7 @@ def read(
     if not (layout is None or isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
-    state = dict(source) if isinstance(source, Mapping) else load(Path(source))
+    state, parameters = _tensors_of(source)
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
     if layout is None:
         layout = fitting_layout(name for name, tensor in tensors.items() if holds_numbers(tensor.dtype))
@@ -306,13 +325,18 @@ def read(
     if isinstance(form, LowRankLayout) and file is not None:
         refuse_packed(file)
     constant = re.compile(form.constants)
-    numeric = {n: t for n, t in tensors.items() if holds_numbers(t.dtype) and not constant.fullmatch(n)}
+    numeric = {
+        name: tensor for name, tensor in tensors.items()
+        if holds_numbers(tensor.dtype) and not constant.fullmatch(name) and (parameters is None or name in parameters)
+    }  # fmt: skip
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
     try:
         used = form.used(exact)  # names that do not fit are told before heads are asked for
         heads, key_value_heads = _counts(file, name, heads, key_value_heads)
+        if file is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
+            refuse_contradictions(file, form.layers(exact), exact, heads)
         pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
         raise LayoutError(f"layout {name}: {error}") from error
@@ -325,11 +349,25 @@ def read(
         {name: tensor.shape for name, tensor in numeric.items()},
         {name: tensor for name, tensor in tensors.items() if name not in numeric},
         form,
+        parameters is not None,
     )
 
 
+def _tensors_of(source: Any) -> tuple[dict[str, Any], set[str] | None]:
+    """By name, and which of them are parameters, where a module says it; of tied ones the first."""
+    if not _is_module(source):
+        return (dict(source) if isinstance(source, Mapping) else load(Path(source))), None
+    parameters = {name for name, _ in source.named_parameters()}
+    tied = {name for name, _ in source.named_parameters(remove_duplicate=False)} - parameters
+    return {name: tensor for name, tensor in source.state_dict().items() if name not in tied}, parameters
+
+
+def _is_module(source: object) -> bool:
+    return hasattr(source, "named_parameters") and hasattr(source, "state_dict")
+
+
 def layout_of(source: str | Path | Mapping[str, Any]) -> str:
-    """The layout that fits the names of a checkpoint's tensors.
+    """The layout that fits the names of a checkpoint's tensors, for what measures its symmetries.
 
     Raises
     ------
@@ -346,10 +384,11 @@ def layout_of(source: str | Path | Mapping[str, Any]) -> str:
 
 
 def _check_source(source: object) -> None:
-    if not isinstance(source, (str, Path, Mapping)):
-        module = hasattr(source, "state_dict")
-        hint = "pass its state_dict()" if module else "pass the path of a safetensors file or a state dict"
-        raise TypeError(f"source: expected a path or a mapping of names to arrays, got {type(source).__name__}; {hint}")
+    if not (isinstance(source, (str, Path, Mapping)) or _is_module(source)):
+        raise TypeError(
+            "source: expected the path of a safetensors file, a mapping of names to arrays or a module of PyTorch, got "
+            f"{type(source).__name__}"
+        )
     if isinstance(source, Mapping) and not all(isinstance(name, str) for name in source):
         raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 

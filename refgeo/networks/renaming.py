@@ -28,8 +28,9 @@ class Renaming:
     """
 
     def __init__(self, module: Any, network: Network) -> None:
-        own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-        own |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
+        parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        self._buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)} - parameters
+        own = parameters | self._buffers
         self._names = {name: name for name in network.shapes if name in own}
         self.packed: dict[str, str] = {}
         self.missing: list[str] = []
@@ -61,7 +62,7 @@ class Renaming:
                 self.missing.append(name)
 
     def check_moving(self, moving: Iterable[str]) -> None:
-        """An error if a tensor is to move that the module lacks, or has as a part of another one."""
+        """An error if a tensor is to move that the module lacks, has as a part of another one, or as a buffer."""
         names = list(moving)
         lacking = next((name for name in names if name in self.missing), None)
         if lacking is not None:
@@ -73,9 +74,16 @@ class Renaming:
                 f"{_FROM_THE_MODULE}"
             )
 
+        name = next((name for name in names if self._names.get(name) in self._buffers), None)
+        if name is not None:
+            raise ValueError(
+                f"network: {name!r} is to move, but it is a buffer of the module and no parameter; freeze it, or "
+                f"{_FROM_THE_MODULE}"
+            )
+
     def __call__(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Under the module's names; what is packed stays as the module has it."""
         return {self._names[name]: tensor for name, tensor in tensors.items() if name in self._names}
 
 
-_FROM_THE_MODULE = "read the network from the module: refgeo.networks.read(module.state_dict(), layout=...)"
+_FROM_THE_MODULE = "read the network from the module: refgeo.networks.read(module, layout=...)"

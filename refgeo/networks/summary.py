@@ -115,12 +115,15 @@ class NetworkSummary:
     biases : int
         Directions in which biases alone can change: those of keys add the same to all scores of a query, which softmax
         does not notice; those of values add the same to all outputs, as the output bias does.
+    taken : str
+        What was taken for parameters, where nothing says it.
     """
 
     layout: str
     parameters: int
     pairs: tuple[PairSummary, ...]
     biases: int
+    taken: str = ""
 
     @property
     def redundant(self) -> int:
@@ -141,6 +144,7 @@ class NetworkSummary:
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, "
             f"an implementation that uses QR factorisations has about {kept:.0f} correct digits in single precision.",
         ]
+        said += [self.taken] if self.taken else []
         if lacking:
             said.append(
                 f"In {lacking} of {heads} heads, a factor does not have full column rank, so the metrics are not "
@@ -251,7 +255,7 @@ def _orbit(n: int, m: int, h: int) -> int:
 
 
 def summarised(
-    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str]
+    layout: str, parameters: int, pairs: Mapping[str, Pair], rotary: Set[str], biased: Set[str], taken: str = ""
 ) -> NetworkSummary:
     """Measure all pairs; by name those behind rotary positions, and those with biases that are redundant.
 
@@ -265,4 +269,4 @@ def summarised(
     orbits = {name: pair.sizes[2] if name in rotary else _orbit(*pair.sizes) for name, pair in pairs.items()}
     measured = tuple(PairSummary.of(name, pairs[name], orbits[name]) for name in sorted(pairs, key=naturally))
     biases = sum(pair.heads * pair.h for pair in measured if pair.name in biased)
-    return NetworkSummary(layout, parameters, measured, biases)
+    return NetworkSummary(layout, parameters, measured, biases, taken)

@@ -174,7 +174,7 @@ def test_what_is_no_safetensors_file_is_named(tmp_path, capsys):
                 call(tmp_path / name)
         assert main(["inspect", "--checkpoint", str(tmp_path / name)]) == 2
         assert "expected a safetensors file" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="pass its state_dict"):
+    with pytest.raises(TypeError, match="a mapping of names to arrays or a module"):
         rg.check(checkpoint=type("Module", (), {"state_dict": None})())
 
 
