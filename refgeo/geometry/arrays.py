@@ -42,7 +42,10 @@ class ArrayTangentSpace(TangentSpace[Array]):
         Dimension of the quotient.
     """
 
-    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, orbit: int = 0) -> None:
+    _orbit = 0
+    """The dimension of an orbit."""
+
+    def __init__(self, metric: Metric[Array], point: npt.ArrayLike, dim: int | None = None) -> None:
         if isinstance(point, Pair):
             raise TypeError(
                 f"point: expected an array, because {metric!r} is for arrays, got a Pair; use InvariantMetric or "
@@ -51,7 +54,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
         array = real_array("point", point)
         array.setflags(write=False)
         self.metric, self.point = metric, array
-        self.dim, self.n_coordinates = array.size - orbit, array.size
+        self.dim, self.n_coordinates = array.size - self._orbit if dim is None else dim, array.size
 
     @property
     def _scale(self) -> Any:
@@ -108,6 +111,8 @@ class EuclideanMetric(Metric[Array]):
 class TranslationTangentSpace(ArrayTangentSpace):
     """Tangent space of `TranslationMetric`: horizontal vectors have mean zero."""
 
+    _orbit = 1
+
     def _vertical(self, x: Array) -> Array:
         return np.full_like(x, x.mean())
 
@@ -128,7 +133,7 @@ class TranslationMetric(EuclideanMetric):
 
     def at(self, point: npt.ArrayLike) -> TranslationTangentSpace:
         """The tangent space at `point`, an array of any shape."""
-        return TranslationTangentSpace(self, point, orbit=1)
+        return TranslationTangentSpace(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """Translations."""
@@ -138,8 +143,10 @@ class TranslationMetric(EuclideanMetric):
 class ScalingTangentSpace(ArrayTangentSpace):
     """Tangent space of `ScalingMetric`; see `ArrayTangentSpace` for its members."""
 
+    _orbit = 1
+
     def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
-        super().__init__(metric, point, orbit=1)
+        super().__init__(metric, point)
         self._radius = float(np.linalg.norm(self.point))
         if self._radius == 0.0:
             raise RankDeficientError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,18 +80,19 @@ def general_linear(block: str) -> Symmetry:
     >>> moved.G.round(12), moved.H.round(12)
     (array([[1.]]), array([[6.]]))
     """
+    return Symmetry("GL(h)", (block,), partial(_of_heads, block), partial(_transformed, block), _nearest_pair)
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        pair = as_pair(block, params[block])
-        h = pair.sizes[2]
-        to, back = to_balanced(pair)
-        return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        pair = as_pair(block, params[block])
-        return {block: Pair.unchecked(pair.G @ scipy.linalg.expm(-t * K), pair.H @ scipy.linalg.expm(t * K).mT)}
+def _of_heads(block: str, params: Named, rng: np.random.Generator) -> Array:
+    pair = as_pair(block, params[block])
+    h = pair.sizes[2]
+    to, back = to_balanced(pair)
+    return np.asarray(back @ _unit((*pair.block_shape, h, h), rng, len(pair.block_shape)) @ to)
 
-    return Symmetry("GL(h)", (block,), generator, act, _nearest_pair)
+
+def _transformed(block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+    pair = as_pair(block, params[block])
+    return {block: Pair.unchecked(pair.G @ scipy.linalg.expm(-t * K), pair.H @ scipy.linalg.expm(t * K).mT)}
 
 
 def commutant(block: str) -> Symmetry:
@@ -115,12 +117,13 @@ def commutant(block: str) -> Symmetry:
     array([[1., 0.],
            [0., 1.]])
     """
-
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        pair = as_pair(block, params[block])
-        return _commuting(pair.sizes[2], pair.block_shape, rng)
-
+    generator = partial(_of_planes, block)
     return replace(general_linear(block), name=ROTATIONS, generator=generator, nearest=_nearest_of_planes)
+
+
+def _of_planes(block: str, params: Named, rng: np.random.Generator) -> Array:
+    pair = as_pair(block, params[block])
+    return _commuting(pair.sizes[2], pair.block_shape, rng)
 
 
 def attention(query: str, key: str, heads: int, key_heads: int | None = None, name: str = "GL(h)") -> Symmetry:
@@ -148,7 +151,11 @@ def attention(query: str, key: str, heads: int, key_heads: int | None = None, na
     >>> bool(np.allclose(scores, np.diag([1.0, 1.0, 0.0, 0.0])))
     True
     """
-    return _on_heads(name, query, key, heads, key_heads, lambda h, shape, rng: _unit((*shape, h, h), rng, len(shape)))
+    return _on_heads(name, query, key, heads, key_heads, _matrices)
+
+
+def _matrices(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    return _unit((*shape, h, h), rng, len(shape))
 
 
 def rotary(query: str, key: str, heads: int, key_heads: int | None = None) -> Symmetry:
@@ -191,22 +198,27 @@ def _on_heads(
     if rest:
         raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        return drawn(len(params[key]) // groups, (groups,), rng)
+    generator = partial(_drawn_for_heads, key, groups, drawn)
+    return Symmetry(name, (query, key), generator, partial(_turned, query, key, several))
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        moved = {}
-        for weight, A in (
-            (query, np.repeat(scipy.linalg.expm(-t * K).mT, several, axis=0)),
-            (key, scipy.linalg.expm(t * K)),
-        ):
-            bias = weight.removesuffix("weight") + "bias"
-            for part in (weight, bias) if weight.endswith("weight") and bias in params else (weight,):
-                array = np.asarray(params[part])
-                moved[part] = (A @ array.reshape(len(A), len(array) // len(A), -1)).reshape(array.shape)
-        return moved
 
-    return Symmetry(name, (query, key), generator, act)
+def _drawn_for_heads(
+    key: str, groups: int, drawn: Callable[..., Array], params: Named, rng: np.random.Generator
+) -> Array:
+    return drawn(len(params[key]) // groups, (groups,), rng)
+
+
+def _turned(query: str, key: str, several: int, params: Named, K: Array, t: float) -> dict[str, Any]:
+    moved = {}
+    for weight, A in (
+        (query, np.repeat(scipy.linalg.expm(-t * K).mT, several, axis=0)),
+        (key, scipy.linalg.expm(t * K)),
+    ):
+        bias = weight.removesuffix("weight") + "bias"
+        for part in (weight, bias) if weight.endswith("weight") and bias in params else (weight,):
+            array = np.asarray(params[part])
+            moved[part] = (A @ array.reshape(len(A), len(array) // len(A), -1)).reshape(array.shape)
+    return moved
 
 
 def key_bias(block: str) -> Symmetry:
@@ -228,14 +240,14 @@ def key_bias(block: str) -> Symmetry:
     >>> key_bias("qk").act({"qk": rg.Pair([[1.0]], [[2.0]])}, np.array([3.0]), 1.0)["qk"].H
     array([[5.]])
     """
+    return Symmetry("key bias", (block,), partial(_like_the_last_row, block, 1), partial(_with_key_bias, block))
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        pair = as_pair(block, params[block])
-        H = pair.H.copy()
-        H[..., -1, :] += t * K
-        return {block: Pair.unchecked(pair.G, H)}
 
-    return Symmetry("key bias", (block,), _like_the_last_row(block, 1), act)
+def _with_key_bias(block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+    pair = as_pair(block, params[block])
+    H = pair.H.copy()
+    H[..., -1, :] += t * K
+    return {block: Pair.unchecked(pair.G, H)}
 
 
 def value_bias(block: str, out_bias: str) -> Symmetry:
@@ -262,27 +274,24 @@ def value_bias(block: str, out_bias: str) -> Symmetry:
     >>> value_bias("vo", "b").act(params, np.array([3.0]), 1.0)["b"]
     array([-6.])
     """
-
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        pair, bias = as_pair(block, params[block]), np.asarray(params[out_bias])
-        G = pair.G.copy()
-        G[..., -1, :] += t * K
-        outputs = (pair.H @ np.asarray(K)[..., None])[..., 0].reshape(-1, bias.size)
-        return {block: Pair.unchecked(G, pair.H), out_bias: bias - t * outputs.sum(axis=0)}
-
-    return Symmetry("value bias", (block, out_bias), _like_the_last_row(block, 0), act)
+    act = partial(_with_value_bias, block, out_bias)
+    return Symmetry("value bias", (block, out_bias), partial(_like_the_last_row, block, 0), act)
 
 
-def _like_the_last_row(block: str, factor: int) -> Callable[[Named, np.random.Generator], Array]:
+def _with_value_bias(block: str, out_bias: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+    pair, bias = as_pair(block, params[block]), np.asarray(params[out_bias])
+    G = pair.G.copy()
+    G[..., -1, :] += t * K
+    outputs = (pair.H @ np.asarray(K)[..., None])[..., 0].reshape(-1, bias.size)
+    return {block: Pair.unchecked(G, pair.H), out_bias: bias - t * outputs.sum(axis=0)}
+
+
+def _like_the_last_row(block: str, factor: int, params: Named, rng: np.random.Generator) -> Array:
     """A random change of the last row of G (0) or H (1), as long as a typical row, for every head."""
-
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        pair = as_pair(block, params[block])
-        F = tuple(pair)[factor]
-        row = _unit(F[..., -1, :].shape, rng, len(pair.block_shape))
-        return np.asarray(row * np.linalg.norm(F, axis=(-2, -1))[..., None] / F.shape[-2] ** 0.5)
-
-    return generator
+    pair = as_pair(block, params[block])
+    F = tuple(pair)[factor]
+    row = _unit(F[..., -1, :].shape, rng, len(pair.block_shape))
+    return np.asarray(row * np.linalg.norm(F, axis=(-2, -1))[..., None] / F.shape[-2] ** 0.5)
 
 
 def translation(block: str, axis: int | None = None) -> Symmetry:
@@ -304,20 +313,23 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
     >>> translation("bias").act({"bias": np.array([1.0, -1.0])}, np.ones(()), 1.0)["bias"]
     array([2., 0.])
     """
+    drawn, moved = partial(_direction, block, axis), partial(_shifted, block, axis)
+    return Symmetry("translation", (block,), drawn, moved, partial(_nearest_shift, axis))
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        array = np.asarray(params[block])
-        return np.ones(()) if axis is None else np.expand_dims(_unit(tuple(np.delete(array.shape, axis)), rng, 0), axis)
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        array = np.asarray(params[block])
-        return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
+def _direction(block: str, axis: int | None, params: Named, rng: np.random.Generator) -> Array:
+    array = np.asarray(params[block])
+    return np.ones(()) if axis is None else np.expand_dims(_unit(tuple(np.delete(array.shape, axis)), rng, 0), axis)
 
-    def nearest(a: Any, b: Any) -> tuple[Map, Map]:
-        shift = np.mean(np.asarray(a) - np.asarray(b), axis=axis, keepdims=True)
-        return (lambda point: point + shift), (lambda v: v)
 
-    return Symmetry("translation", (block,), generator, act, nearest)
+def _shifted(block: str, axis: int | None, params: Named, K: Array, t: float) -> dict[str, Any]:
+    array = np.asarray(params[block])
+    return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
+
+
+def _nearest_shift(axis: int | None, a: Any, b: Any) -> tuple[Map, Map]:
+    shift = np.mean(np.asarray(a) - np.asarray(b), axis=axis, keepdims=True)
+    return (lambda point: point + shift), (lambda v: v)
 
 
 def scaling(block: str) -> Symmetry:
@@ -414,20 +426,22 @@ def _nearest_multiple(a: Any, b: Any) -> tuple[Map, Map]:
 
 def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:
     """Blocks times exp(±tK): of each block the sign, and the axis along which K has a number for each place, if any."""
+    powers = dict(powers)
+    return Symmetry(name, tuple(powers), partial(_signs, powers), partial(_times, powers))
+
+
+def _signs(powers: Mapping[str, tuple[float, int | None]], params: Named, rng: np.random.Generator) -> Array:
     first, (_, axis) = next(iter(powers.items()))
+    return np.asarray(rng.choice((-1.0, 1.0), () if axis is None else np.shape(params[first])[axis]))
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        return np.asarray(rng.choice((-1.0, 1.0), () if axis is None else np.shape(params[first])[axis]))
 
-    def act(params: Named, K: Any, t: float) -> dict[str, Any]:
-        moved = {}
-        for block, (sign, along) in powers.items():
-            array = np.asarray(params[block])
-            shape = [-1 if along is not None and k == along % array.ndim else 1 for k in range(array.ndim)]
-            moved[block] = array * np.exp(sign * t * np.asarray(K)).reshape(shape)
-        return moved
-
-    return Symmetry(name, tuple(powers), generator, act)
+def _times(powers: Mapping[str, tuple[float, int | None]], params: Named, K: Any, t: float) -> dict[str, Any]:
+    moved = {}
+    for block, (sign, along) in powers.items():
+        array = np.asarray(params[block])
+        shape = [-1 if along is not None and k == along % array.ndim else 1 for k in range(array.ndim)]
+        moved[block] = array * np.exp(sign * t * np.asarray(K)).reshape(shape)
+    return moved
 
 
 def to_balanced(pair: Pair) -> tuple[Array, Array]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -451,20 +452,19 @@ def orbits(metric: Metric[Any], block: str) -> Symmetry:
     >>> (moved / params["w"]).round(9)
     array([1.44, 1.44])
     """
+    drawn, moved = partial(_constant_vector, metric, block), partial(_followed, metric, block)
+    return Symmetry("orbits of the metric", (block,), drawn, moved, whole=block == ONLY)
 
-    def here(params: Named) -> Any:
-        return params.get(block, params)  # a metric on several blocks moves them all
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        numbers = flat(here(params))
-        return np.asarray(rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
+def _constant_vector(metric: Metric[Any], block: str, params: Named, rng: np.random.Generator) -> Array:
+    numbers = flat(params.get(block, params))  # a metric on several blocks moves them all
+    return np.asarray(rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        point = here(params)
-        moved = flow(point, lambda x: flat(metric.at(x).vertical_projection(shaped(K, point))), t)
-        return {block: moved} if block in params else moved
 
-    return Symmetry("orbits of the metric", (block,), generator, act, whole=block == ONLY)
+def _followed(metric: Metric[Any], block: str, params: Named, K: Array, t: float) -> dict[str, Any]:
+    point = params.get(block, params)
+    moved = flow(point, lambda x: flat(metric.at(x).vertical_projection(shaped(K, point))), t)
+    return {block: moved} if block in params else moved
 
 
 def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:

@@ -382,15 +382,15 @@ class QuotientMetric(Metric[Any]):
 
     def _on(self, block: str, one: Symmetry) -> Symmetry:
         """A symmetry under the name that the block has there."""
-
-        def generator(params: Named, rng: np.random.Generator) -> Any:
-            return one.generator(self._named(params.get(block, params)), rng)
-
-        def act(params: Named, K: Any, t: float) -> dict[str, Any]:
-            moved = one.act(self._named(params.get(block, params)), K, t)
-            return {block: next(iter(moved.values()))} if block in params else moved
-
+        generator, act = partial(self._drawn, block, one), partial(self._carried, block, one)
         return replace(one, blocks=(block,), generator=generator, act=act, nearest=None, whole=block == ONLY)
+
+    def _drawn(self, block: str, one: Symmetry, params: Named, rng: np.random.Generator) -> Any:
+        return one.generator(self._named(params.get(block, params)), rng)
+
+    def _carried(self, block: str, one: Symmetry, params: Named, K: Any, t: float) -> dict[str, Any]:
+        moved = one.act(self._named(params.get(block, params)), K, t)
+        return {block: next(iter(moved.values()))} if block in params else moved
 
     def verify(self, point: Any, value_and_grad: Callable[[Any], Any] | None = None, *, rng: int = 0) -> Verification:
         r"""Whether this is a quotient: of the group, of its metric, and of a loss.
@@ -453,24 +453,28 @@ def _velocities(function: Callable[[Any], Any], point: Any) -> Array:
 
 def _group(velocities: Callable[[Any], Array], metric: QuotientMetric) -> Symmetry:
     """The group whose generators move points with these velocities, by about their length in the metric at t = 1."""
+    drawn, carried = partial(_drawn, velocities, metric), partial(_carried, velocities)
+    return Symmetry("group of the metric", (), drawn, carried)
 
-    def generator(params: Named, rng: np.random.Generator) -> Array:
-        point = params.get(ONLY, params)
-        space, V = metric.at(point), velocities(point)
-        root, size = space._root.T, space._size
-        K = np.linalg.lstsq(root @ V, space._vertical(rng.standard_normal(space.n_coordinates)), rcond=_DEPENDENT)[0]
-        w = V @ K
-        speed = float(np.linalg.norm(root @ w)) or 1.0
-        step = _STEP * size / speed  # velocities that are small may turn fast, as beside a point that stays where it is
-        ahead, behind = (velocities(shaped(flat(point) + sign * step * w, point)) @ K for sign in (1.0, -1.0))
-        rate = float(np.linalg.norm(root @ (ahead - behind))) / (2.0 * step * speed)
-        return np.asarray(K / max(speed / size, rate))
 
-    def act(params: Named, K: Array, t: float) -> dict[str, Any]:
-        moved: Any = flow(params.get(ONLY, params), lambda x: np.asarray(velocities(x) @ K), t)
-        return {ONLY: moved} if ONLY in params else moved
+def _drawn(
+    velocities: Callable[[Any], Array], metric: QuotientMetric, params: Named, rng: np.random.Generator
+) -> Array:
+    point = params.get(ONLY, params)
+    space, V = metric.at(point), velocities(point)
+    root, size = space._root.T, space._size
+    K = np.linalg.lstsq(root @ V, space._vertical(rng.standard_normal(space.n_coordinates)), rcond=_DEPENDENT)[0]
+    w = V @ K
+    speed = float(np.linalg.norm(root @ w)) or 1.0
+    step = _STEP * size / speed  # velocities that are small may turn fast, as beside a point that stays where it is
+    ahead, behind = (velocities(shaped(flat(point) + sign * step * w, point)) @ K for sign in (1.0, -1.0))
+    rate = float(np.linalg.norm(root @ (ahead - behind))) / (2.0 * step * speed)
+    return np.asarray(K / max(speed / size, rate))
 
-    return Symmetry("group of the metric", (), generator, act)
+
+def _carried(velocities: Callable[[Any], Array], params: Named, K: Array, t: float) -> dict[str, Any]:
+    moved: Any = flow(params.get(ONLY, params), lambda x: np.asarray(velocities(x) @ K), t)
+    return {ONLY: moved} if ONLY in params else moved
 
 
 def _complex_step(function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
