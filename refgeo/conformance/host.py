@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import importlib
 import inspect
 import itertools
@@ -31,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,48 @@ def load(spec: str) -> Any:
     BackendError
         It cannot be imported, or the object does not exist.
     """
-    place, _, attribute = spec.partition(":")
+    place, attribute = files.place_of(spec)
     implementation: Any = _imported(place)
     for part in filter(None, attribute.split(".")):
         if not hasattr(implementation, part):
             raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
         implementation = getattr(implementation, part)
     return implementation
+
+
+def fingerprint(module: Any) -> str:
+    """What tells a module from another one of its name: its functions, classes and constants, and those of the modules
+    beside it that it uses.
+
+    Examples
+    --------
+    >>> fingerprint(inspect) == fingerprint(inspect) != fingerprint(difflib)
+    True
+    """
+    known: set[int] = set()
+    folder = os.path.dirname(getattr(module, "__file__", None) or "?")
+
+    def of(value: Any) -> Any:
+        value = inspect.unwrap(value) if callable(value) else value
+        if id(value) in known:
+            return "known"
+        if isinstance(value, FunctionType):
+            return of(value.__code__), of(value.__defaults__), of(value.__kwdefaults__)
+        if isinstance(value, CodeType):
+            return value.co_code, value.co_names, value.co_varnames, [of(x) for x in value.co_consts]
+        if isinstance(value, type):
+            known.add(id(value))
+            return [(name, of(part)) for name, part in vars(value).items() if callable(part)]
+        if isinstance(value, ModuleType):
+            if os.path.dirname(getattr(value, "__file__", None) or "") != folder:
+                return value.__name__
+            known.add(id(value))
+            return [(name, of(part)) for name, part in vars(value).items() if not name.startswith("__")]
+        if isinstance(value, (tuple, frozenset)):
+            return sorted(repr(of(x)) for x in value)
+        return value if isinstance(value, (bool, int, float, complex, str, bytes, type(None))) else type(value).__name__
+
+    return hashlib.sha256(repr(of(module)).encode("utf-8", "replace")).hexdigest()
 
 
 def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
@@ -234,7 +270,7 @@ def surroundings() -> dict[str, Any]:
         "np.seterr": np.geterr(),
         "np.set_printoptions": np.get_printoptions(),
         "the warning filters": list(warnings.filters),
-        "the working directory": os.getcwd(),
+        "the working directory": _working_directory(),
         "os.environ": dict(os.environ),
         "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
     }
@@ -249,6 +285,14 @@ def surroundings() -> dict[str, Any]:
     if hasattr(jax, "config") and hasattr(jax, "jit"):
         found["the configuration of JAX"] = {key: repr(value) for key, value in jax.config.values.items()}
     return found
+
+
+def _working_directory() -> str:
+    """Also one that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "none"
 
 
 def _memory() -> int:
@@ -286,7 +330,8 @@ class Host:
     def __init__(
         self, implementation: Any, functions: Sequence[str], capture: Capture, coverage: Coverage | None = None
     ) -> None:
-        self.implementation, self.functions = as_backend(implementation, functions), functions
+        self.given, self.functions = implementation, functions
+        self.implementation = as_backend(implementation, functions)
         self.capture, self.coverage = capture, coverage
         self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
         self._looked: Counter[tuple[str, str]] = Counter()
@@ -299,6 +344,7 @@ class Host:
             "converts": callable(getattr(self.implementation, "asarray", None)),
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
+            "print": fingerprint(self.given),
             "misspelt": [
                 f"refgeo knows no function {name}; did you mean {near[0]}?"
                 for name in dir(self.implementation)

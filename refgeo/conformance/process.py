@@ -19,10 +19,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.conformance.host import Capture, Host, serve
+from refgeo.support.files import origin, place_of
 
 MEMORY = (
     min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
@@ -37,11 +39,13 @@ _SETTINGS = {
 _BOOT = """
 import json, sys
 
-descriptor, sys.path[:] = json.loads(sys.argv.pop(1))
+descriptor, parent, sys.path[:] = json.loads(sys.argv.pop(1))
 from refgeo.conformance.process import main
 
-main(descriptor)
+main(descriptor, parent)
 """
+_JUDGED = "REFGEO_JUDGED"
+"""The variable of a backend's process, and of all that it starts, with what is judged there."""
 
 
 class Lost(Exception):
@@ -61,14 +65,16 @@ class Child:
         To it.
     """
 
-    def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, function: Callable[..., None], *arguments: Any, judged: str = "") -> None:
+        open_standard_streams()
         self.line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, json.dumps([theirs.fileno(), sys.path])],
+                [sys.executable, "-P", "-c", _BOOT, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
                 pass_fds=[theirs.fileno()],
-                env={**_SETTINGS, **os.environ},
+                env={**_SETTINGS, **os.environ, **({_JUDGED: judged} if judged else {})},
                 stdin=subprocess.DEVNULL,
+                cwd=None if has_working_directory() else os.sep,
                 start_new_session=True,  # an interrupt is for this process, which ends that one
             )
         self.close = weakref.finalize(self, _end, self._process, self.line)
@@ -104,10 +110,42 @@ def _end(process: subprocess.Popen[bytes], line: Connection) -> None:
     line.close()
 
 
-def main(descriptor: int) -> None:
+def has_working_directory() -> bool:
+    """Whether it has not been removed."""
+    with contextlib.suppress(OSError):
+        return bool(os.getcwd())
+    return False
+
+
+def open_standard_streams() -> None:
+    """Descriptors that are closed lead nowhere, so that no pipe or file gets their numbers."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def refuse_itself(spec: str | None) -> None:
+    """An error in a process that refgeo has started for this backend, or in one that was started there."""
+    judged = os.environ.get(_JUDGED)
+    if spec is not None and judged is not None and judged == _absolute(spec):
+        raise BackendError(
+            f"backend {spec}: it asks refgeo to judge itself while refgeo loads or calls it; put that below "
+            'if __name__ == "__main__":'
+        )
+
+
+def _absolute(spec: str) -> str:
+    """The file, or the name of the module."""
+    place, _ = place_of(spec)
+    return str(Path(place).resolve() if place.endswith(".py") else origin(place) or place)
+
+
+def main(descriptor: int, parent: int) -> None:
     """What a child does."""
     line = Connection(descriptor)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     function, arguments = line.recv()
     with contextlib.suppress(EOFError, BrokenPipeError):
         function(line, *arguments)
@@ -132,7 +170,7 @@ class Process:
     def ask(self, call: Call, timeout: float) -> Answer:
         """The answer to a call."""
         if self._child is None:
-            self._child = Child(*self._start)
+            self._child = Child(*self._start, judged=_absolute(self._start[1]))
             if call.do != "describe":  # which may take as long as importing it does
                 self.ask(Call(do="describe"), STARTING)
         child = self._child

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from refgeo.conformance.branches import Branches, Position
+from refgeo.support.files import place_of, source_of
 
 Ranges = list[tuple[int, int]]
 
@@ -28,7 +29,7 @@ class Coverage:
     """
 
     def __init__(self, spec: str) -> None:
-        place = spec.partition(":")[0]
+        place, _ = place_of(spec)
         with contextlib.suppress(ImportError, ValueError, AttributeError):
             found = None if place.endswith(".py") else importlib.util.find_spec(place)
             place = str(found.origin) if found is not None else place
@@ -78,7 +79,7 @@ class Coverage:
                     branches = {(source, target) for source, target in one["missing_branches"] if source != first}
                     found[name, function] = set(one["missing_lines"]), branches, set[Position]()
             path = Path(name).resolve()
-            inside = self._branches.not_run(str(path), path.read_text(encoding="utf-8"), set(file["executed_lines"]))
+            inside = self._branches.not_run(str(path), source_of(path), set(file["executed_lines"]))
             for function, parts in inside.items():
                 lines, branches, _ = found.get((name, function), (set(), set(), None))
                 found[name, function] = lines, branches, parts

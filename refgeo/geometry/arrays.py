@@ -25,7 +25,7 @@ from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.groups import Symmetry, scaling, translation
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace
-from refgeo.support.arguments import Array, Order, order_of, real_array
+from refgeo.support.arguments import Array, Order, one_array, order_of, real_array
 from refgeo.support.errors import RankDeficientError
 
 
@@ -51,7 +51,7 @@ class ArrayTangentSpace(TangentSpace[Array]):
                 f"point: expected an array, because {metric!r} is for arrays, got a Pair; use InvariantMetric or "
                 "MixedMetric, or a ProductMetric that has both factors as arrays"
             )
-        array = real_array("point", point)
+        array = one_array("point", point)
         array.setflags(write=False)
         self.metric, self.point = metric, array
         self.dim, self.n_coordinates = array.size - self._orbit if dim is None else dim, array.size

@@ -10,7 +10,7 @@ import numpy as np
 
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.pair import Pair
-from refgeo.support.arguments import Array, real_array, refuse_masked
+from refgeo.support.arguments import Array, one_array, refuse_masked
 from refgeo.support.errors import NotFiniteError
 
 LossAndGradient = Callable[..., tuple[float, Any]]
@@ -58,7 +58,7 @@ class Arrays:
         self.parameters = Parameters(params)
         blocks = self.parameters.blocks
         chosen = {name: blocks[name] for name in (blocks if names is None else names)}
-        self._blocks = {n: x if isinstance(x, Pair) else real_array("params", x) for n, x in chosen.items()}
+        self._blocks = {n: x if isinstance(x, Pair) else one_array("params", x) for n, x in chosen.items()}
         self.given = _split(self._blocks)
 
     def label(self, name: Name) -> str:

@@ -28,7 +28,7 @@ from refgeo.geometry.groups import Symmetry
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace, flow
 from refgeo.sharpness.symmetry import Verification, invariance, verify
-from refgeo.support.arguments import Array, real_array
+from refgeo.support.arguments import Array, one_array, real_array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import (
     NO_GEODESIC,
@@ -510,7 +510,7 @@ def _point(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return Blocks({block: _point(f"{name}, block {block!r}", part) for block, part in value.items()})
     is_pair = isinstance(value, Pair) or (isinstance(value, tuple) and len(value) == 2 and np.ndim(value[0]) >= 2)
-    return as_pair(name, value) if is_pair else real_array(name, value)
+    return as_pair(name, value) if is_pair else one_array(name, value)
 
 
 def _form(point: Any) -> Any:

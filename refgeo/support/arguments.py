@@ -28,11 +28,6 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
     >>> real_array("x", [1, 2])
     array([1., 2.])
     """
-    if isinstance(value, (list, tuple)) and any(np.ndim(part) for part in value if hasattr(part, "shape")):
-        raise TypeError(
-            f"{name}: expected one array, got a {type(value).__name__} of arrays; name several by a dict, and make a "
-            "pair of two factors with refgeo.Pair(G, H)"
-        )
     refuse_masked(name, value)
     try:
         array = np.asarray(value)
@@ -51,6 +46,24 @@ def real_array(name: str, value: npt.ArrayLike) -> Array:
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise NotFiniteError(f"{name}: expected finite numbers, got {array[where]} at index {where}")
     return array
+
+
+def one_array(name: str, value: npt.ArrayLike) -> Array:
+    """The same for parameters, where a list of arrays would become one array if their shapes happen to be equal.
+
+    Examples
+    --------
+    >>> one_array("params", [np.ones(2), np.ones(2)])
+    Traceback (most recent call last):
+    ...
+    TypeError: params: expected one array, got a list of arrays; name several by a dict, and make a pair of two ...
+    """
+    if isinstance(value, (list, tuple)) and any(np.ndim(part) for part in value if hasattr(part, "shape")):
+        raise TypeError(
+            f"{name}: expected one array, got a {type(value).__name__} of arrays; name several by a dict, and make a "
+            "pair of two factors with refgeo.Pair(G, H)"
+        )
+    return real_array(name, value)
 
 
 def refuse_masked(name: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -42,8 +43,10 @@ def write_text(file: str | Path, text: str) -> None:
     write_whole(file, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
-def imported(file: Path, name: str) -> ModuleType:
+def imported(file: Path, alias: str) -> ModuleType:
     """A Python file as a module; what lies beside it can be imported, then and by its functions later.
+
+    It has its own name if that leads to it, so that its functions go to other processes, and else the alias.
 
     Examples
     --------
@@ -53,13 +56,77 @@ def imported(file: Path, name: str) -> ModuleType:
     ...     imported(Path(folder, "one.py"), "refgeo_doctest").answer
     42
     """
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file}: not a Python file")
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)
+    known = getattr(sys.modules.get(file.stem), "__file__", None)
+    own = origin(file.stem) == file.resolve() and (file.stem not in sys.modules or same_file(known, file))
+    name = file.stem if own else alias
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for their module
     spec.loader.exec_module(module)
     return module
+
+
+def origin(name: str) -> Path | None:
+    """The file that a name leads to in another process with this one's path, whatever is imported here.
+
+    Examples
+    --------
+    >>> origin("json.decoder").name, origin("no_such_module")
+    ('decoder.py', None)
+    """
+    path, found = None, None
+    try:
+        for end in range(1, name.count(".") + 2):
+            whole = ".".join(name.split(".")[:end])
+            finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+            found = next((spec for finder in finders if (spec := finder.find_spec(whole, path, None))), None)
+            if found is None:
+                return None
+            path = found.submodule_search_locations
+    except (ImportError, ValueError, AttributeError, OSError):
+        return None
+    return Path(found.origin).resolve() if found is not None and found.has_location and found.origin else None
+
+
+def same_file(one: str | Path | None, other: str | Path | None) -> bool:
+    """Whether two names are of one file.
+
+    Examples
+    --------
+    >>> same_file(__file__, f"./{os.path.relpath(__file__)}"), same_file(None, __file__)
+    (True, False)
+    """
+    return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def place_of(spec: str) -> tuple[str, str]:
+    """A module or file, and the object in it, from "module", "module:object", "file.py" or "file.py:object".
+
+    Examples
+    --------
+    >>> place_of("package.module:Class.member"), place_of("module")
+    (('package.module', 'Class.member'), ('module', ''))
+    """
+    cuts = [len(spec), *(i for i in range(len(spec) - 1, 0, -1) if spec[i] == ":")]
+    for cut in cuts:  # a folder may have a colon in its name
+        if spec[:cut].endswith(".py") and Path(spec[:cut]).is_file():
+            return spec[:cut], spec[cut + 1 :]
+    place, _, attribute = spec.partition(":")
+    return place, attribute
+
+
+def source_of(file: str | Path) -> str:
+    """The text of a Python file, in the encoding that it declares.
+
+    Examples
+    --------
+    >>> "def source_of" in source_of(__file__)
+    True
+    """
+    with tokenize.open(file) as opened:
+        return opened.read()
