@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import io
 import itertools
 import os
 import re
 import shlex
-import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refgeo import __version__
+from refgeo.support import progress
 from refgeo.support.console import printable, show
 from refgeo.support.errors import Interrupted, LossFileError, RefereeError
+from refgeo.support.files import write_text
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
 
 PASSED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-
-FIRST_LINE, LINE_EVERY = 2.0, 10.0
-"""Seconds until the first line of progress, and between them, where there is no terminal."""
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope, lora"
@@ -79,7 +75,7 @@ def _in_words_of_the_command(message: str) -> str:
 def _as_option(message: str, options: argparse.Namespace) -> str:
     """An error that begins with the name of an argument, with that of the option."""
     name, colon, rest = message.partition(":")
-    flags = {"metrics": "metric", "cases": "case", "rng": "seed"} | {dest: dest for dest in vars(options)}
+    flags = {dest: dest for dest in vars(options)} | {"metrics": "metric", "cases": "case", "rng": "seed"}
     return f"--{flags[name].replace('_', '-')}:{rest}" if colon and name in flags else message
 
 
@@ -413,65 +409,8 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
 # Progress and results -------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _progress(options: argparse.Namespace, what: str = "checking") -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal; in a file or pipe a line now and then."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
-    if options.quiet or not console.is_terminal:
-        yield (lambda *_: None) if options.quiet else _lines(what, sys.stderr)
-        return
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
-               TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("")
-
-        def show(done: int, total: int, what: str) -> None:
-            if (total or None) != bar.tasks[0].total:  # another piece of work, with a speed of its own
-                bar.reset(task, total=total or None)
-            bar.update(task, completed=done, description=what)
-
-        yield show
-
-
-def _lines(what: str, stream: Any) -> Callable[[int, int, str], None]:
-    """Progress as lines of text, the first after `FIRST_LINE`, then `LINE_EVERY` seconds apart."""
-    begun = time.monotonic()
-    next_line, piece = begun + FIRST_LINE, (0, begun, 0)  # its total, and when it was first heard of, at what
-
-    def show(done: int, total: int, of: str) -> None:
-        nonlocal next_line, piece
-        now = time.monotonic()
-        if total != piece[0] or done < piece[2]:
-            piece = total, now, done
-        if now < next_line:
-            return
-        next_line = now + LINE_EVERY
-        new, past = done - piece[2], now - piece[1]
-        # the first few evaluations take longer, and say nothing yet
-        left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
-        print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
-
-    return show
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts."""
-    seen: list[int] = []
-
-    def note(signal_number: int, frame: Any) -> None:
-        seen.append(signal_number)
-        if len(seen) > 1:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(seen)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _progress(options: argparse.Namespace, what: str = "checking") -> Any:
+    return progress.shown(what, options.quiet)
 
 
 def _output_files(options: argparse.Namespace) -> dict[str, Path]:
@@ -494,7 +433,7 @@ def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) 
         try:
             if name != "save":
                 text: str = getattr(report, f"to_{name}")()
-                file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+                write_text(file, text.rstrip("\n") + "\n")
             elif report.examples:
                 report.save(file)
         except OSError as error:
@@ -658,10 +597,10 @@ def _sharpness(options: argparse.Namespace) -> int:
     if options.n_restarts is not None:
         settings["n_restarts"] = options.n_restarts
     settings["order"] = options.order if options.order == "exact" else int(options.order)
-    with _interruptible() as interrupted, _progress(options, "searching") as progress:
+    with progress.interruptible() as interrupted, _progress(options, "searching") as tell:
 
         def heard(what: str, done: int, total: int) -> None:
-            progress(done, total, what)
+            tell(done, total, what)
             if interrupted():
                 raise StopIteration  # which gives what has been found so far
 
@@ -730,7 +669,7 @@ def _verify(options: argparse.Namespace) -> int:
     show(found.table())
     divided = {(one.name, one.blocks) for one in moving.symmetries()}
     wrong = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
-    first = f"inv and mix divide out {len(divided)} of the symmetries in this table, and the loss"
+    first = f"Of the symmetries in this table, inv and mix divide out {len(divided)}, and the loss"
     if wrong:
         print(f"{first} does not have {len(wrong)} of these. So weights that they treat as equivalent have different "
               "losses and different sharpness.")  # fmt: skip

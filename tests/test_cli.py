@@ -66,7 +66,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         ([], "required"),
         (["check", "no_such_backend"], "no_such_backend"),
         (["check", "--checks", "curvature"], "curvature"),
-        (["check", "--metric", "euclid"], "metrics: expected"),
+        (["check", "--metric", "euclid"], "--metric: expected"),
         (["check", "--dtype", "int8"], "invalid choice"),
         (["check", "--case", "nowhere"], "nowhere"),
         (["check", "--seed", "-1"], "--seed: expected a whole number >= 0"),

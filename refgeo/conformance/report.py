@@ -201,7 +201,8 @@ class Report:
         if self.passed:
             judged = next(words for kind, words in _KINDS.items() if any(row.kind == kind for row in self.judged))
             lossy = sum(row.lossy_case is not None for row in self._with(Verdict.PASS))
-            lost = f" {lossy} of them lose digits at a large κ, which is allowed (see the lines 'digits')."
+            lose = "loses" if lossy == 1 else "lose"
+            lost = f" {lossy} of them {lose} digits at a large κ, which is allowed (see the lines 'digits')."
             said.append(f"All {'other ' if said else ''}{judged} right.{lost if lossy else ''}")
         return said
 

@@ -259,9 +259,14 @@ def _check_rank(name: str, R: Array, rows: int, exponent: Array) -> Array:
     block = tuple(int(i) for i in deficient[0])
     largest, smallest = (float(np.ldexp(values[block][i], exponent[block])) for i in (0, -1))
     where = f"block {block}" if block else "the point"
+    advice = (
+        "it is zero, as B of a fresh low-rank adapter is; train a step first, or freeze this block"
+        if largest == 0.0
+        else "drop linearly dependent columns, which makes h smaller"
+    )
     raise RankDeficientError(
         f"{name}: expected numerical rank h = {R.shape[-1]}, but the smallest singular value of {where} is "
-        f"{smallest:.3g} and the largest is {largest:.3g}; drop linearly dependent columns, which makes h smaller",
+        f"{smallest:.3g} and the largest is {largest:.3g}; {advice}",
         block,
         smallest,
     )

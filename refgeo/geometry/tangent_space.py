@@ -18,7 +18,7 @@ Hess f[v] is the horizontal part of Hess v − Γ(v, ·)* e in coordinates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -88,6 +88,8 @@ def as_metric(name: str, value: object) -> Metric[Any]:
         return value
     if isinstance(value, str):
         got = repr(value)
+    elif isinstance(value, Mapping):
+        got = "a dict; refgeo.ProductMetric of it is one metric"
     else:
         got = f"the class {value.__name__}; call it" if isinstance(value, type) else type(value).__name__
     raise TypeError(f"{name}: expected a metric such as refgeo.InvariantMetric(), got {got}")

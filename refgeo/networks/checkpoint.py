@@ -13,8 +13,8 @@ The loss is a Python file with a function ``model(path, network)`` that returns 
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ from refgeo.sharpness.worst_case import worst_case_sharpness
 from refgeo.support.errors import LossFileError
 from refgeo.support.extras import require
 from refgeo.support.figures import plain_axes
-from refgeo.support.files import imported, write_text
+from refgeo.support.files import imported, strict_json, write_text
 
 ADAPTIVE = "adaptive"
 
@@ -119,13 +119,15 @@ def load(path: Path, layout: str | None, loss: Path, heads: Heads | None = None)
 
 @contextmanager
 def _errors_of(loss: Path) -> Iterator[None]:
-    """An exception of the loss file as a `LossFileError`."""
+    """An exception of the loss file as a `LossFileError`, sys.exit too; it reads a command line of its own."""
+    arguments, sys.argv = sys.argv, [str(loss)]
     try:
         yield
-    except StopIteration:  # of a callback: it stops a search
-        raise
-    except Exception as error:
-        raise LossFileError(f"{loss}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        text = f"{type(error).__name__}: {error}"
+        raise LossFileError(f"{loss}: {text}") from (RuntimeError(text) if isinstance(error, StopIteration) else error)
+    finally:
+        sys.argv = arguments
 
 
 def _function(loss: Path) -> Callable[[Path, Network], Any]:
@@ -232,8 +234,7 @@ def document(
 
 def write_json(path: Path, content: Any) -> None:
     """Whole or not at all."""
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    write_text(path, text)
+    write_text(path, strict_json(content))
 
 
 def check_plot(path: Path) -> None:

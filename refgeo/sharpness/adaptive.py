@@ -50,6 +50,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     callback: Callback | None = None,
     verify: bool = True,
     maximizers: bool = True,
+    progress: bool = False,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss under perturbations δ with :math:`‖δ ⊘ c‖ ≤ ρ` (Eq. 1), by Auto-PGD.
 
@@ -80,6 +81,8 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
         search: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice.
         Evaluate at θ once more after the search of every batch: an error says that the loss has changed. None of these
         evaluations is counted, and all but the last are of the first batch only.
+    maximizers, progress : bool
+        As in `worst_case_sharpness`.
 
     Returns
     -------
@@ -97,17 +100,16 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     """
     if not isinstance(norm, (int, float)) or norm not in _NORMS:
         raise ValueError(f"norm: expected 2 or inf, got {norm!r}")
-    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers)
+    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
     radii = radii_listed(rho)
     arrays = Arrays(params, _chosen(params, names))
     space = _ScaledSteps(arrays, _scales(arrays, scale))
     settings = {"sharpness": "adaptive", "norm": "inf" if norm == math.inf else 2}
     settings |= {} if scale is None else {"scale": scale if isinstance(scale, str) else "given"}
-    results = search(
+    return search(
         value_and_grad, params, lambda loss: Objective(arrays.value_and_grad(loss), space, 1, 1), batches,
-        [_NORMS[norm](radius) for radius in radii], effort, settings,
+        [_NORMS[norm](radius) for radius in radii], effort, settings, np.ndim(rho) == 0,
     )  # fmt: skip
-    return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))
 
 
 class _ScaledSteps(ParameterSpace):

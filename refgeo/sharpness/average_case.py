@@ -10,10 +10,12 @@ import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
-from refgeo.sharpness.parameters import checked_loss, on_batch
+from refgeo.sharpness.parameters import checked_loss, guarded, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, Watcher, checked_batches
 from refgeo.support.arguments import Array, Order, integer, order_of, radius_of, seed_of
+from refgeo.support.errors import Interrupted
+from refgeo.support.progress import interruptible, shown
 
 
 def average_case_sharpness(
@@ -28,6 +30,7 @@ def average_case_sharpness(
     batches: Iterable[Any] | None = None,
     callback: Callback | None = None,
     verify: bool = True,
+    progress: bool = False,
 ) -> AverageSharpness:
     r"""The mean of L(γ_ξ(1)) − L(θ) over ξ = ρ P n, n standard normal in metric-orthonormal coordinates.
 
@@ -55,6 +58,8 @@ def average_case_sharpness(
     verify : bool
         Before anything is drawn, evaluate the first batch where random elements of the groups that the metric divides
         out carry θ: an error says which symmetry the loss has not.
+    progress : bool
+        Show how far it is, on a terminal as a bar.
 
     Returns
     -------
@@ -65,6 +70,8 @@ def average_case_sharpness(
     ------
     ValueError
         An argument is out of range; the loss at θ is not finite; fewer than two pairs stayed in the domain.
+    Interrupted
+        Ctrl-C was pressed: a ``KeyboardInterrupt`` whose ``result`` is the mean of the pairs that were done.
 
     Examples
     --------
@@ -82,31 +89,35 @@ def average_case_sharpness(
         raise ValueError(
             f"n_samples: expected an even number >= 4, because steps are drawn in pairs ξ and −ξ, got {n_samples}"
         )
-    space, losses = ParameterSpace(params, metric), _losses(value, batches)
+    space, losses = ParameterSpace(params, metric), _losses(guarded("value", value), batches)
     at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
     if not np.isfinite(at_origin).all():
         raise ValueError("value: expected a function that returns a finite loss at the given parameters")
     if verify:
         check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0])
-    watcher = Watcher(callback, len(losses) * n_samples // 2)
+    with shown("averaging", quiet=not progress) as tell, interruptible() as interrupted:
+        watcher = Watcher(callback, len(losses) * n_samples // 2, tell, interrupted)
 
-    def loss_at(batch: int, x: Array) -> float:
-        point = space.point(x, order)
-        loss = math.nan if point is None else checked_loss("value", losses[batch](point))
-        return loss if math.isfinite(loss) else math.nan
+        def loss_at(batch: int, x: Array) -> float:
+            point = space.point(x, order)
+            loss = math.nan if point is None else checked_loss("value", losses[batch](point))
+            return loss if math.isfinite(loss) else math.nan
 
-    def pair(batch: int, sample: int) -> float | None:
-        if watcher.stopped:
-            return None
-        x = rho * space.random_direction(np.random.default_rng([seed, batch, sample]))
-        increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
-        watcher.tell(batch, sample, rho, 0, increase, increase, rho)
-        return increase
+        def pair(batch: int, sample: int) -> float | None:
+            if watcher.stopped:
+                return None
+            x = rho * space.random_direction(np.random.default_rng([seed, batch, sample]))
+            increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
+            watcher.tell(batch, sample, rho, 0, increase, increase, rho)
+            return increase
 
-    drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
-    samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
-    begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
-    return _averaged(samples, begun, at_origin, rho, watcher.stopped)
+        drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
+        samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
+        begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
+        found = _averaged(samples, begun, at_origin, rho, watcher.stopped)
+        if interrupted():
+            raise Interrupted(found)
+    return found
 
 
 def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[Callable[[Any], float]]:

@@ -11,7 +11,7 @@ import numpy as np
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.noise import CLEAR, least_noise
 from refgeo.sharpness.objective import Objective
-from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation
+from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation, guarded
 from refgeo.support.arguments import Array
 
 _AGREE = 0.1
@@ -72,8 +72,7 @@ def check_gradient(
     ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes ...
     """
     generator = np.random.default_rng(rng)
-    if not callable(value_and_grad):
-        raise TypeError(f"value_and_grad: expected a function of the parameters, got {type(value_and_grad).__name__}")
+    value_and_grad = guarded("value_and_grad", value_and_grad)
     loss, grads = checked_evaluation(value_and_grad(params))
     if not math.isfinite(loss):
         raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")

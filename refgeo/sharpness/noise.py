@@ -53,7 +53,7 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
 
     Examples
     --------
-    >>> least_noise(lambda i: lambda t: float(t > 0.0 and i == 0) + np.pi) < 1e-15
+    >>> least_noise(lambda i: lambda t: (t > 0.0 and i == 0) + math.pi) < 1e-14
     True
     """
     line = along(0)

@@ -154,7 +154,13 @@ class Objective:
         self.loss, slope = self(self.origin)
         self._slope: Array | None = slope
         if not math.isfinite(self.loss):
-            raise ValueError("value_and_grad: expected a finite loss and gradient at the given parameters")
+            loss = self._value(self.space.point(self.origin, 1))
+            if not math.isfinite(loss):
+                raise ValueError(f"value_and_grad: expected a finite loss at the given parameters, got {loss}")
+            raise ValueError(
+                f"value_and_grad: expected a finite gradient at the given parameters; the loss is {loss:g}, but its "
+                "gradient has NaN or infinity"
+            )
 
     @property
     def origin(self) -> Array:

@@ -174,6 +174,30 @@ def is_finite(array: Array) -> bool:
     return bool(np.isfinite(array).all())
 
 
+def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Somebody's function, whose StopIteration is an error: it would end whatever iterator its caller is in.
+
+    Examples
+    --------
+    >>> guarded("value", lambda w: next(iter([])))(1.0)
+    Traceback (most recent call last):
+    ...
+    RuntimeError: value: it raised StopIteration; has an iterator of batches come to its end?
+    """
+    if not callable(function):
+        raise TypeError(f"{name}: expected a function of the parameters, got {type(function).__name__}")
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except StopIteration as error:
+            raise RuntimeError(
+                f"{name}: it raised StopIteration; has an iterator of batches come to its end?"
+            ) from error
+
+    return call
+
+
 def checked_evaluation(result: Any) -> tuple[float, Any]:
     """Loss and gradients, or an error that says what a ``value_and_grad`` returns.
 

@@ -13,9 +13,11 @@ import numpy as np
 from refgeo.sharpness.auto_pgd import STATIONARY, TRIES, Ball, Climb, climb
 from refgeo.sharpness.gradient_check import verify, verify_unchanged
 from refgeo.sharpness.objective import Objective
-from refgeo.sharpness.parameters import LossAndGradient, on_batch
-from refgeo.sharpness.result import Progress, SharpnessResult
+from refgeo.sharpness.parameters import LossAndGradient, guarded, on_batch
+from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
 from refgeo.support.arguments import Array, integer, seed_of
+from refgeo.support.errors import Interrupted
+from refgeo.support.progress import Tell, interruptible, shown
 
 Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
@@ -40,6 +42,7 @@ class Effort:
     callback: Callback | None
     verify: bool
     maximizers: bool
+    progress: bool
 
     def __post_init__(self) -> None:
         self.n_iter, self.n_restarts = integer("n_iter", self.n_iter), integer("n_restarts", self.n_restarts)
@@ -52,10 +55,13 @@ class Effort:
 
 
 class Watcher:
-    """Counts evaluations, tells the callback, and remembers when it asked to stop."""
+    """Counts evaluations, tells of them, and remembers when the callback, or Ctrl-C, asked to stop."""
 
-    def __init__(self, callback: Callback | None, total: int | None) -> None:
+    def __init__(
+        self, callback: Callback | None, total: int | None, tell: Tell, interrupted: Callable[[], bool]
+    ) -> None:
         self._callback, self._total, self._done, self.stopped = callback, total, 0, False
+        self._tell, self.interrupted = tell, interrupted
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items; none is taken after the callback has asked to stop."""
@@ -69,6 +75,8 @@ class Watcher:
         self._done += 1
         if self._total is not None:  # a start that was halved until there was a value took more
             self._total = max(self._total, self._done)
+        self._tell(self._done, self._total or 0, f"ρ = {rho:g}")
+        self.stopped = self.stopped or self.interrupted()
         if self._callback is not None and not self.stopped:
             try:
                 self._callback(Progress(self._done, self._total, batch, start, iteration, value, best, step, rho))
@@ -85,14 +93,42 @@ def search(
     balls: Sequence[Ball],
     effort: Effort,
     settings: dict[str, Any],
+    is_single: bool,
+) -> SharpnessResult | SharpnessCurve:
+    """Maximise over every ball for every batch; a result for each ball, averaged over batches.
+
+    Raises
+    ------
+    Interrupted
+        With what was found, if Ctrl-C was pressed.
+    """
+    value_and_grad = guarded("value_and_grad", value_and_grad)
+    with shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
+        results = _searched(value_and_grad, params, objective_of, batches, balls, effort, settings, tell, interrupted)
+        found = results[0] if is_single else SharpnessCurve(tuple(results))
+        if interrupted():
+            raise Interrupted(found)
+    return found
+
+
+def _searched(
+    value_and_grad: LossAndGradient,
+    params: Any,
+    objective_of: Callable[[LossAndGradient], Objective],
+    batches: Iterable[Any] | None,
+    balls: Sequence[Ball],
+    effort: Effort,
+    settings: dict[str, Any],
+    tell: Tell,
+    interrupted: Callable[[], bool],
 ) -> list[SharpnessResult]:
-    """Maximise over every ball for every batch; a result for each ball, averaged over batches."""
+    """Those that were found until the callback or somebody stopped the search."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
     tries = (effort.n_restarts - 1) * _DIRECTIONS * (1 + min(_SHORT, effort.n_iter))
     further = _FURTHER * (1 + effort.n_iter) if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
     per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries + further)
-    watcher = Watcher(effort.callback, None if count is None else count * per_batch)
+    watcher = Watcher(effort.callback, None if count is None else count * per_batch, tell, interrupted)
     found = []
     for index, batch in watcher.until_stopped(enumerate([None] if batches is None else checked_batches(batches))):
         loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)

@@ -13,6 +13,7 @@ critical point its largest eigenvalue is sharpness for small balls: max L − L(
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,13 +21,16 @@ import numpy.typing as npt
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
+from refgeo.sharpness.noise import TINY, noise
 from refgeo.sharpness.objective import Objective, ParameterSpace
-from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation
+from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation, guarded
 from refgeo.support.arguments import Array, integer, number, one_of
 from refgeo.support.threads import one_thread
 
 __all__ = ["Eigenvalues", "RiemannianHessian", "Trace", "eigenvalues", "trace"]
 
+_SHORTEST, _LONGEST = 6e-7, 0.05
+"""Of steps, as shares of a typical block: 0.1 eps^⅓, and what is near enough to θ."""
 _SMALL = 64
 """Up to this size the matrix is assembled densely."""
 
@@ -37,7 +41,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
     Without a Hessian-vector product it takes central differences of the gradient of :math:`ξ ↦ L(γ_ξ(1))` along
     second-order geodesics, which have the Hessian at ξ = 0 that the exact ones have:
     :math:`(\nabla(hx) - \nabla(-hx))/2h`, two gradients a product, with an error of O(h²) from the fourth derivative
-    and eps/h from rounding (`error` measures both).
+    and of the noise of the gradient over h (`error` says both). Ten gradients are taken before, for noise and step.
 
     Parameters
     ----------
@@ -49,11 +53,9 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
     hessian_vector_product : callable, optional
         ``hessian_vector_product(params, v) -> w``, the Euclidean Hessian applied to v, of autograd, PyTorch or JAX;
         v and w are like the parameters, of the blocks that the metric names. One call a product, exact to rounding.
-    precision : "float64" or "float32"
-        Of the loss: what the step of differences is chosen by.
     step : float, optional
-        Length h in the metric. Default: 0.1 eps^⅓ times the length of a typical block, eps of the loss's
-        precision.
+        Length h in the metric. Default: about where the two errors are equal, by the noise of the gradient, which is
+        measured: as long for float32 as it has to be.
     verify : bool
         Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
         an error says which symmetry it has not.
@@ -64,6 +66,8 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         Number of coordinates, twice.
     gradient : ndarray
         The Riemannian gradient in coordinates.
+    step, noise : float
+        Of differences, and what a gradient is off by, as the length of a vector; 0 with a Hessian-vector product.
 
     Examples
     --------
@@ -83,30 +87,55 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         metric: Metric[Any],
         hessian_vector_product: Callable[[Any, Any], Any] | None = None,
         *,
-        precision: Literal["float64", "float32"] = "float64",
         step: float | None = None,
         verify: bool = True,
     ) -> None:
-        one_of("precision", precision, ("float64", "float32"))
         self._space = ParameterSpace(params, metric)
+        value_and_grad = guarded("value_and_grad", value_and_grad)
         self._objective = Objective(value_and_grad, self._space, 2, 2)
         if verify:
             self._objective.check_symmetry()
-        self._product = hessian_vector_product
+        self._product = (
+            None if hessian_vector_product is None else guarded("hessian_vector_product", hessian_vector_product)
+        )
         self.gradient: Array = self._objective.gradient_at_origin
         n = self._space.length
         super().__init__(np.dtype(np.float64), (n, n))
-        if step is None:
-            step = 0.1 * float(np.finfo(precision).eps) ** (1 / 3) * (self._space.size or 1.0)
-        self.step = number("step", step, "a length in the metric", above=0.0)
+        self.noise, longest = 0.0, _LONGEST * (self._space.size or 1.0)
+        if self._product is None:
+            self.noise, longest = self._measured(longest)
+        self.step = number("step", longest if step is None else step, "a length in the metric", above=0.0)
         if self._product is not None:
             _, grads = checked_evaluation(value_and_grad(params))
             self._egrad = self._space.gradients(grads)
 
-    @property
+    @cached_property
     def resolution(self) -> float:
         """The relative accuracy of a product: smaller tolerances mean nothing."""
-        return 1e-6 if self._product is None else 1e-10
+        return 1e-10 if self._product is not None else max(1e-6, self.error())
+
+    def _measured(self, longest: float) -> tuple[float, float]:
+        """The noise of the gradient, and the step at which it does as much as the third derivative may.
+
+        With the curvature c of a line, noise ν/h and an error of c (h/l)² are equal at h = l (ν/cl)^⅓.
+        """
+        unit = self.horizontal(np.random.default_rng(0).standard_normal(self.shape[0]))
+        length = float(np.linalg.norm(unit))
+        if length == 0.0:
+            return 0.0, longest
+        unit /= length
+        scale = longest / _LONGEST
+
+        def slope(t: float) -> Array:
+            value, gradient = self._objective((t * scale) * unit)
+            return gradient if np.isfinite(value) else np.full_like(gradient, np.nan)
+
+        off = noise(slope, TINY)
+        curvature = float(np.linalg.norm(slope(longest / scale) - slope(-longest / scale))) / (2.0 * longest)
+        if not (np.isfinite(off) and np.isfinite(curvature) and curvature > 0.0):
+            return off if np.isfinite(off) else 0.0, longest
+        best = 0.1 * scale * (off / (curvature * scale)) ** (1 / 3)
+        return off, float(np.clip(best, _SHORTEST * scale, longest))
 
     def horizontal(self, x: npt.ArrayLike) -> Array:
         """The horizontal part of coordinates."""
@@ -117,14 +146,21 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         return self._space.tangent_vector(np.asarray(x, dtype=np.float64))
 
     def error(self, rng: np.random.Generator | int | None = 0) -> float:
-        """How far products with a random unit vector are apart for the steps h and 2h, relative: of the order of the
-        error of differences. Six gradients; 0 with a Hessian-vector product.
+        """The relative error of a product with a random unit vector, which is 0 with a Hessian-vector product: how far
+        products for the steps h and 2h are apart, or what the noise of the gradient makes, whichever is more.
         """
         if self._product is not None:
             return 0.0
         x = self.horizontal(np.random.default_rng(rng).standard_normal(self.shape[0]))
+        length = float(np.linalg.norm(x))
         once, twice = self._difference(x, self.step), self._difference(x, 2.0 * self.step)
-        return float(np.linalg.norm(once - twice) / max(float(np.linalg.norm(once)), np.finfo(np.float64).tiny))
+        apart = max(float(np.linalg.norm(once - twice)), self.rounding * length)
+        return apart / max(float(np.linalg.norm(once)), float(np.finfo(np.float64).tiny))
+
+    @property
+    def rounding(self) -> float:
+        """What the noise of the gradient makes of a product with a unit vector, as a length."""
+        return float(self.noise / (2.0**0.5 * self.step))
 
     def _matvec(self, x: Array) -> Array:
         x = self.horizontal(np.ravel(x))
@@ -302,8 +338,9 @@ class Trace(NamedTuple):
     Attributes
     ----------
     value, standard_error : float
+        The error has that of differences in it, also where the trace is summed exactly.
     products : int
-        Hessian-vector products that it took.
+        Hessian-vector products that it took, but for those that measure their error.
     """
 
     value: float
@@ -350,11 +387,19 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
     def times(vectors: Array) -> Array:
         return np.stack([hessian @ vector for vector in vectors.T], axis=1)
 
+    def with_differences(value: float, error: float, large: float, count: int) -> Trace:
+        """Their noise is independent from entry to entry; what the third derivative does is not."""
+        if isinstance(hessian, RiemannianHessian):
+            error = float(np.hypot(error, hessian.rounding + hessian.error() * large))
+        return Trace(value, error, count)
+
     if third >= n:
-        return Trace(float(np.trace(times(np.eye(n)))), 0.0, n)
+        diagonal = np.diag(times(np.eye(n)))
+        return with_differences(float(np.sum(diagonal)), 0.0, float(np.linalg.norm(diagonal)), n)
     Q, _ = np.linalg.qr(times(generator.standard_normal((n, third))))
     large = float(np.sum(Q * times(Q)))
     rest = generator.choice([-1.0, 1.0], (n, third))
     rest -= Q @ (Q.T @ rest)
     samples = np.sum(rest * times(rest), axis=0)
-    return Trace(large + float(np.mean(samples)), float(np.std(samples, ddof=1) / third**0.5), 3 * third)
+    error = float(np.std(samples, ddof=1) / third**0.5)
+    return with_differences(large + float(np.mean(samples)), error, abs(large), 3 * third)

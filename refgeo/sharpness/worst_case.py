@@ -39,6 +39,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     callback: Callback | None = None,
     verify: bool = True,
     maximizers: bool = True,
+    progress: bool = False,
 ) -> SharpnessResult | SharpnessCurve:
     r"""The largest increase of a loss in a geodesic ball, by Auto-PGD (Eq. 3; Alg. 1).
 
@@ -93,6 +94,8 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         evaluations is counted, and all but the last are of the first batch only.
     maximizers : bool
         Whether results keep their maximizers. Each takes 8 bytes a parameter that moves.
+    progress : bool
+        Show how far the search is, on a terminal as a bar.
 
     Returns
     -------
@@ -106,6 +109,9 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         Loss or gradient at θ itself is not finite; an argument is out of range.
     TypeError
         Something is of the wrong kind; the message says what was expected.
+    Interrupted
+        Ctrl-C was pressed, after the evaluation that was running: a ``KeyboardInterrupt`` whose ``result`` is what was
+        found by then. Pressed again, it ends at once.
 
     Examples
     --------
@@ -120,14 +126,13 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     >>> bool(abs(result.value - expected) < 1e-12), result.converged
     (True, True)
     """
-    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers)
+    effort = Effort(n_iter, n_restarts, rng, callback, verify, maximizers, progress)
     radii, order = radii_listed(rho), order_of(order)
     one_of("gradient", gradient, ("exact", "paper"))
     space, gradient_order = ParameterSpace(params, metric), order if gradient == "exact" else order_of(1)
     settings = {"sharpness": "worst case", "metric": str(metric), "order": order, "gradient": gradient}
     balls = [RoundBall(radius) for radius in radii]
-    results = search(
+    return search(
         value_and_grad, params, lambda loss: Objective(loss, space, order, gradient_order), batches, balls, effort,
-        settings,
+        settings, np.ndim(rho) == 0,
     )  # fmt: skip
-    return results[0] if np.ndim(rho) == 0 else SharpnessCurve(tuple(results))

@@ -55,11 +55,16 @@ class RefereeError(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came during a check; `report` says what had been seen by then."""
+    """Ctrl-C came during a check or a search; `result` is what had been found by then: a report, or a result."""
 
-    def __init__(self, report: Any) -> None:
-        super().__init__("interrupted")
-        self.report = report
+    def __init__(self, result: Any) -> None:
+        super().__init__("interrupted; the exception's .result has what was found")
+        self.result = result
+
+    @property
+    def report(self) -> Any:
+        """The same, of a check."""
+        return self.result
 
 
 class LossFileError(RuntimeError):

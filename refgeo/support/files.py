@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import os
+import stat
 import sys
+import tempfile
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +18,9 @@ from typing import Any
 
 def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     """Let `write` write beside the file and move that there, so that a half-written one never has its name.
+
+    A file that is there keeps its rights, a link stays a link to it, and what is no file, such as ``/dev/stdout`` or a
+    named pipe, is written into.
 
     Examples
     --------
@@ -23,10 +30,41 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     ...     Path(folder, "note.txt").read_text()
     'whole'
     """
-    file = Path(file)
+    file = Path(os.path.realpath(file)) if Path(file).is_symlink() and Path(file).exists() else Path(file)
+    if file.exists() and not file.is_file():
+        if file.is_dir():
+            raise IsADirectoryError(f"{file}: expected a file, got a folder")
+        with tempfile.TemporaryDirectory() as folder:
+            write(elsewhere := Path(folder, file.name))
+            with file.open("wb") as into:
+                into.write(elsewhere.read_bytes())
+        return
     beside = file.with_name(f".{file.name}.part")
+    if file.exists():  # what others may not read, they may not read on the way
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     write(beside)
+    if file.exists():
+        beside.chmod(stat.S_IMODE(file.stat().st_mode))
     os.replace(beside, file)
+
+
+def strict_json(content: Any) -> str:
+    r"""JSON that every reader takes: NaN and infinity, which it does not have, are null.
+
+    Examples
+    --------
+    >>> strict_json(float("inf")), strict_json([1.0, float("nan")]).split()
+    ('null\n', ['[', '1.0,', 'null', ']'])
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: plain(part) for name, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_text(file: str | Path, text: str) -> None:

@@ -116,7 +116,7 @@ def test_verify_says_what_is_there(files, capsys):
     shown = capsys.readouterr().out
     assert "does not hold" in shown
     assert "[green]" not in shown
-    assert "inv and mix divide out 2 of the symmetries in this table, and the loss has them all. They do not" in shown
+    assert "Of the symmetries in this table, inv and mix divide out 2, and the loss has them all. They do not" in shown
     assert main(["verify", *given(files, "broken.py")]) == 1
     capsys.readouterr()
     assert main(["sharpness", *given(files, "broken.py")]) == 2
@@ -244,10 +244,10 @@ def test_a_small_llama_in_the_layout_that_the_site_recommends(tmp_path, capsys):
 def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed_when_it_ends(
     files, monkeypatch, capsys
 ):
-    from refgeo import cli
+    from refgeo.support import progress
 
-    monkeypatch.setattr(cli, "FIRST_LINE", 0.0)
-    monkeypatch.setattr(cli, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3", "--n-restarts", "1"]
     measure, seen = checkpoint.measure, []
 

@@ -497,7 +497,7 @@ def test_a_loss_or_gradient_that_is_not_finite_is_rejected(bad):
         assert result.n_rejected > 0
         assert 0.99 < result.value < 1.0  # the gradient leads straight to the wall at w_0 = 1.5
         assert np.isfinite(result.trace).all()
-        with pytest.raises(ValueError, match="expected a finite loss and gradient at the given parameters"):
+        with pytest.raises(ValueError, match=r"expected a finite (loss|gradient) at the given parameters"):
             worst_case(loss, np.full(2, 2.0), rg.EuclideanMetric(), 1.0)
     with pytest.raises(ValueError, match="a finite loss at the given parameters"):
         rg.average_case_sharpness(lambda w: bad, np.ones(2), rg.EuclideanMetric(), 1.0)
@@ -917,7 +917,7 @@ def test_a_stop_iteration_of_the_loss_is_an_error():
     def loss(w, batch):
         return (next(iter([])), w) if batch == 4 else (batch * float(w.sum()), batch * np.ones_like(w))
 
-    with pytest.raises(StopIteration):
+    with pytest.raises(RuntimeError, match="value_and_grad: it raised StopIteration"):
         worst_case(loss, np.ones(2), rg.EuclideanMetric(), 0.1, batches=[1, 4, 2, 3])
 
 

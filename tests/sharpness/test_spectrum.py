@@ -336,5 +336,3 @@ def test_bad_arguments_are_named():
         spectrum.trace(hessian, 5)
     with pytest.raises(ValueError, match="step: "):
         spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), step=0.0)
-    with pytest.raises(ValueError, match="precision: "):
-        spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), precision="float16")

@@ -1,0 +1,100 @@
+"""How far long work is: a bar on a terminal, lines elsewhere; and Ctrl-C that keeps what was found."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+FIRST_LINE, LINE_EVERY = 2.0, 10.0
+"""Seconds until the first line of progress, and between them, where there is no terminal."""
+
+Tell = Callable[[int, int, str], None]
+"""``tell(done, total, of what)``; a total of 0 is not known."""
+
+
+@contextmanager
+def shown(what: str, quiet: bool = False) -> Iterator[Tell]:
+    """A bar on a terminal; in a file or pipe a line now and then.
+
+    Examples
+    --------
+    >>> with shown("searching", quiet=True) as tell:
+    ...     tell(1, 2, "inv")
+    """
+    if quiet:
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
+    if not console.is_terminal:
+        yield _lines(what, sys.stderr)
+        return
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+               TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+
+        def show(done: int, total: int, what: str) -> None:
+            if (total or None) != bar.tasks[0].total:  # another piece of work, with a speed of its own
+                bar.reset(task, total=total or None)
+            bar.update(task, completed=done, description=what)
+
+        yield show
+
+
+def _lines(what: str, stream: Any) -> Tell:
+    """Progress as lines of text, the first after `FIRST_LINE`, then `LINE_EVERY` seconds apart."""
+    begun = time.monotonic()
+    next_line, piece = begun + FIRST_LINE, (0, begun, 0)  # its total, and when it was first heard of, at what
+
+    def show(done: int, total: int, of: str) -> None:
+        nonlocal next_line, piece
+        now = time.monotonic()
+        if total != piece[0] or done < piece[2]:
+            piece = total, now, done
+        if now < next_line:
+            return
+        next_line = now + LINE_EVERY
+        new, past = done - piece[2], now - piece[1]
+        # the first few evaluations take longer, and say nothing yet
+        left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
+        print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
+
+    return show
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Whether somebody has pressed Ctrl-C: the first time it is noted, the second time it interrupts.
+
+    Where Ctrl-C means something else already, or where it does not arrive, in another thread, nothing is noted.
+
+    Examples
+    --------
+    >>> with interruptible() as interrupted:
+    ...     interrupted()
+    False
+    """
+    seen: list[int] = []
+
+    def note(signal_number: int, frame: Any) -> None:
+        seen.append(signal_number)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(seen)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
