@@ -1,19 +1,20 @@
-r"""Average-case sharpness: the mean increase of the loss over Gaussian horizontal perturbations."""
+r"""Average-case sharpness: the mean increase of the loss over random horizontal perturbations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
+from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
 from refgeo.sharpness.parameters import checked_loss, guarded, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, Watcher, checked_batches
-from refgeo.support.arguments import Array, Order, integer, order_of, radius_of, seed_of
+from refgeo.support.arguments import Array, Order, integer, one_of, order_of, radius_of, seed_of
 from refgeo.support.errors import Interrupted
 from refgeo.support.progress import interruptible, shown
 
@@ -24,6 +25,7 @@ def average_case_sharpness(
     metric: Metric[Any],
     rho: float,
     *,
+    distribution: Literal["ball", "normal"] = "ball",
     n_samples: int = 100,
     order: Order = 2,
     rng: np.random.Generator | int | None = 0,
@@ -32,10 +34,12 @@ def average_case_sharpness(
     verify: bool = True,
     progress: bool = False,
 ) -> AverageSharpness:
-    r"""The mean of L(γ_ξ(1)) − L(θ) over ξ = ρ P n, n standard normal in metric-orthonormal coordinates.
+    r"""The mean of L(γ_ξ(1)) − L(θ) over horizontal ξ, uniform in the ball ‖ξ‖ ≤ ρ of `worst_case_sharpness`.
 
-    At a critical point it is ½ρ² times the trace of the Riemannian Hessian, to second order in ρ. Perturbations come in
-    pairs ±ξ, so that the first-order part, which has mean zero, does not add to the error.
+    So it is at most the worst case at the same ρ. In N dimensions, at a critical point and to second order in ρ, it is
+    ½ρ² tr(H)/(N + 2) with the Riemannian Hessian H; for ``distribution="normal"``, ξ = ρPn with n standard normal in
+    metric-orthonormal coordinates, whose length is about ρ√N, it is ½ρ² tr(H). Perturbations come in pairs ±ξ, so that
+    the first-order part, which has mean zero, does not add to the error.
 
     Parameters
     ----------
@@ -44,7 +48,8 @@ def average_case_sharpness(
     params : Pair, array or dict of these
     metric : Metric
     rho : float
-        Standard deviation along every horizontal direction.
+        The radius of the ball; for "normal", the standard deviation along every horizontal direction.
+    distribution : "ball" or "normal"
     n_samples : int
         Evaluations of the loss per batch, an even number >= 4.
     order : 1, 2 or "exact"
@@ -75,15 +80,19 @@ def average_case_sharpness(
 
     Examples
     --------
-    The mean of ½‖w‖² over w ~ N(0, ρ²) in three dimensions is 1.5 ρ²:
+    The mean of ½‖w‖² in three dimensions is 0.3 ρ² in the ball, and 1.5 ρ² over w ~ N(0, ρ²):
 
     >>> import refgeo as rg
     >>> loss = lambda w: 0.5 * float(w @ w)
-    >>> result = rg.average_case_sharpness(loss, np.zeros(3), rg.EuclideanMetric(), 0.1, n_samples=4000)
-    >>> bool(abs(result.value - 0.015) < 3 * result.standard_error), bool(result.standard_error < 4e-4)
-    (True, True)
+    >>> for distribution, expected in (("ball", 0.003), ("normal", 0.015)):
+    ...     result = rg.average_case_sharpness(loss, np.zeros(3), rg.EuclideanMetric(), 0.1, n_samples=4000,
+    ...                                        distribution=distribution)
+    ...     print(bool(abs(result.value - expected) < 3 * result.standard_error < 0.1 * expected))
+    True
+    True
     """
     rho, order, seed = radius_of(rho), order_of(order), seed_of(rng)
+    one_of("distribution", distribution, ("ball", "normal"))
     n_samples = integer("n_samples", n_samples)
     if n_samples < 4 or n_samples % 2:
         raise ValueError(
@@ -106,7 +115,7 @@ def average_case_sharpness(
         def pair(batch: int, sample: int) -> float | None:
             if watcher.stopped:
                 return None
-            x = rho * space.random_direction(np.random.default_rng([seed, batch, sample]))
+            x = _drawn(space, rho, distribution, np.random.default_rng([seed, batch, sample]))
             increase = 0.5 * (loss_at(batch, x) + loss_at(batch, -x)) - at_origin[batch]
             watcher.tell(batch, sample, rho, 0, increase, increase, rho)
             return increase
@@ -118,6 +127,15 @@ def average_case_sharpness(
         if interrupted():
             raise Interrupted(found)
     return found
+
+
+def _drawn(space: ParameterSpace, rho: float, distribution: str, rng: np.random.Generator) -> Array:
+    """Coordinates of ξ."""
+    normal = space.random_direction(rng)
+    if distribution == "normal":
+        return rho * normal
+    length = norm(normal)
+    return normal * (rho * rng.random() ** (1.0 / space.dim) / length) if length > 0.0 else normal
 
 
 def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[Callable[[Any], float]]:

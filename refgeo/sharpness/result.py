@@ -159,7 +159,8 @@ class SharpnessResult(Saved):
     trace : ndarray
         The best value after every evaluation of the best start; with `batches`, means.
     values : ndarray
-        The value at every evaluation of the best start, −inf where the step was rejected.
+        The value at every evaluation of the best start, −inf where the step was rejected; those of other starts, of
+        the points between which a start is chosen, and of what continues the best are counted and not kept.
     steps : ndarray
         The step sizes that led there.
     n_evaluations : int
@@ -390,7 +391,7 @@ class AverageSharpness(Saved):
     >>> import refgeo as rg
     >>> loss = lambda w: float((w**2).sum())
     >>> found = rg.average_case_sharpness(loss, np.ones(2), rg.EuclideanMetric(), rho=0.1, n_samples=400)
-    >>> abs(found.value - 0.02) < 3 * found.standard_error  # ρ² tr(Hess)/2
+    >>> abs(found.value - 0.005) < 3 * found.standard_error  # ½ρ² tr(Hess)/(N + 2), N = 2
     True
     """
 

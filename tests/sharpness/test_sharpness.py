@@ -244,7 +244,11 @@ def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(n
     params, f, metric = critical_point(name)
     operator = rg.spectrum.RiemannianHessian(f, params, metric)
     trace = sum((operator @ unit)[i] for i, unit in enumerate(np.eye(operator.shape[0])))
-    result = rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 1e-3, n_samples=2000)
+    result = rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 1e-3, n_samples=2000, distribution="normal")
+    ball = rg.average_case_sharpness(lambda p: f(p)[0], params, metric, 1e-3, n_samples=2000)
+    N = operator._space.dim
+    assert ball.value / 1e-6 == pytest.approx(0.5 * trace / (N + 2), abs=4 * ball.standard_error / 1e-6)
+    assert ball.value <= worst_case(f, params, metric, 1e-3).value
     assert result.value / 1e-6 == pytest.approx(0.5 * trace, abs=4 * result.standard_error / 1e-6)
     assert result.standard_error < 0.05 * result.value
     # the standard error is that of the mean: the spread of independent repetitions
@@ -475,7 +479,9 @@ def test_a_step_that_leaves_the_domain_is_rejected_and_not_averaged_in():
     assert result.n_rejected > 0
     assert 0.9 < result.value < 1.0  # GH falls from 1 towards the end of the manifold at 0
     assert np.isneginf(result.values).sum() == result.n_rejected
-    average = rg.average_case_sharpness(lambda p: loss(p)[0], point, metric, 0.5, order="exact", n_samples=400)
+    average = rg.average_case_sharpness(
+        lambda p: loss(p)[0], point, metric, 0.5, order="exact", n_samples=400, distribution="normal"
+    )
     assert 0 < average.n_rejected < 200
     assert np.isnan(average.samples).sum() == average.n_rejected
     assert abs(average.value) < 1e-12  # GH moves on a straight line: pairs ±ξ cancel

@@ -259,7 +259,7 @@ class Measured:
         loss, params, metric = self._problem(measure, batch)
         return [
             rg.average_case_sharpness(
-                lambda blocks: loss(blocks)[0], params, metric, rho, order=measure.order,
+                lambda blocks: loss(blocks)[0], params, metric, rho, distribution="normal", order=measure.order,
                 n_samples=self.effort.n_samples, rng=self.seed,
             ).value
             for rho in radii
