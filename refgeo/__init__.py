@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from refgeo.sharpness.worst_case import worst_case_sharpness as worst_case_sharpness
     from refgeo.support.errors import GeodesicAccuracyError as GeodesicAccuracyError
     from refgeo.support.errors import GeodesicIncompleteError as GeodesicIncompleteError
+    from refgeo.support.errors import Interrupted as Interrupted
     from refgeo.support.errors import RankDeficientError as RankDeficientError
 
 __version__ = "0.1.0"

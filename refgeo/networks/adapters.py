@@ -122,7 +122,7 @@ def _copied(module: Any, precision: Any, device: str) -> Any:
         return tensor.to(device, kind)
 
     try:
-        copied = copy.deepcopy(module, shared)
+        copied = copy.deepcopy(module, dict(shared))
     except Exception as error:
         raise TypeError(f"module: it is copied for every thread, but {_obstacle(module, shared, error)}") from error
     return copied.eval()._apply(converted)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.layouts import LAYOUTS, Heads
+from refgeo.support.arguments import refuse_masked
 
 INDEX_ENDS = ".safetensors.index.json"
 INDEX = f"model{INDEX_ENDS}"
@@ -101,6 +102,7 @@ def as_numpy(tensor: Any) -> npt.NDArray[Any]:
             tensor = tensor.detach().cpu()
             if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
                 tensor = tensor.float()
+        refuse_masked("source", tensor)
         return np.asarray(tensor)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         kind = type(tensor).__name__
@@ -239,7 +241,8 @@ def _float8(bits: npt.NDArray[np.uint8], fraction_bits: int, offset: int) -> npt
 
 def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
     """The config.json beside a file, or in a folder, if there is one; or a file of this kind itself."""
-    file = path / "config.json" if path.is_dir() else path if path.suffix == ".json" else path.with_name("config.json")
+    is_itself = path.suffix == ".json" and not path.name.endswith(INDEX_ENDS)
+    file = path / "config.json" if path.is_dir() else path if is_itself else path.with_name("config.json")
     if not file.is_file():
         return file, {}
     try:

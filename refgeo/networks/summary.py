@@ -139,8 +139,8 @@ class NetworkSummary:
         kept = max(0.0, -math.log10(min(conditions.max(), 1e30) * 2.0**-24))
         said = [
             f"{self.redundant:,} of {self.parameters:,} parameters ({self.redundant / self.parameters:.2%}) are "
-            f"redundant: the weights can change in at least {self.redundant:,} directions without changing the "
-            "network's function.",
+            f"redundant if the network uses its weights as the layout {self.layout} says: they can change in at least "
+            f"{self.redundant:,} directions without changing the network's function.",
             f"The largest condition number is {conditions.max():.3g}, in {worst.name}. At this condition number, "
             f"an implementation that uses QR factorisations has about {kept:.0f} correct digits in single precision.",
         ]

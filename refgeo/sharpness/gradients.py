@@ -44,7 +44,18 @@ def value_and_grad(loss: Callable[..., Any], *, dtype: npt.DTypeLike = np.float6
     """
 
     def of_tree(tree: Any, params: Any, rest: tuple[Any, ...]) -> Any:
-        return loss(_mapped(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest)
+        value = loss(_mapped(lambda of, part: Factors(*part) if isinstance(of, Pair) else part, params, tree), *rest)
+        bare = value
+        while isinstance(bare, ArrayBox):
+            bare = bare._value
+        if np.ma.is_masked(bare) or not isinstance(bare, (float, int, np.number, np.ndarray)) or np.iscomplexobj(bare):
+            raise TypeError(f"loss: expected a function that returns one real number, got {type(bare).__name__}")
+        if np.shape(bare) != ():
+            raise TypeError(
+                f"loss: expected a function that returns one real number, got the shape {np.shape(bare)}; return the "
+                "mean or the sum"
+            )
+        return float(value) if isinstance(value, int) else value
 
     differentiate = autograd.value_and_grad(of_tree)
 

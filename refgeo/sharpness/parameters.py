@@ -157,7 +157,12 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
 
 def _checked_array(what: str, value: Any, shape: tuple[int, ...]) -> Array:
     refuse_masked(what, value)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor of PyTorch that has a gradient itself
+        raise TypeError(
+            f"{what}: expected an array that NumPy can read, got {type(value).__name__}: {error}"
+        ) from error
     if array.shape != shape or array.dtype.kind not in "fiu":
         raise ValueError(f"{what}: expected real numbers of shape {shape}, got {array.dtype} of shape {array.shape}")
     if not is_finite(array):

@@ -359,6 +359,7 @@ def verify(
 
 
 IGNORED = "no change of these blocks that was tried changes the loss"
+OUTSIDE = "the loss is not finite after any other change of this size (try smaller sizes)"
 
 
 def is_same(blocks: Named, moved: Named) -> bool:
@@ -387,8 +388,8 @@ def _compared(
     Where that is more than the noise near θ', the noise is measured again, along the group's orbit where it does most;
     where it is less, θ' lies beside jumps or kinks, and equal values agree better than the noise says.
     """
-    worst, farthest, other, moves = 0.0, (None, 0.0), 0.0, False
-    losses = [here]
+    worst, farthest, moves = 0.0, (None, 0.0), False
+    losses, beside = [here], [0.0]
 
     def loss(blocks: Named) -> float:
         losses.append(loss_at({**near, **blocks}))
@@ -408,15 +409,16 @@ def _compared(
         done = change(moved)
         if done >= worst:
             worst, farthest = done, (K, t)
-        if math.isfinite(beside := change(scrambled({b: near[b] for b in moved}, moved, rng))):
-            other = max(other, beside)
+        beside.append(change(scrambled({b: near[b] for b in moved}, moved, rng)))
     if CLEAR * rounding < worst < math.inf:
         K, t = farthest
         values = noise(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
         rounding = max(rounding, values) if math.isfinite(values) else rounding
     digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
     rounding = max(min(rounding, CLEAR * worst), 0.5 * digit)
+    other = max(filter(math.isfinite, beside))
     unseen = "" if other > 0.0 else IGNORED if moves else "the group moves nothing here"
+    unseen = OUTSIDE if moves and not any(map(math.isfinite, beside[1:])) else unseen
     return Finding(
         symmetry.name, symmetry.blocks, worst, other, rounding, math.nan, max(times), len(losses) - 1, unseen=unseen
     )
