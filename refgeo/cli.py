@@ -19,7 +19,7 @@ from refgeo import __version__
 from refgeo.support import progress
 from refgeo.support.console import printable, show
 from refgeo.support.errors import Interrupted, LossFileError, RefereeError
-from refgeo.support.files import write_text
+from refgeo.support.files import is_stream, write_text
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -145,7 +145,7 @@ def _value(text: str) -> Any:
 
 def _new_file(text: str) -> Path:
     """What cannot be written is an error before the run rather than after it."""
-    file = Path(text).resolve()
+    file = Path(os.path.abspath(text))  # a loss file may change the folder; a link or a device stays what it is
     if file.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder; expected the name of a file")
     if not file.parent.is_dir():
@@ -593,6 +593,7 @@ def _sharpness(options: argparse.Namespace) -> int:
         checkpoint.check_plot(options.plot)
     loaded = _loaded(options)
     found: dict[str, Any] = {}
+    cut: list[Any] = []
     settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter",)}
     if options.n_restarts is not None:
         settings["n_restarts"] = options.n_restarts
@@ -609,7 +610,7 @@ def _sharpness(options: argparse.Namespace) -> int:
                 # radii are searched one after the other; of several batches some are missing for all of them
                 cut = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
                 _show_sharpness(found, name, results, cut)
-                if options.json is not None:  # after each metric: what kills the process takes one
+                if options.json is not None and not is_stream(options.json):  # what kills the process takes one metric
                     checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
                 if interrupted():
                     break
@@ -618,6 +619,8 @@ def _sharpness(options: argparse.Namespace) -> int:
             stopped = True
     if stopped and not found:
         raise KeyboardInterrupt
+    if options.json is not None and is_stream(options.json):
+        checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
     if radii is None:
         print("You gave no --rho, so refgeo has chosen a radius ρ for each metric. Up to this radius, second-order "
               "geodesics are close to straight lines.")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -30,15 +31,17 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     ...     Path(folder, "note.txt").read_text()
     'whole'
     """
-    file = Path(os.path.realpath(file)) if Path(file).is_symlink() and Path(file).exists() else Path(file)
-    if file.exists() and not file.is_file():
-        if file.is_dir():
-            raise IsADirectoryError(f"{file}: expected a file, got a folder")
+    file = Path(file)
+    if file.is_dir():
+        raise IsADirectoryError(f"{file}: expected a file, got a folder")
+    if is_stream(file):
         with tempfile.TemporaryDirectory() as folder:
             write(elsewhere := Path(folder, file.name))
-            with file.open("wb") as into:
+            sys.stdout.flush()
+            with file.open("ab") as into:
                 into.write(elsewhere.read_bytes())
         return
+    file = Path(os.path.realpath(file)) if file.exists() else file
     beside = file.with_name(f".{file.name}.part")
     if file.exists():  # what others may not read, they may not read on the way
         os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -46,6 +49,23 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     if file.exists():
         beside.chmod(stat.S_IMODE(file.stat().st_mode))
     os.replace(beside, file)
+
+
+def is_stream(file: Path) -> bool:
+    """Whether it is no file of its own: a device, a pipe, or what a standard stream writes to, as ``/dev/stdout``.
+
+    Examples
+    --------
+    >>> is_stream(Path(os.devnull)), is_stream(Path(__file__))
+    (True, False)
+    """
+    if not file.exists() or not file.is_file():
+        return file.exists()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                return True
+    return False
 
 
 def strict_json(content: Any) -> str:

@@ -1,0 +1,114 @@
+"""Files that are written whole, with their rights, through links and into devices; strict JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo.support.files import strict_json, write_text
+
+posix = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def result():
+    return rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(3), rg.EuclideanMetric(), 0.1, n_iter=2)
+
+
+@posix
+@pytest.mark.parametrize("rights", [0o600, 0o640, 0o444])
+def test_a_file_keeps_its_rights(rights, tmp_path):
+    for name, write in (("a.npz", lambda path: result().save(path)), ("a.txt", lambda path: write_text(path, "new"))):
+        file = tmp_path / name
+        file.write_text("old")
+        file.chmod(rights)
+        write(file)
+        assert mode(file) == rights
+        assert file.read_bytes() != b"old"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.npz", "a.txt"]
+
+
+@posix
+def test_what_others_may_not_read_they_may_not_read_on_the_way(tmp_path):
+    from refgeo.support.files import write_whole
+
+    file, seen = tmp_path / "secret", []
+    file.write_text("old")
+    file.chmod(0o600)
+
+    def write(beside):
+        beside.write_text("new")
+        seen.append(mode(beside))
+
+    write_whole(file, write)
+    assert seen == [0o600]
+
+
+@posix
+def test_links_stay_links(tmp_path):
+    (tmp_path / "deep").mkdir()
+    target, link = tmp_path / "deep" / "target.npz", tmp_path / "link.npz"
+    target.write_text("old")
+    link.symlink_to(target)
+    result().save(link)
+    assert link.is_symlink()
+    assert rg.SharpnessResult.load(target).rho == 0.1
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nowhere" / "file")
+    with pytest.raises(OSError, match="nowhere"):
+        write_text(dangling.parent / "nowhere" / "file", "text")
+
+
+@posix
+def test_devices_and_pipes_are_written_into(tmp_path):
+    write_text("/dev/null", "nothing")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "through")
+    reader.join(10)
+    assert got == ["through"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(OSError, match="expected a file, got a folder"):
+        write_text(tmp_path, "text")
+
+
+@posix
+@pytest.mark.parametrize("command", ["check", "inspect"])
+def test_the_command_line_writes_json_to_standard_output(command, tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"m.lora_A.weight": np.eye(2, 5), "m.lora_B.weight": np.eye(4, 2)}, tmp_path / "m.safetensors")
+    given = {
+        "check": ["refgeo.paper", "--checks", "inner_product", "--case", "1x1x1"],
+        "inspect": ["--checkpoint", "m.safetensors", "--layout", "lora"],
+    }[command]
+    quiet = ["--quiet"] if command == "check" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "refgeo", command, *given, *quiet, "--json", "/dev/stdout"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    text = done.stdout[done.stdout.index("{\n") :]
+    assert json.JSONDecoder().raw_decode(text)[0]
+
+
+def test_json_is_read_by_a_strict_reader():
+    def refuse(word):
+        raise AssertionError(word)
+
+    content = {"a": [1.0, float("inf"), (float("nan"), "NaN")], "b": {"c": -float("inf"), "d": True}}
+    read = json.loads(strict_json(content), parse_constant=refuse)
+    assert read == {"a": [1.0, None, [None, "NaN"]], "b": {"c": None, "d": True}}
