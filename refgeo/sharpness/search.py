@@ -297,8 +297,9 @@ class _OfBatch:
 
     def _result(self, ball: Ball, best: Climb, n_reached: int) -> SharpnessResult:
         nothing = best.value <= 0.0
-        residual = best.residual if self.objective.saw_slope else math.inf
         x = self.objective.origin if nothing else best.x
+        residual = ball.residual(x, self.objective.gradient_at_origin) if nothing else best.residual
+        residual = residual if self.objective.saw_slope else math.inf
         return SharpnessResult(
             value=max(best.value, 0.0),
             maximizer=self.objective.space.tangent_vector(x) if self.effort.maximizers else None,

@@ -224,3 +224,89 @@ def test_one_wrong_block_of_many_is_named():
     with pytest.raises(ValueError, match=r"block 23: the loss changes 0\.333 times as much as the gradient says"):
         rg.worst_case_sharpness(wrong, params, metric, 0.1)
     assert len(calls) < 400
+
+
+@pytest.mark.parametrize("rho", [1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+@pytest.mark.parametrize("offset", [0.0, 2.0, 1e3])
+@pytest.mark.parametrize("single", [False, True])
+def test_a_gradient_of_zeros_beside_a_loss_that_changes_is_refused(rho, offset, single):
+    """However small the ball and however large the loss: beside its own noise, which is measured."""
+    w = np.random.default_rng(3).standard_normal(100)
+
+    def nothing(w):
+        value = offset + float(np.sin(w).mean())
+        return float(np.float32(value)) if single else value, np.zeros(100)
+
+    if single and offset == 1e3:
+        pytest.skip("a change of 10% is less than float32 has there")
+    for search in (
+        lambda: rg.worst_case_sharpness(nothing, w, rg.EuclideanMetric(), rho),
+        lambda: rg.adaptive_sharpness(nothing, w, rho),
+        lambda: rg.worst_case_sharpness(nothing, w, rg.ElementwiseMetric(), rho),
+    ):
+        with pytest.raises(ValueError, match="the gradient is not that of the loss; parameters: the loss changes, but"):
+            search()
+
+
+@pytest.mark.parametrize("part", ["a", "b", "G", "H"])
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_a_part_without_a_gradient_is_found_however_little_it_does(part, size):
+    """Also where the part is so small a share of the slope that no difference along it would show it."""
+    rng = np.random.default_rng(0)
+    point = rg.Pair(rng.standard_normal((4, 2)), rng.standard_normal((4, 2)))
+    params = {"a": rng.standard_normal(5), "b": rng.standard_normal(5), "pair": point, "large": rng.standard_normal(9)}
+    metric = rg.ProductMetric(
+        {name: rg.InvariantMetric() if name == "pair" else rg.EuclideanMetric() for name in params}
+    )
+
+    def loss(p, spoilt):
+        value, grads = two_blocks(*((part, 0.0) if spoilt else ()))({name: p[name] for name in ("a", "b", "pair")})
+        scaled = {name: size * g for name, g in grads.items()}
+        return size * value + float(np.sum(p["large"] ** 2)), scaled | {"large": 2.0 * p["large"]}
+
+    assert rg.worst_case_sharpness(lambda p: loss(p, False), params, metric, 0.1, n_iter=2).value > 0.0
+    with pytest.raises(ValueError, match=rf"(pair\.)?{part}: the loss changes, but the gradient is zero"):
+        rg.worst_case_sharpness(lambda p: loss(p, True), params, metric, 0.1, n_iter=2)
+
+
+def test_a_block_that_the_loss_ignores_is_named_and_may_be_left_out():
+    params = {"w": np.ones(3), "idle": np.ones(2), "zero": np.zeros(2)}
+
+    def loss(p):
+        return float(p["w"] @ p["w"]), {"w": 2.0 * p["w"], "idle": np.zeros(2), "zero": np.zeros(2)}
+
+    metric = rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric()))
+    for search in (
+        lambda: rg.worst_case_sharpness(loss, params, metric, 0.1),
+        lambda: rg.adaptive_sharpness(loss, params, 0.1),
+    ):
+        with pytest.raises(ValueError, match="the loss does not depend on idle, which is to move"):
+            search()
+    left = rg.ProductMetric({"w": rg.ElementwiseMetric()})
+    expected = rg.worst_case_sharpness(loss, params, left, 0.1).value
+    assert rg.adaptive_sharpness(loss, params, 0.1, names=["w", "zero"]).value > 0.0  # zeros cannot move
+    assert rg.worst_case_sharpness(loss, params, metric, 0.1, verify=False).value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.25, np.pi])
+def test_a_loss_that_is_constant_has_no_search(value):
+    point = rg.Pair(np.eye(3, 2), np.eye(4, 2))
+    for search in (
+        lambda: rg.worst_case_sharpness(lambda p: (value, 0.0 * p), point, rg.InvariantMetric(), 0.1),
+        lambda: rg.adaptive_sharpness(lambda w: (value, 0.0 * w), np.ones(3), 0.1),
+        lambda: rg.worst_case_sharpness(
+            lambda w: (value, 0.0 * w), np.ones(3), rg.EuclideanMetric(), 0.1, verify=False
+        ),
+    ):
+        result = search()
+        assert result.value == 0.0
+        assert not result.converged
+        assert "no search was made" in str(result)
+        assert "converged," not in str(result).replace("not converged", "")
+        assert "reached by" not in str(result)
+
+
+def test_at_a_maximum_slopes_were_seen_and_the_search_has_converged():
+    result = rg.worst_case_sharpness(lambda w: (-float(w @ w), -2.0 * w), np.zeros(3), rg.EuclideanMetric(), 0.1)
+    assert result.value == 0.0
+    assert result.converged

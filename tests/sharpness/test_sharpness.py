@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import math
+import signal
 import threading
 import tracemalloc
 import types
@@ -1310,3 +1311,151 @@ def test_a_larger_ball_never_gives_less_than_a_smaller_one():
     curve = worst_case(bump, np.zeros(3), rg.EuclideanMetric(), [0.5, 50.0, 500.0], n_iter=3, verify=False)
     assert np.all(np.diff(curve.values) >= 0.0)
     assert curve.values[0] > 0.3
+
+
+# What is given, and what comes of Ctrl-C ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [3, 2])
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_several_arrays_are_no_array(rows, kind):
+    """A list of arrays would become one array, if their shapes happen to be equal, with filters of its own."""
+    arrays = kind([np.ones((3, 4)), np.ones((rows, 4))])
+
+    def loss(w):
+        return float(sum(np.sum(x) for x in w)), w
+
+    for call in (
+        lambda: rg.adaptive_sharpness(loss, arrays, 0.1, scale="filter"),
+        lambda: worst_case(loss, arrays, rg.ScalingMetric(), 0.1),
+        lambda: worst_case(loss, {"w": arrays}, rg.ProductMetric({"w": rg.TranslationMetric()}), 0.1),
+        lambda: rg.check_gradient(loss, arrays),
+        lambda: rg.QuotientMetric(lambda w: np.eye(12)).at(list(arrays)),
+    ):
+        with pytest.raises(
+            TypeError, match=rf"expected one array, got a (list|{kind.__name__}) of arrays; name several by a dict"
+        ):
+            call()
+
+
+def test_masks_are_not_dropped():
+    masked, point = np.ma.masked_array([1.0, 2.0], [False, True]), np.ones(2)
+    for call in (
+        lambda: rg.EuclideanMetric().at(masked),
+        lambda: worst_case(lambda w: (np.ma.masked, w), point, rg.EuclideanMetric(), 0.1),
+        lambda: worst_case(lambda w: (1.0, masked), point, rg.EuclideanMetric(), 0.1),
+        lambda: rg.average_case_sharpness(lambda w: np.ma.masked, point, rg.EuclideanMetric(), 0.1),
+        lambda: rg.value_and_grad(lambda w: np.ma.masked)(point),
+        lambda: rg.Pair(np.ma.masked_array(np.eye(2), np.eye(2)), np.eye(2)),
+    ):
+        with pytest.raises(TypeError, match="(?i)masked"):
+            call()
+    assert rg.EuclideanMetric().at(np.ma.masked_array([1.0, 2.0])).dim == 2
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_an_iterator_that_ends_does_not_end_somebody_elses(count):
+    def ending():
+        batches = iter(range(count))
+
+        def loss(w):
+            next(batches)
+            return float(w @ w), 2.0 * w
+
+        return loss
+
+    w = np.ones(3)
+    for search in (
+        lambda f: worst_case(f, w, rg.EuclideanMetric(), 0.1, n_restarts=5),
+        lambda f: rg.adaptive_sharpness(f, w, 0.1),
+        lambda f: rg.average_case_sharpness(lambda w: f(w)[0], w, rg.EuclideanMetric(), 0.1),
+        lambda f: rg.spectrum.trace(rg.spectrum.RiemannianHessian(f, w, rg.EuclideanMetric()), 60),
+        lambda f: rg.symmetry.verify(f, w, rg.ScalingMetric(), samples=9),
+        lambda f: [rg.check_gradient(f, w) for _ in range(9)],
+        lambda f: [rg.proposed_radius(f, w, rg.EuclideanMetric()) for _ in range(40)],
+    ):
+        with pytest.raises(RuntimeError, match="it raised StopIteration; has an iterator of batches come to its end"):
+            list(map(search, [ending()]))
+
+
+@pytest.mark.parametrize("what", ["worst", "curve", "batches", "adaptive", "average"])
+def test_ctrl_c_leaves_what_was_found(what):
+    calls, w = [], np.arange(1.0, 4.0)
+
+    def loss(w, *batch):
+        calls.append(1)
+        if len(calls) == 60:
+            signal.raise_signal(signal.SIGINT)
+        return float(np.sum(np.sin(5.0 * w))), 5.0 * np.cos(5.0 * w)
+
+    searches = {
+        "worst": lambda: worst_case(loss, w, rg.EuclideanMetric(), 0.1, n_restarts=5),
+        "curve": lambda: worst_case(loss, w, rg.EuclideanMetric(), [0.1, 0.2], n_restarts=5),
+        "batches": lambda: worst_case(loss, w, rg.EuclideanMetric(), 0.1, n_restarts=5, batches=[1, 2, 3]),
+        "adaptive": lambda: rg.adaptive_sharpness(loss, w, 0.1),
+        "average": lambda: rg.average_case_sharpness(lambda w: loss(w)[0], w, rg.EuclideanMetric(), 0.1, n_samples=400),
+    }
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        searches[what]()
+    assert isinstance(stop.value, rg.Interrupted)
+    assert len(calls) < 65
+    found = stop.value.result
+    assert isinstance(found, {"average": rg.AverageSharpness, "curve": rg.SharpnessCurve}.get(what, rg.SharpnessResult))
+    assert float(found[0] if what == "curve" else found) > (-1.0 if what == "average" else 0.0)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_progress_is_shown_if_it_is_asked_for(monkeypatch, capsys):
+    from refgeo.support import progress
+
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+
+    def loss(w):
+        return float(w @ w), 2.0 * w
+
+    for asked in (False, True):
+        worst_case(loss, np.ones(3), rg.EuclideanMetric(), 0.1, n_iter=3, progress=asked)
+        rg.adaptive_sharpness(loss, np.ones(3), 0.1, n_iter=3, n_restarts=1, progress=asked)
+        rg.average_case_sharpness(
+            lambda w: loss(w)[0], np.ones(3), rg.EuclideanMetric(), 0.1, n_samples=4, progress=asked
+        )
+        lines = capsys.readouterr().err.splitlines()
+        assert bool(lines) == asked
+    assert any(line.startswith("searching ρ = 0.1: 4 of 4") for line in lines)
+    assert any(line.startswith("averaging ρ = 0.1: 2 of 2") for line in lines)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_average_is_at_most_the_worst_case_in_the_same_ball(seed):
+    """In many dimensions, too, where normal perturbations are far longer than ρ."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((60, 60))
+
+    def loss(w):
+        return float(np.sum(np.sin(A @ w))), A.T @ np.cos(A @ w)
+
+    w = rng.standard_normal(60)
+    worst = worst_case(loss, w, rg.EuclideanMetric(), 0.05, n_restarts=3).value
+    mean = rg.average_case_sharpness(lambda w: loss(w)[0], w, rg.EuclideanMetric(), 0.05)
+    assert mean.value <= worst
+    with pytest.raises(ValueError, match="distribution: expected one of ball, normal"):
+        rg.average_case_sharpness(lambda w: loss(w)[0], w, rg.EuclideanMetric(), 0.05, distribution="cube")
+
+
+def test_errors_say_what_to_do():
+    with pytest.raises(TypeError, match=r"got a dict; refgeo\.ProductMetric of it is one metric"):
+        worst_case(lambda p: (1.0, p), {"w": np.ones(2)}, {"w": rg.EuclideanMetric()}, 0.1)
+    with pytest.raises(rg.RankDeficientError, match="B of a fresh low-rank adapter is; train a step first"):
+        rg.InvariantMetric().at(rg.Pair(np.zeros((4, 2)), np.ones((3, 2))))
+    with pytest.raises(ValueError, match="expected a finite gradient at the given parameters; the loss is 1"):
+        worst_case(lambda w: (1.0, np.nan * w), np.ones(2), rg.EuclideanMetric(), 0.1)
+    for wrong, said in (
+        (None, "got NoneType"),
+        ("a", "got str"),
+        (1j, "got complex"),
+        (np.ones(2), r"the shape \(2,\)"),
+    ):
+        with pytest.raises(TypeError, match=f"^loss: expected a function that returns one real number, {said}|{said}"):
+            rg.value_and_grad(lambda w, wrong=wrong: wrong)(np.ones(2))

@@ -336,3 +336,28 @@ def test_bad_arguments_are_named():
         spectrum.trace(hessian, 5)
     with pytest.raises(ValueError, match="step: "):
         spectrum.RiemannianHessian(loss, np.ones(3), rg.EuclideanMetric(), step=0.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_loss_in_float32_has_a_trace_within_its_error(seed, rows):
+    """Summed exactly or by random vectors; the step follows the noise, which nobody has to say."""
+    rng = np.random.default_rng(seed)
+    X, y, w = rng.standard_normal((50, 2 * rows)), rng.standard_normal(50), rng.standard_normal(2 * rows) / rows**0.5
+
+    def loss(w, dtype):
+        data, z = X.astype(dtype), np.tanh(X.astype(dtype) @ w.astype(dtype))
+        r = z - y.astype(dtype)
+        return float(np.mean(r**2) + dtype(3.0)), (2 * data.T @ (r * (1 - z**2)) / dtype(50)).astype(np.float64)
+
+    whole = spectrum.RiemannianHessian(lambda w: loss(w, np.float64), w, rg.EuclideanMetric())
+    exact = np.trace(whole @ np.eye(len(w)))
+    single = spectrum.RiemannianHessian(lambda w: loss(w, np.float32), w, rg.EuclideanMetric())
+    found = spectrum.trace(single, 30)
+    assert 0.0 < found.standard_error < (2e-3 if rows == 3 else 10.0)
+    assert abs(found.value - exact) < 4.0 * found.standard_error
+    x = rng.standard_normal(len(w))
+    assert np.linalg.norm(single @ x - whole @ x) < 4.0 * single.error() * np.linalg.norm(whole @ x)
+    assert single.step > 100.0 * whole.step
+    values = [spectrum.eigenvalues(one, 2).values for one in (single, whole)]
+    assert values[0] == pytest.approx(values[1], abs=1e-2 * abs(values[1][0]))

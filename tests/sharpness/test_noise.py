@@ -1,0 +1,60 @@
+"""The noise of a loss is what it is off by from the same loss in more digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from refgeo.sharpness.noise import CLEAR, TINY, last_digit, least_noise, noise
+
+
+def network(seed, dtype, activation, shift=0.0):
+    """A loss along a line, in some precision and in double."""
+    rng = np.random.default_rng(seed)
+    W, V, X = rng.standard_normal((64, 20)) / 4, rng.standard_normal((5, 64)) / 8, rng.standard_normal((100, 20))
+    directions = [rng.standard_normal(W.shape) * np.abs(W).mean() for _ in range(2)]
+
+    def at(i, kind):
+        def loss(t):
+            w = (W + t * directions[i]).astype(kind)
+            hidden = activation(X.astype(kind) @ w.T)
+            return float(np.mean((hidden @ V.T.astype(kind)) ** 2, dtype=kind)) + shift
+
+        return loss
+
+    return lambda i: at(i, dtype), lambda i: at(i, np.float64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("activation", [np.tanh, lambda z: np.maximum(z, 0.0)], ids=["tanh", "relu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_it_is_that_of_rounding(seed, activation, dtype):
+    rounded, exact = network(seed, dtype, activation)
+    found = least_noise(rounded)
+    if dtype is np.float64:
+        assert found < (1e-15 if activation is np.tanh else 1e-9)  # kinks are no rounding, but not smooth
+        return
+    errors = [rounded(0)(t) - exact(0)(t) for t in np.linspace(0.0, 1e-3, 40)]
+    assert np.std(errors) / 5.0 < found < 5.0 * np.std(errors) + 0.5 * np.finfo(np.float32).eps * exact(0)(0.0)
+    assert max(np.abs(errors - np.mean(errors))) < CLEAR * found
+
+
+def test_a_smooth_function_has_none_whatever_its_slopes():
+    for scale in (1e-3, 1.0, 1e6):
+        assert noise(lambda t, s=scale: s * np.sin(3.0 * t) + t**5, TINY) < 1e-14 * max(1.0, scale)
+
+
+def test_what_is_rounded_to_few_digits_has_their_half():
+    assert noise(lambda t: float(np.float32(0.7)), TINY) == 2.0**-25
+    assert last_digit([np.float16(0.3), np.float16(0.7)]) == 2.0**-12
+    assert noise(lambda t: float(np.float16(0.7 + 1e-7 * t)), TINY) >= 2.0**-12
+
+
+def test_vectors_have_a_length():
+    rng = np.random.default_rng(0)
+    found = [noise(lambda t: np.sin(t + np.arange(50.0)) + 1e-6 * rng.standard_normal(50), TINY) for _ in range(20)]
+    assert np.median(found) == pytest.approx(1e-6 * 50**0.5, rel=0.3)
+
+
+def test_where_there_is_no_value_nothing_is_known():
+    assert noise(lambda t: np.nan if t > 0 else 1.0, TINY) == np.inf
