@@ -300,3 +300,78 @@ def test_an_interruption_gives_what_has_been_found(evaluation, rows, files, monk
     assert [row.get("interrupted", False) for row in written] == [row == "interrupted" for row in rows]
     assert all(f"{row['value']:.6g}" in shown.out for row in written)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def spoilt(files, text):
+    (files / "spoilt.py").write_text(text)
+    return ["sharpness", *given(files, "spoilt.py"), "--metric", "inv", "--rho", "0.1", "--n-restarts", "1", "--quiet"]
+
+
+def in_the_loss(line):
+    """A line before the loss computes anything."""
+    return lambda text: text.replace("        value, grads = 0.0", f"        {line}\n        value, grads = 0.0")
+
+
+LEAVING = {
+    "sys.exit when imported": lambda text: "import sys; sys.exit(0)\n" + text,
+    "sys.exit in model": lambda text: text.replace(
+        "    def value_and", "    import sys; sys.exit()\n    def value_and"
+    ),
+    "sys.exit in the loss": in_the_loss("raise SystemExit(0)"),
+    "an iterator that ends": in_the_loss("next(iter([]))"),
+    "a generator": lambda text: text.replace("        return value, grads", "        yield value, grads"),
+    "arguments that are needed": lambda text: (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('data')\nparser.parse_args()\n" + text
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+@pytest.mark.parametrize("command", ["sharpness", "verify"])
+def test_a_loss_file_that_leaves_is_an_error_about_the_file(name, command, files, capsys):
+    arguments = spoilt(files, LEAVING[name](LOSS.replace("EXTRA", "pass")))
+    arguments = arguments if command == "sharpness" else ["verify", *given(files, "spoilt.py"), "--quiet"]
+    assert main(arguments) == 2
+    assert "spoilt.py" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+READING = {
+    "options of its own": "import argparse\nparser = argparse.ArgumentParser()\n"
+    "parser.add_argument('--metric', default='mse')\nassert parser.parse_args().metric == 'mse'\n",
+    "the command line": "import sys\nassert len(sys.argv) == 1 and sys.argv[0].endswith('spoilt.py')\n",
+    "another folder": "import os, tempfile\nos.chdir(tempfile.gettempdir())\n",
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_a_loss_file_reads_a_command_line_of_its_own(name, files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    plain = LOSS.replace("EXTRA", "pass")
+    shown = []
+    for text in (plain, READING[name] + plain):
+        assert main([*spoilt(files, text), "--json", "out.json"]) == 0
+        shown.append(capsys.readouterr().out)
+        monkeypatch.chdir(files)
+    assert shown[0] == shown[1]
+    assert (files / "out.json").is_file()
+
+
+def test_json_of_a_search_without_a_value_is_strict(files):
+    def refuse(word):
+        raise AssertionError(word)
+
+    first = "first = []\n" + LOSS.replace("EXTRA", "pass").replace(
+        "        return value, grads",
+        "        first.append(value)\n        return (value if value == first[0] else float('nan')), grads",
+    ).replace('"batches": [1.0, 0.5]', '"batches": [1.0]')  # fmt: skip
+    assert main([*spoilt(files, first), "--json", str(files / "out.json")]) in (0, 2)
+    if (files / "out.json").exists():
+        (row,) = json.loads((files / "out.json").read_text(), parse_constant=refuse)["sharpness"]
+        assert row["residual"] is None
+
+
+def test_an_option_is_called_as_it_was_typed(files, capsys):
+    assert main(["sharpness", *given(files), "--metric", "euclid"]) == 2
+    assert capsys.readouterr().err.startswith("refgeo: --metric: expected")
+    assert main(["check", "--metric", "euclid"]) == 2
+    assert capsys.readouterr().err.startswith("refgeo: --metric: expected")

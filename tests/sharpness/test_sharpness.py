@@ -1348,7 +1348,7 @@ def test_masks_are_not_dropped():
         lambda: rg.value_and_grad(lambda w: np.ma.masked)(point),
         lambda: rg.Pair(np.ma.masked_array(np.eye(2), np.eye(2)), np.eye(2)),
     ):
-        with pytest.raises(TypeError, match="(?i)masked"):
+        with pytest.raises(TypeError, match=r"(?i)masked"):
             call()
     assert rg.EuclideanMetric().at(np.ma.masked_array([1.0, 2.0])).dim == 2
 
