@@ -68,13 +68,14 @@ def test_examples_give_what_they_show(page):
     assert failed == 0
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT, which names of transformers go
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tree = ast.parse(block.text)
     for node in ast.walk(tree):
         for name in [a.name for a in node.names] if isinstance(node, ast.Import) else []:
-            if name in ("torch", "transformers", "jax"):
+            if name in ("torch", "transformers", "jax", "peft"):
                 pytest.importorskip(name)
     exec(compile(tree, str(block.page), "exec"), {"__name__": "page"})
 

@@ -56,12 +56,14 @@ def test_torch_recipe(capsys):
 PRINTING = [block for block in BLOCKS if "print(rg.worst_case_sharpness(" in block]
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT, which names of transformers go
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("block", range(len(PRINTING)))
 def test_every_example_that_prints_a_sharpness_converges(block, seed, capsys):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if "transformers" in PRINTING[block]:
-        pytest.importorskip("transformers", reason="transformers is not installed")
+    for library in ("transformers", "peft"):
+        if f"import {library}" in PRINTING[block]:
+            pytest.importorskip(library, reason=f"{library} is not installed")
     torch.manual_seed(seed)
     exec(compile(PRINTING[block], "sharpness.md", "exec"), {})
     shown = capsys.readouterr().out
