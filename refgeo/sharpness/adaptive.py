@@ -77,10 +77,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     callback : callable, optional
         As in `worst_case_sharpness`.
     verify : bool
-        Evaluate twice at θ and compare the gradient with differences along it and along a random direction, before the
-        search: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same twice.
-        Evaluate at θ once more after the search of every batch: an error says that the loss has changed. None of these
-        evaluations is counted, and all but the last are of the first batch only.
+        As in `worst_case_sharpness`; there is no symmetry to test.
     maximizers, progress : bool
         As in `worst_case_sharpness`.
 

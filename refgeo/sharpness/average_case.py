@@ -62,7 +62,8 @@ def average_case_sharpness(
         ``StopIteration`` in it to stop; batches of which fewer than two pairs are done are left out.
     verify : bool
         Before anything is drawn, evaluate the first batch where random elements of the groups that the metric divides
-        out carry θ: an error says which symmetry the loss has not.
+        out carry θ, and after other changes of the same size: an error says which symmetry the loss has not, or that it
+        cannot be told.
     progress : bool
         Show how far it is, on a terminal as a bar.
 

@@ -58,7 +58,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         measured: as long for float32 as it has to be.
     verify : bool
         Whether the loss is evaluated at θ and where random elements of the groups that the metric divides out carry θ:
-        an error says which symmetry it has not.
+        an error says which symmetry it has not, or that it cannot be told.
 
     Attributes
     ----------

@@ -86,12 +86,15 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         Called with a `Progress` after every evaluation. Raise ``StopIteration`` in it to stop: what has been found by
         then is returned, without the batches that had not begun.
     verify : bool
-        Before the search evaluate twice at θ, and compare the gradient with differences along it and along a random
-        direction: an error says which block disagrees (`refgeo.check_gradient`), or that the loss is not the same
-        twice. Evaluate where random elements of the groups that the metric divides out carry θ: an error says which
-        symmetry the loss has not, after a few more evaluations if it has changed (`refgeo.symmetry.verify`). Evaluate
-        at θ once more after the search of every batch: an error says that the loss has changed. None of these
-        evaluations is counted, and all but the last are of the first batch only.
+        Before the search evaluate twice at θ, measure the noise of the loss, and compare the gradient with differences
+        along it and along a random direction, as far as the noise lets it be seen: an error says which block disagrees
+        (`refgeo.check_gradient`), that the loss is not the same twice, that the gradient of a block is zero where the
+        loss changes, or that the loss does not depend on a block that is to move. Evaluate where random elements of the
+        groups that the metric divides out carry θ, and after other changes of the same size: an error says which
+        symmetry the loss has not, or that it cannot be told (`refgeo.symmetry.verify`); one says that a metric of your
+        own does not live on the quotient. Evaluate at θ once more after the search of every batch: an error says that
+        the loss has changed. None of these evaluations, usually 14 to 18, is counted, and all but the last are of the
+        first batch.
     maximizers : bool
         Whether results keep their maximizers. Each takes 8 bytes a parameter that moves.
     progress : bool
