@@ -102,7 +102,8 @@ def fingerprint(module: Any) -> str:
     folder = os.path.dirname(getattr(module, "__file__", None) or "?")
 
     def of(value: Any) -> Any:
-        value = inspect.unwrap(value) if callable(value) else value
+        with contextlib.suppress(Exception):  # of objects that pretend to have everything
+            value = inspect.unwrap(value) if callable(value) else value
         if id(value) in known:
             return "known"
         if isinstance(value, FunctionType):

@@ -11,7 +11,7 @@ import numpy as np
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
-from refgeo.sharpness.parameters import checked_loss, guarded, on_batch
+from refgeo.sharpness.parameters import Calls, checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
 from refgeo.sharpness.search import Callback, Watcher, checked_batches
 from refgeo.support.arguments import Array, Order, integer, one_of, order_of, radius_of, seed_of
@@ -99,13 +99,14 @@ def average_case_sharpness(
         raise ValueError(
             f"n_samples: expected an even number >= 4, because steps are drawn in pairs ξ and −ξ, got {n_samples}"
         )
-    space, losses = ParameterSpace(params, metric), _losses(guarded("value", value), batches)
-    at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
-    if not np.isfinite(at_origin).all():
-        raise ValueError("value: expected a function that returns a finite loss at the given parameters")
-    if verify:
-        check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0])
-    with shown("averaging", quiet=not progress) as tell, interruptible() as interrupted:
+    space, losses = ParameterSpace(params, metric), _losses(value, batches)
+    calls = Calls("value", value)
+    with calls, shown("averaging", quiet=not progress) as tell, interruptible() as interrupted:
+        at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
+        if not np.isfinite(at_origin).all():
+            raise ValueError("value: expected a function that returns a finite loss at the given parameters")
+        if verify:
+            check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0])
         watcher = Watcher(callback, len(losses) * n_samples // 2, tell, interrupted)
 
         def loss_at(batch: int, x: Array) -> float:

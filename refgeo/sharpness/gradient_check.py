@@ -11,7 +11,7 @@ import numpy as np
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.noise import CLEAR, least_noise
 from refgeo.sharpness.objective import Objective
-from refgeo.sharpness.parameters import Arrays, LossAndGradient, Name, Parameters, checked_evaluation, guarded
+from refgeo.sharpness.parameters import Arrays, Calls, LossAndGradient, Name, Parameters, checked_evaluation
 from refgeo.support.arguments import Array
 
 _AGREE = 0.1
@@ -71,8 +71,13 @@ def check_gradient(
     ...
     ValueError: value_and_grad: the gradient is not that of the loss; parameters: the loss changes ...
     """
-    generator = np.random.default_rng(rng)
-    value_and_grad = guarded("value_and_grad", value_and_grad)
+    with Calls("value_and_grad", value_and_grad):
+        return _checked(value_and_grad, params, tolerance, np.random.default_rng(rng))
+
+
+def _checked(
+    value_and_grad: LossAndGradient, params: Any, tolerance: float, generator: np.random.Generator
+) -> dict[str, float]:
     loss, grads = checked_evaluation(value_and_grad(params))
     if not math.isfinite(loss):
         raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")
@@ -170,7 +175,7 @@ def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient,
     def change(x: Array) -> float:
         return objective(x)[0]
 
-    rounding = least_noise(lambda i: lambda t: objective.loss + change((t * units[i]) * random[i]))
+    rounding = least_noise(lambda i: lambda t: objective.loss + objective((t * units[i]) * random[i])[0])
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
         ("a random direction", random[0], _AGREE_AT_RANDOM),

@@ -179,28 +179,33 @@ def is_finite(array: Array) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Somebody's function, whose StopIteration is an error: it would end whatever iterator its caller is in.
+class Calls:
+    """Within it somebody's function is called: its StopIteration is an error, or it would end whatever iterator its
+    caller is in.
 
     Examples
     --------
-    >>> guarded("value", lambda w: next(iter([])))(1.0)
+    >>> with Calls("value", loss := lambda w: next(iter([]))):
+    ...     loss(1.0)
     Traceback (most recent call last):
     ...
     RuntimeError: value: it raised StopIteration; has an iterator of batches come to its end?
     """
-    if not callable(function):
-        raise TypeError(f"{name}: expected a function of the parameters, got {type(function).__name__}")
 
-    def call(*arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except StopIteration as error:
+    def __init__(self, name: str, function: Any) -> None:
+        if not callable(function):
+            raise TypeError(f"{name}: expected a function of the parameters, got {type(function).__name__}")
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """The error."""
+        if isinstance(error, StopIteration):
             raise RuntimeError(
-                f"{name}: it raised StopIteration; has an iterator of batches come to its end?"
+                f"{self._name}: it raised StopIteration; has an iterator of batches come to its end?"
             ) from error
-
-    return call
 
 
 def checked_evaluation(result: Any) -> tuple[float, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.objective import Objective, ParameterSpace
-from refgeo.sharpness.parameters import LossAndGradient, guarded
+from refgeo.sharpness.parameters import Calls, LossAndGradient
 from refgeo.support.arguments import number
 
 
@@ -39,7 +39,8 @@ def proposed_radius(value_and_grad: LossAndGradient, params: Any, metric: Metric
     0.13
     """
     share = number("bend", bend, above=0.0)
-    objective = Objective(guarded("value_and_grad", value_and_grad), ParameterSpace(params, metric), 2, 2)
+    with Calls("value_and_grad", value_and_grad):
+        objective = Objective(value_and_grad, ParameterSpace(params, metric), 2, 2)
     most = objective.space.bend(objective.gradient_at_origin, 2)
     radius = share / most if most > 0.0 else share * objective.space.size
     unit = 10.0 ** (math.floor(math.log10(radius)) - 1)

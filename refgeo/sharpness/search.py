@@ -13,7 +13,7 @@ import numpy as np
 from refgeo.sharpness.auto_pgd import STATIONARY, TRIES, Ball, Climb, climb
 from refgeo.sharpness.gradient_check import verify, verify_unchanged
 from refgeo.sharpness.objective import Objective
-from refgeo.sharpness.parameters import LossAndGradient, guarded, on_batch
+from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
 from refgeo.support.arguments import Array, integer, seed_of
 from refgeo.support.errors import Interrupted
@@ -102,48 +102,37 @@ def search(
     Interrupted
         With what was found, if Ctrl-C was pressed.
     """
-    value_and_grad = guarded("value_and_grad", value_and_grad)
-    with shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
-        results = _searched(value_and_grad, params, objective_of, batches, balls, effort, settings, tell, interrupted)
-        found = results[0] if is_single else SharpnessCurve(tuple(results))
+    given, of_batches = [None] if batches is None else checked_batches(batches), []
+    calls = Calls("value_and_grad", value_and_grad)
+    with calls, shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
+        watcher = Watcher(effort.callback, _most_evaluations(batches, balls, effort), tell, interrupted)
+        for index, batch in watcher.until_stopped(enumerate(given)):
+            loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
+            objective = objective_of(loss)
+            if effort.verify and index == 0:
+                verify(objective, max(ball.radius for ball in balls), loss, params)
+            of_batches.append(_OfBatch(objective, index, effort, watcher, settings | effort.settings).over(balls))
+            if effort.verify:
+                verify_unchanged(objective)
+        if not of_batches:
+            raise ValueError("batches: expected at least one batch, got none")
+        # a batch in which the search was stopped may lack the larger balls
+        everywhere = [i for i in of_batches[0] if all(i in results for results in of_batches)]
+        found = [of_batches[0][i] if batches is None else _mean([r[i] for r in of_batches]) for i in everywhere]
+        result = found[0] if is_single else SharpnessCurve(tuple(found))
         if interrupted():
-            raise Interrupted(found)
-    return found
+            raise Interrupted(result)
+    return result
 
 
-def _searched(
-    value_and_grad: LossAndGradient,
-    params: Any,
-    objective_of: Callable[[LossAndGradient], Objective],
-    batches: Iterable[Any] | None,
-    balls: Sequence[Ball],
-    effort: Effort,
-    settings: dict[str, Any],
-    tell: Tell,
-    interrupted: Callable[[], bool],
-) -> list[SharpnessResult]:
-    """Those that were found until the callback or somebody stopped the search."""
+def _most_evaluations(batches: Iterable[Any] | None, balls: Sequence[Ball], effort: Effort) -> int | None:
+    """So many there can be; None if the number of batches is not known."""
     count = 1 if batches is None else len(batches) if isinstance(batches, Sized) else None
     # every start has an evaluation before its iterations: at θ, at a random point, or at a smaller ball's maximizer
     tries = (effort.n_restarts - 1) * _DIRECTIONS * (1 + min(_SHORT, effort.n_iter))
     further = _FURTHER * (1 + effort.n_iter) if effort.n_restarts > 1 else 0  # from the best, if it is not stationary
     per_batch = len(balls) * (effort.n_restarts * (1 + effort.n_iter) + tries + further)
-    watcher = Watcher(effort.callback, None if count is None else count * per_batch, tell, interrupted)
-    found = []
-    for index, batch in watcher.until_stopped(enumerate([None] if batches is None else checked_batches(batches))):
-        loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
-        objective = objective_of(loss)
-        if effort.verify and index == 0:
-            verify(objective, max(ball.radius for ball in balls), loss, params)
-        found.append(_OfBatch(objective, index, effort, watcher, settings | effort.settings).over(balls))
-        if effort.verify:
-            verify_unchanged(objective)
-    if not found:
-        raise ValueError("batches: expected at least one batch, got none")
-    if batches is None:
-        return list(found[0].values())
-    # a batch in which the callback stopped may lack the larger balls
-    return [_mean([results[i] for results in found]) for i in found[0] if all(i in results for results in found)]
+    return None if count is None else count * per_batch
 
 
 OfBalls = dict[int, SharpnessResult]

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.noise import TINY, noise
 from refgeo.sharpness.objective import Objective, ParameterSpace
-from refgeo.sharpness.parameters import LossAndGradient, checked_evaluation, guarded
+from refgeo.sharpness.parameters import Calls, LossAndGradient, checked_evaluation
 from refgeo.support.arguments import Array, integer, number, one_of
 from refgeo.support.threads import one_thread
 
@@ -91,22 +91,23 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         verify: bool = True,
     ) -> None:
         self._space = ParameterSpace(params, metric)
-        value_and_grad = guarded("value_and_grad", value_and_grad)
-        self._objective = Objective(value_and_grad, self._space, 2, 2)
-        if verify:
-            self._objective.check_symmetry()
-        self._product = (
-            None if hessian_vector_product is None else guarded("hessian_vector_product", hessian_vector_product)
-        )
+        self._calls = Calls("value_and_grad", value_and_grad)
+        with self._calls:
+            self._objective = Objective(value_and_grad, self._space, 2, 2)
+            if verify:
+                self._objective.check_symmetry()
+        self._product = hessian_vector_product
         self.gradient: Array = self._objective.gradient_at_origin
         n = self._space.length
         super().__init__(np.dtype(np.float64), (n, n))
         self.noise, longest = 0.0, _LONGEST * (self._space.size or 1.0)
         if self._product is None:
-            self.noise, longest = self._measured(longest)
+            with self._calls:
+                self.noise, longest = self._measured(longest)
         self.step = number("step", longest if step is None else step, "a length in the metric", above=0.0)
         if self._product is not None:
-            _, grads = checked_evaluation(value_and_grad(params))
+            with self._calls:
+                _, grads = checked_evaluation(value_and_grad(params))
             self._egrad = self._space.gradients(grads)
 
     @cached_property
@@ -181,7 +182,8 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         if length == 0.0:
             return np.zeros_like(x)
         h = step / length
-        (ahead, there), (behind, back) = self._objective(h * x), self._objective(-h * x)
+        with self._calls:
+            (ahead, there), (behind, back) = self._objective(h * x), self._objective(-h * x)
         if not (np.isfinite(ahead) and np.isfinite(behind)):
             raise ValueError(f"step: expected a step after which the loss is finite, got {step:g}; try a smaller step")
         return np.asarray((there - back) / (2.0 * h))

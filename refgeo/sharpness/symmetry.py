@@ -44,7 +44,7 @@ from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.noise import CLEAR, SHORT, last_digit, least_noise, noise
-from refgeo.sharpness.parameters import Parameters, checked_loss, guarded
+from refgeo.sharpness.parameters import Calls, Parameters, checked_loss
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
 from refgeo.support.differences import five_point
@@ -323,11 +323,12 @@ def verify(
     if missing:
         raise ValueError(f"params: expected the block {missing[0]!r} of the geometry as a key, but it is missing")
     integer("samples", samples)
-    times, value_and_grad = _times(sizes), guarded("value_and_grad", value_and_grad)
+    times, calls = _times(sizes), Calls("value_and_grad", value_and_grad)
     generator = np.random.default_rng(rng)
 
     def at(moved: Named) -> tuple[float, Any]:
-        found = value_and_grad(parameters.assembled(moved))
+        with calls:
+            found = value_and_grad(parameters.assembled(moved))
         value, grads = found if isinstance(found, tuple) else (found, None)
         return checked_loss("value_and_grad", value), None if grads is None else parameters.gradients(grads)
 
