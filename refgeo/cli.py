@@ -51,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
     try:
+        _refuse_to_overwrite(options)
         status: int = options.run(options)
         return status
     except BrokenPipeError:  # of `| head`: nobody reads on
@@ -64,6 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
             print(printable("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
         print(f"refgeo: {printable(_as_option(_in_words_of_the_command(str(error)), options))}", file=sys.stderr)
         return FAILED if isinstance(error, RefereeError) else USAGE
+
+
+def _refuse_to_overwrite(options: argparse.Namespace) -> None:
+    """An error where a file is to be written that is also read."""
+    given = {name: Path(x) for name, x in vars(options).items() if isinstance(x, (str, Path)) and Path(x).is_file()}
+    for name in given.keys() & {"json", "html", "save", "plot"}:
+        for other, file in given.items():
+            if other not in ("json", "html", "save", "plot") and not is_stream(file) and file.samefile(given[name]):
+                raise ValueError(f"{name}: {given[name]} is what is read ({other}); give another name")
 
 
 def _in_words_of_the_command(message: str) -> str:

@@ -27,7 +27,7 @@ import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from multiprocessing.connection import Connection
@@ -107,7 +107,7 @@ def fingerprint(module: Any) -> str:
         if id(value) in known:
             return "known"
         if isinstance(value, FunctionType):
-            return of(value.__code__), of(value.__defaults__), of(value.__kwdefaults__)
+            return of(value.__code__), of(value.__defaults__), of(value.__kwdefaults__), of(vars(value))
         if isinstance(value, CodeType):
             return value.co_code, value.co_names, value.co_varnames, [of(x) for x in value.co_consts]
         if isinstance(value, type):
@@ -118,9 +118,17 @@ def fingerprint(module: Any) -> str:
                 return value.__name__
             known.add(id(value))
             return [(name, of(part)) for name, part in vars(value).items() if not name.startswith("__")]
-        if isinstance(value, (tuple, frozenset)):
-            return sorted(repr(of(x)) for x in value)
-        return value if isinstance(value, (bool, int, float, complex, str, bytes, type(None))) else type(value).__name__
+        if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+            return value
+        known.add(id(value))
+        if isinstance(value, Mapping):
+            return [(repr(of(name)), of(part)) for name, part in value.items()]
+        if isinstance(value, (list, tuple, set, frozenset)):
+            parts = [of(part) for part in value]
+            return parts if isinstance(value, (list, tuple)) else sorted(map(repr, parts))
+        if isinstance(value, np.ndarray):
+            return value.dtype.str, value.shape, value.tobytes()
+        return type(value).__name__, [(name, of(part)) for name, part in getattr(value, "__dict__", {}).items()]
 
     return hashlib.sha256(repr(of(module)).encode("utf-8", "replace")).hexdigest()
 

@@ -97,7 +97,7 @@ class EuclideanMetric(Metric[Array]):
     """
 
     name = "euclidean"
-    is_proved = True
+    is_invariant = True
 
     def at(self, point: npt.ArrayLike) -> ArrayTangentSpace:
         """The tangent space at `point`, an array of any shape."""
@@ -208,7 +208,7 @@ class ScalingMetric(Metric[Array]):
     """
 
     name = "scaling"
-    is_proved = True
+    is_invariant = True
 
     def at(self, point: npt.ArrayLike) -> ScalingTangentSpace:
         """The tangent space at `point`, an array of any shape, not all zero."""
@@ -330,7 +330,7 @@ class ElementwiseMetric(Metric[Array]):
     """
 
     name = "elementwise"
-    is_proved = True
+    is_invariant = True
 
     def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
         """The tangent space at `point`, an array of any shape."""

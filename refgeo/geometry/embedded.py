@@ -133,7 +133,7 @@ class EmbeddedMetric(Metric[Pair]):
     """
 
     name = "embedded"
-    is_proved = True
+    is_invariant = True
 
     def at(self, point: Pair) -> EmbeddedTangentSpace:
         """Factorise `point` once and return its tangent space.

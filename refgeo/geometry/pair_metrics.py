@@ -41,12 +41,11 @@ class InterpolatedMetric(Metric[Pair]):
     (2.0, 0.5)
     """
 
-    is_proved = True
-
     def __init__(self, s: float, relaxation: float = 0.0) -> None:
         self.s = number("s", s, "0 is inv, 1 is mix", least=0.0, most=1.0)
         self.relaxation = number("relaxation", relaxation, "ε of App. H.2", least=0.0)
         self.name = {0.0: "inv", 1.0: "mix"}.get(self.s, f"s={self.s:g}")
+        self.is_invariant = self.relaxation == 0.0
 
     def __repr__(self) -> str:
         s = f"{self.s:g}, " if type(self) is InterpolatedMetric else ""

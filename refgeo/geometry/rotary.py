@@ -133,14 +133,12 @@ class RotaryMetric(Metric[Pair]):
     (40, 28)
     """
 
-    is_proved = True
-
     def __init__(self, pairs: str | InterpolatedMetric = "inv") -> None:
         metric = pair_metric(pairs, argument="pairs") if isinstance(pairs, str) else pairs
         if not isinstance(metric, InterpolatedMetric):
             raise TypeError(f'pairs: expected "inv", "mix" or a metric on pairs, got {type(metric).__name__}')
         self.pairs, self.relaxation = metric, metric.relaxation
-        self.name = f"rotary {metric.name}"
+        self.name, self.is_invariant = f"rotary {metric.name}", metric.is_invariant
 
     def at(self, point: Pair) -> RotaryTangentSpace:
         """The tangent space at `point`, a Pair with an even number of columns.

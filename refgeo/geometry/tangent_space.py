@@ -35,6 +35,9 @@ from refgeo.support.errors import NO_GEODESIC
 
 Point = TypeVar("Point")
 
+_SHORT = 0.3
+"""Of vectors along which orbits are followed, beside the point."""
+
 
 class Metric(ABC, Generic[Point]):
     """A Riemannian metric; `at` fixes a base point and factorises it once."""
@@ -42,8 +45,8 @@ class Metric(ABC, Generic[Point]):
     name: str
     has_blocks = False
     """Whether a point may be a dict of blocks."""
-    is_proved = False
-    """Whether it is proved how the metric changes along its orbits; else searches measure whether it does."""
+    is_invariant: bool | None = None
+    """Whether the metric lives on the quotient by its groups, which is proved; None: searches measure it."""
 
     @abstractmethod
     def at(self, point: Point) -> TangentSpace[Point]:
@@ -460,7 +463,8 @@ def orbits(metric: Metric[Any], block: str) -> Symmetry:
 
 def _constant_vector(metric: Metric[Any], block: str, params: Named, rng: np.random.Generator) -> Array:
     numbers = flat(params.get(block, params))  # a metric on several blocks moves them all
-    return np.asarray(rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
+    # short: along the vertical part of a constant vector a point may come near a singular one in a time of order 1
+    return np.asarray(_SHORT * rng.standard_normal(numbers.shape) * (float(np.sqrt(np.mean(numbers**2))) or 1.0))
 
 
 def _followed(metric: Metric[Any], block: str, params: Named, K: Array, t: float) -> dict[str, Any]:

@@ -10,10 +10,12 @@ switched; a test does it again for the installed release of transformers. What i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from refgeo.geometry.blocks import names_of
 from refgeo.networks.attention import AttentionLayer, LayoutError, Tensors
 from refgeo.networks.files import configuration
 from refgeo.networks.layouts import Heads, heads_of
@@ -156,11 +158,12 @@ def refuse_contradictions(file: Path, layers: Sequence[AttentionLayer], tensors:
                 'by patterns such as {"*layers.0.*": 2, "*": 4}, or correct the file'
             )
     for part in (one for i, (one, _) in enumerate(parts) if one not in [other for other, _ in parts[:i]]):
-        depth, there = _first(part, _DEPTHS), sum(other == part for other, _ in parts)
-        if depth is not None and there < depth:
+        depth, inside = _first(part, _DEPTHS), [layer.prefix for other, layer in parts if other == part]
+        numbers = [int(digits[-1]) for prefix in inside if (digits := re.findall(r"\d+", prefix))]
+        if depth is not None and len(numbers) == len(set(numbers)) and set(numbers) != set(range(depth)):
             raise LayoutError(
-                f"checkpoint: there are {there} of {depth} layers that {place} tells of, so this is a part of the "
-                "network; give the whole of it, correct the file, or read a state dict"
+                f"checkpoint: there are {len(inside)} of {depth} layers that {place} tells of, with the numbers "
+                f"{names_of(sorted(numbers), 8)}; give the whole network, correct the file, or read a state dict"
             )
 
 

@@ -43,9 +43,8 @@ def weight_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"checkpoint: there is no file or folder {path}")
-    indices = [path / INDEX] if (path / INDEX).is_file() else sorted(path.glob(f"*{INDEX_ENDS}"))
-    if len(indices) == 1:
-        return _listed(indices[0])
+    if (index := _index_of(path)) is not None:
+        return _listed(index)
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
@@ -57,16 +56,17 @@ def weight_files(path: Path) -> list[Path]:
 
 def _listed(index: Path) -> list[Path]:
     """The shards that an index lists, which are beside it."""
-    names = _shards(index)
+    names = list(dict.fromkeys(_weight_map(index).values()))
     absent = [name for name in names if not (isinstance(name, str) and index.with_name(name).is_file())]
     if absent:
         raise LayoutError(f"{index}: it lists {len(absent)} files that are not there: {absent[0]!r}, ...")
-    return [index.with_name(name) for name in names]
+    return [index.with_name(name) for name in sorted(names)]
 
 
-def _shards(index: Path) -> list[str]:
+def _weight_map(index: Path) -> dict[str, str]:
+    """The name of the file of every tensor."""
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"].items())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LayoutError(
             f"{index}: expected JSON with a weight_map from tensor names to file names; reading it raised {error!r}"
@@ -185,8 +185,25 @@ def _no_safetensors(path: Path, error: Exception) -> LayoutError:
 
 
 def load(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """All tensors of a checkpoint."""
-    return {name: tensor for file in weight_files(path) for name, tensor in _load(file).items()}
+    """All tensors of a checkpoint, each once; of shards, those that the index lists."""
+    files = weight_files(path)
+    found: dict[str, npt.NDArray[Any]] = {}
+    for file in files:
+        tensors = _load(file)
+        if twice := found.keys() & tensors.keys():
+            raise LayoutError(f"checkpoint: {sorted(twice)[0]!r} is in {file} and in another shard, too")
+        found |= tensors
+    if (index := _index_of(path)) is not None and (missing := _weight_map(index).keys() - found.keys()):
+        raise LayoutError(f"{index}: it lists {len(missing)} tensors that are in no shard: {sorted(missing)[0]!r}, ...")
+    return found
+
+
+def _index_of(path: Path) -> Path | None:
+    """The index of shards, if there is one."""
+    if not path.is_dir():
+        return path if path.name.endswith(INDEX_ENDS) else None
+    indices = [path / INDEX] if (path / INDEX).is_file() else sorted(path.glob(f"*{INDEX_ENDS}"))
+    return indices[0] if len(indices) == 1 else None
 
 
 _TYPES = {

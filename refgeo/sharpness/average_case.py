@@ -10,6 +10,7 @@ import numpy as np
 
 from refgeo.geometry.tangent_space import Metric
 from refgeo.sharpness.auto_pgd import norm
+from refgeo.sharpness.noise import least_noise
 from refgeo.sharpness.objective import ParameterSpace, check_symmetry
 from refgeo.sharpness.parameters import Calls, checked_loss, on_batch
 from refgeo.sharpness.result import AverageSharpness
@@ -105,8 +106,10 @@ def average_case_sharpness(
         at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
         if not np.isfinite(at_origin).all():
             raise ValueError("value: expected a function that returns a finite loss at the given parameters")
+        noise = 0.0
         if verify:
-            check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0])
+            noise = _noise(space, losses[0])
+            check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), at_origin[0], noise)
         watcher = Watcher(callback, len(losses) * n_samples // 2, tell, interrupted)
 
         def loss_at(batch: int, x: Array) -> float:
@@ -123,17 +126,38 @@ def average_case_sharpness(
             return increase
 
         drawn = [pair(batch, sample) for batch in range(len(losses)) for sample in range(n_samples // 2)]
+        if interrupted() and sum(value is not None for value in drawn) < 2:
+            raise KeyboardInterrupt
         samples = np.array([math.nan if value is None else value for value in drawn]).reshape(len(losses), -1)
         begun = np.array([value is not None for value in drawn]).reshape(samples.shape)
-        found = _averaged(samples, begun, at_origin, rho, watcher.stopped)
+        found = _averaged(samples, begun, at_origin, rho, watcher.stopped, noise)
         if interrupted():
             raise Interrupted(found)
     return found
 
 
+def _noise(space: ParameterSpace, loss: Callable[[Any], float]) -> float:
+    """Of the loss at θ, along a random direction; none where nothing moves."""
+
+    def along(i: int) -> Callable[[float], float]:
+        direction = space.random_direction(np.random.default_rng(i))
+        unit = direction * (space.size / (norm(direction) or 1.0))
+
+        def at(t: float) -> float:
+            point = space.point(t * unit, 1)
+            return math.nan if point is None else checked_loss("value", loss(point))
+
+        return at
+
+    found = least_noise(along) if space.dim else 0.0
+    return found if math.isfinite(found) else 0.0
+
+
 def _drawn(space: ParameterSpace, rho: float, distribution: str, rng: np.random.Generator) -> Array:
     """Coordinates of ξ."""
     normal = space.random_direction(rng)
+    if space.dim == 0:
+        return 0.0 * normal
     if distribution == "normal":
         return rho * normal
     length = norm(normal)
@@ -148,7 +172,9 @@ def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[
     return losses
 
 
-def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool) -> AverageSharpness:
+def _averaged(
+    samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool, noise: float
+) -> AverageSharpness:
     """The mean over batches of the mean over their pairs; NaN is a pair that left the domain, or had not begun."""
     kept = np.isfinite(samples)
     enough = kept.sum(axis=1) >= 2
@@ -168,7 +194,7 @@ def _averaged(samples: Array, begun: Array, at_origin: list[float], rho: float, 
     errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]
     return AverageSharpness(
         value=math.fsum(means) / len(means),
-        standard_error=math.hypot(*errors) / len(errors),
+        standard_error=math.hypot(*errors, *[noise] * len(errors)) / len(errors),  # L(θ) is in all pairs of a batch
         loss=math.fsum(at_origin) / len(at_origin),
         samples=samples,
         n_rejected=int((begun & ~kept).sum()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,14 @@ _AGREE_AT_RANDOM = 0.03
 _CONVERGED = 0.3
 """Two quotients that agree to this share of what is asked for are the slope, whatever the gradient says."""
 _REPEATS = 1e-5
+_FAR = 10.0
+"""Differences may be so many times as long where rounding hides the slope."""
 _ASIDE = 0.1
 """So far aside, as a share of the parameters, a gradient that is zero is asked for again."""
+_STEPS = 9
+"""Of differences, each a tenth of the one before."""
+_FINE = 1e-3
+"""So close a difference is looked for where the disagreement is told."""
 _MOST = 6
 """So many blocks are named."""
 
@@ -51,8 +57,8 @@ def check_gradient(
     Returns
     -------
     dict of str to float
-        The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where the loss is flat
-        to rounding and nothing can be told.
+        The relative disagreement of every block (of ``name.G`` and ``name.H`` for a pair); nan where rounding hides the
+        slope along one of the two directions, so that it cannot be told.
 
     Raises
     ------
@@ -95,13 +101,14 @@ def _checked(
             return of_arrays({name: given + by})[0] - loss
 
         step = 1e-2 * (float(np.sqrt(np.mean(given**2))) or 1.0) * math.sqrt(given.size)
-        seen = [
-            one
+        told = [
+            _disagreement(change, gradient, direction, rounding, _AGREE, step, _FAR * step, min(_FINE, tolerance))
             for direction in (gradient, generator.standard_normal(given.shape))
-            if (one := _disagreement(change, gradient, direction, rounding, _AGREE, step, step)) is not None
         ]
         label = arrays.label(name)
-        found[label], said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
+        seen = [one for one in told if one is not None]
+        worst, said = max(seen, key=lambda one: one[0], default=(math.nan, ""))
+        found[label] = worst if len(seen) == len(told) or worst > tolerance else math.nan
         if found[label] > tolerance:
             complaints.append(f"{label}: {said}")
         if len(complaints) == _MOST:
@@ -129,6 +136,7 @@ def _disagreement(
     agree: float,
     step: float,
     longest: float,
+    enough: float | None = None,
 ) -> tuple[float, str] | None:
     """How far the gradient is from what the loss does along a direction, relative, and that in words; None where
     nothing can be told. Where the noise of the loss, `rounding`, hides the slope at `step`, a step up to `longest` is
@@ -145,46 +153,62 @@ def _disagreement(
         return change(s * unit)
 
     if beside == 0.0:
-        return (1.0, "the loss changes, but the gradient is zero") if _is_sloped(along, rounding, step) else None
+        is_sloped = _is_sloped(along, rounding, step)
+        return (1.0, "the loss changes, but the gradient is zero") if is_sloped else (0.0, "neither changes")
     telling = 10.0 * CLEAR * rounding / (_CONVERGED * agree * beside)
-    quotient = _slope_by_differences(along, slope, beside, rounding, max(step, min(telling, longest)), agree)
+    quotient = _slope_by_differences(
+        along, slope, beside, rounding, max(step, min(telling, longest)), agree, enough or agree
+    )
     if quotient is None:
         return None
     said = f" {quotient / slope:.3g} times as much as the gradient says" if slope else ", but the gradient says 0"
     return abs(quotient - slope) / beside, f"the loss changes{said}"
 
 
-def verify(objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any) -> None:
+class Seen(NamedTuple):
+    """What was seen of a loss before a search: its noise, and along which directions rounding hides the slope."""
+
+    noise: float
+    untold: tuple[str, ...]
+
+
+def verify(
+    objective: Objective, radius: float, value_and_grad: LossAndGradient, params: Any, rounding: float | None = None
+) -> Seen:
     """What a search rests on: an error if any of it is not there.
 
     The loss is the same twice; no part of the gradient is zero without reason; differences along the gradient, which a
     wrong factor shows in, and along a random direction, for what it leaves out, agree with it as far as the noise
-    tells, which is measured; the loss has the symmetries that the metric divides out.
+    tells, which is measured unless it is known; the loss has the symmetries that the metric divides out.
     """
     arrays = Arrays(params, objective.space.that_move or None)
     again, slopes = arrays.value_and_grad(value_and_grad)(arrays.given)
     _refuse_chance(objective.loss, again)
     if objective.is_flat:
-        return
+        return Seen(math.nan, ())
     refuse_silent_parts(value_and_grad, arrays, slopes)
     gradient, size = objective.gradient_at_origin, objective.space.size
-    longest = 1e-2 * size  # short beside the parameters
     random = [objective.space.random_direction(np.random.default_rng(seed)) for seed in range(2)]
     units = [size / (norm(direction) or 1.0) for direction in random]
 
     def change(x: Array) -> float:
         return objective(x)[0]
 
-    rounding = least_noise(lambda i: lambda t: objective.loss + objective((t * units[i]) * random[i])[0])
+    if rounding is None:
+        rounding = least_noise(lambda i: lambda t: objective.loss + objective((t * units[i]) * random[i])[0])
+    untold = []
     for name, direction, agree in (
         ("the gradient", gradient, _AGREE),
         ("a random direction", random[0], _AGREE_AT_RANDOM),
     ):
-        found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, longest)
-        if found is not None and found[0] > agree:
+        found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, 0.1 * size)
+        if found is None and direction.any():
+            untold.append(name)
+        elif found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
             raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
     objective.check_symmetry(rounding)
+    return Seen(rounding, tuple(untold))
 
 
 def refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
@@ -276,23 +300,39 @@ def _refuse_chance(
 
 
 def _slope_by_differences(
-    change: Callable[[float], float], slope: float, scale: float, rounding: float, step: float, agree: float
+    change: Callable[[float], float],
+    slope: float,
+    scale: float,
+    rounding: float,
+    step: float,
+    agree: float,
+    enough: float,
 ) -> float | None:
-    """A central difference that agrees with the slope, or that smaller steps converge to; None if rounding hides it."""
-    before = None
-    for _ in range(6):
-        if CLEAR * rounding > _CONVERGED * agree * scale * step:
-            return None
-        ahead, behind = change(step), change(-step)
+    """A central difference that agrees with the slope to a share that is `enough`, or else the one that agrees best.
+
+    Where none agrees, the one of the shortest step that noise allows, if the step before and the differences on both
+    sides give the same: where there are kinks within a step they do not. None if nothing can be told.
+    """
+    seen: list[float] = []
+    apart = math.inf
+    for _ in range(_STEPS):
+        ahead, behind, error = change(step), change(-step), CLEAR * rounding / step
         if math.isfinite(ahead) and math.isfinite(behind):
             quotient = (ahead - behind) / (2.0 * step)
-            if abs(quotient - slope) <= agree * scale:
+            off = abs(quotient - slope)
+            if error > max(_CONVERGED * agree * scale, _CONVERGED * off):
+                break  # noise is more than what could be told
+            seen.append(quotient)
+            apart = abs(ahead + behind) / step
+            if off <= enough * scale:
                 return quotient
-            if before is not None and abs(quotient - before) <= _CONVERGED * agree * scale:
-                return quotient
-            before = quotient
         step *= 0.1
-    return None
+    best = min(seen, key=lambda one: abs(one - slope), default=None)
+    if best is None or abs(best - slope) <= agree * scale:
+        return best
+    off = abs(seen[-1] - slope)
+    settled = len(seen) > 1 and abs(seen[-1] - seen[-2]) <= _CONVERGED * off and apart <= off
+    return seen[-1] if settled else None
 
 
 def _is_sloped(change: Callable[[float], float], rounding: float, step: float) -> bool:

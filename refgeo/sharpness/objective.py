@@ -91,6 +91,7 @@ class ParameterSpace:
             except NotFiniteError:
                 return None
         gradient = gradient.reshape(-1).astype(self.dtype, copy=False)
+        gradient = gradient if self.dim else np.zeros_like(gradient)  # what is left is rounding
         return gradient if is_finite(gradient) else None
 
     def gradients(self, grads: Any) -> Any:
@@ -106,6 +107,8 @@ class ParameterSpace:
 
     def horizontal(self, x: Array) -> Array:
         """The horizontal part of coordinates."""
+        if self.dim == 0:
+            return np.zeros_like(x)
         with self.one_thread():
             horizontal = self.tangent.horizontal_coordinates(self.coordinates(x))
         return horizontal.reshape(-1).astype(x.dtype, copy=False)
@@ -199,7 +202,7 @@ class Objective:
     @cached_property
     def is_flat(self) -> bool:
         """Whether nothing is seen: no slope here and beside, and equal values."""
-        if self.gradient_at_origin.any():
+        if self.gradient_at_origin.any() or (self.space.dim == 0 and self.space.length > 0):
             return False
         aside = self.space.random_direction(np.random.default_rng(0))
         increase, slope = self(aside * (0.1 * (self.space.size or 1.0) / (norm(aside) or 1.0)))
@@ -235,12 +238,14 @@ def check_symmetry(
     ...
     ValueError: metric: the metric divides out the symmetry translation, which the loss does not have: ...
     """
-    metric, point = space.tangent.metric, space.points
+    metric = space.tangent.metric
     groups = metric.symmetries()
-    if not groups or space.dim == 0:
+    if not groups:
         return
     for block, one in symmetry.metrics_of(metric).items():
-        for found in () if one.base.is_proved else symmetry.invariance(one.base, block, point, _BRIEFLY):
+        for found in (
+            () if one.base.is_invariant is not None else symmetry.invariance(one.base, block, space.points, _BRIEFLY)
+        ):
             if not (found.holds or found.unseen):
                 raise ValueError(
                     f"metric: {one} does not live on the quotient by its group: {found.symmetry} "
@@ -251,11 +256,13 @@ def check_symmetry(
     def loss(blocks: Mapping[str, Any]) -> float:
         return value(space.parameters.assembled(blocks))
 
+    point = symmetry.balanced(space.points)  # where elements of the group are as they should be to all digits
     rng, moved = np.random.default_rng([0, 1]), dict(point)  # a stream that parameters are not drawn from
     for group in groups:
-        moved |= group.act(moved, group.generator(moved, rng), 0.5)
+        moved |= group.act(moved, group.generator(moved, rng), 1.0)
     if symmetry.is_same(point, moved):
         return
+    here = loss(point) if any(point[name] is not space.points[name] for name in point) else here
     # beside what changes of the same size do: a loss may be large for another reason
     change, other = abs(loss(moved) - here), abs(loss(symmetry.scrambled(point, moved, rng)) - here)
     if rounding is None:

@@ -119,8 +119,8 @@ class QuotientTangentSpace(TangentSpace[Any]):
     def _route(self) -> tuple[str, float, float]:
         """How derivatives are taken, their error, and the step of differences.
 
-        Complex steps are right if they agree with differences, of one step or another, at a point beside this one,
-        where no zero hides the kink of an absolute value.
+        Complex steps are right if they agree with differences, of one step or another: here along all directions, and
+        at a point beside, where no zero hides the kink of an absolute value.
         """
         drawn = np.random.default_rng(0).standard_normal((3, self.n_coordinates))
         along, v, aside = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
@@ -134,16 +134,22 @@ class QuotientTangentSpace(TangentSpace[Any]):
                  if _is_positive(self._tensor(there := self._numbers + _ASIDE * 4.0**-k * self._size * aside))),
                 self._numbers,
             )  # fmt: skip
-            complex_step = _complex_step_if_any(length, near, along)
             steps = [_STEP * 4.0**-k * self._size for k in range(_SHORTER)]
-            quotients = (float(_differences(length, near, along, step)) for step in steps)
-            if any(abs(complex_step - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients):
-                return "complex steps", 0.0, steps[0]
             lines = [(near, along), *((self._numbers, column) for column in self._frame.T)]
+            if all(self._goes_through(length, *line, steps) for line in lines):
+                return "complex steps", 0.0, steps[0]
             error, step = min((max(self._apart(length, *line, step) for line in lines), step) for step in steps)
         if not error < math.inf:
             raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
         return "differences", max(error, float(np.finfo(np.float64).eps)), step
+
+    def _goes_through(
+        self, length: Callable[[Array], Any], numbers: Array, direction: Array, steps: Iterable[float]
+    ) -> bool:
+        """Whether a complex step is what differences are, of one step or another."""
+        expected = _complex_step_if_any(length, numbers, direction)
+        quotients = (float(_differences(length, numbers, direction, step)) for step in steps)
+        return any(abs(expected - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients)
 
     def _apart(self, length: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> float:
         """How far differences of two steps are, relative."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from refgeo.support.figures import plain_axes
 from refgeo.support.files import write_whole
 
 FORMAT = "refgeo-sharpness/2"
+_CLEARLY = 100.0
+"""A value that is less than so many times the noise of the loss has no two digits."""
 _BENT = 0.5
 """Of `SharpnessResult.bend`: along Geᵇ, the geodesic of inv for h = 1, an error of 15% of the displacement."""
 
@@ -183,6 +186,11 @@ class SharpnessResult(Saved):
     bend : float
         With second-order geodesics, ‖½Γ(ξ, ξ)‖/‖ξ‖ at the maximizer, the largest of all blocks and heads: where it is
         not small, these are no approximation of geodesics.
+    noise : float
+        What values of the loss are off by, measured before the search; the largest of all batches. NaN if it was not:
+        ``verify=False``, or a loss that does not change.
+    untold : tuple of str
+        Along which directions this noise hides whether the gradient is that of the loss.
     batches : tuple of SharpnessResult
         One for every batch; empty without `batches`.
 
@@ -210,6 +218,8 @@ class SharpnessResult(Saved):
     settings: dict[str, Any] = field(repr=False)
     bend: float = 0.0
     n_reached: int = 1
+    noise: float = math.nan
+    untold: tuple[str, ...] = ()
     batches: tuple[SharpnessResult, ...] = field(default=(), repr=False)
 
     def __float__(self) -> float:
@@ -236,11 +246,31 @@ class SharpnessResult(Saved):
         >>> rg.worst_case_sharpness(loss, np.ones(4), rg.EuclideanMetric(), rho=0.1).needs_advice
         False
         """
-        return not self.converged or self.bend > _BENT
+        return not self.converged or self.bend > _BENT or bool(self._of_noise)
 
     @property
     def advice(self) -> str:
         """What to try for a better value."""
+        return " ".join([*self._of_noise, self._of_search])
+
+    @property
+    def _of_noise(self) -> list[str]:
+        """What the noise of the loss hides."""
+        found = []
+        if 0.0 < self.value < _CLEARLY * self.noise:
+            found.append(
+                f"values of the loss are off by about {self.noise:.1g}, which is {self.noise / self.value:.0%} of the "
+                "sharpness: use a larger rho, or a loss in float64."
+            )
+        if self.untold:
+            found.append(
+                f"whether the gradient is that of the loss could not be told along {' and '.join(self.untold)}: the "
+                "noise of the loss hides its slope."
+            )
+        return found
+
+    @property
+    def _of_search(self) -> str:
         if len(self.trace) == 1:
             return (
                 "no search was made: no parameter can move, or the gradient is zero here and wherever a random step led"
@@ -364,6 +394,7 @@ class SharpnessCurve(Saved):
 
 _NUMBERS = (
     "value", "loss", "loss_max", "n_evaluations", "n_rejected", "residual", "converged", "rho", "bend", "n_reached",
+    "noise",
 )  # fmt: skip
 
 
@@ -376,7 +407,8 @@ class AverageSharpness(Saved):
     value : float
         The mean of ½[L(γ_ξ(1)) + L(γ_{−ξ}(1))] − L(θ) over the pairs ±ξ that stayed in the domain.
     standard_error : float
-        Of `value`, from the spread of the pairs; it does not include the choice of batches.
+        Of `value`, from the spread of the pairs, and from the noise of the loss at θ, which all pairs have in common;
+        it does not include the choice of batches.
     loss : float
         L(θ), the mean over batches.
     samples : ndarray, shape ``(batches, pairs)``

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from refgeo.sharpness.auto_pgd import STATIONARY, TRIES, Ball, Climb, climb
-from refgeo.sharpness.gradient_check import verify, verify_unchanged
+from refgeo.sharpness.gradient_check import Seen, verify, verify_unchanged
+from refgeo.sharpness.noise import CLEAR
 from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
@@ -26,6 +27,8 @@ N_RESTARTS = 5
 """Starts of a search by default: with so many, small problems hardly show more (``search_methods`` of validation)."""
 _DIRECTIONS, _SHORT = 4, 3
 """Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
+_HIDDEN = 0.05
+"""A slope that is hidden matters where it could change the value by this share."""
 _REACHED = 0.01
 """Starts whose values are this close to the best have reached it."""
 _SETTLED, _GAIN, _FURTHER = 1e-3, 1e-3, 5
@@ -103,15 +106,19 @@ def search(
         With what was found, if Ctrl-C was pressed.
     """
     given, of_batches = [None] if batches is None else checked_batches(batches), []
+    noise: float | None = None
     calls = Calls("value_and_grad", value_and_grad)
     with calls, shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
         watcher = Watcher(effort.callback, _most_evaluations(batches, balls, effort), tell, interrupted)
         for index, batch in watcher.until_stopped(enumerate(given)):
             loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
             objective = objective_of(loss)
-            if effort.verify and index == 0:
-                verify(objective, max(ball.radius for ball in balls), loss, params)
-            of_batches.append(_OfBatch(objective, index, effort, watcher, settings | effort.settings).over(balls))
+            seen = Seen(math.nan, ())
+            if effort.verify:
+                seen = verify(objective, max(ball.radius for ball in balls), loss, params, noise)
+                noise = seen.noise if math.isfinite(seen.noise) else None  # of other batches it is the same
+            search = _OfBatch(objective, index, effort, watcher, settings | effort.settings, seen)
+            of_batches.append(search.over(balls))
             if effort.verify:
                 verify_unchanged(objective)
         if not of_batches:
@@ -186,10 +193,10 @@ class _OfBatch:
     """The search for one batch: one ball after the other, each from several starts."""
 
     def __init__(
-        self, objective: Objective, batch: int, effort: Effort, watcher: Watcher, settings: dict[str, Any]
+        self, objective: Objective, batch: int, effort: Effort, watcher: Watcher, settings: dict[str, Any], seen: Seen
     ) -> None:
         self.objective, self.batch, self.effort = objective, batch, effort
-        self.watcher, self.settings = watcher, settings
+        self.watcher, self.settings, self.seen = watcher, settings, seen
 
     def over(self, balls: Sequence[Ball]) -> OfBalls:
         """A result for every ball, in the order given; smaller ones are searched first and lend their maxima."""
@@ -305,7 +312,14 @@ class _OfBatch:
             rho=ball.radius,
             settings=self.settings,
             bend=0.0 if nothing else self.objective.bend(x),
+            noise=self.seen.noise,
+            untold=self.seen.untold if self._matters(ball, best.value) else (),
         )
+
+    def _matters(self, ball: Ball, value: float) -> bool:
+        """Whether a slope that noise hides over a tenth of θ would make a difference to the value."""
+        hidden = CLEAR * self.seen.noise / (0.1 * (self.objective.space.size or 1.0))
+        return hidden * ball.radius > _HIDDEN * value
 
 
 def _mean(found: list[SharpnessResult]) -> SharpnessResult:
@@ -329,5 +343,7 @@ def _mean(found: list[SharpnessResult]) -> SharpnessResult:
         converged=all(result.converged for result in found),
         n_reached=min(result.n_reached for result in found),
         bend=max(result.bend for result in found),
+        noise=float(np.max([result.noise for result in found])),
+        untold=tuple(dict.fromkeys(name for result in found for name in result.untold)),
         batches=tuple(found),
     )

@@ -150,13 +150,26 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
         """The relative error of a product with a random unit vector, which is 0 with a Hessian-vector product: how far
         products for the steps h and 2h are apart, or what the noise of the gradient makes, whichever is more.
         """
+        x = self.horizontal(np.random.default_rng(rng).standard_normal(self.shape[0]))
+        length = float(np.linalg.norm(self @ x))
+        return self.error_along(x) / max(length, float(np.finfo(np.float64).tiny))
+
+    def error_along(self, x: Array) -> float:
+        """The same of one product, absolute.
+
+        Examples
+        --------
+        >>> import numpy as np, refgeo as rg
+        >>> loss = rg.value_and_grad(lambda w: np.sum(w**4))
+        >>> hessian = RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric())
+        >>> 0.0 < hessian.error_along(np.array([1.0, 0.0])) < 1e-6
+        True
+        """
         if self._product is not None:
             return 0.0
-        x = self.horizontal(np.random.default_rng(rng).standard_normal(self.shape[0]))
-        length = float(np.linalg.norm(x))
+        x = self.horizontal(x)
         once, twice = self._difference(x, self.step), self._difference(x, 2.0 * self.step)
-        apart = max(float(np.linalg.norm(once - twice)), self.rounding * length)
-        return apart / max(float(np.linalg.norm(once)), float(np.finfo(np.float64).tiny))
+        return max(float(np.linalg.norm(once - twice)), self.rounding * float(np.linalg.norm(x)))
 
     @property
     def rounding(self) -> float:
@@ -196,7 +209,8 @@ class Eigenvalues(NamedTuple):
     ----------
     values : ndarray, shape ``(k,)``
     residuals : ndarray, shape ``(k,)``
-        ‖Hx − λx‖ for a unit vector x: there is an eigenvalue of H within this distance of λ.
+        ‖Hx − λx‖ for a unit vector x, with the error of differences along x: there is an eigenvalue of H within this
+        distance of λ.
     vectors : ndarray, shape ``(n, k)``
         Orthonormal, in coordinates; `RiemannianHessian.tangent_vector` makes a tangent vector of one.
 
@@ -274,7 +288,8 @@ def eigenvalues(
         values, vectors = _deflated(hessian, k, sign, tolerance, np.random.default_rng(rng))
     values, vectors = values[:k], vectors[:, :k]
     products = np.stack([hessian @ vector for vector in vectors.T], axis=1)
-    return Eigenvalues(sign * values, np.linalg.norm(products - sign * values * vectors, axis=0), vectors)
+    off = np.linalg.norm(products - sign * values * vectors, axis=0)
+    return Eigenvalues(sign * values, off + np.array([hessian.error_along(x) for x in vectors.T]), vectors)
 
 
 def _whole(hessian: RiemannianHessian, sign: float) -> tuple[Array, Array]:
@@ -389,19 +404,20 @@ def trace(hessian: LinearOperator, products: int = 30, rng: np.random.Generator 
     def times(vectors: Array) -> Array:
         return np.stack([hessian @ vector for vector in vectors.T], axis=1)
 
-    def with_differences(value: float, error: float, large: float, count: int) -> Trace:
-        """Their noise is independent from entry to entry; what the third derivative does is not."""
-        if isinstance(hessian, RiemannianHessian):
-            error = float(np.hypot(error, hessian.rounding + hessian.error() * large))
-        return Trace(value, error, count)
+    def off(vectors: Array, products: Array) -> float:
+        """What differences may have made of a trace over some vectors: as far as it is from that for twice the step."""
+        if not isinstance(hessian, RiemannianHessian) or hessian.rounding == 0.0:
+            return 0.0
+        twice = np.stack([hessian._difference(hessian.horizontal(x), 2.0 * hessian.step) for x in vectors.T], axis=1)
+        return abs(float(np.sum(vectors * (products - twice)))) + hessian.rounding
 
     if third >= n:
-        diagonal = np.diag(times(np.eye(n)))
-        return with_differences(float(np.sum(diagonal)), 0.0, float(np.linalg.norm(diagonal)), n)
+        whole = times(np.eye(n))
+        return Trace(float(np.trace(whole)), off(np.eye(n), whole), n)
     Q, _ = np.linalg.qr(times(generator.standard_normal((n, third))))
-    large = float(np.sum(Q * times(Q)))
+    of_large = times(Q)
     rest = generator.choice([-1.0, 1.0], (n, third))
     rest -= Q @ (Q.T @ rest)
     samples = np.sum(rest * times(rest), axis=0)
-    error = float(np.std(samples, ddof=1) / third**0.5)
-    return with_differences(large + float(np.mean(samples)), error, abs(large), 3 * third)
+    error = float(np.hypot(np.std(samples, ddof=1) / third**0.5, off(Q, of_large)))
+    return Trace(float(np.sum(Q * of_large) + np.mean(samples)), error, 3 * third)

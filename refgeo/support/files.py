@@ -41,14 +41,26 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
             with file.open("ab") as into:
                 into.write(elsewhere.read_bytes())
         return
-    file = Path(os.path.realpath(file)) if file.exists() else file
-    beside = file.with_name(f".{file.name}.part")
-    if file.exists():  # what others may not read, they may not read on the way
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-    write(beside)
-    if file.exists():
-        beside.chmod(stat.S_IMODE(file.stat().st_mode))
-    os.replace(beside, file)
+    file = Path(os.path.realpath(file))
+    rights = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o666 & ~_mask()
+    # one that is nobody else's, which others may not read on the way
+    descriptor, beside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    os.close(descriptor)
+    try:
+        write(Path(beside))
+        os.chmod(beside, rights)
+        os.replace(beside, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(beside)
+        raise
+
+
+def _mask() -> int:
+    """Of the rights of new files; Python tells it to who sets it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def is_stream(file: Path) -> bool:
@@ -125,7 +137,11 @@ def imported(file: Path, alias: str) -> ModuleType:
         raise ImportError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for their module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # half of a module is none
+        raise
     return module
 
 
