@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,11 +85,15 @@ def torch_value_and_grad(
     _refuse_tied(module, network)
     precision = getattr(torch, np.dtype(dtype).name)
 
+    one_at_a_time = threading.Lock()  # whether a loss uses the module itself is asked of its own parameters
+
     def value_and_grad(blocks: Mapping[str, Any], *batch: Any) -> tuple[float, Mapping[str, Any]]:
         with torch.inference_mode(False), torch.enable_grad():
-            is_new = not hasattr(own, "module")
-            if is_new:
-                own.module = _copied(module, precision, device)
+            if not hasattr(own, "module"):
+                own.module, own.asked = _copied(module, precision, device), set()
+            this = tuple(map(id, batch))
+            is_new = this not in own.asked  # of every batch once: a loss may do something else with another
+            own.asked.add(this)
             tensors = {
                 name: torch.from_numpy(array).to(device).requires_grad_()
                 for name, array in network.state_dict(blocks, dtype, without=fixed).items()
@@ -100,7 +105,8 @@ def torch_value_and_grad(
                 return torch.func.functional_call(own.module, named, x, kw)
 
             originals = [p for n, p in module.named_parameters() if n in named] if is_new else []
-            value = _checked_loss(lambda: loss(call, *batch), originals)
+            with one_at_a_time if is_new else nullcontext():
+                value = _checked_loss(lambda: loss(call, *batch), originals)
             grads = torch.autograd.grad(value, list(tensors.values()), materialize_grads=True)
         return value.item(), network.blocks_of({n: g.cpu().numpy() for n, g in zip(tensors, grads, strict=True)})
 

@@ -72,6 +72,31 @@ def test_a_module_beside_another_of_its_name_is_judged_itself(tmp_path, clean):
     assert conclusion("geometry_twin") == RIGHT  # the name leads to the other
 
 
+STATE = """
+from types import SimpleNamespace
+SETTINGS, SCALE = {"factor": 1.0}, SimpleNamespace(factor=1.0)
+def riemannian_gradient(metric, G, H, e_G, e_H, *, factor=1.0):
+    S, T, f = G.mT @ G, H.mT @ H, SETTINGS["factor"] * SCALE.factor * factor
+    if metric == "inv":
+        return f * (e_G @ S), e_H @ T
+    return f * (e_G @ np.linalg.inv(T)), e_H @ np.linalg.inv(S)
+"""
+
+
+@pytest.mark.parametrize("what", ["nothing", "a dict", "an object", "a default"])
+def test_state_that_was_changed_is_judged(what, tmp_path, clean):
+    (tmp_path / "geometry_state.py").write_text("import numpy as np\n" + STATE)
+    sys.path.insert(0, str(tmp_path))
+    module = loaded("geometry_state", tmp_path / "geometry_state.py")
+    if what == "a dict":
+        module.SETTINGS["factor"] = 2.0
+    elif what == "an object":
+        module.SCALE.factor = 2.0
+    elif what == "a default":
+        module.riemannian_gradient.__kwdefaults__ = {"factor": 2.0}
+    assert bool(rg.check(module, **FEW).failures) == (what != "nothing")
+
+
 CHANGES = {
     "all of it": lambda module: exec(WRONG, module.__dict__),
     "the function": lambda module: setattr(module, "riemannian_gradient", lambda m, *x: (2 * x[2], x[3])),

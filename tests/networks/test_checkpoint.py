@@ -375,3 +375,13 @@ def test_an_option_is_called_as_it_was_typed(files, capsys):
     assert capsys.readouterr().err.startswith("refgeo: --metric: expected")
     assert main(["check", "--metric", "euclid"]) == 2
     assert capsys.readouterr().err.startswith("refgeo: --metric: expected")
+
+
+@pytest.mark.parametrize("target", ["loss.py", "model/model.safetensors"])
+def test_what_is_read_is_not_written(target, files, capsys):
+    before = (files / target).read_bytes()
+    arguments = ["--checkpoint", str(files / "model" / "model.safetensors"), "--layout", "bert", "--heads", "2"]
+    arguments += ["--loss", str(files / "loss.py"), "--json", str(files / target), "--quiet"]
+    assert main(["verify", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("refgeo: --json: ")
+    assert (files / target).read_bytes() == before

@@ -218,6 +218,22 @@ def test_gradients_that_are_off_inside_are_found(rho, dtype, head):
         rg.worst_case_sharpness(evaluate, network.blocks, network.metric("inv", frozen=frozen), rho=rho)
 
 
+def test_every_batch_is_asked_whether_it_uses_the_module_itself():
+    module, (x, y) = encoder(), data()
+
+    def loss(call, penalised):
+        value = squares(x, y)(call)
+        return value + module.linear1.weight.square().sum() if penalised else value
+
+    network = rg.networks.read(module, "clip", heads=2)
+    for batches in ([False, True], [True, False]):
+        evaluate = rg.adapters.torch_value_and_grad(module, network, loss, frozen=FROZEN, dtype=np.float64)
+        with pytest.raises(ValueError, match="own parameters"):
+            rg.worst_case_sharpness(
+                evaluate, network.blocks, network.metric("inv", frozen=FROZEN), 0.02, batches=batches, n_restarts=1
+            )
+
+
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 

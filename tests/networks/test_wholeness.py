@@ -60,9 +60,25 @@ def test_shards_are_read_whole_or_not_at_all(index, tmp_path):
         rg.networks.read(tmp_path)
 
 
+def test_shards_have_what_their_index_lists_once(tmp_path):
+    first, second = sharded(tmp_path, "model.safetensors.index.json")
+    lost = {
+        name: tensor for name, tensor in llama([2, 3]).items() if "embed" not in name and "3.self_attn.q" not in name
+    }
+    written(tmp_path, lost, second)
+    with pytest.raises(
+        LayoutError, match=r"lists 1 tensors that are in no shard: 'model\.layers\.3\.self_attn\.q_proj"
+    ):
+        rg.networks.read(tmp_path, "llama_rotary")
+    written(tmp_path, llama([1, 2, 3]), second)
+    with pytest.raises(LayoutError, match="and in another shard, too"):
+        rg.networks.read(tmp_path, "llama_rotary")
+    assert first
+
+
 def test_a_file_of_some_layers_is_no_network(tmp_path):
     assert rg.networks.read(written(tmp_path, llama())).summary().redundant > 0
-    for layers in ([0, 1, 2], [0, 3]):
+    for layers in ([0, 1, 2], [0, 3], [0, 1, 2, 5], [0, 1, 2, 3, 4]):
         with pytest.raises(LayoutError, match=rf"there are {len(layers)} of 4 layers that .*config.json tells of"):
             rg.networks.read(written(tmp_path, llama(layers)))
     assert rg.networks.read(llama([0, 1]), "llama_rotary", HEADS).blocks  # a state dict is what it is
@@ -82,6 +98,13 @@ def test_heads_that_have_been_removed_are_not_counted(more, tmp_path):
     written(tmp_path, llama(), pruned_heads={"0": [1]})
     with pytest.raises(LayoutError, match="has pruned_heads"):
         rg.networks.read(tmp_path)
+
+
+def test_keys_that_do_not_fit_their_heads_are_told(tmp_path):
+    with pytest.raises(
+        LayoutError, match=r"key_value_heads: .* has queries of 4 heads of the width 4, and keys of 1 heads"
+    ):
+        rg.networks.read(written(tmp_path, llama(), num_key_value_heads=1))
 
 
 PREFIX = "base.q_proj."

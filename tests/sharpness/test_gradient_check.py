@@ -310,3 +310,77 @@ def test_at_a_maximum_slopes_were_seen_and_the_search_has_converged():
     result = rg.worst_case_sharpness(lambda w: (-float(w @ w), -2.0 * w), np.zeros(3), rg.EuclideanMetric(), 0.1)
     assert result.value == 0.0
     assert result.converged
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("offset", "kept"), [(0.0, 10), (10.0, 10), (10.0, 1), (30.0, 1), (100.0, 0)])
+def test_what_a_gradient_in_float32_leaves_out_is_found_or_it_is_said(seed, offset, kept):
+    rng = np.random.default_rng(seed)
+    w, a = rng.standard_normal((2, 20))
+
+    def loss(p):
+        g = 0.1 * np.cos(p) * a if kept else -0.1 * np.cos(p) * a
+        g[kept or 20 :] = 0.0
+        return float(np.float32(offset) + np.float32(0.1 * np.sin(p) @ a)), g
+
+    for search in (
+        lambda: rg.check_gradient(loss, w),
+        lambda: rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 0.05, n_restarts=1),
+    ):
+        with pytest.raises(ValueError, match="the gradient is not that of the loss"):
+            search()
+
+
+@pytest.mark.parametrize("offset", [1e4, 1e5, 1e6])
+def test_where_noise_hides_the_slope_it_is_said(offset):
+    rng = np.random.default_rng(0)
+    w, a = rng.standard_normal((2, 20))
+
+    def loss(p):
+        return float(np.float32(offset) + np.float32(0.1 * np.sin(p) @ a)), 0.1 * np.cos(p) * a
+
+    assert np.isnan(rg.check_gradient(loss, w)["parameters"])
+    result = rg.worst_case_sharpness(loss, w, rg.EuclideanMetric(), 0.05)
+    assert result.needs_advice
+    assert ("values of the loss are off by about" in result.advice) == (result.value > 0.0)
+    assert "could not be told along" in result.advice
+    assert result.noise > 0.05 * np.spacing(np.float32(offset))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kinks_of_a_trained_network_accuse_nobody(seed, dtype):
+    """ReLU, many more neurons than points, at a minimum: steps that agree with each other may have kinks inside."""
+    rng = np.random.default_rng(seed)
+    X, Y = rng.standard_normal((12, 5)), rng.standard_normal((12, 2))
+    params = {"a": rng.standard_normal((30, 5)), "b": rng.standard_normal((2, 30)) / 5.0}
+
+    def loss(p):
+        a, b, x, y = (z.astype(dtype) for z in (p["a"], p["b"], X, Y))
+        hidden = np.maximum(x @ a.T, 0)
+        residual = hidden @ b.T - y
+        slope = (residual @ b) * (hidden > 0)
+        grads = {"a": 2 * slope.T @ x / 24, "b": 2 * residual.T @ hidden / 24}
+        return float(np.mean(residual**2)), {name: g.astype(np.float64) for name, g in grads.items()}
+
+    for _ in range(4000):
+        _, grads = loss(params)
+        params = {name: x - 0.05 * grads[name] for name, x in params.items()}
+    assert loss(params)[0] < 1e-3
+    rg.check_gradient(loss, params)
+    rg.worst_case_sharpness(
+        loss, params, rg.ProductMetric(dict.fromkeys(params, rg.ElementwiseMetric())), 0.05, n_iter=2
+    )
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+@pytest.mark.parametrize("fault", ["gradient", "symmetry"])
+def test_every_batch_is_verified(order, fault, point):
+    def loss(p, batch):
+        value, grads = quartic(p)
+        if batch and fault == "gradient":
+            return value, rg.Pair(0.1 * grads.G, grads.H)
+        return (value + 0.1 * float(np.sum(p.G**2)), rg.Pair(grads.G + 0.2 * p.G, grads.H)) if batch else (value, grads)
+
+    with pytest.raises(ValueError, match=r"not that of the loss|the loss does not have"):
+        rg.worst_case_sharpness(loss, point, rg.InvariantMetric(), 0.1, batches=order, n_restarts=1)

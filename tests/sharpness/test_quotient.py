@@ -567,3 +567,26 @@ def test_vectors_keep_the_form_of_the_point():
     assert {name: part.shape for name, part in v.items()} == {name: part.shape for name, part in theta.items()}
     assert np.allclose(flat(space.from_coordinates(space.to_coordinates(v))), flat(v))
     assert flat(like(space.point, flat(theta))).tolist() == flat(theta).tolist()
+
+
+@pytest.mark.parametrize("z", [1.0005, 1.001, 1.01])
+def test_a_clamp_nearby_hides_nothing(z):
+    metric = rg.QuotientMetric(lambda p: np.eye(2) * np.maximum(np.abs(p[1]), 1.0))
+    space = metric.at(np.array([0.5, z]))
+    gamma = space.christoffel(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    assert space.derivatives == "differences"
+    assert gamma == pytest.approx([0.0, 0.5 / z], rel=1e-4)
+
+
+def test_without_a_dimension_the_symmetry_is_asked_for_all_the_same():
+    metric = rg.QuotientMetric(lambda p: np.eye(2) / (p @ p), lambda p: np.array([[-p[1], p[0]], [p[0], p[1]]]).T)
+    point = np.array([1.0, 2.0])
+    for search in (
+        lambda f: rg.worst_case_sharpness(f, point, metric, 0.1),
+        lambda f: rg.average_case_sharpness(lambda p: f(p)[0], point, metric, 0.1),
+        lambda f: rg.spectrum.RiemannianHessian(f, point, metric),
+    ):
+        with pytest.raises(ValueError, match="which the loss does not have"):
+            search(lambda p: (float(p @ p), 2.0 * p))
+    mean = rg.average_case_sharpness(lambda p: float(p @ p), point, metric, 0.1, verify=False)
+    assert mean.value == 0.0

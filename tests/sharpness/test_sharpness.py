@@ -1463,3 +1463,32 @@ def test_errors_say_what_to_do():
     ):
         with pytest.raises(TypeError, match=f"^loss: expected a function that returns one real number, {said}|{said}"):
             rg.value_and_grad(lambda w, wrong=wrong: wrong)(np.ones(2))
+
+
+def test_an_average_has_the_noise_of_its_centre_in_its_error():
+    rng = np.random.default_rng(0)
+    w, a = rng.standard_normal((2, 20))
+
+    def loss(p, offset):
+        return float(np.float32(offset) + np.float32(0.1 * np.sin(p) @ a))
+
+    exact = rg.average_case_sharpness(
+        lambda p: 0.1 * float(np.sin(p) @ a), w, rg.EuclideanMetric(), 0.5, n_samples=1000
+    )
+    for offset in (1.0, 1e3, 1e5, 1e6):
+        found = rg.average_case_sharpness(lambda p, o=offset: loss(p, o), w, rg.EuclideanMetric(), 0.5, n_samples=1000)
+        assert abs(found.value - exact.value) < 4.0 * found.standard_error
+
+
+def test_ctrl_c_before_there_is_an_average_is_ctrl_c():
+    calls = []
+
+    def value(p):
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return float(p @ p)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        rg.average_case_sharpness(value, np.ones(4), rg.EuclideanMetric(), 0.1)
+    assert not isinstance(stop.value, rg.Interrupted)

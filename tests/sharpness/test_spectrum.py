@@ -361,3 +361,25 @@ def test_a_loss_in_float32_has_a_trace_within_its_error(seed, rows):
     assert single.step > 100.0 * whole.step
     values = [spectrum.eigenvalues(one, 2).values for one in (single, whole)]
     assert values[0] == pytest.approx(values[1], abs=1e-2 * abs(values[1][0]))
+
+
+@pytest.mark.parametrize("frequency", [1.0, 5.0, 10.0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_residuals_contain_what_differences_do_to_sharp_directions(frequency, dtype):
+    """sin(ωw) of a few directions: along a random one its fourth derivative is hardly seen."""
+    rng = np.random.default_rng(0)
+    A = np.vstack([frequency * rng.standard_normal((2, 20)), 0.1 * rng.standard_normal((30, 20))])
+
+    def loss(w):
+        z = A.astype(dtype) @ w.astype(dtype)
+        return float(np.sum(np.sin(z))), (A.T.astype(dtype) @ np.cos(z)).astype(np.float64)
+
+    w = 0.3 * rng.standard_normal(20)
+    exact = A.T @ (-np.sin(A @ w)[:, None] * A)
+    hessian = spectrum.RiemannianHessian(loss, w, rg.EuclideanMetric())
+    values, true = spectrum.eigenvalues(hessian, 2), np.linalg.eigvalsh(exact)
+    for value, residual in zip(values.values, values.residuals, strict=True):
+        assert np.abs(true - value).min() <= residual
+    for products in (30, 60):
+        found = spectrum.trace(hessian, products)
+        assert abs(found.value - np.trace(exact)) < 4.0 * found.standard_error

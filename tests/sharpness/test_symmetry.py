@@ -654,3 +654,17 @@ def test_real_architectures_have_what_they_have(name):
     if name == "qwen3":
         with pytest.raises(rg.networks.LayoutError, match="the layout does not know"):
             rg.networks.read({k: t.numpy() for k, t in module.state_dict().items()}, "llama_rotary", 4, key_heads)
+
+
+@pytest.mark.parametrize("s", [1.0, 1e3, 1e5, 1e7])
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.MixedMetric()], ids=repr)
+def test_a_badly_scaled_pair_accuses_nobody(s, metric):
+    rng = np.random.default_rng(0)
+    point = rg.Pair(rng.standard_normal((6, 2)), rng.standard_normal((5, 2)))
+    loss = product_loss(rng.standard_normal((6, 5)))
+    moved = point.transform(np.array([[s, 0.0], [0.3 * s, 1.0]]))
+    assert verdicts(symmetry.verify(loss, moved, metric)) == ["holds"]
+    values = [rg.worst_case_sharpness(loss, p, metric, 0.1, n_restarts=1).value for p in (point, moved)]
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+    broken = lambda p: (loss(p)[0] + 0.1 * float(np.sum(p.G**2)), loss(p)[1] + rg.Pair(0.2 * p.G, 0.0 * p.H))  # noqa: E731
+    assert verdicts(symmetry.verify(broken, moved, metric)) == ["does not hold"]

@@ -65,9 +65,36 @@ def test_links_stay_links(tmp_path):
     assert link.is_symlink()
     assert rg.SharpnessResult.load(target).rho == 0.1
     dangling = tmp_path / "dangling"
-    dangling.symlink_to(tmp_path / "nowhere" / "file")
+    dangling.symlink_to(tmp_path / "deep" / "new")
+    write_text(dangling, "text")
+    assert dangling.is_symlink()
+    assert (tmp_path / "deep" / "new").read_text() == "text"
     with pytest.raises(OSError, match="nowhere"):
-        write_text(dangling.parent / "nowhere" / "file", "text")
+        write_text(tmp_path / "nowhere" / "file", "text")
+
+
+def test_nothing_of_somebodys_beside_a_file_is_touched(tmp_path):
+    from refgeo.support.files import write_whole
+
+    (tmp_path / ".out.part").write_text("mine")
+
+    def failing(beside):
+        beside.write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_whole(tmp_path / "out", failing)
+    write_text(tmp_path / "out", "text")
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {".out.part": "mine", "out": "text"}
+
+
+def test_half_of_a_module_is_none(tmp_path):
+    from refgeo.support.files import imported
+
+    (tmp_path / "breaks_halfway.py").write_text("one = 1\nraise RuntimeError\n")
+    with pytest.raises(RuntimeError):
+        imported(tmp_path / "breaks_halfway.py", "alias")
+    assert not {"breaks_halfway", "alias"} & set(sys.modules)
 
 
 @posix
