@@ -27,7 +27,7 @@ import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from multiprocessing.connection import Connection
@@ -49,6 +49,8 @@ from refgeo.support.console import printable
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
+_MOST_PARTS = 10_000
+"""So many objects of a module are compared."""
 _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
@@ -98,39 +100,43 @@ def fingerprint(module: Any) -> str:
     >>> fingerprint(inspect) == fingerprint(inspect) != fingerprint(difflib)
     True
     """
-    known: set[int] = set()
+    known: dict[int, Any] = {}  # kept, so that no other object gets their number
     folder = os.path.dirname(getattr(module, "__file__", None) or "?")
 
     def of(value: Any) -> Any:
         with contextlib.suppress(Exception):  # of objects that pretend to have everything
             value = inspect.unwrap(value) if callable(value) else value
-        if id(value) in known:
+        if id(value) in known or len(known) > _MOST_PARTS:
             return "known"
         if isinstance(value, FunctionType):
             return of(value.__code__), of(value.__defaults__), of(value.__kwdefaults__), of(vars(value))
         if isinstance(value, CodeType):
             return value.co_code, value.co_names, value.co_varnames, [of(x) for x in value.co_consts]
         if isinstance(value, type):
-            known.add(id(value))
+            known[id(value)] = value
             return [(name, of(part)) for name, part in vars(value).items() if callable(part)]
         if isinstance(value, ModuleType):
             if os.path.dirname(getattr(value, "__file__", None) or "") != folder:
                 return value.__name__
-            known.add(id(value))
+            known[id(value)] = value
             return [(name, of(part)) for name, part in vars(value).items() if not name.startswith("__")]
         if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
             return value
-        known.add(id(value))
+        known[id(value)] = value
+        if isinstance(value, Sized) and len(value) > _MOST_PARTS and not isinstance(value, np.ndarray):
+            return type(value).__name__, len(value)
         if isinstance(value, Mapping):
             return [(repr(of(name)), of(part)) for name, part in value.items()]
         if isinstance(value, (list, tuple, set, frozenset)):
             parts = [of(part) for part in value]
             return parts if isinstance(value, (list, tuple)) else sorted(map(repr, parts))
         if isinstance(value, np.ndarray):
-            return value.dtype.str, value.shape, value.tobytes()
+            return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
         return type(value).__name__, [(name, of(part)) for name, part in getattr(value, "__dict__", {}).items()]
 
-    return hashlib.sha256(repr(of(module)).encode("utf-8", "replace")).hexdigest()
+    with contextlib.suppress(RecursionError):
+        return hashlib.sha256(repr(of(module)).encode("utf-8", "replace")).hexdigest()
+    return "too deep to be told"
 
 
 def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
