@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from helpers import sampled
+from helpers import grown, sampled
 
 import refgeo as rg
 from refgeo import diagonal
@@ -320,7 +320,7 @@ def test_your_own_checkpoints_with_the_pages_example(tmp_path):
             max_position_embeddings=8,
         )  # fmt: skip
         folder = tmp_path / "models" / str(k)
-        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+        grown(transformers.BertForSequenceClassification(config)).save_pretrained(folder)
         (folder / "errors.json").write_text(json.dumps({"train": 0.1, "test": 0.2 + k, "test loss": 0.5}))
     command = [
         sys.executable,
