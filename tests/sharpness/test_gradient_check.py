@@ -227,8 +227,7 @@ def test_one_wrong_block_of_many_is_named():
 
 
 @pytest.mark.parametrize("rho", [1e-4, 1e-3, 1e-2, 1e-1, 1.0])
-@pytest.mark.parametrize("offset", [0.0, 2.0, 1e3])
-@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(("offset", "single"), [(0.0, False), (2.0, False), (1e3, False), (0.0, True), (2.0, True)])
 def test_a_gradient_of_zeros_beside_a_loss_that_changes_is_refused(rho, offset, single):
     """However small the ball and however large the loss: beside its own noise, which is measured."""
     w = np.random.default_rng(3).standard_normal(100)
@@ -237,8 +236,6 @@ def test_a_gradient_of_zeros_beside_a_loss_that_changes_is_refused(rho, offset, 
         value = offset + float(np.sin(w).mean())
         return float(np.float32(value)) if single else value, np.zeros(100)
 
-    if single and offset == 1e3:
-        pytest.skip("a change of 10% is less than float32 has there")
     for search in (
         lambda: rg.worst_case_sharpness(nothing, w, rg.EuclideanMetric(), rho),
         lambda: rg.adaptive_sharpness(nothing, w, rho),
