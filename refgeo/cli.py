@@ -70,9 +70,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _refuse_to_overwrite(options: argparse.Namespace) -> None:
     """An error where a file is to be written that is also read."""
     given = {name: Path(x) for name, x in vars(options).items() if isinstance(x, (str, Path)) and Path(x).is_file()}
-    for name in given.keys() & {"json", "html", "save", "plot"}:
+    written = given.keys() & {*_OUTPUTS, "plot"}
+    for name in written:
         for other, file in given.items():
-            if other not in ("json", "html", "save", "plot") and not is_stream(file) and file.samefile(given[name]):
+            if other not in written and not is_stream(file) and file.samefile(given[name]):
                 raise ValueError(f"{name}: {given[name]} is what is read ({other}); give another name")
 
 

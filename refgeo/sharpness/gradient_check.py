@@ -252,12 +252,15 @@ def refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes:
         )
 
 
-def _aside(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+def _direction(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+    """Random, in every array as long as the array is."""
     rng = np.random.default_rng(seed)
-    return {
-        name: x + _ASIDE * (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape)
-        for name, x in arrays.items()
-    }
+    return {name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape) for name, x in arrays.items()}
+
+
+def _aside(arrays: Mapping[Name, Array], seed: int) -> dict[Name, Array]:
+    direction = _direction(arrays, seed)
+    return {name: x + _ASIDE * direction[name] for name, x in arrays.items()}
 
 
 def measured_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
@@ -272,11 +275,7 @@ def measured_noise(value_and_grad: LossAndGradient, arrays: Arrays) -> float:
     of_arrays = arrays.value_and_grad(value_and_grad)
 
     def along(seed: int) -> Callable[[float], float]:
-        rng = np.random.default_rng(seed)
-        direction = {
-            name: (float(np.sqrt(np.mean(x**2))) or 1.0) * rng.standard_normal(x.shape)
-            for name, x in arrays.given.items()
-        }
+        direction = _direction(arrays.given, seed)
         return lambda t: of_arrays({name: x + t * direction[name] for name, x in arrays.given.items()})[0]
 
     return least_noise(along)
