@@ -531,7 +531,7 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     for one in chosen(options.checks, options.laws_only):
         print(f"{one.kind:10s} {one.name:40s} {one.statement}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
-    for name, _ in Points(**points).selected(metrics[0], cases):
+    for name, *_ in Points(**points).selected(metrics[0], cases):
         print(f"case       {name}")
     return PASSED
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -87,7 +89,7 @@ class Backend:
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         refuse_itself(self.spec)
         self.timeout = timeout
-        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, NoResult]]] = defaultdict(list)
+        self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, bool, NoResult]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
         self._count = 0
         self._server: Process | Thread
@@ -160,8 +162,8 @@ class Backend:
         [array([[1.]]), array([[1.]])]
         """
         kind, demand = (call.function, call.metric, *call.extra[1:]), _demand(call)  # of a geodesic, with its order
-        for least, why in self._given_up[kind]:
-            if demand >= least:
+        for least, decisive, why in self._given_up[kind]:
+            if demand >= least and decisive >= call.decisive:
                 return Answer(failure=NoResult(why.event, f"not called again: {why}"))
         call = replace(call, names=arguments_of(call.function, self.is_plain))
         after = 0
@@ -178,7 +180,7 @@ class Backend:
             after = self._count
             self.close()  # a new process tells a function that leaks from one that asks for too much
         if failure is not None and exhausted:  # which takes its time, every time
-            self._given_up[kind].append((demand, failure))
+            self._given_up[kind].append((demand, call.decisive, failure))
         elif failure is None and after:
             text = f"the process ran out of memory after {after} calls, but a new process can do the last call"
             answer.conduct["frees_its_memory"] = text
@@ -188,9 +190,9 @@ class Backend:
         """What comes of a call in which the process was lost."""
         self._count, event = 0, Event.EXHAUSTED if isinstance(lost, Slow) else Event.FAILED
         failure, kind = NoResult(event, f"{call.function}: {lost}"), (call.function, call.metric, *call.extra[1:])
-        self._losses[kind] += 1
-        if self._losses[kind] >= _MOST_LOSSES:
-            self._given_up[kind].append((_demand(call), failure))
+        self._losses[*kind, call.decisive] += 1
+        if self._losses[*kind, call.decisive] >= _MOST_LOSSES:
+            self._given_up[kind].append((_demand(call), call.decisive, failure))
         return Answer(failure=failure)
 
     def reached(self) -> Reached:
@@ -204,6 +206,16 @@ class Backend:
     def fresh(self) -> Backend:
         """The same backend in a new process, which remembers nothing; itself if it has no process of its own."""
         return Backend(self.spec, self.name, self.timeout, self.described) if self.has_own_process else self
+
+    @contextmanager
+    def isolated(self) -> Iterator[Backend]:
+        """The same backend in a new process, which ends with this; itself if it has no process of its own."""
+        fresh = self.fresh()
+        try:
+            yield fresh
+        finally:
+            if fresh is not self:
+                fresh.close()
 
     def close(self) -> None:
         """End its process."""

@@ -166,19 +166,14 @@ def _in_float32_only(found: Explanation) -> Explanation:
 
 
 def _circumstances(found: Sequence[Evidence]) -> str:
-    """In words, the circumstances in which alone something is wrong."""
+    """In words, which laws do not hold, and the circumstances in which alone something is wrong."""
     laws = list(dict.fromkeys(one.law for one in found if one.law and not one.circumstance))
-    if laws:
-        return f"does not obey: {'; '.join(laws)}"
     words = list(dict.fromkeys(one.circumstance for one in found if one.circumstance))
     words = [one for one in words if one != ANOTHER_ORDER] or words
     shown = words[:3] + ([f"and in {len(words) - 3} more circumstances"] if len(words) > 3 else [])
-    return f"right in a plain call, and wrong {'; '.join(_wrong_in(one) for one in shown)}" if words else ""
-
-
-def _wrong_in(circumstance: str) -> str:
-    plain = circumstance.startswith(("after ", "and ", "in "))
-    return circumstance if plain else f"with the memory layout '{circumstance}'"
+    said = [f"does not obey: {'; '.join(laws)}"] if laws else []
+    where = "at other points, right" if laws else "right"
+    return "; ".join(said + [f"{where} in a plain call, and wrong {'; '.join(shown)}"] * bool(words))
 
 
 # What explanations rest on -------------------------------------------------------------------------------------------
@@ -272,14 +267,9 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
             "on chance"
         )
     for _ in range(_REPEATS):
-        fresh = suspect.backend.fresh()
-        if fresh is suspect.backend:
-            return ""
-        try:
-            if not _is_right(suspect, fresh, scenes[0]):
+        with suspect.backend.isolated() as fresh:
+            if fresh is suspect.backend or not _is_right(suspect, fresh, scenes[0]):
                 return ""
-        finally:
-            fresh.close()
     return (
         "the result is right if this call is the first one: your function keeps something from earlier calls, such "
         "as a cache"
@@ -540,8 +530,7 @@ def _place(suspect: Suspect, place: Place) -> str:
     if _is_of_single(suspect, place):
         words.append("in float32 only")
     else:
-        blocks = _blocks(suspect)
-        where = "" if blocks else place.find(wrong, right)
+        blocks, where = _blocks(suspect), place.find(wrong, right)
         words += filter(None, [blocks, f"where {where}" if where else ""])
     return ", ".join([*words, f"in the {'GH'[part]} part alone"] if words and part is not None else words)
 

@@ -13,17 +13,6 @@ Arrays = list[npt.NDArray[Any]]
 Conduct = dict[str, str]
 """From a rule of conduct to how it was broken."""
 
-ORDERS = (
-    "Fortran order", "vectors in Fortran order", "last vectors in Fortran order", "H parts in Fortran order",
-)  # fmt: skip
-LAYOUTS = (
-    *ORDERS, "a strided view", "a reversed view", "read-only arrays", "a view of a larger array",
-    "arrays that an earlier call had with other contents",
-)  # fmt: skip
-"""How the arrays of a call can lie in memory, beside as they usually do."""
-EQUAL_BLOCKS = "one block for all, with stride 0"
-"""Of a batch whose blocks are equal."""
-
 
 class Event(Enum):
     """What came of a call; the same word everywhere."""
@@ -67,14 +56,19 @@ class Call:
     dtypes : tuple of str
         Those that the parts may have; empty for any.
     before : tuple of Call
-        What the same process is asked first; what came of that is not told.
-    layout : str
-        How the arrays lie in memory: "" or one of `LAYOUTS`.
+        What the same process is asked first. What comes of that is not told, but for one that has to be refused
+        (``do="refuse"``) or to give a result (``do="accept"``).
+    beside : tuple of Call
+        What another thread asks again and again meanwhile.
+    lies : str
+        How the arrays lie in memory: "" or one of `refgeo.conformance.memory.LIES`.
+    in_thread : bool
+        Whether it is made in a thread of its own.
     decisive : bool
         Whether a verdict rests on it.
     do : str
-        "call"; "together", in two threads at once; "repeat", again and again; a whole "search" or "trajectory";
-        "describe" the implementation; what no decisive call reached ("coverage").
+        "call"; "repeat", again and again; a whole "search" or "trajectory"; "describe" the implementation; what no
+        decisive call reached ("coverage").
     """
 
     function: str = ""
@@ -84,7 +78,9 @@ class Call:
     shapes: Sequence[tuple[int, ...]] = ()
     dtypes: tuple[str, ...] = ()
     before: tuple[Call, ...] = ()
-    layout: str = ""
+    beside: tuple[Call, ...] = ()
+    lies: str = ""
+    in_thread: bool = False
     decisive: bool = False
     do: str = "call"
     names: tuple[str, ...] = ()
@@ -95,7 +91,7 @@ class Call:
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary, which any copy of this module understands."""
-        return vars(self) | {"before": tuple(call.plain() for call in self.before)}
+        return vars(self) | {name: tuple(call.plain() for call in getattr(self, name)) for name in ("before", "beside")}
 
     @classmethod
     def of_plain(cls, data: dict[str, Any]) -> Call:
@@ -107,7 +103,7 @@ class Call:
         >>> Call.of_plain(call.plain()) == call
         True
         """
-        return cls(**data | {"before": tuple(cls.of_plain(one) for one in data["before"])})
+        return cls(**data | {name: tuple(map(cls.of_plain, data[name])) for name in ("before", "beside")})
 
 
 @dataclass(frozen=True)

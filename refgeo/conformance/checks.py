@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from refgeo.conformance.conduct import HARMFUL, RULES
-from refgeo.conformance.laws import LAWS, REPEATABLE, RETRACTION, Law, named
+from refgeo.conformance.laws import LAWS, REPEATS, RETRACTION, Law, named
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Value
 from refgeo.conformance.searches import SEARCH
 from refgeo.conformance.steps import RULES as STEPS
@@ -64,7 +64,7 @@ CHECKS: dict[str, Check] = {
         *(Check(v.name, "value", v.operation.name, v.statement, v) for v in VALUES.values()),
         Check(RETRACTION.name, "law", RETRACTION.operation.name, RETRACTION.statement, RETRACTION),
         *(_of_law(name, value, law) for name, (value, law) in LAWS.items()),
-        *(Check(named(v, "repeatable"), "law", v.operation.name, REPEATABLE, v) for v in VALUES.values()),
+        *(_of_law(named(value, "repeatable"), value, REPEATS) for value in VALUES.values()),
         *(Check(rule, "contract", "", statement) for rule, statement in RULES.items()),
         *(Check(name, "search", ROUTINE, statement) for name, statement in SEARCH.items()),
         *(Check(name, "trajectory", STEPS[0], statement) for name, statement in TRAJECTORY.items()),

@@ -1,128 +1,327 @@
-"""Circumstances: the same call in another memory layout, or after another call. Its result is judged as any other is,
-and the circumstance is the diagnosis.
+"""Circumstances: how the arrays of a call lie, what was asked before, and where it runs. None changes what is right.
+
+They are levels of the design as the features of a point are: `dealt` gives every circumstance to several points, so
+that each meets as many levels of the features as there is room for. A wrong result in a circumstance is laid to it only
+if the plain call is right at the same point.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.call import EQUAL_BLOCKS, LAYOUTS, Call
+from refgeo.conformance.call import Call
+from refgeo.conformance.features import Features, levels_of
+from refgeo.conformance.memory import LIES
 from refgeo.conformance.operations import VALUES, Value
-from refgeo.conformance.precision import representable
 from refgeo.conformance.scene import Scene
-from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import ENDS, Array
 
-Circumstance = tuple[str, Scene, Value, Call]
-"""In words, and what is asked where."""
+Before = Callable[[Scene, Value], Call | None]
+"""The earlier call; None where there is none of this kind."""
 
 
-def circumstances(scene: Scene, value: Value) -> Iterator[Circumstance]:
-    """Of a value at a point all that changes nothing of what is right."""
-    plain, scaled = scene.call(value), list(_scaled_ones(scene, value))
-    for layout in LAYOUTS:
-        yield layout, scene, value, replace(plain, layout=layout)
-    if scene.shape:
-        equal = scene.of_equal_blocks()
-        yield EQUAL_BLOCKS, equal, value, equal.call(value, layout=EQUAL_BLOCKS)
-    elif value.order != "exact":
-        for words, other in scaled:
-            both = _together(scene, other)
-            yield f"in a batch with {words}", both, value, both.call(value)
-    if scene.metric in ENDS:
-        yield from _in_another_metric(scene, value)
-    neighbours = itertools.chain(((words, other, value) for words, other in scaled), _neighbours(scene, value))
-    for words, other, asked in neighbours:
-        earlier = other.call(asked)
-        yield f"after a call with {words}", scene, value, plain.after(earlier)
-        if other.dtype == scene.dtype and asked is value:
-            yield f"after a call with {words}", other, value, earlier.after(plain)
+def _at(G: float | Array, H: float | Array) -> Before:
+    """The same vectors at a point whose factors are multiplied."""
+    return lambda scene, value: scene.at([G * scene.point.G, H * scene.point.H]).call(value)
 
 
-def _in_another_metric(scene: Scene, value: Value) -> Iterator[Circumstance]:
-    """After a call with the other metric, and that one after a call with this metric."""
-    metric, here = scene.other_metric, scene.call(value)
-    there = scene.in_metric(metric)
-    yield f"after a call with the metric {metric}", scene, value, here.after(there.call(value))
-    yield f"after a call with the metric {scene.metric}", there, value, there.call(value).after(here)
-    if value.order != "exact":  # at a point where no metric was asked before, since the first result may be kept
-        new = scene.changed(lambda x: 2.0 * x)
-        first = new.in_metric(metric).call(value)
-        yield f"after a call with the metric {metric}", new, value, new.call(value).after(first)
+def _nearly_the_same_G(scene: Scene, value: Value) -> Call:
+    """What is "close enough" is not the same."""
+    return scene.at([(1.0 + scene.precision.roundoff**0.4) * scene.point.G, scene.point.H]).call(value)
 
 
-def _neighbours(scene: Scene, value: Value) -> Iterator[tuple[str, Scene, Value]]:
-    """Other calls that share much with one: what is kept by less than all that it depends on is taken for it."""
-    G, H = scene.point
-    turn = np.roll(np.eye(G.shape[-1]), 1, axis=0)
+def _in_another_metric(scene: Scene, value: Value) -> Call | None:
+    return scene.at(scene.point, scene.other_metric).call(value) if scene.metric in ENDS else None
+
+
+def _permuted(scene: Scene, value: Value) -> Call:
+    turn = np.roll(np.eye(scene.point.sizes[2]), 1, axis=0)
     turn[0] *= -1.0
-    yield "the columns of the factors permuted", scene.changed(lambda x: x @ turn.T), value
-    if _takes_any_vectors(value):
-        last = [np.where(np.arange(len_) == len_ - 1, 0.5, 1.0)[:, None] for len_ in (G.shape[-2], H.shape[-2])]
-        yield "the same factors but for a row", scene.at(last[0] * G, last[1] * H), value
-    for group in value.operation.linear or (value.operation.vectors,):
-        sources = [one.source or one.name for one in value.operation.inputs if one.name in group]
-        vectors = {name: 2.0 * v if name in sources else v for name, v in scene.vectors.items()}
-        if value.operation.extra:
-            vectors = scene.vectors | {"v": 0.5 * scene.vectors["v"]}
-        yield f"another {' and '.join(group)}", replace(scene, vectors=vectors), value
-    if scene.dtype == "float64" and all(1e-9 < np.abs(factor).max() < 1e9 for factor in scene.point):
-        yield "float32 arrays", _in_single(scene), value
-    if "t" in value.operation.extra:
-        yield "another t", replace(scene, t=0.5 * scene.t), value
-    for other_order in (one for one in VALUES.values() if one.order not in (None, value.order, "exact")):
-        if value.order is not None:
-            yield f"order {other_order.order}", scene, other_order
+    return scene.changed(lambda x: x @ turn.T).call(value)
 
 
-def _scaled_ones(scene: Scene, value: Value) -> Iterator[tuple[str, Scene]]:
-    """Points that share a factor with one, or nearly do."""
-    near = 1.0 + scene.precision.roundoff**0.4  # "close enough" is not the same
-    for words, first, second in (
-        ("the same G and another H", 1.0, 2.0), ("the same H and another G", 2.0, 1.0),
-        ("nearly the same G and the same H", near, 1.0),
-    ):  # fmt: skip
-        yield words, _scaled(scene, value, first, second)
+def _last(factor: float, entry: bool) -> Before:
+    """The last row, or entry, of both factors multiplied."""
+
+    def changed(x: Array) -> Array:
+        x = np.array(x)
+        x[(..., -1, -1) if entry else (..., -1, slice(None))] *= factor
+        return x
+
+    return lambda scene, value: scene.at(map(changed, scene.point)).call(value)
 
 
-def _together(first: Scene, second: Scene) -> Scene:
-    """Two points as the blocks of a batch."""
+def _another_vector(which: int) -> Before:
+    def call(scene: Scene, value: Value) -> Call | None:
+        groups = value.operation.linear or (value.operation.vectors,)
+        if which >= len(groups):
+            return None
+        sources = {one.source or one.name for one in value.operation.inputs if one.name in groups[which]}
+        factor = 0.5 if value.operation.extra else 2.0
+        vectors = {name: factor * v if name in sources else v for name, v in scene.vectors.items()}
+        return replace(scene, vectors=vectors).call(value)
 
-    def both(a: Pair, b: Pair) -> Pair:
-        return Pair(*map(np.stack, zip(a, b, strict=True)))
-
-    vectors = {name: both(v, second.vectors[name]) for name, v in first.vectors.items()}
-    return replace(first, space=first.space.metric.at(both(first.point, second.point)), vectors=vectors)
+    return call
 
 
-def _takes_any_vectors(value: Value) -> bool:
-    """Whether the value is defined for the same vectors at another point: no exact geodesic ends there before t, and
-    no vector has to be horizontal.
+def _in_single(scene: Scene, value: Value) -> Call | None:
+    """In float32, which whoever is judged in float64 may keep."""
+    sizes = [np.abs(x[x != 0.0]) for pair in (scene.point, *scene.vectors.values()) for x in pair]
+    if scene.dtype != "float64" or not all(x.min(initial=1.0) > 1e-30 and x.max(initial=1.0) < 1e30 for x in sizes):
+        return None
+    single = scene.changed(lambda x: x.astype(np.float32).astype(np.float64))
+    return replace(single, dtype="float32").call(value)
+
+
+def _another_t(scene: Scene, value: Value) -> Call | None:
+    return scene.call(value, t=0.5 * scene.time(value)) if "t" in value.operation.extra else None
+
+
+def _another_order(scene: Scene, value: Value) -> Call | None:
+    other = {1: 2, 2: 1, "exact": 2}.get(value.order)
+    return None if other is None else scene.call(VALUES[f"geodesic_{other}"])
+
+
+def _another_function(scene: Scene, value: Value) -> Call:
+    names = [*VALUES]
+    at = names.index(value.name) if value.name in names else 0
+    return scene.call(VALUES[next(name for name in names[at + 1 :] + names if VALUES[name].order in (None, 2))])
+
+
+def _too_wide(i: int, do: str) -> Before:
+    """A part of a vector has a column too many: the call fails at its beginning, where it has to, or midway."""
+
+    def call(scene: Scene, value: Value) -> Call:
+        plain = scene.call(value)
+        arrays = list(map(np.array, plain.arrays))
+        arrays[i] = np.concatenate([arrays[i], arrays[i][..., :1]], axis=-1)
+        return replace(plain, arrays=arrays, do=do)
+
+    return call
+
+
+def _with(i: int, factor: float) -> Before:
+    """One array multiplied, by 0 or by NaN."""
+
+    def call(scene: Scene, value: Value) -> Call:
+        plain = scene.call(value)
+        arrays = list(map(np.array, plain.arrays))
+        arrays[i] = factor * arrays[i]
+        return replace(plain, arrays=arrays)
+
+    return call
+
+
+def _another_block(scene: Scene, value: Value) -> Call:
+    """Of a batch the first block alone; else a batch that begins with this block."""
+    first = (0,) * len(scene.shape)
+    return scene.changed((lambda x: x[first]) if scene.shape else (lambda x: np.stack([x, -x]))).call(value)
+
+
+def _empty(scene: Scene, value: Value) -> Call | None:
+    """No blocks, no results; a filter of heads can leave none."""
+    plain = scene.call(value)
+    shapes = [(0, *shape[len(scene.shape) :]) for shape in plain.shapes]
+    arrays = [x.reshape(-1, *x.shape[-2:])[:0] for x in plain.arrays]
+    return replace(plain, arrays=arrays, shapes=shapes, do="accept") if scene.shape else None
+
+
+BEFORE: dict[str, tuple[str, Before]] = {
+    "metric": ("after a call with the other metric", _in_another_metric),
+    "permuted": ("after a call with the columns of the factors permuted", _permuted),
+    "row": ("after a call with the same factors but for the last row", _last(0.5, entry=False)),
+    "entry": ("after a call with the same factors but for an entry", _last(1.0 + 2.0**-10, entry=True)),
+    "digit": ("after a call with the same factors but for the last digits", _last(1.0 + 2.0**-22, entry=True)),
+    "same-G": ("after a call with the same G and another H", _at(1.0, 2.0)),
+    "same-H": ("after a call with the same H and another G", _at(2.0, 1.0)),
+    "near-G": ("after a call with nearly the same G and the same H", _nearly_the_same_G),
+    "point": ("after a call with the same vectors at another point", _at(2.0, 3.0)),
+    "vector": ("after a call with another first vector", _another_vector(0)),
+    "last-vector": ("after a call with another last vector", _another_vector(1)),
+    "dtype": ("after a call with float32 arrays", _in_single),
+    "t": ("after a call with another t", _another_t),
+    "order": ("after a call with another order", _another_order),
+    "function": ("after a call of another function", _another_function),
+    "refused": ("after a call that failed at a vector's shape", _too_wide(2, "refuse")),
+    "refused-late": ("after a call that failed at the last vector's shape", _too_wide(-1, "call")),
+    "singular": ("after a call with H = 0", _with(1, 0.0)),
+    "nan": ("after a call with NaN", _with(2, math.nan)),
+    "block": ("after a call with another number of blocks", _another_block),
+    "empty": ("after a call without blocks", _empty),
+}
+WHERE = {
+    "thread": "in another thread",
+    "beside": "beside calls in another thread",
+    "again": "in repeated calls",
+    "nan": "with NaN in a block",
+    "laws": "",
+}
+"""With "nan" only a rule is looked at, and with "laws" only exact geodesics that no enclosure follows."""
+_LAYOUTS = {
+    "fortran": "with arrays in Fortran order",
+    "fortran-vectors": "with vectors in Fortran order",
+    "fortran-last": "with the last vector in Fortran order",
+    "fortran-H": "with H parts in Fortran order",
+    "transposed": "with transposed views",
+    "strided": "with strided views",
+    "columns": "with columns of larger arrays",
+    "reversed": "with reversed views",
+    "read-only": "with read-only arrays",
+    "fused": "with both parts in one buffer",
+    "sliced": "with blocks of a larger batch",
+    "expanded": "with equal blocks as one, with stride 0",
+    "overlapping": "with overlapping factors",
+    "reused": "with arrays that an earlier call had with other contents",
+}
+assert set(_LAYOUTS) | {""} == set(LIES)
+_RULES = {
+    "refused": "refuses_wrong_shapes", "empty": "takes_an_empty_batch",
+    "thread": "thread_safe", "beside": "thread_safe", "again": "frees_its_memory", "nan": "nan_stays_in_its_block",
+}  # fmt: skip
+"""The rule of conduct that is looked at in a circumstance."""
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """One circumstance.
+
+    Attributes
+    ----------
+    kind : "lies", "before", "where" or ""
+    name : str
+        One of its levels.
     """
-    return value.order != "exact" and "hessian_v" not in value.operation.sources
+
+    kind: str = ""
+    name: str = ""
+
+    @property
+    def words(self) -> str:
+        """What it is, in words.
+
+        Examples
+        --------
+        >>> Circumstance("before", "t").words, PLAIN.words
+        ('after a call with another t', '')
+        """
+        known = {"lies": _LAYOUTS, "before": {key: words for key, (words, _) in BEFORE.items()}, "where": WHERE}
+        return known[self.kind][self.name] if self.kind else ""
+
+    @property
+    def rule(self) -> str:
+        """The rule of conduct that it shows; empty if there is none."""
+        if self.kind == "before" and self.name == "nan":
+            return ""
+        return "takes_any_memory_layout" if self.kind == "lies" else _RULES.get(self.name, "")
+
+    def of(self, scene: Scene, value: Value) -> Callable[[Call], Call] | None:
+        """What makes a call at a point one in this circumstance; None where there is no such call."""
+        changes: dict[str, Any] = {}
+        if self.kind == "lies":
+            changes["lies"] = self.name
+        elif self.kind == "before":
+            earlier = BEFORE[self.name][1](scene, value)
+            if earlier is None:
+                return None
+            changes["before"] = (earlier,)
+        elif self.name == "thread":
+            changes["in_thread"] = True
+        elif self.name == "beside":
+            metric = scene.other_metric if scene.metric in ENDS else scene.metric
+            changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric).call(value),)
+        elif self.name == "again":
+            changes["do"] = "repeat"
+        return lambda call: replace(call, **changes)
+
+    @property
+    def turn(self) -> int:
+        """By what its calls are turned, so that no other call has had these contents."""
+        return 0 if self.kind in ("", "lies") else 1 + CIRCUMSTANCES.index(self)
+
+    def fits(self, features: Features) -> bool:
+        """Whether points of these features have it; where nothing is decisive it shows nothing."""
+        if self.kind and max(features.condition_G, features.condition_H, features.uneven_condition) > 700.0:
+            return False
+        if self.name in ("expanded", "overlapping"):
+            return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
+        if self.name in ("sliced", "empty") or (self.kind, self.name) == ("where", "nan"):
+            return math.prod(features.blocks) > 1
+        if self.kind == "where" and self.name == "laws":
+            return features.h <= 5 and math.prod(features.blocks) <= 3 and features.cost <= 100 and features.is_clear
+        return self.kind != "where" or not features.is_large
 
 
-def _scaled(scene: Scene, value: Value, G: float, H: float) -> Scene:
-    """Factors scaled; vectors with them where they could not stay, covectors by the inverse, as gradients are."""
-    if _takes_any_vectors(value):
-        return scene.at(G * scene.point.G, H * scene.point.H)
-    covectors = {one.source or one.name for one in value.operation.inputs if one.type == "covector"}
-
-    def moved(pair: Pair, power: float = 1.0) -> Pair:
-        return representable(Pair(G**power * pair.G, H**power * pair.H), scene.dtype)
-
-    vectors = {name: moved(v, -1.0 if name in covectors else 1.0) for name, v in scene.vectors.items()}
-    return replace(scene, space=scene.space.metric.at(moved(scene.point)), vectors=vectors)
+PLAIN = Circumstance()
+CIRCUMSTANCES = [
+    *(Circumstance("lies", name) for name in _LAYOUTS),
+    *(Circumstance("before", name) for name in BEFORE),
+    *(Circumstance("where", name) for name in WHERE),
+]
 
 
-def _in_single(scene: Scene) -> Scene:
-    """The same in float32."""
+def turned(call: Call, k: int) -> Call:
+    """The call with some rows of its arrays negated: one with contents of its own, whose result is that of the call
+    negated alike, as all operations commute with orthogonal matrices from the left.
+    """
+    if not k:
+        return call
+    once = {id(x): _negated(x, k) for x in call.arrays}
+    others: dict[str, Any] = {name: tuple(turned(x, k) for x in getattr(call, name)) for name in ("before", "beside")}
+    return replace(call, arrays=[once[id(x)] for x in call.arrays], **others)
 
-    def rounded(x: Array) -> Array:
-        return np.asarray(x.astype(np.float32), dtype=np.float64)
 
-    return replace(scene.changed(rounded), dtype="float32")
+def turned_back(parts: Sequence[Array], k: int) -> Sequence[Array]:
+    """The parts of a result, as they were without the turn.
+
+    Examples
+    --------
+    >>> x, one = np.arange(6.0).reshape(3, 2), np.ones((1, 2))
+    >>> bool(np.all(turned_back(turned(Call(arrays=[x, one]), 5).arrays, 5)[0] == x))
+    True
+    """
+    return [_negated(x, k) for x in parts] if k and len(parts) == 2 else parts
+
+
+def _negated(x: Array, k: int) -> Array:
+    """Those rows whose bit is set in k, one of them at least."""
+    rows = np.arange(min(x.shape[-2], 30))
+    bits = 1 + (k - 1) % (2 ** len(rows) - 1) if len(rows) else 0
+    x = np.array(x)
+    x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
+    return x
+
+
+def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
+    """Of each point its circumstances: each of them at a point that hides nothing, at one of these with leading
+    dimensions, and wherever it meets most that it has not met.
+
+    Examples
+    --------
+    >>> [len(some) > 30 for some in dealt([Features()])], dealt([Features(h=1), Features()])[1][0]
+    ([True], Circumstance(kind='', name=''))
+    """
+    levels = [sorted(levels_of(one).items()) for one in points]
+    found: list[list[Circumstance]] = [[PLAIN] if one.is_usual else [] for one in points]
+    met: Counter[Any] = Counter()
+
+    def newness(circumstance: Circumstance, i: int) -> float:
+        news = sum(1.0 / (1 + met[circumstance, level]) for level in levels[i])
+        return news / len(levels[i]) - 0.3 * len(found[i])
+
+    for turn, circumstance in ((turn, one) for turn in range(3) for one in CIRCUMSTANCES):
+        dimensions = 2 if circumstance.kind == "lies" else 1
+        possible = [i for i, one in enumerate(points) if circumstance.fits(one) and not (one.is_large and found[i])]
+        clear = [i for i in possible if points[i].is_clear and not points[i].is_large]
+        preferred = [i for i in clear if (len(points[i].blocks) >= dimensions) == (turn == 1)]
+        some = possible if turn == 2 else preferred or clear or possible
+        chosen = max(some, key=lambda i: newness(circumstance, i), default=None)
+        if chosen is not None and circumstance not in found[chosen]:
+            found[chosen].append(circumstance)
+            met.update((circumstance, level) for level in levels[chosen])
+    return [some or [PLAIN] for some in found]

@@ -25,7 +25,7 @@ unit in which an error is expressed (by rounding), never the expected value, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ MANY_TIMES, SEVERAL = 100.0, 3
 """Above this ratio at so many points, different ones, it is WRONG; so it is"""
 BEYOND_DOUBT = 1000.0
 """above this ratio at one."""
+NO_NUMBER = "returned NaN or infinity"
 OWN = 12.0
 """The factorised route's own error is below so many of what is attainable; 3.2 is the largest that has been seen."""
 _MANY_BLOCKS = 64
@@ -74,7 +75,7 @@ class Evidence:
     said : str
         Of anything but a result, in words.
     circumstance : str
-        What was not as usual with the call: the memory layout, or what was called before.
+        What was not as usual with the call, in words. A wrong result has one only if the plain call is right.
     law : str
         What had to hold, where no right result is known.
     demanding : bool
@@ -88,6 +89,8 @@ class Evidence:
         Of conduct, the function.
     blocks : int
         For so many blocks it stands, itself included.
+    sizes : tuple of int
+        n, m, h, and the number of blocks of the point.
     """
 
     case: str
@@ -107,6 +110,7 @@ class Evidence:
     dtype: str = "float64"
     about: str = ""
     blocks: int = 1
+    sizes: tuple[int, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -117,6 +121,12 @@ class Evidence:
     def attainable_ratio(self) -> float:
         """The error in units of what a factorised route costs."""
         return self.relative_error / self.attainable
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it says that something is not right: no result, or one that is off by more than is usual."""
+        failed = self.event in (Event.FAILED, Event.SWALLOWED)
+        return self.decisive and (failed or (self.event is Event.RESULT and not self.ratio <= DOUBTFUL))
 
     @property
     def digits(self) -> float:
@@ -199,15 +209,30 @@ _LOSES_MOST = replace(
 )  # fmt: skip
 
 
-def hold(scene: Scene, value: Value, answer: Answer, least: int = 0, **more: Any) -> Iterator[Evidence]:
-    """An answer beside the right result, block by block; so many blocks are enclosed at least, and without a
-    `circumstance` a sample.
+def no_rounding_explains(found: Iterable[Evidence]) -> bool:
+    """Whether numbers are WRONG: one ratio beyond doubt, or several points that agree.
+
+    Examples
+    --------
+    >>> no_rounding_explains([Evidence("a", relative_error=1e4)]), no_rounding_explains([Evidence("a")])
+    (True, False)
     """
+    ratios: dict[tuple[str, str], float] = {}
+    for one in found:
+        if one.decisive and one.event is Event.RESULT:
+            point = one.case, one.about
+            ratios[point] = max(ratios.get(point, 0.0), one.ratio)
+    several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
+    return several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
+
+
+def hold(scene: Scene, value: Value, answer: Answer, least: int = 0, **more: Any) -> Iterator[Evidence]:
+    """An answer beside the right result, block by block; so many blocks are enclosed at least."""
     if answer.failure is not None:
         yield from _of_failure(scene, value, answer, **more)
         return
     with np.errstate(all="ignore"):  # infinities are judged, not warned of
-        errors, enclosed = _errors(scene, value, tuple(answer.parts), least, not more.get("circumstance"))
+        errors, enclosed = _errors(scene, value, tuple(answer.parts), least)
     yield from measured(scene, units(scene, value), errors, enclosed, **more)
 
 
@@ -222,11 +247,12 @@ def measured(
         if np.isnan(error):
             event, said = Event.UNKNOWN, "no reference value"
         elif np.isinf(error):
-            event, said, decisive = Event.FAILED, "returned NaN or infinity", decisive and bool(expected[block])
+            event, said, decisive = Event.FAILED, NO_NUMBER, decisive and bool(expected[block])
         yield Evidence(
             scene.name, block, float(scene.condition[block]), error, float(unit.attainable[block]),
             float(unit.gram[block]), decisive, event, said, oddity=scene.oddity,
-            enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, blocks=1 + alike, **more,
+            enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, blocks=1 + alike,
+            sizes=scene.sizes, **more,
         )  # fmt: skip
 
 
@@ -267,11 +293,11 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
         event = Event.UNKNOWN
     yield Evidence(
         scene.name, (), float(np.max(scene.condition, initial=1.0)), np.inf, decisive=decisive, event=event, said=said,
-        demanding=demanding, oddity=scene.oddity, dtype=scene.dtype, **more,
+        demanding=demanding, oddity=scene.oddity, dtype=scene.dtype, sizes=scene.sizes, **more,
     )  # fmt: skip
 
 
-def _errors(scene: Scene, value: Value, result: Parts, least: int, sample: bool) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _errors(scene: Scene, value: Value, result: Parts, least: int) -> tuple[Array, npt.NDArray[np.bool_]]:
     """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known."""
     unit, size, shape = units(scene, value), scene.size(value), scene.shape
     errors, enclose = np.full(shape, np.nan), np.ones(shape, dtype=bool)
@@ -280,7 +306,7 @@ def _errors(scene: Scene, value: Value, result: Parts, least: int, sample: bool)
         errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
         acquitted = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
         first = np.arange(errors.size).reshape(shape) < least
-        enclose = np.array(~acquitted | first | (scene.sampled if sample else False))
+        enclose = np.array(~acquitted | first | scene.sampled)
     distances = tuple(np.zeros_like(part) for part in result)
     for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
         enclosures = scene.enclosures(value, block)

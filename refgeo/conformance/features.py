@@ -19,7 +19,7 @@ import numpy as np
 
 COUNTS = {"quick": 80, "full": 300}
 """Points of a profile, for a metric."""
-_LARGEST = 50_000
+_LARGEST = 70_000
 """Numbers of a factor of a point that is large in several features."""
 _ODD = 3
 """In at most so many features a point is unusual."""
@@ -44,6 +44,12 @@ class Features:
         1: S = T.
     alike : int
         1: G = H.
+    identity : int
+        1: G = I, for n = h; 2: H = I, for m = h; 3: G and H are the first columns of identities.
+    normed : int
+        1: all columns of G and H have length 1.
+    shared : str
+        What blocks have in common: "G", "H", or "all"; "rows": the last rows of G are the first ones of H.
     uneven, uneven_condition : float
         How many times as large the first block is as the second, and as ill-conditioned the last one as the first.
     zero_rows : int
@@ -96,6 +102,9 @@ class Features:
     turn: float = 1.0
     balance: float = 0.0
     alike: int = 0
+    identity: int = 0
+    normed: int = 0
+    shared: str = ""
     uneven: float = 1.0
     uneven_condition: float = 1.0
     zero_rows: int = 0
@@ -137,7 +146,7 @@ class Features:
             for word in words:
                 key, separator, value = word.partition("=")
                 if separator and key in _FIELDS and key not in _IN_SHAPE:
-                    changes[key] = ast.literal_eval(value.replace("inf", "2e308"))
+                    changes[key] = value if key == "shared" else ast.literal_eval(value.replace("inf", "2e308"))
                 elif word.startswith("k"):
                     values = [float(x) for x in word[1:].split(",")]
                     changes |= {"condition_G": values[0], "condition_H": values[-1]} if len(values) <= 2 else {"h": 0}
@@ -164,6 +173,17 @@ class Features:
         return set(self.unusual) <= {*_IN_SHAPE, "draw", "single"} and max(self.condition_G, self.condition_H) <= 3.0
 
     @property
+    def is_clear(self) -> bool:
+        """Whether nothing hides what is wrong there: well conditioned, with generic vectors, at a usual time."""
+        others = {*self.unusual} - {*_IN_SHAPE, "draw", "single", "shared", "t"}
+        return not others and max(self.condition_G, self.condition_H) <= 3.0 and 0.1 < abs(self.t) < 4.0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a call takes its time there."""
+        return self.cost > 3000 or math.prod(self.blocks) > 20
+
+    @property
     def possible(self) -> bool:
         """Whether such a point exists."""
         blocks = math.prod(self.blocks)
@@ -172,6 +192,10 @@ class Features:
             and min(self.blocks, default=1) > 0
             and min(self.condition_G, self.condition_H) >= 1.0
             and not (self.alike and self.n != self.m)
+            and not (self.identity == 1 and self.n != self.h)
+            and not (self.identity == 2 and self.m != self.h)
+            and self.shared in _SHARED
+            and not (blocks < 2 and self.shared in ("G", "H", "all"))
             and not (self.h < 2 and (self.gap != 0.05 or 0.0 < self.turn < 1.0))
             and not (self.zero_rows and min(self.n, self.m) - self.zero_rows < self.h)
             and not (blocks < 2 and (self.uneven != 1.0 or self.uneven_condition != 1.0 or self.empty_blocks))
@@ -192,6 +216,7 @@ class Features:
 
 
 _FIELDS: dict[str, Any] = {field.name: field.default for field in fields(Features)}
+_SHARED = ("", "G", "H", "all", "rows")
 _IN_SHAPE = {"blocks", "n", "m", "h", "condition_G", "condition_H"}
 _OF_VECTORS = {
     "length", "ratio", "part", "same", "cosine", "vertical", "radial", "sparse", "empty_rows", "empty_blocks", "slope",
@@ -202,7 +227,7 @@ _OF_VECTORS = {
 def _text(value: Any) -> str:
     """The shortest text that is read as this number."""
     if not isinstance(value, float):
-        return repr(value)
+        return str(value)
     return next((short for short in (f"{value:g}", f"{value:.12g}") if float(short) == value), repr(value))
 
 
@@ -225,19 +250,24 @@ LEVELS: dict[str, list[Change]] = {
     "shape": _together(
         "n m h", (5, 4, 3), (1, 1, 1), (7, 4, 1), (1, 5, 1), (5, 4, 2), (2, 2, 2), (6, 6, 3), (3, 8, 3), (8, 3, 3),
         (10, 9, 4), (4, 4, 4), (6, 7, 5), (9, 8, 7), (24, 9, 8), (12, 11, 9), (40, 36, 16), (20, 19, 17), (70, 68, 3),
-        (769, 64, 6), (5, 1030, 2), (16411, 3, 2), (300, 290, 20), (34, 40, 32), (66, 64, 64), (67, 66, 65),
+        (769, 64, 6), (5, 1030, 2), (32801, 3, 2), (300, 290, 20), (34, 40, 32), (66, 64, 64), (67, 66, 65),
         (131, 129, 128),
     ),
     "condition": _together(
         "condition_G condition_H", (3.0, 3.0), (1.0, 1.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0),
-        (330.0, 330.0), (1e3, 1e3), (1e4, 1e4), (1e6, 1e6),
+        (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3), (1e4, 1e4), (1e6, 1e6),
     ),
     "point": [
         {}, *_several("balance", 1.0, 0.99999994), *_several("turn", 0.0, 6e-8), *_several("gap", 0.0, 1e-9),
-        {"alike": 1}, {"uneven_condition": 2e3}, {"zero_rows": 1},
+        {"alike": 1}, *_several("identity", 1, 2, 3), {"normed": 1},
+        {"uneven_condition": 2e3}, {"zero_rows": 1},
     ],
+    "shared": _several("shared", *_SHARED),
     "size": [
-        {}, *_together("size_G size_H", (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6), (1e-9, 1e-9), (1e3, 1.0)),
+        {},
+        *_together(
+            "size_G size_H", (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6), (1e-5, 1e-5), (1e-9, 1e-9), (1e3, 1.0),
+        ),
         {"uneven": 1e6}, {"length": 1e4, "ratio": 1e-8},
     ],
     "vectors": [
@@ -250,7 +280,7 @@ LEVELS: dict[str, list[Change]] = {
     "t": _several("t", 0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7),
 }  # fmt: skip
 """What each kind of feature can be; the first level is the usual one."""
-_OFTEN = (0.2, 0.3, 0.1, 0.1, 0.1, 0.1, 0.1)
+_OFTEN = (0.2, 0.3, 0.1, 0.1, 0.05, 0.1, 0.1, 0.05)
 """How often a kind is unusual beside others: shapes are what most code branches on."""
 _HIDING = {"condition", "point", "size", "vectors"}
 """Of these one hides another: at zero vectors no point shows what it has, and scaled factors are not balanced."""
@@ -274,7 +304,13 @@ def repaired(features: Features) -> Features:
         features = replace(features, **usual)
     if features.alike and features.n != features.m:
         features = replace(features, n=6, m=6, h=3)
+    if features.identity:
+        n, m, h = features.n, features.m, features.h
+        fits = h == {1: n, 2: m, 3: h}[features.identity]
+        n, m, h = (n, m, h) if fits else {1: (3, 5, 3), 2: (6, 4, 4)}[features.identity]
+        features = replace(features, n=n, m=m, h=h, condition_G=3.0, condition_H=3.0)
     needs_blocks = features.uneven != 1.0 or features.uneven_condition != 1.0 or features.empty_blocks
+    needs_blocks = needs_blocks or features.shared in ("G", "H", "all")
     return replace(features, blocks=(3,)) if needs_blocks and math.prod(features.blocks) < 2 else features
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import importlib
 import inspect
-import itertools
 import math
 import os
 import pickle
@@ -22,13 +22,11 @@ import site
 import sys
 import sysconfig
 import tempfile
-import threading
 import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,7 +37,9 @@ import numpy as np
 import numpy.ma
 import numpy.typing as npt
 
-from refgeo.conformance.call import EQUAL_BLOCKS, ORDERS, Answer, Arrays, BackendError, Call, Conduct, Event, NoResult
+from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct, Event, NoResult
+from refgeo.conformance.interleaving import in_a_thread, interleaved
+from refgeo.conformance.memory import laid_out
 from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
@@ -388,8 +388,9 @@ class Host:
         looks = self._looked[kind] <= _LOOKS
         with self.capture.listening(heard):
             before, modules = surroundings() if looks else {}, len(sys.modules)
+            work = functools.partial(getattr(self, f"_{call.do}"), call, conduct)
             try:
-                answer = Answer(getattr(self, f"_{call.do}")(call, conduct), None, conduct)
+                answer = Answer(in_a_thread(work) if call.in_thread else work(), None, conduct)
             except BaseException as error:
                 answer = Answer((), _failure(error, call))
             after = surroundings() if looks else {}
@@ -405,49 +406,72 @@ class Host:
 
     def _call(self, call: Call, conduct: Conduct) -> Arrays:
         for earlier in call.before:
-            with contextlib.suppress(Exception):
-                self._apply(earlier, {id(array): self._converted(np.array(array)) for array in earlier.arrays})
-        contents = {id(array): array for array in call.arrays}
-        places = {id(array): i for i, array in reversed(list(enumerate(call.arrays)))}
-        given = {key: _laid_out(contents[key], call.layout, places[key]) for key in contents}
-        if call.layout.startswith("arrays that an earlier call"):
-            for array in given.values():
+            self._asked_before(earlier, conduct)
+        given = laid_out(call.arrays, call.lies)
+        if call.lies == "reused":
+            for array in given:
                 array *= -1.5
-            self._apply(call, {key: self._converted(array) for key, array in given.items()})
-            for key, array in given.items():
-                array[...] = contents[key]
+            self._apply(call, self._all_converted(given))
+            for array, content in zip(given, call.arrays, strict=True):
+                array[...] = content
         try:
-            converted = {key: self._converted(array) for key, array in given.items()}
+            converted = self._all_converted(given)
         except Exception as error:
-            if not call.layout:
+            if not call.lies:
                 raise
             raise LayoutRefused(said(error)) from None
-        before = self._bytes(given, converted)
-        function, arguments = getattr(self.implementation, call.function), [converted[id(x)] for x in call.arrays]
-        result = members(function(call.metric, *arguments, *call.extra), len(call.shapes))
+        before, shapes = self._bytes(given, converted), [np.shape(x) for x in converted]
+        with interleaved([self._again(other) for other in call.beside], _is_ours):
+            result = members(self._apply(call, converted), len(call.shapes))
         arrays = [self._back(part) for part in result]
         parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
-        inputs = [*given.values(), *map(self._back, converted.values())]
-        conduct |= self._left_behind(call.function, list(given.values()), result)
+        inputs = [*given, *map(self._back, converted)]
+        conduct |= self._left_behind(call.function, given, result)
         conduct |= _written(call, before, self._bytes(given, converted))
+        reshaped = [np.shape(x) for x in (*given, *converted)] != [*(np.shape(x) for x in call.arrays), *shapes]
+        conduct |= {"inputs_unchanged": "changed the shape of an input"} if reshaped else {}
         conduct |= _foreign(call, result, arrays) | _shared(arrays, inputs)
         return parts
+
+    def _asked_before(self, earlier: Call, conduct: Conduct) -> None:
+        """What comes of an earlier call says something only where it has to be refused, or not to be."""
+        try:
+            found = members(
+                self._apply(earlier, self._all_converted(laid_out(earlier.arrays, ""))), len(earlier.shapes)
+            )
+            for part, shape in zip(found, earlier.shapes, strict=True):
+                _real(self._back(part), shape) if earlier.do == "accept" else None
+        except Exception as error:
+            if earlier.do == "accept" and not isinstance(error, NotImplementedError):
+                conduct["takes_an_empty_batch"] = f"the function fails for a batch without blocks: {said(error)}"
+        else:
+            if earlier.do == "refuse":
+                shape, at = earlier.arrays[2].shape, earlier.arrays[0].shape
+                conduct["refuses_wrong_shapes"] = f"the function accepts a vector of shape {shape} at a G of shape {at}"
+
+    def _again(self, call: Call) -> Callable[[], None]:
+        """The call whenever it is wanted; what comes of it is of no interest."""
+
+        def asked() -> None:
+            with contextlib.suppress(Exception):
+                self._apply(call, self._all_converted(laid_out(call.arrays, "")))
+
+        return asked
 
     def _repeat(self, call: Call, conduct: Conduct) -> Arrays:
         """The same call again and again, which need not keep more and more memory."""
         sizes = []
         for _ in range(_REPEATS):
-            result = members(self._apply(call, {id(x): self._converted(np.array(x)) for x in call.arrays}),
-                             len(call.shapes))  # fmt: skip
+            result = members(self._apply(call, self._all_converted(laid_out(call.arrays, ""))), len(call.shapes))
             sizes.append(_memory())
         growth = np.diff(sizes[_SETTLED - 1 :])
         if np.all(growth >= _LEAK):
             conduct["frees_its_memory"] = f"keeps about {np.median(growth) / (1 << 20):.0f} MiB more after every call"
         return [_real(self._back(x), shape) for x, shape in zip(result, call.shapes, strict=True)]
 
-    def _bytes(self, given: dict[int, Any], converted: dict[int, Any]) -> dict[int, tuple[bytes, bytes]]:
+    def _bytes(self, given: Arrays, converted: list[Any]) -> list[tuple[bytes, bytes]]:
         """What is in arrays, and in what ``asarray`` has made of them."""
-        return {key: (array.tobytes(), self._back(converted[key]).tobytes()) for key, array in given.items()}
+        return [(x.tobytes(), self._back(y).tobytes()) for x, y in zip(given, converted, strict=True)]
 
     def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Conduct:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
@@ -460,27 +484,6 @@ class Host:
         few = sum(array.size for array in inputs) <= _MUCH
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
         return found
-
-    def _together(self, call: Call, conduct: Conduct) -> Arrays:
-        """Ten calls with the arrays and ten with their halves, in two threads that begin at once."""
-        start = threading.Barrier(2)
-
-        def calls(factor: float) -> Arrays:
-            start.wait()
-            found: Arrays = []
-            for _ in range(10):
-                converted = {id(array): self._converted(factor * array) for array in call.arrays}
-                result = members(self._apply(call, converted), len(call.shapes))
-                found += [_real(self._back(x), shape) for x, shape in zip(result, call.shapes, strict=True)]
-            return found
-
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            with ThreadPoolExecutor(2) as threads:
-                return [part for parts in threads.map(calls, (1.0, 0.5)) for part in parts]
-        finally:
-            sys.setswitchinterval(interval)
 
     def _search(self, call: Call, conduct: Conduct) -> Arrays:
         """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
@@ -510,9 +513,13 @@ class Host:
         convert = (lambda x: x) if own else self._converted
         return trajectory(self.implementation, call.function, arrays, walk, convert, read)
 
-    def _apply(self, call: Call, converted: dict[int, Any]) -> Any:
-        arrays = [converted[id(array)] for array in call.arrays]
-        return getattr(self.implementation, call.function)(call.metric, *arrays, *call.extra)
+    def _apply(self, call: Call, converted: list[Any]) -> Any:
+        return getattr(self.implementation, call.function)(call.metric, *converted, *call.extra)
+
+    def _all_converted(self, arrays: Arrays) -> list[Any]:
+        """One array given twice is one array after conversion."""
+        once = {id(array): self._converted(array) for array in arrays}
+        return [once[id(array)] for array in arrays]
 
     def _converted(self, array: npt.NDArray[Any]) -> Any:
         convert = getattr(self.implementation, "asarray", None)
@@ -528,10 +535,9 @@ class Host:
         return np.asarray(found)
 
 
-def _written(call: Call, before: dict[int, Any], after: dict[int, Any]) -> Conduct:
-    changed = [before[id(x)] != after[id(x)] for x in call.arrays]
-    names = ", ".join(itertools.compress(call.names[1:], changed))
-    return {"inputs_unchanged": f"changed its input {names}"} if any(changed) else {}
+def _written(call: Call, before: list[Any], after: list[Any]) -> Conduct:
+    names = ", ".join(name for name, x, y in zip(call.names[1:], before, after, strict=False) if x != y)
+    return {"inputs_unchanged": f"changed its input {names}"} if names else {}
 
 
 def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Conduct:
@@ -575,27 +581,6 @@ def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.shape != tuple(shape):
         raise Unusable(f"expected shape {tuple(shape)}, got {array.shape}")
     return np.array(array, dtype=np.float64)
-
-
-def _laid_out(array: npt.NDArray[Any], layout: str, i: int) -> npt.NDArray[Any]:
-    """The array, the i-th of a call, in some layout."""
-    if layout in ORDERS:
-        first, step = {"Fortran order": (0, 1), "H parts in Fortran order": (1, 2)}.get(
-            layout, (2 if layout.startswith("vectors") else 4, 1)
-        )
-        return np.array(array, order="F" if i >= first and (i - first) % step == 0 else "C")
-    if layout in ("a strided view", "a view of a larger array") and array.ndim:
-        wide = np.full((*array.shape[:-1], 2 * array.shape[-1] + 3), np.nan, dtype=array.dtype)
-        columns = slice(1, 2 * array.shape[-1], 2) if "strided" in layout else slice(2, 2 + array.shape[-1])
-        wide[..., columns] = array
-        return wide[..., columns]
-    if layout == EQUAL_BLOCKS:
-        return np.broadcast_to(array[(0,) * (array.ndim - 2)], array.shape)
-    if layout == "a reversed view":
-        return np.array(array[..., ::-1, ::-1])[..., ::-1, ::-1]
-    plain = np.array(array)
-    plain.flags.writeable = layout != "read-only arrays"
-    return plain
 
 
 def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: int) -> None:

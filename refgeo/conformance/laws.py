@@ -12,20 +12,30 @@ f(−2δ))) / 12δ``, with δ = u^{1/5}, where truncation δ⁴ and rounding u/�
 
 from __future__ import annotations
 
-import math
 import operator
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.call import Answer, Call
-from refgeo.conformance.evidence import INTEGRATED, Units, beside, combination, comparable, difference, units
+from refgeo.conformance.call import Answer, Call, Event, NoResult
+from refgeo.conformance.evidence import (
+    INTEGRATED,
+    Evidence,
+    Units,
+    beside,
+    combination,
+    comparable,
+    difference,
+    hold,
+    measured,
+    units,
+)
 from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.precision import representable
-from refgeo.conformance.scene import InvariantLoss, Scene, horizontal_like, typical_size
+from refgeo.conformance.scene import InvariantLoss, Scene, horizontal_like
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.errors import RankDeficientError
@@ -36,12 +46,29 @@ RETRACTION = Value(
 )  # fmt: skip
 TARGETS = {value.name: value for value in (*VALUES.values(), RETRACTION)}
 """All that a backend's functions give: of geodesics a result for each order."""
-Ask = Callable[[Call], Answer]
 _FIRST = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
 _TIMES = (0.5, 1.25)
 """At these the equation is tried."""
-_LARGEST = 17
-"""Columns of a point at which an exact geodesic, which a backend may have to integrate, is tried."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What asks a backend, in some circumstance.
+
+    Attributes
+    ----------
+    plainly : callable
+        The same in no circumstance.
+    changed : callable
+        From a call to the one in the circumstance.
+    """
+
+    plainly: Callable[[Call], Answer]
+    changed: Callable[[Call], Call]
+
+    def __call__(self, call: Call) -> Answer:
+        """The answer in the circumstance."""
+        return self.plainly(self.changed(call))
 
 
 @dataclass(frozen=True)
@@ -67,11 +94,23 @@ class Law:
         return units(scene, value, self.scale, self.roundoff_power)
 
 
-def takes_laws(scene: Scene) -> bool:
-    """Whether an exact geodesic may be tried there: few small blocks of plain size."""
-    small = math.prod(scene.shape) <= 3 and scene.entries <= 1000 and scene.point.sizes[2] <= _LARGEST
-    plain = scene.is_plain and scene.is_usual and float(np.max(scene.space.gauge.condition)) <= 4.0
-    return small and plain and all(np.all((typical_size(x) > 0.01) & (typical_size(x) < 100.0)) for x in scene.point)
+def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, demanding: bool = False) -> list[Evidence]:
+    """What is seen of laws at a point, as far as they can tell anything there."""
+    found: list[Evidence] = []
+    for law in laws:
+        unit = law.units(scene, value)
+        if not np.all(unit.decisive):
+            continue
+        try:
+            with np.errstate(all="ignore"):
+                errors = law.errors(scene, value, ask)
+        except NoResult as failure:
+            return [*found, *hold(scene, value, Answer(failure=failure), demanding=demanding)]
+        except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
+            said = f"{type(error).__name__}: {error}"
+            return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said)]
+        found += measured(scene, unit, errors, law=law.statement)
+    return found
 
 
 def _results(scene: Scene, value: Value, ask: Ask, vectors: list[Pair], t: float | None = None) -> Parts:
@@ -157,14 +196,26 @@ def _conserves(scene: Scene, value: Value, ask: Ask) -> Array:
     return _of_curve(scene, value, ask, error, 1 / 6)
 
 
-CURVE = {
-    "starts_at_the_point": Law("γ(0) = θ", _starts_at_the_point, INTEGRATED),
-    "initial_velocity": Law("γ'(0) = v, by finite differences", _initial_velocity, 10.0, 0.8),
-}
-GEODESIC = CURVE | {
-    "equation": Law("γ'' = −Γ(γ', γ'), by finite differences", _equation, INTEGRATED),
-    "conserves": Law("‖γ'‖ and the momenta of the metric are conserved", _conserves, INTEGRATED),
-}
+def _repeats(scene: Scene, value: Value, ask: Ask) -> Array:
+    """The same call twice, once in the circumstance and once plainly."""
+    there, plainly = (tuple(asked(scene.call(value)).result()) for asked in (ask, ask.plainly))
+    return difference(scene, value, there, plainly, scene.size(value))
+
+
+REPEATS = Law(
+    "the result depends on the contents of the arrays alone: not on their memory layout, nor on other calls",
+    _repeats, INTEGRATED,
+)  # fmt: skip
+CURVE = (
+    Law("γ(0) = θ", _starts_at_the_point, INTEGRATED),
+    Law("γ'(0) = v, by finite differences", _initial_velocity, 10.0, 0.8),
+    REPEATS,
+)
+GEODESIC = (
+    *CURVE,
+    Law("γ'' = −Γ(γ', γ'), by finite differences", _equation, INTEGRATED),
+    Law("‖γ'‖ and the momenta of the metric are conserved", _conserves, INTEGRATED),
+)
 
 
 # What types say ------------------------------------------------------------------------------------------------------
@@ -279,7 +330,6 @@ OF_TYPES: dict[str, tuple[Law, Callable[[Operation], bool]]] = {
     "horizontal": (Law("the result is horizontal", _horizontal, 4.0), lambda one: one.horizontal),
     "loop_over_blocks": (Law("a batch gives the same results as its blocks", _loop_over_blocks, 2.0), lambda _: True),
 }
-REPEATABLE = "the result depends on the contents of the arrays alone: not on their memory layout, nor on earlier calls"
 
 
 def named(value: Value, law: str) -> str:

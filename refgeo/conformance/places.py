@@ -43,6 +43,8 @@ class Feature:
     is_whole : bool
     of : "point", "vectors", "two vectors", "curve" or "loss"
         What calls have it.
+    is_flag : bool
+        Whether it only says that something is so.
     """
 
     words: str
@@ -51,10 +53,15 @@ class Feature:
     is_whole: bool = False
     of: str = "point"
 
-    @property
-    def is_flag(self) -> bool:
-        """Whether it only says that something is so."""
-        return self.words in ("both vectors are one array", "a vector points along θ", "G = H")
+    is_flag: bool = False
+
+
+def _flag(name: str, words: str, levels: Sequence[Any], of: str = "point") -> Feature:
+    """Whether a feature has one of some levels, the first of which is the plainest."""
+    return Feature(
+        words, lambda f: float(getattr(f, name) in levels),
+        lambda f, x: replace(f, **{name: levels[0] if x else getattr(Features, name)}), True, of, True,
+    )  # fmt: skip
 
 
 def _named(name: str, words: str, of: str = "point", is_whole: bool = False) -> Feature:
@@ -113,16 +120,22 @@ FEATURES = (
     _named("ratio", "the length of b beside that of a", "two vectors"),
     _named("part", "the size of a vector's G part beside its H part", "vectors"),
     _named("cosine", "the cosine of the vectors' angle", "two vectors"),
-    _named("same", "both vectors are one array", "two vectors", is_whole=True),
+    _flag("same", "both vectors are one array", [1], "two vectors"),
     _named("vertical", "the vertical share of the vector", "vectors"),
-    _named("radial", "a vector points along θ", "vectors", is_whole=True),
+    _flag("radial", "a vector points along θ", [1], "vectors"),
     _named("sparse", "the share of zeros in the vectors", "vectors"),
     _named("empty_rows", "the number of zero rows of the vectors", "vectors", is_whole=True),
     _named("empty_blocks", "the number of zero blocks of the vectors", "vectors", is_whole=True),
     _named("balance", "the balance of S and T (1: S = T)"),
     _named("turn", "the turn of the singular vectors away from the axes"),
     _named("gap", "the relative gap of the singular values"),
-    _named("alike", "G = H", is_whole=True),
+    _flag("alike", "G = H", [1]),
+    _flag("identity", "G has orthonormal columns along the axes", [1, 3]),
+    _flag("identity", "H has orthonormal columns along the axes", [2, 3]),
+    _flag("normed", "all columns of the factors have length 1", [1]),
+    _flag("shared", "all blocks have the same G", ["G", "all"]),
+    _flag("shared", "all blocks have the same H", ["H", "all"]),
+    _flag("shared", "the factors have rows in common", ["rows"]),
     _named("zero_rows", "the number of zero rows of the factors", is_whole=True),
 )  # fmt: skip
 
@@ -234,7 +247,7 @@ class Place:
     def _is_enough(self, feature: Feature, x: float) -> bool:
         """Whether points with nothing else special fail at this value: two different ones."""
         outcomes = [self.fails(self._as_single(feature.move(usual, x))) for usual in _USUAL]
-        outcomes += [self.fails(self._as_single(feature.move(replace(usual, blocks=(3,)), x))) for usual in _USUAL[:1]]
+        outcomes += [self.fails(self._as_single(feature.move(replace(usual, blocks=(3,)), x))) for usual in _USUAL[:2]]
         known = [one for one in outcomes if one is not None]
         return sum(known) >= 2 and all(known)
 

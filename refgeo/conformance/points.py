@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,22 @@ _MOST_NUMBERS = 2_000_000
 _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
 """(n + m)h² of a head; κ of its first rows, where all values are decisive."""
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
-Lazy = tuple[str, Callable[[], Scene]]
-"""A point's name, and what makes it."""
+
+
+class Point(NamedTuple):
+    """A point that is made when it is wanted: those of a large network together need much memory.
+
+    Attributes
+    ----------
+    name : str
+    make : callable
+    features : Features
+        Of a point that was not generated, its shape.
+    """
+
+    name: str
+    make: Callable[[], Scene]
+    features: Features
 
 
 @dataclass(frozen=True)
@@ -88,36 +102,45 @@ class Points:
         """Whether they are made from names."""
         return self.points is None and self.checkpoint is None and self.files is None
 
-    def scenes(self, metric: str) -> Sequence[Lazy]:
+    @property
+    def are_light(self) -> bool:
+        """Whether they can be sent to another process, as options: a network in memory is too large."""
+        if self.points is None or isinstance(self.points, (str, Path)):
+            return self.files is None and isinstance(self.checkpoint, (str, Path, type(None)))
+        return sum(np.size(x) for arrays in self.points.values() for x in arrays.values()) < _MOST_NUMBERS
+
+    def scenes(self, metric: str) -> Sequence[Point]:
         """The names of the points, each with the function that makes it; a search makes its own."""
         options = metric, self.dtype, self.seed, self.relaxation
         if self.generated:
             largest = PRECISIONS[self.dtype].largest
             fitting = (one for one in design(self.profile, self.seed) if one.fits(self.dtype, largest))
-            return [(features.name, partial(_built, features, *options)) for features in fitting]
+            return [Point(features.name, partial(_built, features, *options), features) for features in fitting]
         if self.files is not None:
-            return [(scene.name, partial(_itself, scene)) for scene in self.files[1] if scene.metric == metric]
+            some = [scene for scene in self.files[1] if scene.metric == metric]
+            return [Point(scene.name, partial(_itself, scene), _shaped(scene.point.G, scene.point.H)) for scene in some]
         arrays = self._network if self.points is None else self.points
         assert not isinstance(arrays, (str, Path))
         return [
-            (name, partial(given, name, one, *options))
+            Point(name, partial(given, name, one, *options), _shaped(one.get("G"), one.get("H")))
             for name, one in arrays.items()
             if str(one.get("metric", metric)) == metric
         ]
 
-    def selected(self, metric: str, names: Iterable[str] | None) -> list[Lazy]:
+    def selected(self, metric: str, names: Iterable[str] | None) -> list[Point]:
         """The points with these names, or whose names begin with one; None: all. A generated point that the profile
         does not hold is made from its name.
         """
         if names is None:
             return list(self.scenes(metric))
-        chosen: dict[str, Lazy] = {}
+        chosen: dict[str, Point] = {}
         for name in listed(names):
             start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a name
             features = Features.parse(start) if self.generated else None
-            several: list[Lazy]
+            several: list[Point]
             if features is not None:
-                several = [(features.name, partial(_built, features, metric, self.dtype, self.seed, self.relaxation))]
+                make = partial(_built, features, metric, self.dtype, self.seed, self.relaxation)
+                several = [Point(features.name, make, features)]
             else:
                 found = self.scenes(metric)
                 several = [one for one in found if one[0] == start] or [
@@ -154,6 +177,17 @@ class Points:
         names = ("dtype", "relaxation", "layout", "heads", "checkpoint")
         unusual = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Points, name)}
         return [f"--{name} {shlex.quote(str(x))}" for name, x in unusual.items()]
+
+
+def _shaped(G: Any, H: Any) -> Features:
+    """The features that shapes alone have; the usual ones where they fit nothing, which making the point will say."""
+    try:
+        shapes = np.shape(G), np.shape(H)
+    except ValueError:
+        return Features()
+    if min(map(len, shapes)) < 2:
+        return Features()
+    return Features(shapes[0][:-2], shapes[0][-2], shapes[1][-2], shapes[0][-1])
 
 
 def _itself(scene: Scene) -> Scene:

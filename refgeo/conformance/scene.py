@@ -28,9 +28,11 @@ GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
 _SMALL = 20_000
 """(n + m)h² of a block that is enclosed in a moment."""
+_WIDEST, _MOMENT = 8, 1.0
+"""Columns of a point whose exact geodesic is integrated, and the effort of that, where it is not to take long."""
 _UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
 """The sizes of blocks that are not alike: smaller ones and larger ones."""
-_MANY = 2
+_MANY = 1
 """So many blocks of a batch are enclosed, on average."""
 _ENCLOSING = threading.Lock()
 """The precision of python-flint is global to the process."""
@@ -81,6 +83,11 @@ class Scene:
     def shape(self) -> tuple[int, ...]:
         """Leading dimensions."""
         return self.point.block_shape
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n, m, h, and the number of blocks."""
+        return (*self.point.sizes, math.prod(self.shape))
 
     @property
     def precision(self) -> Precision:
@@ -150,7 +157,7 @@ class Scene:
                 made[id(factor)] = factor.astype(self.precision.carrier)
         plain = Call(
             operation.name, self.metric, [made[id(factor)] for factor in factors],
-            value.extra(self.t if t is None else t), operation.shapes(self.point), self.precision.dtypes,
+            value.extra(self.time(value) if t is None else t), operation.shapes(self.point), self.precision.dtypes,
         )  # fmt: skip
         return replace(plain, **options) if options else plain
 
@@ -166,7 +173,7 @@ class Scene:
             vectors = [_block_of(vector, block) for vector in self.inputs(value.operation)]
             try:
                 with _ENCLOSING:
-                    return value.expected(space, vectors, self.t)
+                    return value.expected(space, vectors, self.time(value))
             except EnclosureError:
                 return None
 
@@ -182,7 +189,7 @@ class Scene:
             with np.errstate(all="ignore"):
                 try:
                     function = getattr(self.space, value.operation.name)
-                    found = function(*self.inputs(value.operation), *value.extra(self.t))
+                    found = function(*self.inputs(value.operation), *value.extra(self.time(value)))
                 except (ValueError, ArithmeticError):
                     return None
                 return tuple(found) if isinstance(found, Pair) else (np.asarray(found),)
@@ -195,22 +202,36 @@ class Scene:
         """Whether exact geodesics have a closed form for any velocity."""
         return self.relaxation == 0.0 and (self.metric == "inv" or self.point.sizes[2] == 1)
 
-    def can_be_enclosed(self, value: Value) -> bool:
-        """Whether a value is enclosed in a moment: of exact geodesics a closed form, or few numbers and a short way."""
-        if value.order != "exact":
-            return True
-        speed = np.max(np.abs(self.t) * relative_speed(self.space, self.vectors["v"]), initial=0.0)
-        if self.is_closed:
-            return bool(speed <= 8.0)
+    @cached_property
+    def _speed(self) -> float:
+        """Of the geodesic, relative to the factors, in the block where it is largest."""
+        return float(np.max(relative_speed(self.space, self.vectors["v"]), initial=0.0))
+
+    @cached_property
+    def _latest(self) -> float:
+        """When an exact geodesic is enclosed in a moment: up to this time, of a closed form or of few numbers."""
         n, m, h = self.point.sizes
-        if self.space.metric.s not in (0.0, 1.0) or (n + m) * h * h > _SMALL:
-            return False
+        if self._speed == 0.0 or self.is_closed:
+            return 8.0 / self._speed if self._speed else math.inf
+        if self.space.metric.s not in (0.0, 1.0) or (n + m) * h * h > _SMALL or h > _WIDEST:
+            return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
-        bend = speed * np.max(self.condition, initial=1.0)
-        effort = math.prod(self.shape) * h * h * max(bend, 0.1)
-        return bool(
-            speed <= 1.0 and bend <= 3.5 - h / 4 and effort <= (24.0 if self.is_plain and self.is_usual else 12.0)
+        kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
+        usual = min(
+            1.0, (3.5 - h / 4) / kappa, (24.0 if self.is_plain and self.is_usual else 12.0) / (blocks * h * h * kappa)
         )
+        if usual >= abs(self.t) * self._speed or self.features is None:
+            return usual / self._speed
+        return min(usual, _MOMENT / (blocks * h * h * kappa)) / self._speed
+
+    def time(self, value: Value) -> float:
+        """When a value is asked for: a generated exact geodesic no later than can be enclosed in a moment."""
+        short = value.order == "exact" and self.features is not None and 0.0 < self._latest < abs(self.t)
+        return math.copysign(self._latest, self.t) if short and not self.is_closed else self.t
+
+    def can_be_enclosed(self, value: Value) -> bool:
+        """Whether a value is enclosed in a moment."""
+        return value.order != "exact" or abs(self.time(value)) <= self._latest
 
     @cached_property
     def sampled(self) -> npt.NDArray[np.bool_]:
@@ -225,7 +246,7 @@ class Scene:
         """The natural size of a value, per block."""
         with np.errstate(all="ignore"):
             found: Array = self.kept(("size", value.name), lambda: np.asarray(
-                value.size(self.space, self.inputs(value.operation), self.t)))  # fmt: skip
+                value.size(self.space, self.inputs(value.operation), self.time(value))))  # fmt: skip
         return found
 
     @cached_property
@@ -287,12 +308,15 @@ class Scene:
         space = self.space.metric.at(once[id(self.point)])
         return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
 
-    def at(self, G: Array, H: Array) -> Scene:
-        """The same vectors at another point."""
-        return replace(self, space=self.space.metric.at(representable(Pair(G, H), self.dtype)))
+    def at(self, factors: Iterable[Array], metric: str | None = None) -> Scene:
+        """The same vectors at another point or in another metric; those of the Hessian, which depend on both, anew."""
+        metric = self.metric if metric is None else metric
+        space = pair_metric(metric, self.relaxation).at(representable(Pair(*factors), self.dtype))
+        drawn = _hessian_vectors(space, self.vectors["b"], self.rng("the Hessian at another point"))
+        return replace(self, metric=metric, space=space, vectors=self.vectors | _rounded(drawn, self.dtype))
 
     def in_metric(self, metric: str) -> Scene:
-        """The same point and vectors in another metric."""
+        """What another metric has for the same point and vectors, which need not be horizontal there."""
         return replace(self, metric=metric, space=pair_metric(metric, self.relaxation).at(self.point))
 
     @property
@@ -307,11 +331,6 @@ class Scene:
         found: Scene = self.kept(("first", count, rows), lambda: self.changed(
             lambda x: x.reshape(-1, *x.shape[-2:])[:count, :rows]))  # fmt: skip
         return found
-
-    def of_equal_blocks(self) -> Scene:
-        """A batch whose blocks are all the first one."""
-        first = (0,) * len(self.shape)
-        return self.changed(lambda x: np.ascontiguousarray(np.broadcast_to(x[first], x.shape)))
 
 
 def _block_of(pair: Pair, block: tuple[int, ...]) -> Pair:
@@ -355,6 +374,21 @@ def _drawn_point(f: Features, rng: np.random.Generator) -> Pair:
         factor[..., : f.zero_rows, :] = 0.0
     if f.alike:
         H = G.copy()
+    if f.identity:
+        G, H = (
+            np.tile(np.eye(x.shape[-2], f.h), (*f.blocks, 1, 1)) if f.identity in (i, 3) else x
+            for i, x in enumerate((G, H), 1)
+        )
+    if f.normed:
+        G, H = (x / np.linalg.norm(x, axis=-2, keepdims=True) for x in (G, H))
+    if f.shared in ("G", "H", "all"):
+        first = (0,) * len(f.blocks)
+        G, H = (
+            np.tile(x[first], (*f.blocks, 1, 1)) if f.shared in (part, "all") else x for part, x in (("G", G), ("H", H))
+        )
+    elif f.shared:
+        count = max(min(f.n, f.m) // 2, 1)
+        H[..., :count, :] = G[..., f.n - count :, :]
     if f.balance:
         balanced = Pair(G, H).balanced()[0]
         G, H = (x + (1.0 - f.balance) * (x + 1.0) * rng.standard_normal(x.shape) for x in balanced)
@@ -385,9 +419,7 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     point, h = space.point, space.point.sizes[2]
     a, b = (_curvature_sized(space, like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
-    is_first_zero = f.length == 0.0 or f.ratio == math.inf
-    loss = InvariantLoss(point, rng, 0.0 if is_first_zero else f.slope)
-    h_v = horizontal_like(space, b, rng)  # of b, not of a: the projection of a is a value that is asked for
+    loss, h_v = _of_the_hessian(space, b, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
     vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
     size = space.norm(a)
     if f.radial:
@@ -408,6 +440,7 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     if f.part != 1.0 or f.sparse or f.empty_rows or f.empty_blocks:
         a, b, e = map(masked, (a, b, e))
         h_v = Pair(*(_mask(Features(f.blocks, empty_blocks=f.empty_blocks), x.shape, rng) * x for x in h_v))
+        h_v = _of_one_part(point, h_v, f.part)
     h_v = h_v * (f.length * (0.0 if f.ratio == 0.0 else 1.0))
     speed = 1.0 if f.radial else 0.25
     v = a * (speed if f.speed is None else f.speed / max(abs(t), 1e-3) / relative_speed(space, a)) * f.length
@@ -420,6 +453,32 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
         "a": a, "b": a if f.same else b, "e": e, "v": v, "hessian_e": loss.gradient(), "hessian_w": loss.hessian(h_v),
         "hessian_v": h_v,
     }  # fmt: skip
+
+
+def _of_the_hessian(
+    space: PairTangentSpace, b: Pair, rng: np.random.Generator, slope: float = 1.0
+) -> tuple[InvariantLoss, Pair]:
+    """An invariant loss, and a horizontal vector: of b, as the projection of a is a value that is asked for."""
+    return InvariantLoss(space.point, rng, slope), horizontal_like(space, b, rng)
+
+
+def _hessian_vectors(space: PairTangentSpace, b: Pair, rng: np.random.Generator) -> dict[str, Pair]:
+    loss, v = _of_the_hessian(space, b, rng)
+    return {"hessian_e": loss.gradient(), "hessian_w": loss.hessian(v), "hessian_v": v}
+
+
+def _of_one_part(point: Pair, v: Pair, part: float) -> Pair:
+    """A horizontal vector with a part that is zero: the other one, across the columns of its factor, where it has rows
+    enough.
+    """
+    i = {0.0: 1, math.inf: 0}.get(part)
+    if i is None or point.sizes[i] == point.sizes[2]:
+        return v
+    factor, x = tuple(point)[i], tuple(v)[i]
+    Q = np.linalg.qr(factor)[0]
+    across = x - Q @ (Q.mT @ x)
+    across = across - Q @ (Q.mT @ across)
+    return Pair(*(across if j == i else 0.0 * x for j, x in enumerate(v)))
 
 
 def _mixed(space: PairTangentSpace, x: Pair, y: Pair, share: float) -> Pair:

@@ -22,9 +22,10 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.evidence import units
 from refgeo.conformance.host import NotInFile, Unusable
 from refgeo.conformance.operations import VALUES, Operation, Value
+from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Plan, Progress, judge, no_progress
+from refgeo.conformance.run import SPECIFICATION, Progress, judge, no_progress
 from refgeo.conformance.scene import GIVEN, Scene, given
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
@@ -94,7 +95,7 @@ def write(
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     points = Points(profile, dtype, seed, relaxation, checkpoint=checkpoint, layout=layout, heads=heads)
-    made = (make() for metric in wanted for _, make in points.selected(metric, cases))
+    made = (point.make() for metric in wanted for point in points.selected(metric, cases))
     blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
     file = folder / f"inputs.{format}"
@@ -154,7 +155,7 @@ def grade(
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
     plan = Plan.of(metrics, values, points)
-    plan = replace(plan, checks=[one for one in plan.checks if one.kind == "value"], closely=False)
+    plan = replace(plan, names=[one.name for one in plan.checks if one.kind == "value"], closely=False)
     return replace(judge(plan, backend, 1, progress or no_progress), files=(str(directory), str(results)))
 
 
@@ -194,7 +195,8 @@ Block = tuple[str, Scene, tuple[int, ...]]
 
 
 def _blocks(cases: Iterable[Scene]) -> list[Block]:
-    every = ((case, block) for case in cases for block in np.ndindex(case.shape))
+    as_written = (replace(case, features=None) for case in cases)  # whose time is the one in the file
+    every = ((case, block) for case in as_written for block in np.ndindex(case.shape))
     return [(f"{case.metric}_{count:04d}", case, block) for count, (case, block) in enumerate(every, 1)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.checks import Check
-from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, SEVERAL, Evidence
+from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, Evidence, no_rounding_explains
 
 EVERY = "any metric"
 WHOLE = ("search", "trajectory")
@@ -221,14 +221,12 @@ def counted(number: float, noun: str) -> str:
 
 
 class Seen:
-    """The evidence on one check of one metric, sorted by what came: results of plain calls (of laws, all of them), and
-    doubtful ones in any circumstance.
-    """
+    """The evidence on one check of one metric, sorted by what came."""
 
-    def __init__(self, evidence: Iterable[Evidence], of_law: bool = False) -> None:
+    def __init__(self, evidence: Iterable[Evidence]) -> None:
         self.all = list(evidence)
         results = [one for one in self.all if one.event is Event.RESULT]
-        self.results = [one for one in results if of_law or not one.circumstance]
+        self.results = results
         self.decisive = [one for one in self.results if one.decisive]
         self.doubtful = [one for one in results if one.decisive and not one.ratio <= DOUBTFUL]
 
@@ -246,12 +244,8 @@ class Seen:
 
     @property
     def has_wrong_numbers(self) -> bool:
-        """Whether no rounding explains them: one ratio beyond doubt, or several points that agree."""
-        ratios: dict[str, float] = {}
-        for one in self.doubtful:
-            ratios[one.case] = max(ratios.get(one.case, 0.0), one.ratio)
-        several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
-        return several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
+        """Whether no rounding explains them."""
+        return no_rounding_explains(self.doubtful)
 
     @property
     def is_wrong(self) -> bool:
@@ -289,14 +283,14 @@ def row_of(
     options : mapping, optional
         Of an update rule.
     """
-    seen = Seen(evidence, of_law=check.kind == "law")
+    seen = Seen(evidence)
     verdict, words = _verdict(check, seen, explanation)
     plainly = [one for one in seen.doubtful if not one.circumstance]
     worst = max(plainly or seen.doubtful or seen.decisive, key=lambda one: one.ratio, default=None)
     is_value = check.kind == "value"
     lossy = _lossy(seen) if verdict is Verdict.PASS and is_value else None
     lost = 0.0 if lossy is None else _digits_lost(lossy)
-    breakdowns = [one for one in seen.of(Event.FAILED) if not one.decisive]
+    breakdowns = [one for one in seen.of(Event.FAILED, Event.EXHAUSTED) if not one.decisive]
     said = f"κ={breakdowns[0].condition:.0e}: {_told(breakdowns)}" if breakdowns else ""
     broken = tuple(dict.fromkeys(one.about for one in seen.of(Event.BROKEN)))
     numbers = check.kind != "contract"
@@ -313,7 +307,7 @@ def row_of(
         lossy_case=lossy if lost >= 1.0 else None,
         no_result=said if verdict is Verdict.PASS else "",
         message="; ".join(filter(None, (message, words) if check.kind == "trajectory" else (words, message))),
-        measurements=tuple(seen.results) if numbers else (),
+        measurements=tuple(distinct(seen.results)) if numbers else (),
         diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
         broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),
     )  # fmt: skip
@@ -321,7 +315,8 @@ def row_of(
 
 def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdict, str]:
     """The verdict, and why."""
-    exhausted, refused = seen.of(Event.EXHAUSTED), seen.of(Event.NOT_IMPLEMENTED, Event.SWALLOWED)
+    exhausted = [one for one in seen.of(Event.EXHAUSTED) if one.decisive]
+    refused = seen.of(Event.NOT_IMPLEMENTED, Event.SWALLOWED)
     unknown = Counter(one.said for one in seen.of(Event.UNKNOWN))
     if refused and len(refused) == len(seen.all):
         return Verdict.NOT_PROVIDED, refused[0].said
@@ -337,8 +332,9 @@ def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdic
     if unevaluated:
         return Verdict.UNDECIDED, f"the result at {_places(unevaluated)} cannot be evaluated ({unevaluated[0].said})"
     notes = [f"{counted(count, 'block')} not judged: {why}" for why, count in unknown.items()]
-    late = [f"not judged at {_places(some)}: {some[0].said}" for some in _by_reason(exhausted)]
-    if exhausted and not (seen.decisive and all(one.demanding or not one.decisive for one in exhausted)):
+    first = {one.case: one for one in reversed(exhausted)}
+    late = [f"not judged at {_places(some)}: {some[0].said}" for some in _by_reason([*first.values()][::-1])]
+    if exhausted and not (seen.decisive and all(one.demanding for one in exhausted)):
         return Verdict.NOT_JUDGED, "; ".join([*late, *notes])
     broken = seen.of(Event.BROKEN)
     if broken:
@@ -406,7 +402,18 @@ def _count(seen: Seen, found: list[Evidence]) -> str:
 
 
 def _blocks(found: Iterable[Evidence]) -> int:
-    return sum(one.blocks for one in found)
+    return sum(one.blocks for one in distinct(found))
+
+
+def distinct(found: Iterable[Evidence]) -> list[Evidence]:
+    """Of each block of a point, and each law, what is worst in all circumstances."""
+    worst: dict[tuple[Any, ...], Evidence] = {}
+    for one in found:
+        place = one.case, one.block, one.law, one.about
+        known = worst.get(place, one)
+        enclosed = one.enclosed or known.enclosed
+        worst[place] = replace(known if one.ratio <= known.ratio else one, enclosed=enclosed)
+    return list(worst.values())
 
 
 def _example(seen: Seen) -> Evidence | None:

@@ -911,8 +911,8 @@ def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
     )  # fmt: skip
     rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
     assert rows["inner_product"] is Verdict.WRONG
-    assert rows["thread_safe"] is Verdict.PASS
-    assert rows["nan_stays_in_its_block"] is Verdict.PASS
+    assert "thread_safe" not in rows, "what cannot be seen is not passed"
+    assert rows["nan_stays_in_its_block"] is Verdict.NOT_JUDGED
 
 
 def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
@@ -1183,13 +1183,13 @@ def test_eighty_points_hold_every_level_of_every_feature_and_names_are_features(
     from refgeo.conformance.points import Points
 
     found = features.design("quick", seed)
-    assert len(found) <= 84
+    assert len(found) <= 90
     assert len(set(found)) == len(found)
     seen = set().union(*map(features.shown, found))
     levels = {(kind, i) for kind, levels in features.LEVELS.items() for i in range(len(levels))}
     assert levels <= seen, "each where it shows"
     assert {one.single for one in found} == {0, 1}
-    run = [name for name, _ in Points("quick", "float64", seed, 0.0).selected("inv", None)]
+    run = [name for name, *_ in Points("quick", "float64", seed, 0.0).selected("inv", None)]
     assert sorted(run) == sorted(one.name for one in found), "nothing is left out in double precision"
     for one in found:
         assert features.Features.parse(one.name) == one

@@ -61,8 +61,8 @@ def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_re
 def test_laws_alone_find_what_is_kept_by_too_little():
     backend = SimpleNamespace(christoffel=mutants.remembering("christoffel", mutants.KEPT[3]))
     report = rg.check(backend, checks=["christoffel"], laws_only=True)
-    assert report.wrong == ["christoffel.equivariant[inv]", "christoffel.equivariant[mix]"]
-    assert all(row.diagnosis.startswith("right in a plain call, and wrong after") for row in report.failures)
+    assert {"christoffel.equivariant[inv]", "christoffel.equivariant[mix]"} <= set(report.wrong)
+    assert all("right in a plain call, and wrong after" in row.diagnosis for row in report.failures)
 
 
 RIGHT = implementations.right_backends(only_numpy=True)

@@ -592,8 +592,8 @@ def features_at(target, metric, arguments):
 def values_of(target):
     """By feature, its values in the profile, sorted."""
     found = {}
-    for _, make in Points().scenes("inv"):
-        scene = make()
+    for point in Points().scenes("inv"):
+        scene = point.make()
         if scene.dtype == "float64":
             for name, value in features(scene, operation_of(target)).items():
                 found.setdefault(name, []).append(value)

@@ -1,0 +1,81 @@
+"""What is to be judged, as plain data that another process can get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of
+from refgeo.conformance.points import Points
+from refgeo.geometry.pair_metrics import pair_metric
+from refgeo.support.arguments import listed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be judged.
+
+    Attributes
+    ----------
+    metrics : list of str
+    names : list of str
+        Of checks.
+    functions : set of str
+        Whose conduct is watched.
+    points : Points
+    cases : list of str or None
+    laws_only : bool
+    options : dict
+        Of an update rule.
+    closely : bool
+        Whether circumstances and conduct are tried, and calls repeated in another order: not for results from files.
+    """
+
+    metrics: list[str]
+    names: list[str]
+    functions: set[str]
+    points: Points
+    cases: list[str] | None = None
+    laws_only: bool = False
+    options: dict[str, list[Any]] = field(default_factory=dict)
+    closely: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Iterable[str],
+        checks: Iterable[str] | None,
+        points: Points,
+        laws_only: bool = False,
+        cases: Iterable[str] | None = None,
+        options: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Plan:
+        """What arguments of `check` choose."""
+        wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
+        if not wanted:
+            raise ValueError("metrics: expected at least one metric, got none")
+        if not isinstance(laws_only, bool):
+            raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
+        names = None if checks is None else listed(checks)
+        found = chosen(names, laws_only)
+        if not found:
+            raise ValueError(
+                "checks: expected at least one check, got none (laws_only leaves out checks that only inv and mix "
+                "must pass)"
+            )
+        whole = cases is None and points.generated
+        found = [one for one in found if one.kind not in ("search", "trajectory") or whole]
+        names_of = [one.name for one in found if one.kind != "search" or not laws_only]
+        several = {name: list(values) for name, values in (options or {}).items()}
+        return cls(wanted, names_of, functions_of(names), points, None if cases is None else listed(cases), laws_only,
+                   several)  # fmt: skip
+
+    @property
+    def checks(self) -> list[Check]:
+        """What must hold."""
+        return [CHECKS[name] for name in self.names]
+
+    def of_kind(self, kind: str) -> list[Check]:
+        """The checks of a kind."""
+        return [one for one in self.checks if one.kind == kind]
