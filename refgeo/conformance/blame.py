@@ -61,6 +61,8 @@ class Suspect:
         The points with these names.
     is_wrong : callable
         Whether a value of this name is wrong, too.
+    look : callable
+        What is seen at a point, by what shows that it is wrong.
     """
 
     check: Check
@@ -69,6 +71,7 @@ class Suspect:
     seen: Seen
     scenes: Callable[[Iterable[str]], list[Scene]]
     is_wrong: Callable[[str], bool]
+    look: Callable[[Scene], Sequence[Evidence]]
 
     @property
     def value(self) -> Value:
@@ -78,14 +81,17 @@ class Suspect:
 
     @cached_property
     def plain(self) -> list[Evidence]:
-        """What is wrong without any circumstance."""
-        wrong = (one for one in self.seen.wrong_evidence if not one.circumstance and not one.law)
-        return [one for one in wrong if np.isfinite(one.relative_error)]
+        """What is wrong without any circumstance: values, or if no value is, laws."""
+        wrong = [one for one in self.seen.wrong_evidence if not one.circumstance and np.isfinite(one.relative_error)]
+        return [one for one in wrong if not one.law] or wrong
 
     @cached_property
     def failing(self) -> list[Scene]:
         """The points of that, plainest first."""
-        doubtful = dict.fromkeys(one.case for one in self.seen.doubtful if not one.circumstance and not one.law)
+        laws = bool(self.plain and self.plain[0].law)
+        doubtful = dict.fromkeys(
+            one.case for one in self.seen.doubtful if not one.circumstance and bool(one.law) == laws
+        )
         return sorted(self.scenes(doubtful), key=lambda scene: scene.oddity)
 
     @cached_property
@@ -122,7 +128,9 @@ def explained_once(scene: Scene, value: Value, backend: Backend) -> Explanation:
 def _explained(suspect: Suspect) -> Explanation:
     value, seen = suspect.value, suspect.seen
     if all(one.circumstance or one.law for one in seen.wrong_evidence):
-        return Explanation(_circumstances(seen.wrong_evidence))
+        place = Place(value, suspect.look, suspect.failing[0]) if suspect.failing else None
+        where = _place(suspect, place) if place and suspect.plain and not all(map(bool, place.usual())) else ""
+        return Explanation("; ".join(filter(None, [where and f"wrong {where}", _circumstances(seen.wrong_evidence)])))
     if suspect.check.kind == "law" or not suspect.plain:
         return NOTHING
     guilty = [name for name in value.uses if suspect.is_wrong(name)]
@@ -146,7 +154,7 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     simple = next((one for one in _simple(views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
         return Explanation(simple[0])
-    place = Place(backend, value, suspect.failing[0])
+    place = Place(value, suspect.look, suspect.failing[0])
     usual = place.usual()
     cause = next((one for one in _causes(value, views) if _explains(one, views)), None)
     if True in usual and False not in usual:  # what passes at a generic point has the right formula there
@@ -531,7 +539,8 @@ def _place(suspect: Suspect, place: Place) -> str:
         words.append("in float32 only")
     else:
         blocks, where = _blocks(suspect), place.find(wrong, right)
-        words += filter(None, [blocks, f"where {where}" if where else ""])
+        elsewhere = not where and any(math.prod(one.shape) > 1 for one in suspect.passing)
+        words += filter(None, ["at some points" * bool(blocks and elsewhere), blocks, where and f"where {where}"])
     return ", ".join([*words, f"in the {'GH'[part]} part alone"] if words and part is not None else words)
 
 

@@ -258,6 +258,8 @@ class Circumstance:
 
 
 PLAIN = Circumstance()
+_PLAIN_POINTS = 8
+"""So many of the first points are asked plainly in any case."""
 CIRCUMSTANCES = [
     *(Circumstance("lies", name) for name in _LAYOUTS),
     *(Circumstance("before", name) for name in BEFORE),
@@ -299,15 +301,16 @@ def _negated(x: Array, k: int) -> Array:
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     """Of each point its circumstances: each of them at a point that hides nothing, at one of these with leading
-    dimensions, and wherever it meets most that it has not met.
+    dimensions, and calls after others wherever they meet most that they have not met. Most points have one, so that
+    a value is asked once there.
 
     Examples
     --------
-    >>> [len(some) > 30 for some in dealt([Features()])], dealt([Features(h=1), Features()])[1][0]
-    ([True], Circumstance(kind='', name=''))
+    >>> [len(some) > 30 for some in dealt([Features()])], dealt([Features()] * 50)[-1]
+    ([True], [Circumstance(kind='', name='')])
     """
     levels = [sorted(levels_of(one).items()) for one in points]
-    found: list[list[Circumstance]] = [[PLAIN] if one.is_usual else [] for one in points]
+    found: list[list[Circumstance]] = [[PLAIN] if i < _PLAIN_POINTS else [] for i in range(len(points))]
     met: Counter[Any] = Counter()
 
     def newness(circumstance: Circumstance, i: int) -> float:
@@ -315,6 +318,8 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
         return news / len(levels[i]) - 0.3 * len(found[i])
 
     for turn, circumstance in ((turn, one) for turn in range(3) for one in CIRCUMSTANCES):
+        if turn == 2 and circumstance.kind != "before":
+            continue
         dimensions = 2 if circumstance.kind == "lies" else 1
         possible = [i for i, one in enumerate(points) if circumstance.fits(one) and not (one.is_large and found[i])]
         clear = [i for i in possible if points[i].is_clear and not points[i].is_large]

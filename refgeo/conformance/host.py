@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct, Event, NoResult
 from refgeo.conformance.interleaving import in_a_thread, interleaved
-from refgeo.conformance.memory import laid_out
+from refgeo.conformance.memory import Laid, copies, laid_out
 from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
@@ -199,6 +199,11 @@ def _is_ours(file: str) -> bool:
     return file.startswith(_REFEREE) or (file.startswith(_STANDARD_LIBRARY) and not file.startswith(_PACKAGES))
 
 
+def _is_foreign(folder: str, file: str) -> bool:
+    """Whether code is not somebody's own: not in the folder of his module, if that is an installed one."""
+    return _is_ours(file) or (file.startswith(_PACKAGES) and not (folder and file.startswith(folder)))
+
+
 def said(error: BaseException) -> str:
     """What an exception says, and the last line of somebody's own code on the way to it."""
     frames = _their_frames(error)
@@ -348,6 +353,7 @@ class Host:
         self.given, self.functions = implementation, functions
         self.implementation = as_backend(implementation, functions)
         self.capture, self.coverage = capture, coverage
+        self._folder = os.path.dirname(getattr(implementation, "__file__", None) or "")
         self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
         self._looked: Counter[tuple[str, str]] = Counter()
 
@@ -383,6 +389,9 @@ class Host:
             self.coverage.of("decisive" if call.decisive else "other")
         heard: list[str] = []
         conduct: Conduct = {}
+        with self.capture.listening([]):
+            for earlier in call.before:
+                self._asked_before(earlier, conduct)
         kind = call.function, call.metric
         self._looked[kind] += 1
         looks = self._looked[kind] <= _LOOKS
@@ -405,9 +414,8 @@ class Host:
         return answer
 
     def _call(self, call: Call, conduct: Conduct) -> Arrays:
-        for earlier in call.before:
-            self._asked_before(earlier, conduct)
-        given = laid_out(call.arrays, call.lies)
+        laid = laid_out(call.arrays, call.lies)
+        given = [one.array for one in laid]
         if call.lies == "reused":
             for array in given:
                 array *= -1.5
@@ -415,13 +423,13 @@ class Host:
             for array, content in zip(given, call.arrays, strict=True):
                 array[...] = content
         try:
-            converted = self._all_converted(given)
+            converted = self._views(laid)
         except Exception as error:
             if not call.lies:
                 raise
             raise LayoutRefused(said(error)) from None
         before, shapes = self._bytes(given, converted), [np.shape(x) for x in converted]
-        with interleaved([self._again(other) for other in call.beside], _is_ours):
+        with interleaved([self._again(other) for other in call.beside], functools.partial(_is_foreign, self._folder)):
             result = members(self._apply(call, converted), len(call.shapes))
         arrays = [self._back(part) for part in result]
         parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
@@ -436,9 +444,7 @@ class Host:
     def _asked_before(self, earlier: Call, conduct: Conduct) -> None:
         """What comes of an earlier call says something only where it has to be refused, or not to be."""
         try:
-            found = members(
-                self._apply(earlier, self._all_converted(laid_out(earlier.arrays, ""))), len(earlier.shapes)
-            )
+            found = members(self._apply(earlier, self._all_converted(copies(earlier.arrays))), len(earlier.shapes))
             for part, shape in zip(found, earlier.shapes, strict=True):
                 _real(self._back(part), shape) if earlier.do == "accept" else None
         except Exception as error:
@@ -454,7 +460,7 @@ class Host:
 
         def asked() -> None:
             with contextlib.suppress(Exception):
-                self._apply(call, self._all_converted(laid_out(call.arrays, "")))
+                self._apply(call, self._all_converted(copies(call.arrays)))
 
         return asked
 
@@ -462,7 +468,7 @@ class Host:
         """The same call again and again, which need not keep more and more memory."""
         sizes = []
         for _ in range(_REPEATS):
-            result = members(self._apply(call, self._all_converted(laid_out(call.arrays, ""))), len(call.shapes))
+            result = members(self._apply(call, self._all_converted(copies(call.arrays))), len(call.shapes))
             sizes.append(_memory())
         growth = np.diff(sizes[_SETTLED - 1 :])
         if np.all(growth >= _LEAK):
@@ -520,6 +526,19 @@ class Host:
         """One array given twice is one array after conversion."""
         once = {id(array): self._converted(array) for array in arrays}
         return [once[id(array)] for array in arrays]
+
+    def _views(self, laid: list[Laid]) -> list[Any]:
+        """Arrays of the backend's own kind that lie so: views of a base that is converted, where it has such views."""
+        bases = {id(one.base): self._converted(one.base) for one in laid}
+        found: dict[int, Any] = {}
+        for one in laid:
+            if id(one) not in found:
+                with contextlib.suppress(Exception):
+                    view = one.take(bases[id(one.base)])
+                    found[id(one)] = view if np.array_equal(self._back(view), one.array, equal_nan=True) else None
+                if found.get(id(one)) is None:
+                    found[id(one)] = self._converted(one.array)
+        return [found[id(one)] for one in laid]
 
     def _converted(self, array: npt.NDArray[Any]) -> Any:
         convert = getattr(self.implementation, "asarray", None)

@@ -63,6 +63,7 @@ def interleaved(others: Sequence[Callable[[], None]], is_foreign: Callable[[str]
     ended, waiting, end = threading.Event(), [False], time.monotonic() + _MOST_SECONDS
 
     def work() -> None:
+        sys.settrace(None)  # somebody's, which would only cost time
         while wanted.acquire() and not ended.is_set():
             for other in others:
                 other()

@@ -32,7 +32,7 @@ from refgeo.support.errors import RefereeError
 
 _LARGE = 140_000
 """Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
-_REPLAYED, MOST_REPLAYED = 1000, 400
+_REPLAYED, MOST_REPLAYED = 1000, 240
 """Numbers of a point whose calls are kept, to be repeated in another order; so many of them are."""
 
 
@@ -60,14 +60,17 @@ class Subject:
             return of_exact_laws and circumstance == _EXACT_LAWS and not scene.can_be_enclosed(self.value)
         return bool(self.laws) or scene.can_be_enclosed(self.value)
 
-    def seen(self, scene: Scene, ask: Ask, least: int = 0) -> list[Evidence]:
+    def seen(self, scene: Scene, ask: Ask, least: int = 0, circumstance: str = "") -> list[Evidence]:
         """The evidence at a point; so many blocks are enclosed at least."""
         call = scene.call(self.value)
+        more = {"demanding": is_demanding(call), "circumstance": circumstance}
         if self.laws:
-            return obeys(scene, self.value, self.laws, ask, is_demanding(call))
-        return list(hold(scene, self.value, ask(call), least, demanding=is_demanding(call)))
+            return obeys(scene, self.value, self.laws, ask, **more)
+        return list(hold(scene, self.value, ask(call), least, **more))
 
 
+_CONFIRMED = 2
+"""So many times what is wrong in a circumstance must be so again, and right without it."""
 _FOR_NOTHING = (Event.EXHAUSTED, Event.LAYOUT)
 """What says nothing of a call in a circumstance, which takes more time and memory."""
 _EXACT_LAWS, _WITH_NAN = Circumstance("where", "laws"), Circumstance("where", "nan")
@@ -121,6 +124,7 @@ class Judge:
         self.rules = [one.name for one in plan.of_kind("contract")]
         self.subjects = _subjects(plan, backend)
         self._seen: set[tuple[str, str]] = set()
+        self._enclosed: set[str] = set()
 
     def so_far(self) -> Judge:
         """With what has been seen; a thread may go on."""
@@ -150,6 +154,8 @@ class Judge:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
             self._note(rule, scene, function, unseen=unseen)
             return False
+        if circumstance == _WITH_NAN and subject.laws:
+            return False
         if circumstance == _WITH_NAN:
             self._note(rule, scene, function, *self._with_nan(scene, subject))
             return False
@@ -161,8 +167,11 @@ class Judge:
             doubtful = [one for one in found if one.is_doubtful]
             found = self._evidence(scene, subject)
             if doubtful and not any(one.is_doubtful for one in found):
+                both = [self._evidence(scene, subject, *how) for how in ((circumstance, changed), ()) * _CONFIRMED]
+                if [any(one.is_doubtful for one in some) for some in both] != [True, False] * _CONFIRMED and not rule:
+                    doubtful = [replace(one, circumstance="") for one in doubtful]  # chance, or what came long before
                 found += self._laid_to(circumstance, scene, function, doubtful)
-        elif rule and found:
+        elif rule and any(one.decisive and one.event is Event.RESULT for one in found):
             self._note(rule, scene, function)
         self.evidence[subject.check] += found
         return True
@@ -180,12 +189,13 @@ class Judge:
 
         decisive = bool(subject.laws) or bool(np.any(units(scene, subject.value).decisive))
         ask = Ask(plainly, lambda call: changed(replace(call, decisive=decisive)))
-        found = subject.seen(scene, ask, 0 if self.evidence[subject.check] else 1)
+        found = subject.seen(scene, ask, 0 if subject.check in self._enclosed else 1, circumstance.words)
+        self._enclosed |= {subject.check for one in found if one.enclosed}
         kept = scene.entries <= _REPLAYED and (scene.features or len(self.judged) < MOST_REPLAYED) and not subject.laws
         if kept and all(one.event is Event.RESULT and one.decisive and not one.is_doubtful for one in found):
             call = scene.call(subject.value)
             self.judged.append(Judged(scene.name, subject.value.name, scene.dtype, call, tuple(answers[-1].parts)))
-        return [replace(one, circumstance=circumstance.words) for one in found]
+        return found
 
     def _laid_to(
         self, circumstance: Circumstance, scene: Scene, function: str, doubtful: list[Evidence]
@@ -210,7 +220,7 @@ class Judge:
         or why it is not seen.
         """
         value, first = subject.value, (0,) * len(scene.shape)
-        right, call = None if subject.laws else scene.reference(value), scene.call(value)
+        right, call = scene.reference(value), scene.call(value)
         if right is None or any(one.is_doubtful for one in self._evidence(scene, subject)):
             return "", "the results of the other blocks are not right, or nothing is known of them"
         arrays = list(map(np.array, call.arrays))
@@ -271,8 +281,19 @@ class Judge:
 
     def explanation(self, check: str, found: list[Evidence]) -> Explanation:
         """What there is to say of what is wrong."""
-        self.evidence[check] = found
-        return explained(Suspect(CHECKS[check], self.metric, self.backend, Seen(found), self._named, self._is_wrong))
+        self.evidence[check], by_law = found, all(one.law for one in Seen(found).wrong_evidence)
+        subject = min(
+            (one for one in self.subjects if one.check == check), key=lambda one: bool(one.laws) is not by_law
+        )
+
+        def look(scene: Scene) -> list[Evidence]:
+            if not subject.laws and not scene.can_be_enclosed(subject.value):
+                return []
+            return subject.seen(scene, Ask(self.backend.call, lambda call: call))
+
+        return explained(
+            Suspect(CHECKS[check], self.metric, self.backend, Seen(found), self._named, self._is_wrong, look)
+        )
 
     def reached(self) -> Reached:
         """The lines of the backend's own files that decisive calls have reached."""
@@ -301,8 +322,8 @@ class Elsewhere(Judge):
     """A judge in a process of its own, where the backend has another one; what it sees is here, too."""
 
     def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
-        super().__init__(plan, backend, metric)
         self._child = Child(serve, plan, backend.spec, backend.name, backend.timeout, backend.described, metric)
+        super().__init__(plan, backend, metric)
 
     def _there(self, method: str, *arguments: Any) -> Any:
         try:

@@ -94,7 +94,7 @@ class Law:
         return units(scene, value, self.scale, self.roundoff_power)
 
 
-def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, demanding: bool = False) -> list[Evidence]:
+def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, **more: Any) -> list[Evidence]:
     """What is seen of laws at a point, as far as they can tell anything there."""
     found: list[Evidence] = []
     for law in laws:
@@ -105,11 +105,11 @@ def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, demanding: 
             with np.errstate(all="ignore"):
                 errors = law.errors(scene, value, ask)
         except NoResult as failure:
-            return [*found, *hold(scene, value, Answer(failure=failure), demanding=demanding)]
+            return [*found, *hold(scene, value, Answer(failure=failure), **more)]
         except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
             said = f"{type(error).__name__}: {error}"
-            return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said)]
-        found += measured(scene, unit, errors, law=law.statement)
+            return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said, **more)]
+        found += measured(scene, unit, errors, law=law.statement, **more)
     return found
 
 

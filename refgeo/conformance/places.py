@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import NoResult
-from refgeo.conformance.evidence import DOUBTFUL, hold, units
+from refgeo.conformance.evidence import DOUBTFUL, Evidence
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import Value
 from refgeo.conformance.scene import Scene, build
 
 _FRESH = 50
 """Draws of fresh points begin here."""
-_BISECTIONS = 14
+_BISECTIONS = 40
+_FADED = 100.0 * DOUBTFUL
+"""An error that is no larger at the end of an interval gets smaller towards it: beyond, rounding hides what is left."""
 _MASKED = 3
 """Of so many passing points inside an interval it is tried whether something else hides the mistake there."""
 _USUAL = tuple(Features(n=n, m=m, h=h, draw=_FRESH) for n, m, h in ((5, 4, 2), (4, 6, 3), (7, 5, 4)))
@@ -114,6 +115,7 @@ FEATURES = (
     _named("uneven_condition", "the spread of κ between blocks"),
     _named("size_G", "the size of G"),
     _named("size_H", "the size of H"),
+    Feature("the size of G Hᵀ", lambda f: f.size_G * f.size_H, lambda f, x: replace(f, size_G=x**0.5, size_H=x**0.5)),
     _named("uneven", "the spread of sizes between blocks"),
     _named("length", "the length of the vectors beside the point", "vectors"),
     _named("slope", "the length of the gradient", "loss"),
@@ -151,20 +153,39 @@ def _applies(feature: Feature, value: Value) -> bool:
     }[feature.of]
 
 
+@dataclass(frozen=True)
+class End:
+    """Where an interval ends.
+
+    Attributes
+    ----------
+    value : float
+    is_open : bool
+        Whether the value itself is right.
+    fades : bool
+        Whether the error gets smaller and smaller towards it.
+    """
+
+    value: float
+    is_open: bool = False
+    fades: bool = False
+
+
 @dataclass
 class Place:
     """Looks for the place where a value is wrong.
 
     Attributes
     ----------
-    backend : Backend
     value : Value
+    look : callable
+        What is seen of it at a point.
     like : Scene
         A failing point: fresh ones have its metric, dtype, seed and relaxation.
     """
 
-    backend: Backend
     value: Value
+    look: Callable[[Scene], Sequence[Evidence]]
     like: Scene
 
     def scene(self, features: Features) -> Scene:
@@ -173,21 +194,22 @@ class Place:
         dtype = "float64" if like.features is not None and like.features.single else like.dtype
         return build(features, like.metric, dtype, like.seed, like.relaxation)
 
-    def fails(self, features: Features) -> bool | None:
-        """Whether a fresh point fails; None where it decides nothing, or gives no number."""
+    def ratio(self, features: Features) -> float | None:
+        """How far a fresh point is from right; None where it decides nothing, or gives no number."""
         if not features.possible:
             return None
         try:
-            scene = self.scene(features)
-            if not (np.all(units(scene, self.value).decisive) and scene.can_be_enclosed(self.value)):
-                return None
-            answer = self.backend.call(scene.call(self.value))
-            found = list(hold(scene, self.value, answer))
+            found = list(self.look(self.scene(features)))
         except (ValueError, ArithmeticError, NoResult):
             return None
-        if answer.failure is not None or not all(np.isfinite(one.relative_error) for one in found):
+        if not found or not all(one.decisive and np.isfinite(one.relative_error) for one in found):
             return None
-        return any(one.ratio > DOUBTFUL for one in found)
+        return max(one.ratio for one in found)
+
+    def fails(self, features: Features) -> bool | None:
+        """Whether a fresh point fails; None where it decides nothing, or gives no number."""
+        ratio = self.ratio(features)
+        return None if ratio is None else ratio > DOUBTFUL
 
     def usual(self) -> list[bool | None]:
         """Whether points with nothing special fail."""
@@ -224,14 +246,17 @@ class Place:
         others = [x for x in map(feature.read, right) if x < low or x > high]
         if not self._is_enough(feature, feature.read(plainest)) or not self._is_filled(feature, plainest, low, high):
             return ""
-        ends: list[float | None] = []
+        ends: list[End | None] = []
         usual = feature.read(Features())
         for end, side in ((low, -1.0), (high, 1.0)):
             beyond = sorted((x for x in (*others, usual) if side * (x - end) > 0.0), key=lambda x: side * x)
             if not beyond:
                 ends.append(None)
                 continue
-            start = feature.move(_again(plainest), end)
+            shape = Features(
+                plainest.blocks, plainest.n, plainest.m, plainest.h
+            )  # with nothing else special, if it can
+            start = feature.move(self._as_single(_again(shape)), end)
             outside = next((x for x in dict.fromkeys((beyond[0], usual, beyond[-1])) if x in beyond
                             and self.fails(feature.move(start, x)) is False), None)  # fmt: skip
             if outside is None or self.fails(start) is not True:
@@ -261,8 +286,9 @@ class Place:
             inside = []
         return all(self.fails(feature.move(_again(plainest), x)) is not False for x in inside)
 
-    def _end(self, feature: Feature, start: Features, good: float, bad: float) -> float:
+    def _end(self, feature: Feature, start: Features, good: float, bad: float) -> End:
         """The failing value that is nearest to the passing ones, by bisection; with as few digits as can be."""
+        outside = good
         for _ in range(_BISECTIONS):
             middle = _between(good, bad, feature.is_whole)
             if middle is None:
@@ -271,11 +297,14 @@ class Place:
             if outcome is None:
                 break
             good, bad = (good, middle) if outcome else (middle, bad)
+        fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
+        if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
+            return End(0.0, is_open=True)  # what is left of it there is less than rounding
         for digits in (1, 2, 3):
             short = float(f"{bad:.{digits}g}")
             if min(good, bad) <= short <= max(good, bad) and short != good and self.fails(feature.move(start, short)):
-                return short
-        return bad
+                return End(short, fades=fades)
+        return End(bad, fades=fades)
 
 
 def _between(good: float, bad: float, is_whole: bool) -> float | None:
@@ -294,34 +323,38 @@ def _again(features: Features) -> Features:
     return replace(features, draw=features.draw + _FRESH)
 
 
-def _said(feature: Feature, low: float | None, high: float | None) -> str:
+def _said(feature: Feature, low: End | None, high: End | None) -> str:
     """The interval in words.
 
     Examples
     --------
     >>> feature = next(one for one in FEATURES if one.words == "the exponent of 2 in h")
-    >>> _said(feature, None, 0.0), _said(feature, 2.0, None), _said(FEATURES[0], 5.0, None)
+    >>> _said(feature, None, End(0.0)), _said(feature, End(2.0), None), _said(FEATURES[0], End(5.0), None)
     ('h is odd', 'h is a multiple of 4', 'h ≥ 5')
+    >>> _said(FEATURES[12], None, End(0.0, is_open=True))
+    't < 0'
     """
     if feature.is_flag:
         return feature.words
 
     if feature.words.startswith("the exponent of 2 in ") and (low is None) != (high is None):
-        name, power = feature.words[-1], 2 ** int((low or 0.0) if high is None else high + 1.0)
+        name, power = feature.words[-1], 2 ** int((low.value if low else 0.0) if high is None else high.value + 1.0)
         is_multiple = "even" if power == 2 else f"a multiple of {power}"
         is_none = "odd" if power == 2 else f"no multiple of {power}"
         return f"{name} is {is_multiple if high is None else is_none}"
 
-    def number(x: float) -> str:
-        return f"{x:.4g}" if not feature.is_whole else f"{x:.0f}"
+    def number(end: End) -> str:
+        return f"{end.value:.4g}" if not feature.is_whole else f"{end.value:.0f}"
 
+    less = ", and less and less beyond" if (low and low.fades) or (high and high.fades) else ""
     if low is not None and high is not None:
-        if low == high:
+        if low.value == high.value:
             return f"{feature.words} = {number(low)}"
-        return f"{number(low)} ≤ {feature.words} ≤ {number(high)}"
+        signs = ["<" if end.is_open else "≤" for end in (low, high)]
+        return f"{number(low)} {signs[0]} {feature.words} {signs[1]} {number(high)}{less}"
     if low is not None:
-        return f"{feature.words} ≥ {number(low)}"
-    return f"{feature.words} ≤ {number(high)}" if high is not None else ""
+        return f"{feature.words} {'>' if low.is_open else '≥'} {number(low)}{less}"
+    return f"{feature.words} {'<' if high.is_open else '≤'} {number(high)}{less}" if high is not None else ""
 
 
 def blocks_in_words(outcomes: Sequence[tuple[int, int, bool]]) -> str:

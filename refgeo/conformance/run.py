@@ -179,11 +179,11 @@ def judge(plan: Plan, backend: Backend, jobs: int, show: Progress = no_progress)
     progress, pool = _Progress(show), ThreadPoolExecutor(max(jobs - 1, 1))
     side_by_side = jobs > 1 and backend.has_own_process and plan.points.are_light
     try:
-        for metric in plan.metrics:
-            if judges and side_by_side:
-                judges.append(Elsewhere(plan, backend, metric))
+        for metric in reversed(plan.metrics):  # the first one last: what it takes to begin, others do meanwhile
+            if metric != plan.metrics[0] and side_by_side:
+                judges.insert(0, Elsewhere(plan, backend, metric))
             else:
-                judges.append(Judge(plan, backend.fresh() if judges else backend, metric))
+                judges.insert(0, Judge(plan, backend if metric == plan.metrics[0] else backend.fresh(), metric))
         progress.total = sum(len(one.points) for one in judges)
         elsewhere = [pool.submit(_over, one, progress) for one in judges if isinstance(one, Elsewhere)]
         for one in judges[: len(judges) - len(elsewhere)]:

@@ -410,9 +410,11 @@ def distinct(found: Iterable[Evidence]) -> list[Evidence]:
     worst: dict[tuple[Any, ...], Evidence] = {}
     for one in found:
         place = one.case, one.block, one.law, one.about
-        known = worst.get(place, one)
-        enclosed = one.enclosed or known.enclosed
-        worst[place] = replace(known if one.ratio <= known.ratio else one, enclosed=enclosed)
+        known = worst.setdefault(place, one)
+        if known is not one:
+            worse = known if one.ratio <= known.ratio else one
+            either = one.enclosed or known.enclosed
+            worst[place] = worse if worse.enclosed is either else replace(worse, enclosed=either)
     return list(worst.values())
 
 
