@@ -8,7 +8,6 @@ if the plain call is right at the same point.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.call import Call
-from refgeo.conformance.features import Features, levels_of
+from refgeo.conformance.features import Features, levels_of, spread
 from refgeo.conformance.memory import LIES
 from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.scene import Scene
@@ -309,24 +308,13 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     >>> [len(some) > 30 for some in dealt([Features()])], dealt([Features()] * 50)[-1]
     ([True], [Circumstance(kind='', name='')])
     """
-    levels = [sorted(levels_of(one).items()) for one in points]
-    found: list[list[Circumstance]] = [[PLAIN] if i < _PLAIN_POINTS else [] for i in range(len(points))]
-    met: Counter[Any] = Counter()
-
-    def newness(circumstance: Circumstance, i: int) -> float:
-        news = sum(1.0 / (1 + met[circumstance, level]) for level in levels[i])
-        return news / len(levels[i]) - 0.3 * len(found[i])
-
+    items: list[tuple[Circumstance, list[int]]] = [(PLAIN, [i]) for i in range(min(_PLAIN_POINTS, len(points)))]
     for turn, circumstance in ((turn, one) for turn in range(3) for one in CIRCUMSTANCES):
-        if turn == 2 and circumstance.kind != "before":
-            continue
         dimensions = 2 if circumstance.kind == "lies" else 1
-        possible = [i for i, one in enumerate(points) if circumstance.fits(one) and not (one.is_large and found[i])]
+        possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
         clear = [i for i in possible if points[i].is_clear and not points[i].is_large]
         preferred = [i for i in clear if (len(points[i].blocks) >= dimensions) == (turn == 1)]
-        some = possible if turn == 2 else preferred or clear or possible
-        chosen = max(some, key=lambda i: newness(circumstance, i), default=None)
-        if chosen is not None and circumstance not in found[chosen]:
-            found[chosen].append(circumstance)
-            met.update((circumstance, level) for level in levels[chosen])
+        if turn < 2 or circumstance.kind == "before":
+            items.append((circumstance, possible if turn == 2 else preferred or clear or possible))
+    found = spread([sorted(levels_of(one).items()) for one in points], items)
     return [some or [PLAIN] for some in found]

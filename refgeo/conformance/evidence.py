@@ -209,6 +209,14 @@ _LOSES_MOST = replace(
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Found:
+    """What was seen of one check, and what there is to say of it."""
+
+    evidence: list[Evidence]
+    message: str = ""
+
+
 def no_rounding_explains(found: Iterable[Evidence]) -> bool:
     """Whether numbers are WRONG: one ratio beyond doubt, or several points that agree.
 

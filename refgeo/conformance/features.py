@@ -10,7 +10,8 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -195,6 +196,7 @@ class Features:
             and not (self.identity == 1 and self.n != self.h)
             and not (self.identity == 2 and self.m != self.h)
             and self.shared in _SHARED
+            and not (self.shared == "rows" and (self.turn < 1.0 or self.identity or self.zero_rows))
             and not (blocks < 2 and self.shared in ("G", "H", "all"))
             and not (self.h < 2 and (self.gap != 0.05 or 0.0 < self.turn < 1.0))
             and not (self.zero_rows and min(self.n, self.m) - self.zero_rows < self.h)
@@ -398,6 +400,36 @@ def _drawn(rng: np.random.Generator, missing: list[Level]) -> Features:
 def merged(changes: Iterable[Change]) -> Change:
     """Several changes as one."""
     return {name: value for change in changes for name, value in change.items()}
+
+
+def spread(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Sequence[int]]]) -> list[list[Any]]:
+    """To each point some of the items, so that each of them meets most levels that it has not met, and no point many.
+
+    Parameters
+    ----------
+    points : sequence of sequence of Level
+    items : iterable of (item, sequence of int)
+        In their order, with the points that can have them; one that comes twice goes to two points.
+
+    Examples
+    --------
+    >>> spread([[("h", 1)], [("h", 2)]], [("a", [0, 1]), ("b", [0, 1]), ("a", [0, 1])])
+    [['a'], ['b', 'a']]
+    """
+    found: list[list[Any]] = [[] for _ in points]
+    met: Counter[Any] = Counter()
+    for item, possible in items:
+
+        def newness(i: int, item: Any = item) -> float:
+            news = sum(1.0 / (1 + met[item, level]) for level in points[i])
+            return news / max(len(points[i]), 1) - 0.3 * len(found[i])
+
+        some = [i for i in possible if item not in found[i]]
+        if some:
+            chosen = max(some, key=newness)
+            found[chosen].append(item)
+            met.update((item, level) for level in points[chosen])
+    return found
 
 
 def _is_affordable(features: Features) -> bool:

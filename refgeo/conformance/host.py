@@ -517,7 +517,7 @@ class Host:
 
         walk, arrays = Walk(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if own else self._converted
-        return trajectory(self.implementation, call.function, arrays, walk, convert, read)
+        return trajectory(self.implementation, call.function, arrays, walk, convert, read, conduct)
 
     def _apply(self, call: Call, converted: list[Any]) -> Any:
         return getattr(self.implementation, call.function)(call.metric, *converted, *call.extra)

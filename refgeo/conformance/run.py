@@ -16,7 +16,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import ANOTHER_ORDER
-from refgeo.conformance.call import BackendError, Event
+from refgeo.conformance.call import BackendError
 from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.judge import MOST_REPLAYED, Elsewhere, Judge, Judged, absent
 from refgeo.conformance.operations import ROUTINE
@@ -27,7 +27,7 @@ from refgeo.conformance.searches import search_evidence
 from refgeo.conformance.steps import RULES as STEPS
 from refgeo.conformance.trajectories import trajectory_evidence
 from refgeo.conformance.uncovered import Reached, not_run
-from refgeo.conformance.verdict import EVERY, NOTHING, Explanation, Row, Verdict, row_of
+from refgeo.conformance.verdict import EVERY, Row, row_of
 from refgeo.support.arguments import integer
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
@@ -220,7 +220,7 @@ def _concluded(plan: Plan, backend: Backend, judges: list[Judge], show: Progress
     try:
         _replay(plan, backend, judges)
         reached: list[Reached] = [one.reached() for one in judges]
-        whole = [*_searches(plan, backend, judges[0], show), *_trajectories(plan, backend, show)]
+        whole = list(_whole(plan, backend, judges[0], show))
         reached.append(backend.reached())
         rows = [*_rows(plan, judges), *whole]
     except (ValueError, ArithmeticError, LookupError, TypeError) as error:
@@ -278,29 +278,22 @@ def _culprit(backend: Backend, judged: Judged, past: list[Judged]) -> str:
     return ANOTHER_ORDER
 
 
-def _searches(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterator[Row]:
-    names = [one.name for one in plan.of_kind("search")]
-    if names and not backend.provides(ROUTINE):
-        yield row_of(replace(CHECKS[names[0]], name=ROUTINE), EVERY, [absent(ROUTINE)])
-        return
-    for name, metric, found, message in search_evidence(backend, names, plan.metrics, plan.points, show):
-        for one in found:
-            if one.event is Event.BROKEN and one.circumstance in first.rules:
-                first.evidence[one.circumstance].append(replace(one, circumstance=""))
-        yield row_of(CHECKS[name], metric, [one for one in found if one.event is not Event.BROKEN], message=message)
-
-
-def _trajectories(plan: Plan, backend: Backend, show: Progress) -> Iterator[Row]:
-    names = [one.name for one in plan.of_kind("trajectory")]
-    if names and not any(map(backend.provides, STEPS)):
-        yield row_of(replace(CHECKS[names[0]], name=STEPS[0]), EVERY, [absent("step or make")])
-        return
-    for name, label, options, judged in (
-        trajectory_evidence(backend, names, plan.points, plan.options, show) if names else ()
+def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterator[Row]:
+    """Searches and trajectories; what is seen of their conduct is told as that of any call."""
+    for kind, functions, seen in (
+        ("search", (ROUTINE,), partial(search_evidence, metrics=plan.metrics)),
+        ("trajectory", STEPS, partial(trajectory_evidence, options=plan.options)),
     ):
-        excuse = Explanation(judged.message, excuse=Verdict.INACCURATE) if judged.excused else NOTHING
-        message = "" if judged.excused else judged.message
-        yield row_of(CHECKS[name], label or EVERY, judged.evidence, excuse, message=message, options=options)
+        names = [one.name for one in plan.of_kind(kind)]
+        if names and not any(map(backend.provides, functions)):
+            yield row_of(replace(CHECKS[names[0]], name=functions[0]), EVERY, [absent(" or ".join(functions))])
+            continue
+        for name, label, options, found in seen(backend, names, plan.points, progress=show) if names else ():
+            if CHECKS[name].kind == "contract":
+                first.evidence[name] += found.evidence if name in first.rules else []
+            else:
+                row = row_of(CHECKS[name], label or EVERY, found.evidence, options=options, message=found.message)
+                yield row
 
 
 def _rows(plan: Plan, judges: list[Judge], explain: bool = True) -> list[Row]:

@@ -17,7 +17,8 @@ the maximum it finds is a finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ import scipy  # its modules load where they are used: optimize takes longer than
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
-from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence
+from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
 from refgeo.conformance.operations import ROUTINE
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
@@ -111,12 +112,12 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Diagon
 def search_evidence(
     backend: Backend,
     names: Collection[str],
-    metrics: Collection[str],
     points: Points,
+    metrics: Collection[str],
     progress: Callable[[int, int, str], None],
-) -> Iterator[tuple[str, str, list[Evidence], str]]:
-    """Of the backend's ``sharpness``, for each of these names and metrics: the check, the metric, what was seen, and
-    how much it finds; adaptive sharpness has no metric.
+) -> Iterator[tuple[str, str, dict[str, Any], Found]]:
+    """Of the backend's ``sharpness``, for each of these names and metrics: the check, the metric, no options, and what
+    was seen; adaptive sharpness has no metric. Of rules of conduct, the check is one of these.
     """
     dtype, seed, settings = points.dtype, points.seed, _SETTINGS
     if backend.is_plain:  # it is not told an order, and judged by the one whose geodesics it uses
@@ -126,9 +127,12 @@ def search_evidence(
         for metric, order in settings
         if f"{ROUTINE}_{order}" in names and metric in (*metrics, "adaptive")
     )
+    broken: defaultdict[str, list[Evidence]] = defaultdict(list)
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
-        yield f"{ROUTINE}_{order}", metric, *_seen(backend, metric, order, list(networks(points.profile, seed, dtype)))
+        problems = list(networks(points.profile, seed, dtype))
+        yield f"{ROUTINE}_{order}", metric, {}, _seen(backend, metric, order, problems, broken)
+    yield from ((rule, "", {}, Found(found)) for rule, found in broken.items())
 
 
 def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
@@ -148,8 +152,10 @@ def _call(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> Call
     return Call(ROUTINE, metric, [G, H, network.X, network.y], (rho, asked), [(), G.shape, H.shape], do="search")
 
 
-def _seen(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork]) -> tuple[list[Evidence], str]:
-    """Every search held against its proved bound, and what share of it is found."""
+def _seen(
+    backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork], broken: Mapping[str, list[Evidence]]
+) -> Found:
+    """Every search held against its proved bound, and what share of it is found; with the rules that were broken."""
     found: list[Evidence] = []
     shares: dict[str, float] = {}
     short: list[Evidence] = []
@@ -161,15 +167,13 @@ def _seen(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetw
                 continue
             place = f"{network.name}/rho{rho:g}"
             answer = backend.call(_call(metric, order, network, rho))
-            found += [
-                Evidence(place, event=Event.BROKEN, said=how, circumstance=rule, about=ROUTINE)
-                for rule, how in answer.conduct.items()
-            ]
+            for rule, how in answer.conduct.items():
+                broken[rule].append(Evidence(place, event=Event.BROKEN, said=how, about=ROUTINE))
             if answer.failure is not None:
                 event, said = answer.failure.event, str(answer.failure)
                 found.append(Evidence(place, (), rho, np.inf, event=event, said=said))
                 if event is not Event.FAILED:
-                    return found, ""
+                    return Found(found)
                 continue
             search = Search.of(metric, order, network, rho, answer.parts)
             calls += float(answer.parts[3])
@@ -181,16 +185,17 @@ def _seen(backend: Backend, metric: str, order: Any, problems: list[DiagonalNetw
             found.append(Evidence(place, (), rho, 1.0 - shares[place], event=event, said=complaint))
     if not shares:
         reason = "there is no test problem whose maximum is known exactly and is larger than rounding errors"
-        return found or [Evidence("", event=Event.UNKNOWN, said=reason)], ""
+        return Found(found or [Evidence("", event=Event.UNKNOWN, said=reason)])
     worst, median = min(shares, key=lambda place: shares[place]), float(np.median(list(shares.values())))
     found += short if len(short) >= SEVERAL else ()
     if median <= NOTHING_FOUND:
         found.append(Evidence(worst, event=Event.FAILED, said="the search finds nothing of the maximum"))
     # a routine that finds less than a half, in the median, is inaccurate
     found.append(Evidence("", (), 1.0, max(1.0 - median, 0.0), 1.0, (1.0 - LITTLE) / DOUBTFUL))
-    return found, (
+    return Found(
+        found,
         f"the search finds {100.0 * median:.4g}% of the maximum (median of {len(shares)} searches), and at least "
-        f"{100.0 * shares[worst]:.3g}% ({worst}), with {calls / len(shares):.0f} evaluations of the loss per search"
+        f"{100.0 * shares[worst]:.3g}% ({worst}), with {calls / len(shares):.0f} evaluations of the loss per search",
     )
 
 

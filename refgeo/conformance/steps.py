@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -48,18 +49,6 @@ class Walk:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def drawn_factor(rng: np.random.Generator, rows: int, h: int, blocks: tuple[int, ...] = ()) -> Array:
-    """A random factor of condition number 2.
-
-    Examples
-    --------
-    >>> round(float(np.linalg.cond(drawn_factor(np.random.default_rng(0), 5, 3))), 12)
-    2.0
-    """
-    left, right = (np.linalg.qr(rng.standard_normal((*blocks, k, h)))[0] for k in (rows, h))
-    return np.asarray((left * rng.permutation(np.geomspace(1.0, 0.5, h))) @ right.mT)
-
-
 def rule_of(function: Callable[..., Any]) -> str:
     """Which of the rules a function alone is, by how many arguments it must get; "" if it is none of them.
 
@@ -87,16 +76,27 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     return sum(one.kind in plain and one.default is inspect.Parameter.empty for one in parameters) == count
 
 
+def _random_state() -> tuple[Any, ...]:
+    torch: Any = sys.modules.get("torch")
+    of_torch = None if torch is None else torch.get_rng_state().numpy().tobytes()
+    return pickle.dumps(np.random.get_state()), of_torch  # noqa: NPY002
+
+
 @contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """The same ones for every trajectory; those of the caller's process stay as they are."""
+def _own_random_numbers(conduct: dict[str, str]) -> Iterator[None]:
+    """The same ones for every trajectory; those of the caller's process stay as they are, and whether they would have
+    is a matter of conduct.
+    """
     state, torch = np.random.get_state(), sys.modules.get("torch")  # noqa: NPY002  (the rule may use them)
     np.random.seed(0)  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=[]) if torch is not None else nullcontext():
             if torch is not None:
                 torch.manual_seed(0)
+            before = _random_state()
             yield
+            if _random_state() != before:
+                conduct["leaves_the_process_alone"] = "changed the state of a random generator"
     finally:
         np.random.set_state(state)  # noqa: NPY002
 
@@ -106,7 +106,6 @@ def slope(X: Array, Y: Array, scale: float, size: float) -> Array:
     return np.asarray(scale * np.tanh((X - Y) / size))
 
 
-@_own_random_numbers()
 def trajectory(
     implementation: Any,
     function: str,
@@ -114,6 +113,7 @@ def trajectory(
     walk: Walk,
     convert: Callable[[Any], Any],
     read: Callable[[Any, tuple[int, ...]], Array],
+    conduct: dict[str, str],
 ) -> list[Array]:
     """G and H before every step and after the last one; NaN from where a number is not finite.
 
@@ -123,7 +123,17 @@ def trajectory(
         G, H and Y.
     convert, read : callable
         To the rule's kind of array, and back to float64 of a known shape.
+    conduct : dict
+        The rules of conduct that are broken, and how.
     """
+    with _own_random_numbers(conduct):
+        return _steps(implementation, function, arrays, walk, convert, read, conduct)
+
+
+def _steps(
+    implementation: Any, function: str, arrays: list[Array], walk: Walk, convert: Callable[[Any], Any],
+    read: Callable[[Any, tuple[int, ...]], Array], conduct: dict[str, str],
+) -> list[Array]:  # fmt: skip
     G, H, Y = arrays
     dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(walk.seed)
     kept = [np.full((walk.count + 1, *shape), np.nan) for shape in shapes]
@@ -144,12 +154,28 @@ def trajectory(
             now = tuple(convert(x) for x in numbers)
         E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
         gradients = (convert((E @ numbers[1]).astype(dtype)), convert((E.mT @ numbers[0]).astype(dtype)))
+        given, shapes_given = (*now, *gradients), [np.shape(x) for x in (*now, *gradients)]
+        before = [*numbers, *map(read, gradients, shapes)]
         try:
-            now = rule(*now, *gradients)
+            now = rule(*given)
+            if function == "step":  # an optimiser of PyTorch has its parameters to change
+                changed = _changed(given, shapes_given, before, read)
+                conduct |= {"inputs_unchanged": f"changed its input {changed}"} if changed else {}
         except Exception as error:
             error.add_note(f"at step {k + 1}")
             raise
     return kept
+
+
+def _changed(
+    given: tuple[Any, ...], shapes: list[tuple[int, ...]], before: list[Array], read: Callable[..., Array]
+) -> str:
+    """Which of its arrays a step has written to, or given another shape."""
+    names = []
+    for name, x, shape, old in zip(("G", "H", "e_G", "e_H"), given, shapes, before, strict=True):
+        if np.shape(x) != shape or not np.array_equal(read(x, shape), old, equal_nan=True):
+            names.append(name)
+    return ", ".join(names)
 
 
 def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:

@@ -7,14 +7,14 @@ wrong matrix show at the second step. What a rule does to (G, H) beside X is a c
 *How much rounding may do.* The rule itself is the measure: the same trajectory again, with every number of G and H
 changed at every step by a random share of 16 roundings, moves X_k by 16 times what rounding does, amplified as the rule
 and the loss amplify it. The unit is that distance by 16, with one rounding of all that has been travelled, times κ² for
-rules that form Gram matrices and invert them. As for values, a ratio above 1,000 at one place, or above 100 at three,
-is beyond what rounding explains.
+rules that form Gram matrices and invert them. A difference is a share of the way that both trajectories have travelled,
+so at most 1; as for values, a ratio above 1,000 at one place, or above 100 at three, is beyond what rounding explains.
 
-*Where.* Several shapes, three sizes of the loss (a rule's step size is its own: the first size is found by trying), at
-one shape a few steps with any size (a rule can clip), and elements A of the group: a rotation, scalings, a mild and an
-ill-conditioned one. A rule that is not invariant under all of them may be under some. One that fails only beside a
-damping ε of its own is told by large weights, beside which ε is nothing; one that computes in float32 inside, by
-powers of 2, which change nothing, and by the roundings of float32, which explain the rest.
+*Where.* From the points of the design with up to 40 rows and 17 columns, on a loss whose size is found by trying (a
+rule's step size is its own), or 64 times smaller or 16 times larger, or for a few steps of any size (a rule can clip);
+to points of the orbit by elements A of the group: a rotation, scalings, a mild and an ill-conditioned one. A rule that
+is not invariant under all of them is WRONG: who knows why (it is damped, or computes in float32) says so with the
+options ``relaxation`` and ``dtype``, and the report says what these would leave.
 
 *What the first step is.* Its dX, to first order in the changes of G and H, is compared with the rules that are known:
 the gradients of the metrics, and *spectral*, :math:`ΔG = -η\, e_G (T \# e_G^\top e_G)^{-1}`.
@@ -22,7 +22,6 @@ the gradients of the metrics, and *spectral*, :math:`ΔG = -η\, e_G (T \# e_G^\
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +32,12 @@ import numpy as np
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
-from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, SEVERAL, Evidence
+from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, Evidence, Found, no_rounding_explains
+from refgeo.conformance.features import Features, design, levels_of, spread
 from refgeo.conformance.points import Points
-from refgeo.conformance.precision import PRECISIONS, Precision, representable
-from refgeo.conformance.scene import rng_of
-from refgeo.conformance.steps import RULES, Walk, drawn_factor, slope
+from refgeo.conformance.precision import PRECISIONS, representable
+from refgeo.conformance.scene import build, rng_of
+from refgeo.conformance.steps import RULES, Walk, slope
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import MixedMetric
@@ -46,9 +46,7 @@ from refgeo.support.arguments import Array
 STEPS = 25
 SHOWN = (1, 2, 5, 10, 25)
 """The steps of which a report speaks."""
-_NOISE, _LARGE = 16.0, 256.0
-_SMALL = 1e-5
-"""A mistake in a formula is of order one at generic points, and no smaller than this at every one of them."""
+_NOISE = 16.0
 _KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
 TRAJECTORY = {
     "step.invariant": "k steps of the optimiser from (G, H) and from (G A⁻¹, H Aᵀ) give the same product G Hᵀ, for "
@@ -62,36 +60,65 @@ TRAJECTORY = {
 _SCALES = tuple(4.0**j for j in range(-12, 13))
 _FAR = 0.4
 """A good trajectory of so many times its start's own length: beyond it, many a right rule is no longer stable."""
-_SHAPES = ((6, 5, 2), (5, 8, 3), (4, 4, 3), (7, 9, 1), (8, 6, 4))
-_SWEPT = (5, 6, 2)
-"""At this one, a few steps with a loss of every size: for what a rule does with large or small gradients only."""
+_MOST_ROWS, _MOST_COLUMNS, _MOST_CONDITION = 40, 17, 30.0
+_READ = tuple(Features(n=n, m=m, h=h) for n, m, h in ((6, 5, 2), (5, 8, 3), (4, 4, 3), (8, 6, 4)))
+"""Where the first step is read."""
+_BATCH = Features((2,), 5, 4, 2)
 _EXCESS = 1e-4
 """A trajectory that ends with a NaN says something where rounding has moved it by less than this share until then."""
+_SLIGHT = 1e-3
+"""A difference begins where it is no smaller than this share of what it becomes."""
+
+
+def starts(profile: str, seed: int) -> list[Features]:
+    """The design's points without their vectors, as far as a rule takes many steps there in a moment."""
+    kept = ("n", "m", "h", "condition_G", "condition_H", "gap", "turn", "balance", "alike", "identity", "normed",
+            "zero_rows")  # fmt: skip
+    points = [Features(**{name: getattr(one, name) for name in kept}) for one in design(profile, seed)]
+    return [
+        one for one in dict.fromkeys(points)
+        if max(one.n, one.m) <= _MOST_ROWS and one.h <= _MOST_COLUMNS
+        and max(one.condition_G, one.condition_H) <= _MOST_CONDITION and one.possible
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a trajectory begins, and its loss."""
+    """Where a trajectory begins, and its loss.
+
+    Attributes
+    ----------
+    name : str
+    G, H : ndarray
+    Y : ndarray
+        The target, about as far from G Hᵀ as that is long.
+    size : float
+        Of the entries of G Hᵀ.
+    sizes : tuple of int
+    condition : float
+    """
 
     name: str
     G: Array
     H: Array
     Y: Array
     size: float
+    sizes: tuple[int, ...]
+    condition: float
 
     @classmethod
-    def drawn(cls, sizes: tuple[int, ...], seed: int) -> Start:
-        """Factors of condition number 2, and a target as far from their product as that is long."""
-        *blocks, n, m, h = sizes
-        name = "x".join(map(str, sizes))
-        rng = rng_of(seed, f"trajectory {name}")
-        G, H = (drawn_factor(rng, rows, h, tuple(blocks)) for rows in (n, m))
-        size = float(np.sqrt(h / (n * m)))
-        return cls(name, G, H, G @ H.mT + size * rng.standard_normal((*blocks, n, m)), size)
+    def of(cls, features: Features, dtype: str, seed: int) -> Start:
+        """The point that has these features."""
+        scene = build(features, "mix", dtype, seed)
+        (G, H), X = scene.point, scene.point.product
+        size = float(np.sqrt(np.mean(X**2)))
+        Y = X + size * scene.rng("trajectory").standard_normal(X.shape)
+        return cls(features.name, G, H, Y, size, scene.sizes, float(np.max(scene.space.gauge.condition)))
 
-    def at(self, A: Array) -> Start:
+    def at(self, A: Array, dtype: str) -> Start:
         """The same loss from A·θ."""
-        return replace(self, G=self.G @ np.linalg.inv(A), H=self.H @ A.T)
+        G, H = representable(Pair(self.G @ np.linalg.inv(A), self.H @ A.T), dtype)
+        return replace(self, G=G, H=H)
 
     def block(self, i: int) -> Start:
         """One block of a batch."""
@@ -153,52 +180,53 @@ def _apart(one: Trajectory, products: Array) -> Array:
 
 
 class Rule:
-    """A rule of a backend, in one precision and with some options."""
+    """A rule of a backend, in one precision and with some options.
+
+    Attributes
+    ----------
+    conduct : dict
+        The rules of conduct that it has broken, and how.
+    """
 
     def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
-        self._backend, self.function, self.options = backend, function, dict(options)
-        self.precision, self.seed, self.relaxation = PRECISIONS[points.dtype], points.seed, points.relaxation
-        self.roundoff = self.precision.roundoff
+        self._backend, self.function, self.options, self.points = backend, function, dict(options), points
+        self.precision, self.relaxation = PRECISIONS[points.dtype], points.relaxation
+        self.conduct: dict[str, str] = {}
         self._scales: dict[str, float] = {}
 
-    def computing_in(self, precision: Precision) -> Rule:
-        """The same rule, held against the roundings of another precision."""
-        other = copy.copy(self)
-        other.roundoff = precision.roundoff
-        return other
+    def start(self, features: Features) -> Start:
+        """The start that has these features, in the rule's precision."""
+        return Start.of(features, self.precision.name, self.points.seed)
 
-    def start(self, sizes: tuple[int, ...]) -> Start:
-        """A start of these sizes, in the rule's precision."""
-        return self.rounded(Start.drawn(sizes, self.seed))
+    def at(self, start: Start, element: str) -> Start:
+        """Another point of the orbit of a start."""
+        h = start.G.shape[-1]
+        return start.at(ELEMENTS[element](h, rng_of(self.points.seed, f"{element} {start.name}")), self.precision.name)
 
-    def rounded(self, start: Start) -> Start:
-        """What the rule really gets."""
-        G, H = representable(Pair(start.G, start.H), self.precision.name)
-        return replace(start, G=G, H=H)
-
-    def elements(self, start: Start) -> dict[str, Array]:
-        """Those of the group that a start is compared with."""
-        return elements(start.G.shape[-1], self.precision.name, rng_of(self.seed, f"elements {start.name}"))
-
-    def walk(self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0) -> Trajectory:
+    def walk(
+        self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0, in_thread: bool = False
+    ) -> Trajectory:
         """The trajectory."""
         arrays = [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
-        walk = Walk(count, scale, start.size, noise * self.roundoff, seed, self.options)
+        walk = Walk(count, scale, start.size, noise * self.precision.roundoff, seed, self.options)
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
-        call = Call(self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory")
-        return Trajectory(*self._backend.call(call).result())
+        call = Call(
+            self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory", in_thread=in_thread
+        )
+        answer = self._backend.call(call)
+        self.conduct = answer.conduct | self.conduct
+        return Trajectory(*answer.result())
 
     def scale(self, start: Start) -> float:
         """A size of the loss with which the rule moves X by about its own length and stays at good points."""
         if start.name not in self._scales:
-            self._scales[start.name] = min(_SCALES, key=lambda scale: self.unease(start, scale))
+            known = next(reversed(self._scales.values()), None)  # a rule's step size is nearly the same everywhere
+            near = [scale for scale in _SCALES if known is not None and known / 20.0 < scale < known * 20.0]
+            best = min(near, key=lambda scale: self.unease(start, scale), default=None)
+            if best is None or self.unease(start, best) == np.inf:
+                best = min(_SCALES, key=lambda scale: self.unease(start, scale))
+            self._scales[start.name] = best
         return self._scales[start.name]
-
-    def scales(self, start: Start) -> Iterator[float]:
-        """Three sizes of the loss, those of them with which the trajectory stays at good points."""
-        scale = self.scale(start)
-        yield scale
-        yield from (factor * scale for factor in (2.0**-6, 2.0**4) if self.unease(start, factor * scale) < np.inf)
 
     def unease(self, start: Start, scale: float, count: int = STEPS) -> float:
         """How far the length of a trajectory is from a good one; infinite where it leads to bad points."""
@@ -206,17 +234,17 @@ class Rule:
             walked = self.walk(start, scale, count)
         except NoResult:
             return np.inf
-        if walked.end is not None or walked.condition.max() > 1e3:
+        if walked.end is not None or walked.condition.max() > 1e3 * start.condition:
             return np.inf
         length = walked.travelled[-1] / _lengths(walked.products[:1])[0]
         return float(abs(np.log(max(length, 1e-300) / _FAR)))
 
     def rounding(self, start: Start, walked: Trajectory) -> Array:
         """One rounding of all that has been travelled, as a route over Gram matrices makes it."""
-        rows = float(np.sqrt(max(start.G.shape[-2], start.H.shape[-2])))
+        rows = float(np.sqrt(max(start.sizes[:2])))
         size = float(np.linalg.norm(walked.products[0])) + walked.travelled
         with np.errstate(all="ignore"):
-            return np.asarray(self.roundoff * rows * size * walked.condition**2)
+            return np.asarray(self.precision.roundoff * rows * size * walked.condition**2)
 
     def unit(self, start: Start, scale: float, walked: Trajectory) -> Array:
         """What rounding does to X_k, also by the rule's own reaction to noise."""
@@ -232,83 +260,25 @@ class Rule:
         return all(self.walk(start, scale, count, _NOISE, seed).end == walked.end for seed in range(1, 9))
 
 
-@dataclass(frozen=True)
-class Found:
-    """How far two trajectories that should agree are from each other."""
+# Elements of the group -----------------------------------------------------------------------------------------------
 
-    start: str
-    element: str
-    errors: Array
-    units: Array
-    travelled: Array
-    size: float
-    end: int | None
 
-    @cached_property
-    def _raw(self) -> Array:
-        """Errors in units of rounding."""
-        with np.errstate(all="ignore"):
-            return np.nan_to_num(self.errors / self.units, nan=0.0, posinf=np.inf)
+def _element(condition: float, factor: float = 1.0) -> Callable[[int, np.random.Generator], Array]:
+    def drawn(h: int, rng: np.random.Generator) -> Array:
+        left, right = (np.linalg.qr(rng.standard_normal((h, h)))[0] for _ in range(2))
+        return np.asarray(factor * (left * np.geomspace(condition**0.5, condition**-0.5, h)) @ right)
 
-    @cached_property
-    def tells(self) -> Any:
-        """After which steps rounding leaves something to tell."""
-        with np.errstate(all="ignore"):
-            tells = np.asarray(BEYOND_DOUBT * self.units <= 0.1 * self.travelled)
-            if self.end is not None:
-                tells[self.end] = self.units[self.end] <= _EXCESS * (self.size + self.travelled[self.end])
-        return tells
-
-    @cached_property
-    def ratios(self) -> Array:
-        """Errors in units of rounding, where that leaves something to tell; else 0."""
-        return np.where(self.tells, self._raw, 0.0)
-
-    @property
-    def decisive(self) -> bool:
-        """Whether a verdict can rest on it."""
-        return bool(self.tells.any())
-
-    @property
-    def worst(self) -> float:
-        """The largest ratio."""
-        return float(self.ratios.max())
-
-    @cached_property
-    def first(self) -> int:
-        """The step from which on there is a difference that neither rounding nor a small constant explains."""
-        beyond = (self._raw > MANY_TIMES) | (self.ratios > MANY_TIMES)
-        large = beyond & np.array([self.share(k) >= _SMALL for k in range(len(beyond))])
-        return int(np.argmax(large if large.any() else beyond))
-
-    @property
-    def largest(self) -> float:
-        """The largest share of all steps."""
-        return max(self.share(k) for k in range(1, len(self.errors)))
-
-    def share(self, k: int) -> float:
-        """The difference after k steps as a share of the way."""
-        with np.errstate(all="ignore"):
-            k = min(k, len(self.errors) - 1)
-            return float(np.nan_to_num(self.errors[k] / self.travelled[k], nan=0.0, posinf=np.inf))
-
-    @property
-    def seen(self) -> Evidence:
-        """The largest difference, in units of rounding."""
-        k = int(np.argmax(self.ratios))
-        unit = float(self.units[k] / self.travelled[k]) if self.travelled[k] > 0.0 else 1.0
-        return Evidence(f"{self.start}/{self.element}", (), float(k), self.worst * unit, unit, unit)
-
-    def measurements(self) -> Iterator[Evidence]:
-        """One for each step that is shown; `condition` is the step."""
-        for k in SHOWN:
-            if k < len(self.errors) and self.travelled[k] > 0.0 and np.isfinite(self.units[k]):
-                unit = float(self.units[k] / self.travelled[k])
-                where = f"{self.start}/{self.element}/step{k}"
-                yield Evidence(where, (), float(k), self.share(k), unit, unit, False)
+    return drawn
 
 
 _ILL = "ill-conditioned elements"
+ELEMENTS: dict[str, Callable[[int, np.random.Generator], Array]] = {
+    "rotations": _element(1.0),
+    "scalings": lambda h, rng: 0.3 * np.eye(h),
+    "scalings by powers of 2": lambda h, rng: 4.0 * np.eye(h),
+    "general elements": _element(3.0, 1.3),
+    _ILL: _element(100.0, 1.3),
+}
 _LARGER = {
     "scalings": ("scalings by powers of 2",),
     "general elements": ("rotations", "scalings", "scalings by powers of 2"),
@@ -317,37 +287,116 @@ _LARGER = {
 """What larger classes of elements contain."""
 
 
-def elements(h: int, dtype: str, rng: np.random.Generator) -> dict[str, Array]:
-    """Elements of the group by name, the special ones first."""
-
-    def drawn(condition: float) -> Array:
-        left, right = (np.linalg.qr(rng.standard_normal((h, h)))[0] for _ in range(2))
-        return np.asarray((left * np.geomspace(condition**0.5, condition**-0.5, h)) @ right)
-
-    found = {"rotations": drawn(1.0), "scalings": 0.3 * np.eye(h), "scalings by powers of 2": 4.0 * np.eye(h)}
-    mild, ill = ("general elements", 1.3 * drawn(3.0)), (_ILL, 1.3 * drawn(100.0))
-    return found | dict([mild, ill][: 0 if h == 1 else 2 if dtype == "float64" else 1])
-
-
 @dataclass(frozen=True)
-class Judged:
-    """What was seen of one law.
+class Trial:
+    """What is compared at a start.
 
     Attributes
     ----------
-    evidence : list of Evidence
-    message : str
-    excused : str
-        Of a difference that is no wrong formula, what explains it.
+    element : str
+        The class of A.
+    factor : float
+        The size of the loss beside the one that the rule likes.
+    scale : float
+        The size itself, if it is not 0; then for a few steps.
+    in_thread : bool
     """
 
-    evidence: list[Evidence]
-    message: str = ""
-    excused: str = ""
+    element: str
+    factor: float = 1.0
+    scale: float = 0.0
+    in_thread: bool = False
 
 
-def _of(event: Event, said: str = "", case: str = "") -> Judged:
-    return Judged([Evidence(case, event=event, said=said)], said if event is Event.RESULT else "")
+def trials(rule: Rule) -> list[tuple[Features, Trial]]:
+    """Which comparisons are made where: each of them twice, where it meets most that it has not met."""
+    points = starts(rule.points.profile, rule.points.seed)
+    classes = [name for name in ELEMENTS if name == "rotations" or rule.relaxation == 0.0]
+    if rule.precision.name != "float64":
+        classes = [name for name in classes if name != _ILL]
+    several = [Trial(name, factor) for name, factor in itertools.product(classes, (1.0, 2.0**-6, 2.0**4))]
+    several += [Trial(name, in_thread=True) for name in classes[:1]]
+    several += [Trial(classes[j % len(classes)], scale=scale) for j, scale in enumerate(_SCALES)]
+    wide = [i for i, one in enumerate(points) if one.h > 1]
+    every = [*range(len(points))]
+    asked = [(trial, every if trial.element.startswith("scalings") else wide) for trial in several]
+    once, twice = asked, [one for one in asked if not one[0].scale]
+    found = spread([sorted(levels_of(one).items()) for one in points], [*once, *twice, *twice])
+    return [(point, trial) for point, some in zip(points, found, strict=True) for trial in some]
+
+
+# What is seen --------------------------------------------------------------------------------------------------------
+
+
+def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
+    """Evidence of each step: the trajectory from a start beside that from another point of its orbit.
+
+    `about` is the class of the element, `condition` the step; an error is a share of both ways.
+    """
+    scale, count = (trial.scale, 3) if trial.scale else (trial.factor * rule.scale(start), STEPS)
+    there, place = rule.at(start, trial.element), f"{start.name}/{trial.element}"
+    if rule.unease(start, scale, count) == np.inf and (trial.scale or trial.factor != 1.0):
+        return []
+    try:
+        walked = rule.walk(start, scale, count)
+        unit = rule.unit(start, scale, walked)
+    except NoResult as failure:
+        return [_of_failure(rule, start, trial, scale, failure, here=True)]
+    try:
+        other = rule.walk(there, scale, count, in_thread=trial.in_thread)
+        unit = unit + rule.unit(there, scale, other)
+    except NoResult as failure:
+        return [_of_failure(rule, start, trial, scale, failure, here=False)]
+    end = min((one.end for one in (walked, other) if one.end is not None), default=None)
+    alike = walked.end == other.end or (
+        trial.element != _ILL and rule.ends_alike(start, scale, walked) and rule.ends_alike(there, scale, other)
+    )
+    if not alike:
+        unit[end:] = np.inf  # rounding decides whether it ends
+    return _shares(place, trial.element, start, walked, other, unit, end)
+
+
+def _shares(
+    place: str, about: str, start: Start, walked: Trajectory, other: Trajectory, unit: Array, end: int | None
+) -> list[Evidence]:
+    errors, ways = _apart(other, walked.products), walked.travelled + other.travelled
+    size, found = float(np.linalg.norm(walked.products[0])), []
+    for k in range(1, len(errors)):
+        with np.errstate(all="ignore"):
+            tells = BEYOND_DOUBT * unit[k] <= 0.1 * ways[k]
+            if k == end:
+                tells = unit[k] <= _EXCESS * (size + ways[k])
+            share = float(np.nan_to_num(errors[k] / ways[k], nan=0.0, posinf=1.0))
+            relative = float(np.nan_to_num(unit[k] / ways[k], nan=np.inf, posinf=np.inf))
+        if np.isfinite(relative) and ways[k] > 0.0:
+            found.append(
+                Evidence(place, (), float(k), min(share, 1.0), relative, relative, bool(tells), about=about,
+                         sizes=start.sizes, said="ends" if k == end and np.isinf(errors[k]) else "")
+            )  # fmt: skip
+    return found
+
+
+def _of_failure(rule: Rule, start: Start, trial: Trial, scale: float, failure: NoResult, here: bool) -> Evidence:
+    """An error: from which start, and whether another point of its orbit gives it, too."""
+    asked = rule.at(start, trial.element) if here else start
+    where = "from (G, H)" if here else f"from (G A⁻¹, H Aᵀ) with A from the {trial.element}"
+    other = "(G A⁻¹, H Aᵀ)" if here else "(G, H)"
+    try:
+        rule.walk(asked, scale)
+        depends = f"from {other} there is no error, so it depends on the representation"
+    except NoResult:
+        depends = f"from {other} there is an error, too"
+    said = f"at the start {start.name}, {where}: {failure}; {depends}"
+    return Evidence(start.name, event=failure.event, said=said, relative_error=np.inf, sizes=start.sizes)
+
+
+def _worst(found: Sequence[Evidence]) -> Evidence:
+    """Of one comparison the largest difference, in units of rounding."""
+    return max(found, key=lambda one: one.ratio * one.decisive)
+
+
+def _of(event: Event, said: str = "", case: str = "") -> Found:
+    return Found([Evidence(case, event=event, said=said)], said if event is Event.RESULT else "")
 
 
 def trajectory_evidence(
@@ -356,9 +405,9 @@ def trajectory_evidence(
     points: Points,
     options: Mapping[str, Sequence[Any]],
     progress: Callable[[int, int, str], None],
-) -> Iterator[tuple[str, str, dict[str, Any], Judged]]:
+) -> Iterator[tuple[str, str, dict[str, Any], Found]]:
     """For each of these names, for every combination of the rule's options: the check, the options in words and as they
-    are, and what was seen.
+    are, and what was seen; of rules of conduct, the check is one of these.
     """
     function = next(name for name in RULES if backend.provides(name))
     combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
@@ -368,9 +417,11 @@ def trajectory_evidence(
         for j, name in enumerate(names):
             progress(i * len(names) + j, len(combinations) * len(names), f"trajectories: {name} {label}".rstrip())
             yield name, label, chosen, _judged(rule, name)
+        for name, said in rule.conduct.items():
+            yield name, label, chosen, Found([Evidence("trajectories", event=Event.BROKEN, said=said, about=function)])
 
 
-def _judged(rule: Rule, name: str) -> Judged:
+def _judged(rule: Rule, name: str) -> Found:
     if rule.precision.name not in ("float64", "float32"):
         said = f"refgeo judges trajectories in float64 and float32 only, not in {rule.precision.name}"
         return _of(Event.UNKNOWN, said)
@@ -385,208 +436,126 @@ def _judged(rule: Rule, name: str) -> Judged:
 # The laws ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Raised:
-    """A trajectory that ended with an error."""
-
-    start: str
-    element: str
-    failure: NoResult
-
-
-def _compared(
-    rule: Rule, start: Start, scale: float, others: Mapping[str, Array], count: int = STEPS
-) -> Iterator[Found | Raised]:
-    """The trajectory from a start beside those from other points of its orbit."""
-    try:
-        walked = rule.walk(start, scale, count)
-        unit, size = rule.unit(start, scale, walked), float(np.linalg.norm(walked.products[0]))
-    except NoResult as failure:
-        yield Raised(start.name, "", failure)
-        return
-    for name, A in others.items():
-        there = rule.rounded(start.at(A))
-        try:
-            other = rule.walk(there, scale, count)
-            unit_there = rule.unit(there, scale, other)
-        except NoResult as failure:
-            yield Raised(start.name, name, failure)
-            continue
-        units = unit + unit_there
-        end = min((one.end for one in (walked, other) if one.end is not None), default=None)
-        alike = walked.end == other.end or (
-            name != _ILL and rule.ends_alike(start, scale, walked) and rule.ends_alike(there, scale, other)
-        )
-        if not alike:
-            units[end:] = np.inf  # rounding decides whether it ends
-        yield Found(start.name, name, _apart(other, walked.products), units, walked.travelled, size, end)
-
-
-def _pairs(rule: Rule) -> Iterator[Found | Raised]:
-    """Everything that is compared."""
-    for i, sizes in enumerate((*_SHAPES, _SWEPT)):
-        start = rule.start(sizes)
-        others = rule.elements(start)
-        if rule.relaxation > 0.0:
-            others = {"rotations": others["rotations"]}
-        if sizes == _SWEPT:
-            some = ("rotations", "scalings by powers of 2", "general elements")
-            few = {name: others[name] for name in others if name in some}
-            for scale in _SCALES:
-                if rule.unease(start, scale, count=3) < np.inf:
-                    yield from _compared(rule, start, scale, few, count=3)
-        else:
-            for scale in itertools.islice(rule.scales(start), 3 if i < 2 else 1):
-                yield from _compared(rule, start, scale, others)
-
-
-def _invariant(rule: Rule) -> Judged:
-    start = rule.start(_SHAPES[0])
+def _invariant(rule: Rule) -> Found:
+    start = rule.start(_READ[0])
     walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
         return _of(Event.FAILED, said, start.name)
-    everything = list(_pairs(rule))
-    found = [one for one in everything if isinstance(one, Found)]
-    raised = [one for one in everything if isinstance(one, Raised)]
-    judged = [one for one in found if one.decisive]
-    failures = [_of_raised(rule, raised)] if raised else []
-    if not judged:
+    seen = Seen.of(rule)
+    if not seen.told:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
-        return Judged(failures or [Evidence("", event=Event.UNKNOWN, said=said)])
-    shown = [one for kept in judged for one in kept.measurements()]
-    evidence = [*(one.seen for one in judged), *failures]
-    if not _beyond_rounding(judged):
-        whole = [one for one in judged if len(one.errors) > STEPS and one.element != _ILL]
-        if {one.element for one in found} - {one.element for one in whole} - {_ILL} and not failures:
-            few = f"in only {len(judged)} of {len(found)} pairs of trajectories, rounding is small enough for a verdict"
-            return _of(Event.UNKNOWN, f"{few}; these are too few; see step.repeatable")
-        worst = max(judged, key=lambda one: one.worst)
-        digits = -np.log10(max(one.share(STEPS) for one in whole or judged) + 1e-17)
-        group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
-        untried = "" if rule.precision.name == "float64" else " (in float32, no ill-conditioned A was tried)"
-        said = (
-            f"the optimiser is invariant under {group}{untried}: "
-            f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(judged)} pairs of trajectories"
-        )
-        return Judged([*evidence, *worst.measurements()], "" if failures else said)
-    broken = [one for one in judged if one.worst > MANY_TIMES]
-    large = [one for one in broken if one.largest >= _SMALL] or broken
-    first = min(one.first for one in large)
-    worst = max((one for one in large if one.first == first), key=lambda one: one.share(first))
-    said, excuse = _in_words(worst, _kept(judged, broken)), _excuse(rule, large, worst)
-    return Judged([*evidence, *(shown if len(shown) < 40 else worst.measurements())], said + excuse, excuse)
+        return Found(seen.failures[:1]) if seen.failures else _of(Event.UNKNOWN, said)
+    shown = max(seen.told, key=lambda some: _worst(some).ratio)
+    shown = [replace(one, decisive=False, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
+    evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
+    if no_rounding_explains(evidence):
+        again = _repeatable(rule).evidence[0]
+        if again.event is Event.FAILED:
+            return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
+        return Found(evidence, _in_words(rule, seen.told))
+    missed = {trial.element for _, trial in seen.asked} - {one.about for one in evidence}
+    if missed and not seen.failures:
+        few = f"in only {len(seen.told)} of {len(seen.asked)} pairs of trajectories, rounding is small enough"
+        return _of(Event.UNKNOWN, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
+    whole = [some[-1] for some in seen.told if len(some) == STEPS and some[-1].about != _ILL]
+    digits = -np.log10(max((one.relative_error for one in whole), default=1.0) + 1e-17)
+    group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
+    said = (
+        f"the optimiser is invariant under {group}"
+        f"{'' if rule.precision.name == 'float64' else ' (in float32, no ill-conditioned A was tried)'}: "
+        f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(seen.told)} pairs of trajectories"
+    )
+    return Found(evidence, "" if seen.failures else said)
 
 
-def _of_raised(rule: Rule, raised: Sequence[Raised]) -> Evidence:
-    """An error: from which start, and whether other points of its orbit give it, too."""
-    one = raised[0]
-    where = f"from (G A⁻¹, H Aᵀ) with A from the {one.element}" if one.element else "from (G, H)"
-    elsewhere = [other.element for other in raised if other.start == one.start]
-    depends = "; from (G, H) itself there is no error, so it depends on the representation" if one.element else ""
-    if not one.element and all(not name for name in elsewhere):
-        start = next(start for start in map(rule.start, (*_SHAPES, _SWEPT)) if start.name == one.start)
-        there = rule.rounded(start.at(rule.elements(start)["scalings by powers of 2"]))
-        try:
-            rule.walk(there, rule.scale(start))
-            depends = "; from (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
-        except NoResult:
-            depends = "; from (G A⁻¹, H Aᵀ) there is an error, too"
-    said = f"at the start {one.start}, {where}: {one.failure}{depends}"
-    return Evidence(one.start, event=one.failure.event, said=said, relative_error=np.inf)
+@dataclass(frozen=True)
+class Seen:
+    """All comparisons of a rule.
 
-
-def _kept(judged: Sequence[Found], broken: Sequence[Found]) -> list[str]:
-    """The classes of elements under which it is invariant."""
-    no = {one.element for one in broken}
-    kept = [one.element for one in judged if not no & {one.element, *_LARGER.get(one.element, ())}]
-    inner = {part for name in kept for part in _LARGER.get(name, ())}
-    return [name for name in dict.fromkeys(kept) if name not in inner]
-
-
-def _in_words(worst: Found, kept: Sequence[str]) -> str:
-    last = len(worst.errors) - 1
-    after = f", and by {_share(worst.share(last))} after step {last}" if last > worst.first else ""
-    far = f"{_share(worst.share(worst.first))} the distance that they have travelled{after}"
-    differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {far}"
-    if worst.first == worst.end:
-        differs = "one of the two trajectories is no longer finite"
-    under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
-    where = f"(point {worst.start}, A: {worst.element}); the optimiser is invariant {under}"
-    return f"from step {worst.first} on, G Hᵀ depends on the representation: {differs} {where}"
-
-
-def _excuse(rule: Rule, large: Sequence[Found], worst: Found) -> str:
-    """What explains a difference and is no wrong formula: a small constant, a damping, or a lower precision inside."""
-    if worst.largest < _SMALL:
-        return "; such a small difference comes from a very small or very large constant, not from a wrong formula"
-    exact = all(one.element != "scalings by powers of 2" for one in large)
-    if exact and rule.precision.name == "float64":
-        pairs = _pairs(rule.computing_in(PRECISIONS["float32"]))
-        found = [one for one in pairs if isinstance(one, Found) and one.decisive]
-        if found and not _beyond_rounding(found):
-            return (
-                "; scalings by powers of 2 change nothing, and rounding of float32 explains the other differences, "
-                "so the optimiser seems to compute in float32"
-            )
-    far = _beside_large_weights(rule, worst)
-    if far is not None and worst.share(worst.first) < 1.0 and _is_damping(worst, far):
-        return (
-            f"; with weights {_LARGE:g} times as large, the products differ by {far.share(worst.first):.2g} times this "
-            "distance, so a damping such as an ε explains all of it"
-        )
-    return ""
-
-
-def _is_damping(near: Found, far: Found) -> bool:
-    """Whether every difference vanishes beside large weights: where it can be told, as that of a damping does.
-
-    The standard is the largest share so far: near a minimum of the loss both trajectories forget what moved them apart.
+    Attributes
+    ----------
+    asked : list of (Features, Trial)
+    told : list of list of Evidence
+        Those that say something, step by step.
+    failures : list of Evidence
     """
-    steps = [k for k in range(1, STEPS + 1) if near.ratios[k] > MANY_TIMES]
 
-    def vanishes(k: int) -> bool:
-        left, peak = far.share(k), max(map(near.share, range(1, k + 1)))
-        as_damping = left <= 30.0 / _LARGE**2 * peak or far.ratios[k] <= MANY_TIMES
-        return bool(far.tells[k] and left <= 0.1 * peak and as_damping)
+    asked: list[tuple[Features, Trial]]
+    told: list[list[Evidence]]
+    failures: list[Evidence]
 
-    return bool(steps) and all(map(vanishes, steps))
+    @classmethod
+    def of(cls, rule: Rule) -> Seen:
+        """What is seen of a rule."""
+        asked = trials(rule)
+        compared = [_compared(rule, rule.start(point), trial) for point, trial in asked]
+        failures = [one for some in compared for one in some if one.event is not Event.RESULT]
+        told = [some for some in compared if any(one.decisive and one.event is Event.RESULT for one in some)]
+        return cls(asked, told, failures)
 
-
-def _beyond_rounding(found: Iterable[Found]) -> bool:
-    ratios = [one.worst for one in found] or [0.0]
-    return max(ratios) > BEYOND_DOUBT or sum(ratio > MANY_TIMES for ratio in ratios) >= SEVERAL
-
-
-def _share(share: float) -> str:
-    return f"{share:.2g} times" if share < 100.0 else "more than 100 times"
-
-
-def _beside_large_weights(rule: Rule, worst: Found) -> Found | None:
-    """The same comparison with weights beside which a damping, which is divided by their square, is nothing."""
-    near = next((start for start in map(rule.start, _SHAPES) if start.name == worst.start), None)
-    if near is None:
-        return None
-    far = replace(near, G=_LARGE * near.G, H=_LARGE * near.H, Y=_LARGE**2 * near.Y, size=_LARGE**2 * near.size)
-    far = replace(far, name=f"{near.name} times {_LARGE:g}")
-    try:
-        (found,) = _compared(rule, far, rule.scale(far), {worst.element: rule.elements(near)[worst.element]})
-        if isinstance(found, Raised):
-            return None
-        driven = [_driven(rule, one) for one in (near, far)]
-    except NoResult:
-        return None
-    return found if driven[1] > 0.1 * driven[0] else None  # else its steps do not grow with the weights
+    @property
+    def evidence(self) -> list[Evidence]:
+        """Of each comparison the worst step, and the first error."""
+        return [*map(_worst, self.told), *self.failures[:1]]
 
 
-def _driven(rule: Rule, start: Start) -> float:
-    """How far the loss moves X, as a share of its length: decay moves it without one."""
-    ends = [rule.walk(start, scale) for scale in (rule.scale(start), 0.0)]
-    return float(_apart(ends[0], ends[1].products)[-1] / np.linalg.norm(ends[0].products[0]))
+def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
+    """How a rule depends on the representation: from which step on, by how much, and under which elements not."""
+    least = _SLIGHT * max(one.relative_error for some in told for one in some if _tells(one))
+    broken = [[one for one in some if _tells(one) and one.relative_error >= least] for some in told]
+    first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
+    last = next(some[-1] for some in told if first in some)
+    name = first.case.rpartition("/")[0]
+    point = next(one for one in starts(rule.points.profile, rule.points.seed) if one.name == name)
+    fresh = [_compared(rule, rule.start(point), Trial(element)) for element in _classes(rule, point)]
+    seen = [_worst(some) for some in (*told, *fresh) if some and some[0].event is Event.RESULT]
+    kept = _kept(seen)
+    after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
+    differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
+    if first.said:
+        differs, after = "one of the two trajectories is no longer finite", ""
+    under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
+    said = (
+        f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
+        f"{first.about}); the optimiser is invariant {under}"
+    )
+    return "; ".join([said, *_offers(rule, seen, kept)])
 
 
-def _repeatable(rule: Rule) -> Judged:
-    start = rule.start(_SHAPES[0])
+def _tells(one: Evidence) -> bool:
+    """Whether it shows a difference that rounding does not explain."""
+    return one.decisive and one.event is Event.RESULT and one.ratio > MANY_TIMES
+
+
+def _classes(rule: Rule, point: Features) -> list[str]:
+    return [name for name in ELEMENTS if (point.h > 1 or name.startswith("scalings"))
+            and (name != _ILL or rule.precision.name == "float64")]  # fmt: skip
+
+
+def _kept(seen: Iterable[Evidence]) -> list[str]:
+    """The classes of elements under which it is invariant."""
+    seen = list(seen)
+    no = {one.about for one in seen if one.decisive and one.ratio > MANY_TIMES}
+    kept = {one.about for one in seen if one.decisive and not no & {one.about, *_LARGER.get(one.about, ())}}
+    inner = {part for name in kept for part in _LARGER.get(name, ())}
+    return [name for name in ELEMENTS if name in kept - inner]
+
+
+def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iterator[str]:
+    """What somebody can declare who knows why, and what that would leave."""
+    if "rotations" in kept:
+        left = max(one.relative_error for one in seen if one.about == "rotations" and one.decisive)
+        yield f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}"
+    if rule.precision.name == "float64":
+        single = Seen.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
+        if single.told and not single.failures and not no_rounding_explains(single.evidence):
+            left = max(one.relative_error for one in single.evidence)
+            yield f"with --dtype float32, all differences are roundings, which leave {left:.1g}"
+
+
+def _repeatable(rule: Rule) -> Found:
+    start = rule.start(_READ[0])
     scale = rule.scale(start)
     first, _, again = (rule.walk(one, scale) for one in (start, replace(start, Y=start.Y[::-1]), start))
     errors, rounding = _apart(again, first.products), rule.rounding(start, first)
@@ -600,36 +569,38 @@ def _repeatable(rule: Rule) -> Judged:
     return _of(Event.FAILED, said, start.name)
 
 
-def _blocks(rule: Rule) -> Judged:
+def _blocks(rule: Rule) -> Found:
     if rule.function == "make":
         return _of(Event.UNKNOWN, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
-    start = rule.start((2, 5, 4, 2))
+    start = rule.start(_BATCH)
     scale = rule.scale(start.block(0))
-    alone = np.stack([rule.walk(start.block(i), scale).products for i in range(2)], axis=1)
+    alone = [rule.walk(start.block(i), scale) for i in range(2)]
+    apart = Trajectory(*(np.stack([getattr(one, part) for one in alone], axis=1) for part in "GH"))
     try:
         together = rule.walk(start, scale)
+        unit = rule.unit(start, scale, together)
     except NoResult as failure:
         said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
-        return Judged([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
-    found = Found(
-        start.name, "blocks", _apart(together, alone), rule.unit(start, scale, together), together.travelled,
-        float(np.linalg.norm(together.products[0])), together.end,
-    )  # fmt: skip
-    if found.worst <= MANY_TIMES:
+        return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
+    found = _shares(start.name, "blocks", start, together, apart, unit, together.end)
+    if not any(one.decisive and one.ratio > MANY_TIMES for one in found):
         return _of(Event.RESULT)
-    far = f"{_share(found.share(STEPS))} the distance that it has travelled"
-    said = f"the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by {far}"
+    said = (
+        "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
+        f"{found[-1].relative_error:.2g} of both their ways"
+    )
     return _of(Event.BROKEN, said, start.name)
 
 
-def _starts(rule: Rule) -> Judged:
-    start = rule.start(_SHAPES[0])
-    scale, other = rule.scale(start), elements(start.H.shape[-1], rule.precision.name, rng_of(rule.seed, "starts"))
+def _starts(rule: Rule) -> Found:
+    start = rule.start(_READ[0])
+    scale, general = rule.scale(start), Trial("general elements")
     said, bad = [], False
     for name, begun in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
         stuck = _stuck(rule, begun, scale)
-        pairs = [] if stuck else list(_compared(rule, begun, scale, {"general": other["general elements"]}))
-        if stuck or _beyond_rounding(one for one in pairs if isinstance(one, Found)):
+        rule._scales[f"{name} = 0"] = scale
+        found = [] if stuck else _compared(rule, replace(begun, name=f"{name} = 0"), general)
+        if stuck or no_rounding_explains(found):
             said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
         bad |= bool(stuck)
     if _stuck(rule, start, max(_SCALES)) == _FROZEN:
@@ -689,7 +660,6 @@ class FirstStep:
 
     Attributes
     ----------
-    start : Start
     residuals : dict of float
         By rule, what is left of dX, as a share, beside the rule with a step length of its own for each factor.
     rates : dict of (float, float)
@@ -700,48 +670,39 @@ class FirstStep:
         Whether the step leads to another gauge.
     """
 
-    start: Start
     residuals: dict[str, float]
-    rates: dict[str, tuple[float, float]]
+    rates: dict[str, Array]
     tolerance: float
     turned: bool
 
     @classmethod
-    def of(cls, rule: Rule, sizes: tuple[int, ...], factor: float = 1.0) -> FirstStep:
+    def of(cls, rule: Rule, features: Features, factor: float = 1.0) -> FirstStep:
         """The step of a rule, with a size of the loss that is multiplied by a factor."""
-        start = rule.start(sizes)
+        start = rule.start(features)
         scale, point = factor * rule.scale(start), Pair(start.G, start.H)
         walked = rule.walk(start, scale, count=1)
-        changes = [np.diff(F, axis=0)[0] for F in (walked.G, walked.H)]
-        moved = (changes[0] @ start.H.mT + start.G @ changes[1].mT).ravel()
-        share = float(_lengths(np.diff(walked.products, axis=0))[0] / np.linalg.norm(point.product))
+        changes, whole = [np.diff(F, axis=0)[0] for F in (walked.G, walked.H)], np.diff(walked.products, axis=0)[0]
+        share = float(np.linalg.norm(whole) / np.linalg.norm(point.product))
         changed = max(float(np.linalg.norm(x) / np.linalg.norm(F)) for x, F in zip(changes, point, strict=True))
-        turned = changed > 100.0 * share
-        if turned:  # into another gauge: dX is known to the order of the step only
-            moved = np.diff(walked.products, axis=0)[0].ravel()
-        E = slope(point.product, start.Y, scale, start.size)
-        length, residuals, rates = float(np.linalg.norm(moved)), {}, {}
-        for name in _KNOWN:
+        turned = changed > 100.0 * share  # into another gauge: dX is known to the order of the step only
+        moved = (whole if turned else changes[0] @ start.H.mT + start.G @ changes[1].mT).ravel()
+        E, length = slope(point.product, start.Y, scale, start.size), float(np.linalg.norm(moved))
+        residuals, rates = dict.fromkeys(_KNOWN, np.inf), dict.fromkeys(_KNOWN, np.full(2, np.nan))
+        for name in _KNOWN if 0.0 < length < np.inf else ():
             parts = np.stack([part.ravel() for part in rule_moves(name, point, E)], axis=-1)
-            found = np.linalg.lstsq(parts, moved)[0] if np.isfinite(length) else np.full(2, np.nan)
-            rates[name] = (float(found[0]), float(found[1]))
-            residuals[name] = float(np.linalg.norm(moved - parts @ found)) / length if length > 0.0 else np.inf
-        unit = rule.precision.roundoff * max(sizes) ** 0.5 * float(walked.condition[0]) ** 4
-        far = 1.0 + float(np.linalg.norm(point.product)) / length if length > 0.0 else np.inf
-        return cls(start, residuals, rates, BEYOND_DOUBT * unit * far + 10.0 * share * turned, turned)
+            rates[name] = np.linalg.lstsq(parts, moved)[0]
+            residuals[name] = float(np.linalg.norm(moved - parts @ rates[name])) / length
+        unit = rule.precision.roundoff * max(start.sizes) ** 0.5 * float(walked.condition[0]) ** 4
+        far = 1.0 + float(np.linalg.norm(point.product)) / (length or 1e-300)
+        return cls(residuals, rates, BEYOND_DOUBT * unit * far + 10.0 * share * turned, turned)
 
     def is_one_of(self, name: str, least: float = 0.0) -> bool:
         """Whether rounding explains what is left of the step beside a rule."""
         return self.residuals[name] <= max(self.tolerance, least) < 0.01
 
-    def rates_differ(self, name: str) -> bool:
-        """Whether G and H have step lengths of their own."""
-        of_G, of_H = self.rates[name]
-        return not abs(of_G - of_H) <= max(self.tolerance, 1e-6) * max(abs(of_G), abs(of_H))
-
 
 def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
-    return [FirstStep.of(rule, sizes, factor) for sizes in _SHAPES if sizes[-1] > 1]
+    return [FirstStep.of(rule, features, factor) for features in _READ]
 
 
 def reading_of_step(rule: Rule) -> str:
@@ -771,14 +732,14 @@ _LARGER_LOSS, _GROWS = 64.0, 8.0
 
 def _is_bounded(rule: Rule) -> bool:
     """Whether the step does not grow with the loss, as that of Adam: where it does for a small loss, that is its ε."""
-    start = rule.start(_SHAPES[0])
+    start = rule.start(_READ[0])
     scale = rule.scale(start)
     with np.errstate(all="ignore"):
         lengths = [rule.walk(start, factor * scale, count=1).travelled[-1] for factor in (1.0, _LARGER_LOSS)]
     return bool(lengths[1] < _GROWS * lengths[0])
 
 
-def _reads(rule: Rule) -> Judged:
+def _reads(rule: Rule) -> Found:
     said = reading_of_step(rule)
     none = f"the first step is that of none of the known rules ({', '.join(_KNOWN)})"
     return _of(Event.RESULT if said else Event.UNKNOWN, said or none)
@@ -787,15 +748,15 @@ def _reads(rule: Rule) -> Judged:
 def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
     """In words, where they are the same for all sizes."""
     rates = np.array([one.rates[name] for one in steps])
-    if np.ptp(rates, axis=0).max() > 1e-3 * np.abs(rates).max():
+    largest = np.abs(rates).max()
+    if np.ptp(rates, axis=0).max() > 1e-3 * largest:
         return ", with step lengths that depend on the point"
-    of_G, of_H = np.where(np.abs(rates[0]) > steps[0].tolerance * np.abs(rates[0]).max(), rates[0], 0.0)
-    return f", with step length η = {of_G:.3g}" + (
-        f" for G and {of_H:.3g} for H" if steps[0].rates_differ(name) else ""
-    )
+    of_G, of_H = np.where(np.abs(rates[0]) > steps[0].tolerance * largest, rates[0], 0.0)
+    alike = abs(of_G - of_H) <= max(steps[0].tolerance, 1e-6) * largest
+    return f", with step length η = {of_G:.3g}" + ("" if alike else f" for G and {of_H:.3g} for H")
 
 
-_LAWS: dict[str, Callable[[Rule], Judged]] = {
+_LAWS: dict[str, Callable[[Rule], Found]] = {
     "step.invariant": _invariant,
     "step.repeatable": _repeatable,
     "step.blocks": _blocks,

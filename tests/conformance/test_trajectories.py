@@ -301,24 +301,26 @@ def damped(eps):
 
 
 @pytest.mark.parametrize(("eps", "seed"), [(1e-6, 0), (1e-2, 6)])  # at seed 6, both trajectories reach the minimum
-def test_damping_is_told_from_a_mistake(eps, seed):
+def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
     row = judged(damped(eps), seed=seed)["step.invariant"]
-    assert row.verdict is Verdict.INACCURATE
-    assert "explains all of it" in row.message
+    assert row.verdict is Verdict.WRONG
+    assert "invariant only under rotations; with --relaxation ε, rotations alone are asked for" in row.message
 
 
 def test_with_relaxation_a_damped_rule_passes():
     assert judged(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
-def test_a_rule_that_computes_in_single_precision_is_told_from_a_mistake():
+def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it_would_leave_is_said():
     def single(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(*(x.astype(np.float32) for x in (G, H, e_G, e_H)))
         return state, G - 0.1 * g_G, H - 0.1 * g_H
 
     row = judged(single)["step.invariant"]
-    assert row.verdict is Verdict.INACCURATE
-    assert "rounding of float32" in row.message
+    assert row.verdict is Verdict.WRONG
+    left = float(row.message.rpartition("with --dtype float32, all differences are roundings, which leave ")[2])
+    assert 1e-9 < left < 1e-4
+    assert judged(single, dtype="float32")["step.invariant"].verdict is Verdict.PASS
 
 
 def test_a_difference_that_large_weights_only_hide_is_no_damping():
@@ -463,7 +465,7 @@ def test_parts_of_optimisers_are_what_the_documentation_says(step, verdict):
     assert row.verdict is verdict, row.message
     assert "float32" not in row.message
     if verdict is Verdict.WRONG:
-        assert row.message.endswith("invariant only under rotations")
+        assert "invariant only under rotations; with --relaxation ε" in row.message
 
 
 def test_starts_at_zero():
