@@ -495,7 +495,8 @@ class Host:
         """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
         given = [np.array(array) for array in call.arrays]
         G, H, X, y = given
-        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype), call.extra
+        is_diagonal = G.shape[-2:] == H.shape[-2:] == (1, 1)
+        problem, (rho, order) = Problem(X, y, self._converted, self._back, G.dtype, is_diagonal), call.extra
         function, converted = getattr(self.implementation, call.function), map(self._converted, (G, H))
         found = function(call.metric, problem, *converted, rho, order)
         try:

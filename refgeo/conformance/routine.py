@@ -17,7 +17,7 @@ class Problem:
     Attributes
     ----------
     X, y : ndarray
-        Of the loss ‖X(u ⊙ v) − y‖², for those who would rather look than differentiate.
+        Of the loss ‖X(u ⊙ v) − y‖², for those who would rather look than differentiate: of diagonal networks alone.
     calls : int
         How often the loss has been evaluated.
     """
@@ -29,17 +29,34 @@ class Problem:
         convert: Callable[[Any], Any],
         back: Callable[[Any], Any],
         dtype: npt.DTypeLike = np.float64,
+        is_diagonal: bool = True,
     ) -> None:
-        self.X, self.y, self.calls = X, y, 0
-        self._convert, self._back, self._dtype = convert, back, dtype
+        self._X, self._y, self.calls = X, y, 0
+        self._convert, self._back, self._dtype, self.is_diagonal = convert, back, dtype, is_diagonal
+
+    @property
+    def X(self) -> Array:
+        """Of the loss of a diagonal network."""
+        return self._of_diagonal(self._X)
+
+    @property
+    def y(self) -> Array:
+        """Of the loss of a diagonal network."""
+        return self._of_diagonal(self._y)
+
+    def _of_diagonal(self, x: Array) -> Array:
+        if not self.is_diagonal:
+            raise NotImplementedError("X and y are those of diagonal networks, with G and H of shape (d, 1, 1)")
+        return x
 
     def value_and_grad(self, G: Any, H: Any) -> tuple[float, tuple[Any, Any]]:
-        """The loss and its gradient at (G, H), in the backend's kind of array."""
+        """The loss ‖X vec(G Hᵀ) − y‖² and its gradient at (G, H), in the backend's kind of array."""
         self.calls += 1
-        u, v = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
-        r = self.X @ (u * v).ravel() - self.y
-        slope = (2.0 * self.X.T @ r).reshape(u.shape)
-        first, second = (self._convert((slope * x).astype(self._dtype)) for x in (v, u))
+        G, H = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
+        product = G @ H.mT
+        r = self._X @ product.ravel() - self._y
+        slope = (2.0 * self._X.T @ r).reshape(product.shape)
+        first, second = (self._convert(x.astype(self._dtype)) for x in (slope @ H, slope.mT @ G))
         return float(r @ r), (first, second)
 
 

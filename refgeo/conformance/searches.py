@@ -9,17 +9,20 @@ adaptive sharpness; for geodesics of order 1 and 2 it is found here: with b = η
 p(b) = (1 + b + s b²/2)² with s = 0 (order 1), +1 (order 2, inv), −1 (order 2, mix), and Lagrange's dual
 :math:`λ R^2 + \sum_i \max_b f_i(b) - λ c_i^2 b^2` bounds it from above for every λ ≥ 0: maxima of polynomials.
 
-A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike). It is WRONG where its
-perturbation is longer than ρ or not horizontal or leaves the geodesics' domain, where the loss there is not the value
-that it claims, where that exceeds the bound, and where it is less than one projected gradient step gains. What share of
-the maximum it finds is a finding.
+A routine gets the coordinates as blocks of one number (G of shape (d, 1, 1), H alike), and also factors of two and
+three columns, with the loss ‖X vec(G Hᵀ) − y‖², whose maximum nobody knows. It is WRONG where its perturbation is
+longer than ρ or not horizontal or leaves the geodesics' domain, where the loss there is not the value that it claims,
+where that exceeds the bound, and where it is less than one projected gradient step gains, or less than a half of what
+refgeo's own search finds. What share of the maximum it finds is a finding.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,13 +32,19 @@ from refgeo import diagonal
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
 from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
+from refgeo.conformance.features import Features
 from refgeo.conformance.operations import ROUTINE
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.scene import rng_of
+from refgeo.conformance.routine import Problem
+from refgeo.conformance.scene import build, rng_of
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)
+OWN_RADII = (1e-2, 0.1)
+"""Where wide networks are tried."""
 MEET = 1e-6
 """A problem is one where the bounds are no further apart than this."""
 TOLERANCE = 1e-8
@@ -67,33 +76,88 @@ _SETTINGS: tuple[tuple[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class DiagonalNetwork:
-    """A diagonal network with its data, u and v representable in the dtype of a run."""
+class Network:
+    """A network with its data, G and H representable in the dtype of a run; a diagonal one has G = u and H = v.
+
+    Attributes
+    ----------
+    name : str
+    G, H : ndarray
+    X, y : ndarray
+        The loss is ‖X vec(G Hᵀ) − y‖².
+    dtype : str
+    """
 
     name: str
-    u: Array
-    v: Array
+    G: Array
+    H: Array
     X: Array
     y: Array
     dtype: str = "float64"
 
-    def loss(self, u: Array, v: Array) -> float:
-        """‖X(u ⊙ v) − y‖²."""
-        return float(np.sum((self.X @ (u * v) - self.y) ** 2))
+    @classmethod
+    def diagonal(cls, name: str, u: Array, v: Array, X: Array, y: Array, dtype: str = "float64") -> Network:
+        """With the coordinates as blocks of one number."""
+        return cls(name, u.reshape(-1, 1, 1), v.reshape(-1, 1, 1), X, y, dtype)
+
+    @property
+    def u(self) -> Array:
+        """Of a diagonal network the first factor."""
+        return self.G.ravel()
+
+    @property
+    def v(self) -> Array:
+        """Of a diagonal network the second factor."""
+        return self.H.ravel()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """n, m, h, and the number of blocks."""
+        return (self.G.shape[-2], self.H.shape[-2], self.G.shape[-1], len(self.G))
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether its maxima are known."""
+        return self.sizes[:3] == (1, 1, 1)
+
+    @cached_property
+    def product(self) -> Array:
+        """G Hᵀ."""
+        return np.asarray(self.G @ self.H.mT)
+
+    @cached_property
+    def residual(self) -> Array:
+        """X vec(G Hᵀ) − y."""
+        return np.asarray(self.X @ self.product.ravel() - self.y)
+
+    @property
+    def slope(self) -> Pair:
+        """The Euclidean gradient of the loss."""
+        E = (2.0 * self.X.T @ self.residual).reshape(self.product.shape)
+        return Pair(E @ self.H, E.mT @ self.G)
 
     @property
     def rounding(self) -> float:
         """What rounding may add to a difference of losses."""
-        return ROUNDINGS * PRECISIONS[self.dtype].roundoff * (2.0 * self.loss(self.u, self.v) + float(self.y @ self.y))
+        loss = float(self.residual @ self.residual)
+        return ROUNDINGS * PRECISIONS[self.dtype].roundoff * (2.0 * loss + float(self.y @ self.y))
 
-    def increase(self, shift: Array) -> float:
-        """L(β + shift) − L(β), without subtracting the losses."""
-        r, moved = self.X @ (self.u * self.v) - self.y, self.X @ shift
-        return float(2.0 * r @ moved + moved @ moved)
+    def increase(self, end: Pair) -> float:
+        """By how much the loss is larger at another point, without subtracting the losses."""
+        moved = self.X @ (end.product - self.product).ravel()
+        return float(2.0 * self.residual @ moved + moved @ moved)
 
 
-def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[DiagonalNetwork]:
-    """Networks whose X has orthogonal columns: far from the minimum, near it, at it; signs and sizes mixed."""
+_WIDE = ((2, 4, 3, 2), (1, 5, 4, 3))
+"""Blocks, n, m and h of networks with several columns."""
+_SMALLEST = (4, 3, 2, 2)
+
+
+def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:
+    """Diagonal ones whose X has orthogonal columns: far from the minimum, near it, at it; signs and sizes mixed. Then
+    wider ones.
+    """
+    rounded = PRECISIONS[dtype].rounded
     for d, distance in (
         (6, 1.0),
         (10, 0.1),
@@ -103,10 +167,15 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Diagon
     ):
         name = f"net{d}/{distance:g}"
         rng = rng_of(seed, name)
-        u, v = (rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d) for _ in range(2))
-        u, v = (PRECISIONS[dtype].rounded(x) for x in (u, v))
+        u, v = (rounded(rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d)) for _ in range(2))
         X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0] * rng.uniform(0.7, 1.4, d)
-        yield DiagonalNetwork(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
+        yield Network.diagonal(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
+    for blocks, n, m, h in _WIDE:
+        features = Features((blocks,), n, m, h)
+        scene = build(features, "mix", dtype, seed)
+        (G, H), rng = scene.point, scene.rng("network")
+        X = rng.standard_normal((2 * n * m, blocks * n * m)) / np.sqrt(2 * n * m)
+        yield Network(f"net{features.name}", G, H, X, X @ (G @ H.mT).ravel() + rng.standard_normal(2 * n * m), dtype)
 
 
 def search_evidence(
@@ -142,47 +211,47 @@ def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
     if answer.failure is not None:
         return 2
     found = Search.of(metric, 2, network, 0.1, answer.parts)
-    return min((2, "exact", 1), key=lambda order: abs(_reached(metric, order, network, found.a, found.c) - found.value))
+    return min((2, "exact", 1), key=lambda order: abs(replace(found, order=order).reached - found.value))
 
 
-def _call(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> Call:
-    d, carrier = len(network.u), PRECISIONS[network.dtype].carrier
-    G, H = (x.reshape(d, 1, 1).astype(carrier) for x in (network.u, network.v))
+def _call(metric: str, order: Any, network: Network, rho: float) -> Call:
+    G, H = (x.astype(PRECISIONS[network.dtype].carrier) for x in (network.G, network.H))
     asked = 2 if order == "adaptive" else order
     return Call(ROUTINE, metric, [G, H, network.X, network.y], (rho, asked), [(), G.shape, H.shape], do="search")
 
 
 def _seen(
-    backend: Backend, metric: str, order: Any, problems: list[DiagonalNetwork], broken: Mapping[str, list[Evidence]]
+    backend: Backend, metric: str, order: Any, problems: list[Network], broken: Mapping[str, list[Evidence]]
 ) -> Found:
     """Every search held against its proved bound, and what share of it is found; with the rules that were broken."""
     found: list[Evidence] = []
     shares: dict[str, float] = {}
     short: list[Evidence] = []
     calls = 0.0
-    for network in problems:
-        for rho in RADII:
-            upper = _bound(metric, order, network, rho)
-            if upper is None or network.rounding > 0.01 * upper:
-                continue
-            place = f"{network.name}/rho{rho:g}"
-            answer = backend.call(_call(metric, order, network, rho))
-            for rule, how in answer.conduct.items():
-                broken[rule].append(Evidence(place, event=Event.BROKEN, said=how, about=ROUTINE))
-            if answer.failure is not None:
-                event, said = answer.failure.event, str(answer.failure)
-                found.append(Evidence(place, (), rho, np.inf, event=event, said=said))
-                if event is not Event.FAILED:
-                    return Found(found)
-                continue
-            search = Search.of(metric, order, network, rho, answer.parts)
-            calls += float(answer.parts[3])
-            complaint = search.complaint(upper)
-            if not complaint and search.falls_short:
-                short.append(Evidence(place, (), rho, np.inf, event=Event.FAILED, said=search.falls_short))
-            shares[place] = search.reached / upper if upper > 0.0 else 1.0
-            event = Event.FAILED if complaint else Event.RESULT
-            found.append(Evidence(place, (), rho, 1.0 - shares[place], event=event, said=complaint))
+    for network, rho in itertools.product(problems, RADII):
+        known = _bound(metric, order, network, rho) if network.is_diagonal else _own(metric, order, network, rho)
+        if known is None or network.rounding > 0.01 * known:
+            continue
+        place = f"{network.name}/rho{rho:g}"
+        answer = backend.call(_call(metric, order, network, rho))
+        for rule, how in answer.conduct.items():
+            broken[rule].append(Evidence(place, event=Event.BROKEN, said=how, about=ROUTINE))
+        if answer.failure is not None:
+            event, said = answer.failure.event, str(answer.failure)
+            event = event if network.is_diagonal or event is not Event.FAILED else Event.NOT_IMPLEMENTED
+            found.append(Evidence(place, (), rho, np.inf, event=event, said=said, sizes=network.sizes))
+            if event is not Event.FAILED:
+                break
+            continue
+        search = Search.of(metric, order, network, rho, answer.parts)
+        complaint = search.complaint(known if network.is_diagonal else np.inf)
+        falls_short = "" if complaint else search.falls_short(0.0 if network.is_diagonal else LITTLE * known)
+        if falls_short:
+            short.append(Evidence(place, (), rho, np.inf, event=Event.FAILED, said=falls_short, sizes=network.sizes))
+        share, calls = search.reached / known if known > 0.0 else 1.0, calls + float(answer.parts[3])
+        event = Event.FAILED if complaint else Event.RESULT
+        found.append(Evidence(place, (), rho, max(1.0 - share, 0.0), event=event, said=complaint, sizes=network.sizes))
+        shares |= {place: share} if network.is_diagonal else {}
     if not shares:
         reason = "there is no test problem whose maximum is known exactly and is larger than rounding errors"
         return Found(found or [Evidence("", event=Event.UNKNOWN, said=reason)])
@@ -195,54 +264,59 @@ def _seen(
     return Found(
         found,
         f"the search finds {100.0 * median:.4g}% of the maximum (median of {len(shares)} searches), and at least "
-        f"{100.0 * shares[worst]:.3g}% ({worst}), with {calls / len(shares):.0f} evaluations of the loss per search",
+        f"{100.0 * shares[worst]:.3g}% ({worst}), with {calls / len(found):.0f} evaluations of the loss per search",
     )
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search has returned: its value, and its step as a_i = η_u/u, c_i = η_v/v."""
+    """What a search has returned: its value, and its step."""
 
     metric: str
     order: Any
-    network: DiagonalNetwork
+    network: Network
     rho: float
     value: float
-    a: Array
-    c: Array
+    step: Pair
 
     @classmethod
-    def of(cls, metric: str, order: Any, network: DiagonalNetwork, rho: float, parts: Any) -> Search:
+    def of(cls, metric: str, order: Any, network: Network, rho: float, parts: Any) -> Search:
         """From the parts of an answer."""
-        value, u_step, v_step, _ = parts
-        return cls(metric, order, network, rho, float(value), u_step.ravel() / network.u, v_step.ravel() / network.v)
+        value, G, H, _ = parts
+        return cls(metric, order, network, rho, float(value), Pair.unchecked(G, H))
+
+    @cached_property
+    def end(self) -> Pair | None:
+        """Where the geodesic ends; None if that is outside of its domain."""
+        return _end(self.metric, self.order, self.network, self.step)
 
     @property
     def reached(self) -> float:
-        """The increase of the loss at the end of the geodesic."""
-        return _reached(self.metric, self.order, self.network, self.a, self.c)
+        """The increase of the loss there."""
+        return -np.inf if self.end is None else self.network.increase(self.end)
 
     def complaint(self, upper: float) -> str:
         """What is wrong with it; empty if nothing is."""
-        network, metric, order, rho, a, c = self.network, self.metric, self.order, self.rho, self.a, self.c
-        if not (np.isfinite(self.value) and np.isfinite(a).all() and np.isfinite(c).all()):
+        network, metric, order, rho, step = self.network, self.metric, self.order, self.rho, self.step
+        if not (np.isfinite(self.value) and all(np.isfinite(x).all() for x in step)):
             return "returned NaN or infinity"
-        weight = np.abs(network.u * network.v) if metric == "mix" else np.ones_like(a)
-        length = float(np.linalg.norm(np.concatenate([a * weight, c * weight])))
+        length = _length(metric, network, step)
         roundoff = PRECISIONS[network.dtype].roundoff
         tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
         if length > rho * (1.0 + tolerance):
             return f"the step leaves the ball: its length is {length / rho:.10g} ρ"
-        vertical = float(np.linalg.norm((a - c) * weight)) / np.sqrt(2.0)
-        if metric != "adaptive" and vertical > rho * tolerance:
+        vertical = 0.0
+        if metric != "adaptive":
+            vertical = _length(metric, network, _space(metric, network).vertical_projection(step))
+        if vertical > rho * tolerance:
             return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
-        if metric == "mix" and order == "exact" and np.any(1.0 + a + c <= 0.0):
+        if self.end is None:
             return "the step leaves the domain of exact geodesics: along it, a number becomes 0 before t = 1"
         value, reached = self.value, self.reached
         slack = INTEGRATED if order == "exact" else TOLERANCE
         rounding = network.rounding + (slack + ROUNDINGS * roundoff) * abs(reached)
         if abs(value - reached) > rounding:
-            others = [one for one in (1, 2, "exact") if abs(_reached(metric, one, network, a, c) - value) <= rounding]
+            others = [one for one in (1, 2, "exact") if abs(replace(self, order=one).reached - value) <= rounding]
             if order != "adaptive" and others:
                 return f"the returned value is that of geodesics of order {' or '.join(map(str, others))}"
             return f"the returned value is {value:.10g}, but the step increases the loss by {reached:.10g}"
@@ -252,44 +326,77 @@ class Search:
             return f"the returned value is {value:.10g}, which is more than the proved bound {upper:.10g}"
         return ""
 
-    @property
-    def falls_short(self) -> str:
-        """Whether one projected gradient step gains more, in words."""
+    def falls_short(self, least: float) -> str:
+        """Whether it gains less than that, or than one projected gradient step, in words."""
         reached, gained = self.reached, _gained(self.metric, self.order, self.network, self.rho)
-        if reached >= LEAST * gained - self.network.rounding:
-            return ""
-        return f"the step increases the loss by {reached:.6g}, and one projected gradient step by {gained:.6g}"
+        if reached < LEAST * gained - self.network.rounding:
+            return f"the step increases the loss by {reached:.6g}, and one projected gradient step by {gained:.6g}"
+        if reached < least - self.network.rounding:
+            return f"the step increases the loss by {reached:.6g}, and refgeo's own search by {least / LITTLE:.6g}"
+        return ""
 
 
-def _gained(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> float:
-    """What one step of length ρ along the projected gradient gains."""
-    beta = network.u * network.v
-    slope = beta * (network.X.T @ (network.X @ beta - network.y))
-    price = beta**2 if metric == "mix" else np.ones_like(beta)
-    step = slope / price
-    length = float(np.sqrt(2.0 * np.sum(price * step**2)))
-    if length <= 1e-6 * float(np.linalg.norm(beta)) or rho <= 0.0:
-        return 0.0
-    b = rho * step / length
-    if metric == "mix" and order == "exact" and np.any(1.0 + 2.0 * b <= 0.0):
-        return 0.0
-    return _reached(metric, order, network, b, b)
+def _space(metric: str, network: Network) -> Any:
+    return pair_metric(metric).at(Pair(network.G, network.H))
 
 
-def _reached(metric: str, order: Any, network: DiagonalNetwork, a: Array, c: Array) -> float:
-    """The increase of the loss at the end of the geodesic."""
+def _length(metric: str, network: Network, step: Pair) -> float:
+    """Of a step, over all blocks; in adaptive sharpness beside the weights."""
+    if metric == "adaptive":
+        return float(np.hypot(np.linalg.norm(step.G / network.G), np.linalg.norm(step.H / network.H)))
+    return float(np.linalg.norm(_space(metric, network).norm(step)))
+
+
+def _end(metric: str, order: Any, network: Network, step: Pair) -> Pair | None:
     if metric == "adaptive" or order == 1:
-        factors = (1.0 + a) * (1.0 + c)
-    elif order == 2:
-        sign = 1.0 if metric == "inv" else -1.0
-        factors = 1.0 + a + 0.5 * sign * (a * a if metric == "inv" else a * c)
-        factors = factors * (1.0 + c + 0.5 * sign * (c * c if metric == "inv" else a * c))
+        return Pair.unchecked(network.G + step.G, network.H + step.H)
+    try:
+        with np.errstate(all="ignore"):
+            end: Pair = _space(metric, network).geodesic(step, 1.0, order)
+    except (ValueError, ArithmeticError):
+        return None
+    return end
+
+
+def _gained(metric: str, order: Any, network: Network, rho: float) -> float:
+    """What one step of length ρ along the projected gradient gains."""
+    e = network.slope
+    if metric == "adaptive":
+        step = Pair(e.G * network.G**2, e.H * network.H**2)
     else:
-        factors = np.exp(a + c) if metric == "inv" else 1.0 + a + c
-    return network.increase(network.u * network.v * (factors - 1.0))
+        step = _space(metric, network).riemannian_gradient(e)
+    length = _length(metric, network, step)
+    scale = float(np.linalg.norm(network.X, 2)) ** 2 * float(np.linalg.norm(network.product))
+    if length * float(np.linalg.norm(e.G)) <= 1e-6 * scale * length or rho <= 0.0:
+        return 0.0
+    end = _end(metric, order, network, step * (rho / length))
+    return 0.0 if end is None else network.increase(end)
 
 
-def _bound(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> float | None:
+def _own(metric: str, order: Any, network: Network, rho: float) -> float | None:
+    """What refgeo's own search finds where nobody knows the maximum, at a few radii; for exact geodesics, whose search
+    takes its time, where that of order 2 leads along the exact one, at one network and radius.
+    """
+    if rho not in OWN_RADII or (order == "exact" and (rho != OWN_RADII[-1] or network.sizes != _SMALLEST)):
+        return None
+    from refgeo.sharpness.adaptive import adaptive_sharpness  # slow to import, and used where there is a search
+    from refgeo.sharpness.worst_case import worst_case_sharpness
+
+    problem = Problem(network.X, network.y, lambda x: x, np.asarray, is_diagonal=False)
+
+    def value_and_grad(pair: Pair) -> tuple[float, Pair]:
+        value, grads = problem.value_and_grad(*pair)
+        return value, Pair(*grads)
+
+    pair = Pair(network.G, network.H)
+    if metric == "adaptive":
+        return float(adaptive_sharpness(value_and_grad, pair, rho, n_restarts=1, verify=False).value)
+    asked, geometry = 2 if order == "exact" else order, pair_metric(metric)
+    found = worst_case_sharpness(value_and_grad, pair, geometry, rho, order=asked, n_restarts=1, verify=False)
+    return Search(metric, order, network, rho, found.value, found.maximizer).reached
+
+
+def _bound(metric: str, order: Any, network: Network, rho: float) -> float | None:
     """A proved upper bound on the maximum, where a point comes within `MEET` of it."""
     if order in ("adaptive", "exact"):
         found = diagonal.worst_case(metric, network.u, network.v, network.X, network.y, rho)
@@ -300,7 +407,7 @@ def _bound(metric: str, order: Any, network: DiagonalNetwork, rho: float) -> flo
     return upper if upper - lower <= MEET * upper else None
 
 
-def _polynomial_bounds(metric: str, order: int, network: DiagonalNetwork, rho: float) -> tuple[float, float]:
+def _polynomial_bounds(metric: str, order: int, network: Network, rho: float) -> tuple[float, float]:
     """The dual bound, least over λ, and the value of the primal point that it suggests."""
     beta = network.u * network.v
     g, D = network.X.T @ (network.X @ beta - network.y), np.sum(network.X**2, axis=0)
