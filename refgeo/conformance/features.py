@@ -291,6 +291,13 @@ _PLAIN = (
     ((), 6, 6, 3),
 )  # fmt: skip
 _SINGLE = (((), 5, 4, 3), ((3,), 7, 4, 1), ((2,), 9, 8, 7), ((), 5, 4, 2))
+_MET = (
+    Features((5,)), Features((4,)), Features((2,), h=2), Features(speed=7.9), Features((2,), 7, 4, 1, speed=7.9),
+    Features(h=2, size_G=1e-9, size_H=1e-9), Features((3,), 7, 4, 1, size_G=1e-9, size_H=1e-9, t=2.5),
+    Features((2,), 4, 5, 1, size_G=1e-5, size_H=1e-5, t=-2.0),
+    Features((3,), h=2, size_G=1e-5, size_H=1e-5),
+)  # fmt: skip
+"""What is met together in any case: as many blocks as rows or columns, long ways and small factors at simple shapes."""
 Level = tuple[str, int]
 """A kind of feature, and which of its levels."""
 
@@ -359,7 +366,8 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     rng = np.random.default_rng([seed, COUNTS[profile]])
     alone = [repaired(replace(Features(), **level)) for levels in LEVELS.values() for level in levels]
     missing = {one for features in alone for one in shown(features)} | {(_BOTH, i) for i in range(len(_PAIRS))}
-    plain = [Features(*shape) for shape in _PLAIN]
+    plain = [*(Features(*shape) for shape in _PLAIN), *_MET]
+    missing -= {one for features in plain for one in shown(features)}
     single = [repaired(replace(Features(*shape), single=1)) for shape in _SINGLE]
     single.append(Features(ratio=math.inf, single=1))
     chosen: list[Features] = []
