@@ -52,11 +52,11 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     assert "not provided: horizontal_projection, riemannian_gradient, riemannian_hessian, christoffel, " in out
     assert f"reproduce: refgeo check {file} --metric inv --checks inner_product --case 10x9x4/k1 " in out
     data = json.loads(report.read_text())
-    assert data["schema"] == "refgeo-report/5"
+    assert data["schema"] == "refgeo-report/6"
     assert data["passed"] is False
     assert data["wrong"] == ["inner_product[inv]", "inner_product[mix]"]
     row = data["rows"][0]
-    assert {"check", "metric", "verdict", "points", "worst_ratio", "threshold", "digits_kept", "reproduce"} <= set(row)
+    assert {"check", "metric", "verdict", "points", "worst_ratio", "scope", "digits_kept", "reproduce"} <= set(row)
     assert row["verdict"] == "WRONG"
 
 

@@ -24,7 +24,7 @@ from refgeo.conformance.evidence import DOUBTFUL, Evidence, combination, hold, u
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
 from refgeo.conformance.reading import read_at, read_one, right_formula
-from refgeo.conformance.scene import Scene
+from refgeo.conformance.scene import Scene, build
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS
@@ -34,7 +34,7 @@ ANOTHER_ORDER = "after other calls, in another order"
 NO_DIAGNOSIS = "no formula was found that gives these numbers"
 _POINTS = 4
 """At so many failing points an explanation is tried, if there are so many."""
-_REPEATS = 3
+_REPEATS, _FRESH = 3, 80
 CANNOT_TELL = (NoResult, ValueError, ArithmeticError)
 """Why an explanation may fail: the backend gives nothing, or a formula has no value at its point."""
 _SMALL = 20_000
@@ -93,6 +93,13 @@ class Suspect:
             one.case for one in self.seen.doubtful if not one.circumstance and bool(one.law) == laws
         )
         return sorted(self.scenes(doubtful), key=lambda scene: scene.oddity)
+
+    def fresh(self, scene: Scene) -> Scene:
+        """Another point with the features of one, if it has some."""
+        if scene.features is None:
+            return scene
+        features, dtype = replace(scene.features, draw=_FRESH), "float64" if scene.features.single else scene.dtype
+        return build(features, scene.metric, dtype, scene.seed, scene.relaxation)
 
     @cached_property
     def passing(self) -> list[Scene]:
@@ -475,15 +482,17 @@ def _printed(scene: Scene) -> Array:
 
 
 def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
-    """Whether the value at the failing points is what the backend's own wrong functions give, and the right others."""
-    value, scenes = suspect.value, [one for one in suspect.failing if one.entries <= _SMALL]
-    if not scenes or len(scenes) < len(suspect.failing):
+    """Whether the value at all failing points, and at fresh ones, is what the backend's own wrong functions give, and
+    the right others.
+    """
+    value, scenes = suspect.value, [*suspect.failing, *map(suspect.fresh, suspect.failing[:_POINTS])]
+    if not suspect.failing:
         return False
     if value.order is None and scenes[0].metric not in PAIR_METRICS:
         return False
     for raises_all in (True, False):  # for a Hessian there are two ways to raise an index: with its own gradient or not
         with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
-            views = [_view(value, suspect.backend, scene) for scene in scenes]
+            views = (_view(value, suspect.backend, scene) for scene in scenes)
             made = ((one, _made(value, suspect.backend, one.scene, guilty, raises_all)) for one in views)
             if all(_distance(one.result, parts) <= one.rounding for one, parts in made):
                 return True

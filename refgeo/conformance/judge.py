@@ -25,7 +25,7 @@ from refgeo.conformance.laws import CURVE, GEODESIC, RETRACTION, TARGETS, Ask, L
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.process import Child
-from refgeo.conformance.scene import Scene
+from refgeo.conformance.scene import Scene, build
 from refgeo.conformance.uncovered import Reached
 from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
 from refgeo.support.errors import RefereeError
@@ -69,6 +69,8 @@ class Subject:
         return list(hold(scene, self.value, ask(call), least, **more))
 
 
+_EXCUSED, _DRAWS, _FRESH = 4, 2, 70
+"""At so many points, each drawn so often anew, an excuse is tried."""
 _CONFIRMED = 2
 """So many times what is wrong in a circumstance must be so again, and right without it."""
 _FOR_NOTHING = (Event.EXHAUSTED, Event.LAYOUT)
@@ -276,15 +278,44 @@ class Judge:
         found = self.evidence.get(check.name, [])
         if not found:
             return None
+        excused = Seen(found)
+        if explain and not excused.is_wrong and (excused.doubtful or excused.of(Event.NOT_IMPLEMENTED)):
+            found = self.confirmed(check.name, found)
         explanation = self.explanation(check.name, found) if explain and Seen(found).is_wrong else NOTHING
         return row_of(check, self.metric, found, explanation, self.plan.points.dtype)
 
+    def _subject(self, check: str, found: Iterable[Evidence]) -> Subject:
+        """By what evidence on a check was seen."""
+        by_law = all(one.law for one in found)
+        return min((one for one in self.subjects if one.check == check), key=lambda one: bool(one.laws) is not by_law)
+
+    def confirmed(self, check: str, found: list[Evidence]) -> list[Evidence]:
+        """With what is seen at fresh points that have the features of those where a result is inaccurate, or is not
+        provided: at these, too, it must be no more than inaccurate, and not be provided.
+        """
+        seen = Seen(found)
+        refused = [one for one in seen.of(Event.NOT_IMPLEMENTED) if seen.results]
+        cases = list(dict.fromkeys(one.case for one in (*seen.doubtful, *refused)))[:_EXCUSED]
+        subject = self._subject(check, seen.doubtful)
+        for scene in self._named(cases):
+            if scene.features is None or scene.entries > _LARGE:
+                continue
+            for k in range(1, 1 + _DRAWS):
+                dtype = "float64" if scene.features.single else scene.dtype
+                fresh = build(
+                    replace(scene.features, draw=_FRESH + k), self.metric, dtype, scene.seed, scene.relaxation
+                )
+                more = self._evidence(fresh, subject)
+                was_refused = any(one.case == scene.name for one in refused)
+                if was_refused and any(one.event is Event.RESULT for one in more):
+                    said = f"not provided at {scene.name}, and provided at another point with these features"
+                    more.append(Evidence(scene.name, event=Event.FAILED, said=said, relative_error=np.inf))
+                found = found + more
+        return found
+
     def explanation(self, check: str, found: list[Evidence]) -> Explanation:
         """What there is to say of what is wrong."""
-        self.evidence[check], by_law = found, all(one.law for one in Seen(found).wrong_evidence)
-        subject = min(
-            (one for one in self.subjects if one.check == check), key=lambda one: bool(one.laws) is not by_law
-        )
+        self.evidence[check], subject = found, self._subject(check, Seen(found).wrong_evidence)
 
         def look(scene: Scene) -> list[Evidence]:
             if not subject.laws and not scene.can_be_enclosed(subject.value):
@@ -344,8 +375,13 @@ class Elsewhere(Judge):
         self.count += 1
         return seen, right
 
+    def confirmed(self, check: str, found: list[Evidence]) -> list[Evidence]:
+        """With what is seen at fresh points: there, where the backend has been called."""
+        seen: list[Evidence] = self._there("confirmed", check, found)
+        return seen
+
     def explanation(self, check: str, found: list[Evidence]) -> Explanation:
-        """What there is to say of what is wrong: there, where the backend has been called."""
+        """What there is to say of what is wrong."""
         explanation: Explanation = self._there("explanation", check, found)
         return explanation
 

@@ -16,9 +16,10 @@ from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.points import Points, write_points
 from refgeo.conformance.render import page, plain, terminal
 from refgeo.conformance.scene import Scene
+from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
-SCHEMA = "refgeo-report/5"
+SCHEMA = "refgeo-report/6"
 _KINDS = {
     "value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
     "trajectory": "checks of trajectories",
@@ -170,7 +171,9 @@ class Report:
         for kind, words in _KINDS.items():
             rows = [row for row in self.judged if row.kind == kind]
             passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
-            lines += [f"{passing} of {len(rows)} provided {words} pass"] if rows else []
+            scope = str(Scope.shared([row.scope for row in rows])) if rows else ""
+            judged = f", judged at {scope}" if scope else ""
+            lines += [f"{passing} of {len(rows)} provided {words} pass{judged}"] if rows else []
         for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
             rows = self._with(verdict)
             lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
@@ -276,7 +279,7 @@ class Report:
         --------
         >>> import refgeo as rg
         >>> rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]).to_json().splitlines()[1]
-        '  "schema": "refgeo-report/5",'
+        '  "schema": "refgeo-report/6",'
         """
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -299,7 +302,7 @@ def schema() -> dict[str, Any]:
     Examples
     --------
     >>> schema()["properties"]["schema"]["const"]
-    'refgeo-report/5'
+    'refgeo-report/6'
     """
     row = plain.schema_of(Row)
     row["properties"] |= {"outcome": {"type": "string"}, "fails": {"type": "boolean"}, "reproduce": {"type": "string"}}

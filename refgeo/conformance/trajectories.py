@@ -37,6 +37,7 @@ from refgeo.conformance.features import Features, design, levels_of, spread
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import build, rng_of
+from refgeo.conformance.scope import Scope
 from refgeo.conformance.steps import RULES, Walk, slope
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
@@ -461,8 +462,9 @@ def _invariant(rule: Rule) -> Found:
     whole = [some[-1] for some in seen.told if len(some) == STEPS and some[-1].about != _ILL]
     digits = -np.log10(max((one.relative_error for one in whole), default=1.0) + 1e-17)
     group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
+    widest = Scope.of("trajectory", evidence)
     said = (
-        f"the optimiser is invariant under {group}"
+        f"the optimiser is invariant under {group} at {widest}"
         f"{'' if rule.precision.name == 'float64' else ' (in float32, no ill-conditioned A was tried)'}: "
         f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(seen.told)} pairs of trajectories"
     )

@@ -13,6 +13,7 @@ import numpy as np
 from refgeo.conformance.call import Event
 from refgeo.conformance.checks import Check
 from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, Evidence, no_rounding_explains
+from refgeo.conformance.scope import Scope, counted
 
 EVERY = "any metric"
 WHOLE = ("search", "trajectory")
@@ -80,7 +81,7 @@ class Row:
     points, decisive_points : int
         Blocks judged, and those on which the verdict rests.
     worst_ratio : float or None
-        Over the decisive points; above `threshold` it is a finding.
+        Over the decisive points; above 30 it is a finding.
     digits_kept : float or None
         The fewest, over the decisive points.
     worst_case : Evidence or None
@@ -108,6 +109,8 @@ class Row:
         Whether it was not judged for want of time or memory, which fails.
     options : mapping
         The keyword arguments with which an update rule was judged.
+    scope : Scope
+        What was met decisively.
     """
 
     check: str
@@ -119,7 +122,6 @@ class Row:
     points: int = 0
     decisive_points: int = 0
     worst_ratio: float | None = None
-    threshold: float = DOUBTFUL
     digits_kept: float | None = None
     worst_case: Evidence | None = None
     example: Evidence | None = None
@@ -136,6 +138,7 @@ class Row:
     harmful: bool = False
     exhausted: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    scope: Scope = field(default_factory=Scope)
 
     @property
     def fails(self) -> bool:
@@ -204,17 +207,6 @@ class Row:
 
     def __str__(self) -> str:
         return self.check if self.metric == EVERY else f"{self.check}[{self.metric}]"
-
-
-def counted(number: float, noun: str) -> str:
-    """A number of things in words.
-
-    Examples
-    --------
-    >>> counted(1.2, "digit"), counted(8.7, "digit")
-    ('1 digit', '9 digits')
-    """
-    return f"{number:.0f} {noun}" + ("" if round(number) == 1 else "s")
 
 
 # Seen as a whole -----------------------------------------------------------------------------------------------------
@@ -288,7 +280,7 @@ def row_of(
     plainly = [one for one in seen.doubtful if not one.circumstance]
     worst = max(plainly or seen.doubtful or seen.decisive, key=lambda one: one.ratio, default=None)
     is_value = check.kind == "value"
-    lossy = _lossy(seen) if verdict is Verdict.PASS and is_value else None
+    lossy = _lossy(seen) if verdict in (Verdict.PASS, Verdict.PARTIAL) and is_value else None
     lost = 0.0 if lossy is None else _digits_lost(lossy)
     breakdowns = [one for one in seen.of(Event.FAILED, Event.EXHAUSTED) if not one.decisive]
     said = f"κ={breakdowns[0].condition:.0e}: {_told(breakdowns)}" if breakdowns else ""
@@ -310,6 +302,7 @@ def row_of(
         measurements=tuple(distinct(seen.results)) if numbers else (),
         diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
         broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),
+        scope=Scope.of(check.kind, seen.all),
     )  # fmt: skip
 
 
