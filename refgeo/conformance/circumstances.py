@@ -27,16 +27,16 @@ Before = Callable[[Scene, Value], Call | None]
 
 def _at(G: float | Array, H: float | Array) -> Before:
     """The same vectors at a point whose factors are multiplied."""
-    return lambda scene, value: scene.at([G * scene.point.G, H * scene.point.H]).call(value)
+    return lambda scene, value: scene.at([G * scene.point.G, H * scene.point.H], value=value).call(value)
 
 
 def _nearly_the_same_G(scene: Scene, value: Value) -> Call:
     """What is "close enough" is not the same."""
-    return scene.at([(1.0 + scene.precision.roundoff**0.4) * scene.point.G, scene.point.H]).call(value)
+    return scene.at([(1.0 + scene.precision.roundoff**0.4) * scene.point.G, scene.point.H], value=value).call(value)
 
 
 def _in_another_metric(scene: Scene, value: Value) -> Call | None:
-    return scene.at(scene.point, scene.other_metric).call(value) if scene.metric in ENDS else None
+    return scene.at(scene.point, scene.other_metric, value=value).call(value) if scene.metric in ENDS else None
 
 
 def _permuted(scene: Scene, value: Value) -> Call:
@@ -53,7 +53,7 @@ def _last(factor: float, entry: bool) -> Before:
         x[(..., -1, -1) if entry else (..., -1, slice(None))] *= factor
         return x
 
-    return lambda scene, value: scene.at(map(changed, scene.point)).call(value)
+    return lambda scene, value: scene.at(map(changed, scene.point), value=value).call(value)
 
 
 def _another_vector(which: int) -> Before:
@@ -233,7 +233,7 @@ class Circumstance:
             changes["in_thread"] = True
         elif self.name == "beside":
             metric = scene.other_metric if scene.metric in ENDS else scene.metric
-            changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric).call(value),)
+            changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric, value=value).call(value),)
         elif self.name == "again":
             changes["do"] = "repeat"
         return lambda call: replace(call, **changes)
@@ -308,13 +308,16 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     >>> [len(some) > 30 for some in dealt([Features()])], dealt([Features()] * 50)[-1]
     ([True], [Circumstance(kind='', name='')])
     """
-    items: list[tuple[Circumstance, list[int]]] = [(PLAIN, [i]) for i in range(min(_PLAIN_POINTS, len(points)))]
-    for turn, circumstance in ((turn, one) for turn in range(3) for one in CIRCUMSTANCES):
-        dimensions = 2 if circumstance.kind == "lies" else 1
+    clear = {i for i, one in enumerate(points) if one.is_clear and not one.is_large}
+    items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAIN_POINTS, len(points)))]
+    turns: list[list[tuple[Circumstance, Sequence[int]]]] = [[], [], []]
+    for circumstance in CIRCUMSTANCES:
         possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
-        clear = [i for i in possible if points[i].is_clear and not points[i].is_large]
-        preferred = [i for i in clear if (len(points[i].blocks) >= dimensions) == (turn == 1)]
-        if turn < 2 or circumstance.kind == "before":
-            items.append((circumstance, possible if turn == 2 else preferred or clear or possible))
+        plain = [i for i in possible if i in clear]
+        several = [i for i in plain if len(points[i].blocks) >= (2 if circumstance.kind == "lies" else 1)]
+        turns[0].append((circumstance, [i for i in plain if i not in several] or plain or possible))
+        turns[1].append((circumstance, several or plain or possible))
+        turns[2] += [(circumstance, possible)] if circumstance.kind == "before" else []
+    items += [one for turn in turns for one in turn]
     found = spread([sorted(levels_of(one).items()) for one in points], items)
     return [some or [PLAIN] for some in found]

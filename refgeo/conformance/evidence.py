@@ -361,10 +361,11 @@ def combination(*terms: tuple[Any, Parts]) -> Parts:
     >>> combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
     (array([1.]), array([2., 2.]))
     """
-    count = len(terms[0][1])
-    return tuple(
-        np.asarray(sum((c if count == 1 else blockwise(c)) * parts[i] for c, parts in terms)) for i in range(count)
-    )
+    count, total = len(terms[0][1]), list[Array]()
+    for c, parts in terms:
+        scaled = [(c if count == 1 else blockwise(c)) * part for part in parts]
+        total = [np.asarray(x + y) for x, y in zip(total, scaled, strict=True)] if total else scaled
+    return tuple(total)
 
 
 def comparable(operation: Operation, parts: Parts) -> Parts:

@@ -397,9 +397,10 @@ class Host:
         looks = self._looked[kind] <= _LOOKS
         with self.capture.listening(heard):
             before, modules = surroundings() if looks else {}, len(sys.modules)
-            work = functools.partial(getattr(self, f"_{call.do}"), call, conduct)
+            work = getattr(self, f"_{call.do}")
             try:
-                answer = Answer(in_a_thread(work) if call.in_thread else work(), None, conduct)
+                parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)
+                answer = Answer(parts, None, conduct)
             except BaseException as error:
                 answer = Answer((), _failure(error, call))
             after = surroundings() if looks else {}
@@ -429,8 +430,10 @@ class Host:
                 raise
             raise LayoutRefused(said(error)) from None
         before, shapes = self._bytes(given, converted), [np.shape(x) for x in converted]
+        function = getattr(self.implementation, call.function)
         with interleaved([self._again(other) for other in call.beside], functools.partial(_is_foreign, self._folder)):
-            result = members(self._apply(call, converted), len(call.shapes))
+            result = function(call.metric, *converted, *call.extra)
+        result = members(result, len(call.shapes))
         arrays = [self._back(part) for part in result]
         parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
         inputs = [*given, *map(self._back, converted)]

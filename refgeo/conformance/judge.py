@@ -7,7 +7,7 @@ import math
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -36,6 +36,14 @@ _REPLAYED, MOST_REPLAYED = 1000, 240
 """Numbers of a point whose calls are kept, to be repeated in another order; so many of them are."""
 
 
+Changed = Callable[[Call], Call]
+"""From a call to the one in a circumstance."""
+
+
+def _unchanged(call: Call) -> Call:
+    return call
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is asked at points: a value, or laws of it where nothing is known of the right result.
@@ -59,14 +67,6 @@ class Subject:
         if of_exact_laws or circumstance == _EXACT_LAWS:
             return of_exact_laws and circumstance == _EXACT_LAWS and not scene.can_be_enclosed(self.value)
         return bool(self.laws) or scene.can_be_enclosed(self.value)
-
-    def seen(self, scene: Scene, ask: Ask, least: int = 0, circumstance: str = "") -> list[Evidence]:
-        """The evidence at a point; so many blocks are enclosed at least."""
-        call = scene.call(self.value)
-        more = {"demanding": is_demanding(call), "circumstance": circumstance}
-        if self.laws:
-            return obeys(scene, self.value, self.laws, ask, **more)
-        return list(hold(scene, self.value, ask(call), least, **more))
 
 
 _EXCUSED, _DRAWS, _FRESH = 4, 2, 70
@@ -127,6 +127,7 @@ class Judge:
         self.subjects = _subjects(plan, backend)
         self._seen: set[tuple[str, str]] = set()
         self._enclosed: set[str] = set()
+        self._watched: set[str] = set()
 
     def so_far(self) -> Judge:
         """With what has been seen; a thread may go on."""
@@ -138,66 +139,87 @@ class Judge:
         """All that is asked at one point: what is seen there, and the calls that are right."""
         known, right = {name: len(found) for name, found in self.evidence.items()}, len(self.judged)
         scene = self.points[i].make()
-        for subject in self.subjects:
-            looked = [self._looks_at(scene, subject, circumstance) for circumstance in self.circumstances[i]]
-            if not any(looked):
-                self._looks_at(scene, subject, PLAIN)
+        for subject, there, circumstance, changed in self._questions(scene, self.circumstances[i]):
+            found = self._evidence(there, subject, circumstance, changed)
+            self.evidence[subject.check] += self._weighed(there, subject, circumstance, changed, found)
         self.count += 1
         return {name: found[known.get(name, 0) :] for name, found in self.evidence.items()}, self.judged[right:]
 
-    def _looks_at(self, scene: Scene, subject: Subject, circumstance: Circumstance) -> bool:
-        """Whether a subject is asked at a point. What is wrong in a circumstance is asked plainly, too, to tell why."""
-        if circumstance != PLAIN and scene.entries > _LARGE:
-            scene = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1)
+    def _questions(
+        self, scene: Scene, circumstances: Sequence[Circumstance]
+    ) -> Iterator[tuple[Subject, Scene, Circumstance, Changed]]:
+        """What is asked at a point: every subject in each circumstance that there is for it, or plainly."""
+        for subject in self.subjects:
+            asked = False
+            for circumstance in circumstances:
+                large = circumstance != PLAIN and scene.entries > _LARGE
+                there = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if large else scene
+                changed = (
+                    circumstance.of(there, subject.value) if self._is_asked(there, subject, circumstance) else None
+                )
+                if changed is not None:
+                    asked = True
+                    yield subject, there, circumstance, changed
+            if not asked and subject.fits(scene, PLAIN):
+                yield subject, scene, PLAIN, _unchanged
+
+    def _is_asked(self, scene: Scene, subject: Subject, circumstance: Circumstance) -> bool:
+        """Whether a subject is to be asked; some circumstances show a rule of conduct alone."""
+        function, rule = subject.value.operation.name, circumstance.rule
         if not subject.fits(scene, circumstance):
             return False
-        function, rule = subject.value.operation.name, circumstance.rule
         if rule == "thread_safe" and not self.backend.thread_safe:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
             self._note(rule, scene, function, unseen=unseen)
             return False
-        if circumstance == _WITH_NAN and subject.laws:
-            return False
-        if circumstance == _WITH_NAN:
+        if circumstance == _WITH_NAN and not subject.laws:
             self._note(rule, scene, function, *self._with_nan(scene, subject))
-            return False
-        changed = circumstance.of(scene, subject.value)
-        if changed is None:
-            return False
-        found = self._evidence(scene, subject, circumstance, changed)
-        if circumstance != PLAIN and any(one.is_doubtful or one.event in _FOR_NOTHING for one in found):
-            doubtful = [one for one in found if one.is_doubtful]
-            found = self._evidence(scene, subject)
-            if doubtful and not any(one.is_doubtful for one in found):
-                both = [self._evidence(scene, subject, *how) for how in ((circumstance, changed), ()) * _CONFIRMED]
-                if [any(one.is_doubtful for one in some) for some in both] != [True, False] * _CONFIRMED and not rule:
-                    doubtful = [replace(one, circumstance="") for one in doubtful]  # chance, or what came long before
-                found += self._laid_to(circumstance, scene, function, doubtful)
-        elif rule and any(one.decisive and one.event is Event.RESULT for one in found):
-            self._note(rule, scene, function)
-        self.evidence[subject.check] += found
-        return True
+        return circumstance != _WITH_NAN
 
     def _evidence(
-        self, scene: Scene, subject: Subject, circumstance: Circumstance = PLAIN,
-        changed: Callable[[Call], Call] = lambda call: call,
-    ) -> list[Evidence]:  # fmt: skip
-        answers: list[Answer] = []
-
-        def plainly(call: Call) -> Answer:
-            answer = self.ask(scene, turned(call, circumstance.turn))
-            answers.append(replace(answer, parts=turned_back(answer.parts, circumstance.turn)))
-            return answers[-1]
-
-        decisive = bool(subject.laws) or bool(np.any(units(scene, subject.value).decisive))
-        ask = Ask(plainly, lambda call: changed(replace(call, decisive=decisive)))
-        found = subject.seen(scene, ask, 0 if subject.check in self._enclosed else 1, circumstance.words)
+        self, scene: Scene, subject: Subject, circumstance: Circumstance = PLAIN, changed: Changed | None = None
+    ) -> list[Evidence]:
+        """What is seen of a subject at a point, in a circumstance."""
+        value, turn, change = subject.value, circumstance.turn, changed or _unchanged
+        plain = scene.call(value)
+        more: dict[str, Any] = {"demanding": is_demanding(plain), "circumstance": circumstance.words}
+        if subject.laws:
+            ask = Ask(lambda call: self._ask(scene, call, turn), lambda call: change(replace(call, decisive=True)))
+            return obeys(scene, value, subject.laws, ask, **more)
+        call = turned(change(replace(plain, decisive=bool(np.any(units(scene, value).decisive)))), turn)
+        answer = self.backend.call(call)
+        self._watch(scene, call, answer)
+        answer = replace(answer, parts=turned_back(answer.parts, turn)) if turn else answer
+        found = list(hold(scene, value, answer, 0 if subject.check in self._enclosed else 1, **more))
         self._enclosed |= {subject.check for one in found if one.enclosed}
-        kept = scene.entries <= _REPLAYED and (scene.features or len(self.judged) < MOST_REPLAYED) and not subject.laws
+        kept = scene.entries <= _REPLAYED and (scene.features or len(self.judged) < MOST_REPLAYED)
         if kept and all(one.event is Event.RESULT and one.decisive and not one.is_doubtful for one in found):
-            call = scene.call(subject.value)
-            self.judged.append(Judged(scene.name, subject.value.name, scene.dtype, call, tuple(answers[-1].parts)))
+            self.judged.append(Judged(scene.name, value.name, scene.dtype, plain, tuple(answer.parts)))
         return found
+
+    def _ask(self, scene: Scene, call: Call, turn: int = 0) -> Answer:
+        call = turned(call, turn)
+        answer = self.backend.call(call)
+        self._watch(scene, call, answer)
+        return replace(answer, parts=turned_back(answer.parts, turn))
+
+    def _weighed(
+        self, scene: Scene, subject: Subject, circumstance: Circumstance, changed: Changed, found: list[Evidence]
+    ) -> list[Evidence]:
+        """What is wrong in a circumstance is asked plainly, too, to tell why; it is laid to it where it is so again."""
+        doubtful = [one for one in found if one.is_doubtful]
+        if circumstance == PLAIN or not (doubtful or any(one.event in _FOR_NOTHING for one in found)):
+            if circumstance.rule and any(one.decisive and one.event is Event.RESULT for one in found):
+                self._note(circumstance.rule, scene, subject.value.operation.name)
+            return found
+        plainly = self._evidence(scene, subject)
+        if not doubtful or any(one.is_doubtful for one in plainly):
+            return plainly
+        both = [self._evidence(scene, subject, *how) for how in ((circumstance, changed), ()) * _CONFIRMED]
+        is_again = [any(one.is_doubtful for one in some) for some in both] == [True, False] * _CONFIRMED
+        if not (is_again or circumstance.rule):  # chance, or what came long before
+            doubtful = [replace(one, circumstance="") for one in doubtful]
+        return plainly + self._laid_to(circumstance, scene, subject.value.operation.name, doubtful)
 
     def _laid_to(
         self, circumstance: Circumstance, scene: Scene, function: str, doubtful: list[Evidence]
@@ -227,7 +249,7 @@ class Judge:
             return "", "the results of the other blocks are not right, or nothing is known of them"
         arrays = list(map(np.array, call.arrays))
         arrays[2][first] = np.nan
-        answer = self.ask(scene, replace(call, arrays=arrays))
+        answer = self._ask(scene, replace(call, arrays=arrays))
         if answer.failure is not None:
             is_error = answer.failure.event is Event.FAILED  # an error is an answer, too
             return "", "" if is_error else str(answer.failure)
@@ -242,14 +264,13 @@ class Judge:
             return "NaN in the first block of a batch changes the results of the other blocks", ""
         return "", ""
 
-    def ask(self, scene: Scene, call: Call) -> Answer:
-        """The answer to a call, whose conduct is watched where nothing is numerically wrong with the point."""
-        answer = self.backend.call(call)
+    def _watch(self, scene: Scene, call: Call, answer: Answer) -> None:
+        """The conduct of a call, where nothing is numerically wrong with the point."""
         if self.rules and answer.failure is None and np.all(something_to_expect(scene)):
             broken = {r: how for r, how in answer.conduct.items() if not (r == "silent" and call.lies)}
-            for rule in broken.keys() | set(ON_EVERY_CALL):
+            for rule in broken if call.function in self._watched else broken.keys() | set(ON_EVERY_CALL):
                 self._note(rule, scene, call.function, broken.get(rule, ""))
-        return answer
+            self._watched.add(call.function)
 
     def _note(self, rule: str, scene: Scene, function: str, broken: str = "", unseen: str = "") -> None:
         """How a rule of conduct was kept or broken; the same again says nothing."""
@@ -320,7 +341,7 @@ class Judge:
         def look(scene: Scene) -> list[Evidence]:
             if not subject.laws and not scene.can_be_enclosed(subject.value):
                 return []
-            return subject.seen(scene, Ask(self.backend.call, lambda call: call))
+            return self._evidence(scene, subject)
 
         return explained(
             Suspect(CHECKS[check], self.metric, self.backend, Seen(found), self._named, self._is_wrong, look)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -97,12 +98,12 @@ class Operation:
         """Whether the result is one number per block rather than a pair."""
         return self.result == "scalar"
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[str, ...]:
         """The names of the vectors and covectors that it gets after the point."""
         return tuple(one.name for one in self.inputs)
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[str, ...]:
         """The names of the arguments after the metric.
 
@@ -113,7 +114,7 @@ class Operation:
         """
         return ("G", "H", *(f"{vector}_{part}" for vector in self.vectors for part in "GH"), *self.extra)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[str, ...]:
         """The names under which a test case keeps the vectors."""
         return tuple(one.source or one.name for one in self.inputs)

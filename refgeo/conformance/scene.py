@@ -151,13 +151,13 @@ class Scene:
         operation = value.operation
         pairs = [self.point, *(self.inputs(operation) if vectors is None else vectors)]
         made: dict[int, Array] = {}
-        factors = [factor for pair in pairs for factor in pair]
+        precision, factors = self.precision, [factor for pair in pairs for factor in pair]
         for factor in factors:
             if id(factor) not in made:
-                made[id(factor)] = factor.astype(self.precision.carrier)
+                made[id(factor)] = factor.astype(precision.carrier)
         plain = Call(
             operation.name, self.metric, [made[id(factor)] for factor in factors],
-            value.extra(self.time(value) if t is None else t), operation.shapes(self.point), self.precision.dtypes,
+            value.extra(self.time(value) if t is None else t), operation.shapes(self.point), precision.dtypes,
         )  # fmt: skip
         return replace(plain, **options) if options else plain
 
@@ -308,11 +308,13 @@ class Scene:
         space = self.space.metric.at(once[id(self.point)])
         return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
 
-    def at(self, factors: Iterable[Array], metric: str | None = None) -> Scene:
+    def at(self, factors: Iterable[Array], metric: str | None = None, *, value: Value) -> Scene:
         """The same vectors at another point or in another metric; those of the Hessian, which depend on both, anew."""
         metric = self.metric if metric is None else metric
         space = pair_metric(metric, self.relaxation).at(representable(Pair(*factors), self.dtype))
-        drawn = _hessian_vectors(space, self.vectors["b"], self.rng("the Hessian at another point"))
+        drawn = {}
+        if "hessian_v" in value.operation.sources:
+            drawn = _hessian_vectors(space, self.vectors["b"], self.rng("the Hessian at another point"))
         return replace(self, metric=metric, space=space, vectors=self.vectors | _rounded(drawn, self.dtype))
 
     def in_metric(self, metric: str) -> Scene:
