@@ -28,6 +28,7 @@ PROGRAMS = {
             "backends.implementations",
             "right implementations that it may not accuse, over many seeds",
         ),
+        "levels": ("levels", "which levels and circumstances each subject of the referee meets"),
         "mutants": ("mutants.catalogue", "mistakes that it must find"),
         "formulas": ("mutants.formulas", "mistakes in formulas that it must read"),
         "third_party": ("third_party.__main__", "released code, judged"),

@@ -1,0 +1,134 @@
+"""The design: every level is met where it decides something, in every circumstance that there is, by every subject."""
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo.conformance import searches, trajectories
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.circumstances import BEFORE, CIRCUMSTANCES, PLAIN, dealt, turned, turned_back
+from refgeo.conformance.features import LEVELS, Features, design, spread
+from refgeo.conformance.memory import LIES, laid_out
+from refgeo.conformance.operations import VALUES
+from refgeo.conformance.points import Points
+from refgeo.conformance.scene import build
+from validation import levels
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    return {metric: levels.evidence_of(metric) for metric in ("inv", "mix")}
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_every_level_is_met_by_some_value_where_it_decides(evidence, metric):
+    found = [levels.met(some) for some in evidence[metric].values()]
+    missing = levels.EVERY_LEVEL - set.union(*(one[3] for one in found))
+    assert not missing, [(kind, LEVELS[kind][i]) for kind, i in sorted(missing)]
+
+
+def exists(circumstance, value):
+    """Whether there is such a call for a value at some clear point."""
+    scenes = (build(one, "inv", "float64") for one in (Features(h=2), Features((3,), h=2)))
+    return any(circumstance.of(scene, value) is not None for scene in scenes)
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence, metric):
+    for name, value in VALUES.items():
+        wanted = {one.words for one in CIRCUMSTANCES if one.words and one.name != "nan" and exists(one, value)}
+        assert not wanted - levels.met(evidence[metric][name])[1], name
+
+
+def test_pairs_are_met_as_far_as_there_is_room(evidence):
+    for name in VALUES:
+        found = levels.met(evidence["inv"][name])
+        assert len(found[2]) > 8 * len(found[1]), "each circumstance meets many levels"
+
+
+def test_scopes_are_those_of_what_was_met():
+    report = rg.check(levels.right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
+    for row in (row for row in report.rows if row.kind == "value"):
+        told = [Features.parse(one.case) for one in row.measurements if one.decisive]
+        for name in ("n", "m", "h"):
+            assert getattr(row.scope, name) == (
+                min(getattr(f, name) for f in told), max(getattr(f, name) for f in told)
+            )  # fmt: skip
+        assert row.scope.blocks == (1, max(int(np.prod(f.blocks)) for f in told))
+        assert set(row.scope.circumstances) <= {one.words for one in CIRCUMSTANCES}
+    widest = {row.check: row.scope.condition[1] for row in report.rows if row.kind == "value"}
+    assert widest["christoffel"] > widest["horizontal_projection"], "each as wide as what it can tell"
+    assert "judged at h = 1 to 128, n = 1 to 32801" in report.summary[0]
+
+
+def test_trajectories_take_their_starts_and_elements_from_the_design():
+    rule = trajectories.Rule(Backend(levels.right_backend()), "step", Points(), {})
+    seen = trajectories.Seen.of(rule)
+    starts = {one[0].case.rpartition("/")[0] for one in seen.told}
+    features = [Features.parse(name) for name in starts]
+    assert {one.h for one in features} >= {1, 2, 3, 7, 16}
+    assert max(max(one.n, one.m) for one in features) == 40
+    assert {one.identity for one in features} >= {0, 1, 2, 3}
+    assert {one[0].about for one in seen.told} == set(trajectories.ELEMENTS)
+    assert max(one.relative_error for some in seen.told for one in some) <= 1.0
+
+
+def test_searches_have_one_column_and_several():
+    assert {network.sizes[2] for network in searches.networks("quick", 0)} >= {1, 2, 3}
+
+
+@pytest.mark.parametrize("lies", LIES)
+def test_arrays_keep_their_contents_however_they_lie(lies):
+    scene = build(Features((2, 3), 5, 4, 2, shared="rows" if lies == "overlapping" else "all"), "inv", "float64")
+    call = scene.call(VALUES["christoffel"])
+    laid = laid_out(call.arrays, lies)
+    for one, x in zip(laid, call.arrays, strict=True):
+        assert np.array_equal(one.array, x)
+    if lies in ("fused", "overlapping"):
+        assert np.may_share_memory(laid[0].base, laid[1].base)
+    if lies == "overlapping":
+        assert np.shares_memory(laid[0].array, laid[1].array)
+    if lies == "expanded":
+        assert 0 in laid[0].array.strides
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_comes_before_keeps_the_protocol(metric, name):
+    """A Hessian gets a horizontal v of its own metric, at its own point."""
+    scene = build(Features((3,), h=2), metric, "float64")
+    earlier = BEFORE[name][1](scene, VALUES["riemannian_hessian"])
+    if earlier is None or earlier.do in ("refuse", "accept") or name in ("singular", "nan", "refused-late", "function"):
+        return
+    point = rg.Pair(*(x.astype(float) for x in earlier.arrays[:2]))
+    v = rg.Pair(*(x.astype(float) for x in earlier.arrays[-2:]))
+    space = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[earlier.metric]().at(point)
+    assert np.all(space.is_horizontal(v, 1e-5 if name == "dtype" else 1e-10))
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_negated_rows_give_negated_results(value):
+    scene = build(Features((3,), h=2), "mix", "float64")
+    call = scene.call(value)
+    backend = Backend(levels.right_backend())
+    plain = backend.call(call).parts
+    for k in (1, 2, 5, 38):
+        parts = turned_back(backend.call(turned(call, k)).parts, k)
+        assert all(np.allclose(x, y, rtol=1e-9, atol=1e-9) for x, y in zip(parts, plain, strict=True))
+        assert not np.array_equal(turned(call, k).arrays[0], call.arrays[0])
+
+
+def test_points_have_few_circumstances_and_one_has_all():
+    many = dealt(design("quick"))
+    assert sum(map(len, many)) < 2.2 * len(many)
+    assert all(many)
+    (alone,) = dealt([Features((3,))])
+    assert PLAIN in alone
+    assert len(alone) >= len(CIRCUMSTANCES) - 3
+
+
+def test_what_is_spread_meets_new_levels_first():
+    points = [[("a", i % 2), ("b", i // 2)] for i in range(4)]
+    found = spread(points, [("x", range(4))] * 2)
+    first, second = (points[i] for i, some in enumerate(found) if some)
+    assert set(first).isdisjoint(second)
