@@ -73,14 +73,16 @@ _SLIGHT = 1e-3
 
 def starts(profile: str, seed: int) -> list[Features]:
     """The design's points without their vectors, as far as a rule takes many steps there in a moment."""
-    kept = ("n", "m", "h", "condition_G", "condition_H", "gap", "turn", "balance", "alike", "identity", "normed",
-            "zero_rows")  # fmt: skip
-    points = [Features(**{name: getattr(one, name) for name in kept}) for one in design(profile, seed)]
-    return [
-        one for one in dict.fromkeys(points)
-        if max(one.n, one.m) <= _MOST_ROWS and one.h <= _MOST_COLUMNS
-        and max(one.condition_G, one.condition_H) <= _MOST_CONDITION and one.possible
+    kept = ("n", "m", "h", "gap", "turn", "balance", "alike", "identity", "normed", "zero_rows")
+    points = [
+        Features(
+            **{name: getattr(one, name) for name in kept},
+            condition_G=min(one.condition_G, _MOST_CONDITION), condition_H=min(one.condition_H, _MOST_CONDITION),
+        )
+        for one in design(profile, seed)
     ]  # fmt: skip
+    small = [one for one in dict.fromkeys(points) if max(one.n, one.m) <= _MOST_ROWS and one.h <= _MOST_COLUMNS]
+    return [one for one in small if one.possible]
 
 
 @dataclass(frozen=True)

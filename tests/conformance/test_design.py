@@ -66,7 +66,7 @@ def test_trajectories_take_their_starts_and_elements_from_the_design():
     seen = trajectories.Seen.of(rule)
     starts = {one[0].case.rpartition("/")[0] for one in seen.told}
     features = [Features.parse(name) for name in starts]
-    assert {one.h for one in features} >= {1, 2, 3, 7, 16}
+    assert {one.h for one in features} >= {1, 2, 3, 7, 16, 17}
     assert max(max(one.n, one.m) for one in features) == 40
     assert {one.identity for one in features} >= {0, 1, 2, 3}
     assert {one[0].about for one in seen.told} == set(trajectories.ELEMENTS)
