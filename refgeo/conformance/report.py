@@ -170,10 +170,10 @@ class Report:
         lines = []
         for kind, words in _KINDS.items():
             rows = [row for row in self.judged if row.kind == kind]
-            passing = sum(row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL) for row in rows)
-            scope = str(Scope.shared([row.scope for row in rows])) if rows else ""
+            passing = [row for row in rows if row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)]
+            scope = str(Scope.shared([row.scope for row in passing])) if passing else ""
             judged = f", judged at {scope}" if scope else ""
-            lines += [f"{passing} of {len(rows)} provided {words} pass{judged}"] if rows else []
+            lines += [f"{len(passing)} of {len(rows)} provided {words} pass{judged}"] if rows else []
         for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
             rows = self._with(verdict)
             lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
