@@ -137,7 +137,9 @@ def _explained(suspect: Suspect) -> Explanation:
     if all(one.circumstance or one.law for one in seen.wrong_evidence):
         place = Place(value, suspect.look, suspect.failing[0]) if suspect.failing else None
         where = _place(suspect, place) if place and suspect.plain and not all(map(bool, place.usual())) else ""
-        return Explanation("; ".join(filter(None, [where and f"wrong {where}", _circumstances(seen.wrong_evidence)])))
+        said = [where and f"wrong {where}", _circumstances(seen.wrong_evidence)]
+        alone = all(one.circumstance == ANOTHER_ORDER for one in seen.wrong_evidence)
+        return Explanation("; ".join(filter(None, said)), needs_others=alone)
     if suspect.check.kind == "law" or not suspect.plain:
         return NOTHING
     guilty = [name for name in value.uses if suspect.is_wrong(name)]
@@ -156,7 +158,7 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     value, backend = suspect.value, suspect.backend
     kept = _by_memory(suspect, views)
     if kept:
-        return Explanation(kept)
+        return Explanation(kept, needs_others=True)
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
     simple = next((one for one in _simple(views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):

@@ -45,26 +45,42 @@ def _permuted(scene: Scene, value: Value) -> Call:
     return scene.changed(lambda x: x @ turn.T).call(value)
 
 
-def _last(factor: float, entry: bool) -> Before:
-    """The last row, or entry, of both factors multiplied."""
+def _but_for(factor: float, *place: Any) -> Before:
+    """A part of both factors multiplied: a row, an entry; None stands for the middle row."""
 
     def changed(x: Array) -> Array:
         x = np.array(x)
-        x[(..., -1, -1) if entry else (..., -1, slice(None))] *= factor
+        x[(..., *(x.shape[-2] // 2 if i is None else i for i in place))] *= factor
         return x
 
     return lambda scene, value: scene.at(map(changed, scene.point), value=value).call(value)
 
 
-def _another_vector(which: int) -> Before:
+def _other_blocks(last: bool) -> Before:
+    """Of a batch the first block, or the last one, is another."""
+
     def call(scene: Scene, value: Value) -> Call | None:
-        groups = value.operation.linear or (value.operation.vectors,)
-        if which >= len(groups):
+        count = math.prod(scene.shape)
+        if count < 2:
             return None
-        sources = {one.source or one.name for one in value.operation.inputs if one.name in groups[which]}
+        factors = np.where(np.arange(count) == (count - 1 if last else 0), 2.0, 1.0).reshape(*scene.shape, 1, 1)
+        return scene.at((factors * x for x in scene.point), value=value).call(value)
+
+    return call
+
+
+def _another_part(i: int) -> Before:
+    """One array of the vectors alone is another; of a horizontal vector both, which stays horizontal."""
+
+    def call(scene: Scene, value: Value) -> Call | None:
+        plain = scene.call(value)
+        is_hessian = "hessian_v" in value.operation.sources
+        if 2 + i >= len(plain.arrays) - (is_hessian and 1):
+            return None
+        changed = (6, 7) if is_hessian and i == 4 else (2 + i,)
         factor = 0.5 if value.operation.extra else 2.0
-        vectors = {name: factor * v if name in sources else v for name, v in scene.vectors.items()}
-        return replace(scene, vectors=vectors).call(value)
+        arrays = [np.asarray(factor * x, x.dtype) if j in changed else x for j, x in enumerate(plain.arrays)]
+        return replace(plain, arrays=arrays)
 
     return call
 
@@ -134,15 +150,21 @@ def _empty(scene: Scene, value: Value) -> Call | None:
 BEFORE: dict[str, tuple[str, Before]] = {
     "metric": ("after a call with the other metric", _in_another_metric),
     "permuted": ("after a call with the columns of the factors permuted", _permuted),
-    "row": ("after a call with the same factors but for the last row", _last(0.5, entry=False)),
-    "entry": ("after a call with the same factors but for an entry", _last(1.0 + 2.0**-10, entry=True)),
-    "digit": ("after a call with the same factors but for the last digits", _last(1.0 + 2.0**-22, entry=True)),
+    "row": ("after a call with the same factors but for the last row", _but_for(0.5, -1, slice(None))),
+    "middle": ("after a call with the same factors but for a row in the middle", _but_for(0.5, None, slice(None))),
+    "entry": ("after a call with the same factors but for an entry", _but_for(1.0 + 2.0**-10, -1, -1)),
+    "digit": ("after a call with factors that are the same in float32", _but_for(1.0 + 2.0**-26, -1, -1)),
+    "first-block": ("after a call with another first block", _other_blocks(last=False)),
+    "last-block": ("after a call with another last block", _other_blocks(last=True)),
     "same-G": ("after a call with the same G and another H", _at(1.0, 2.0)),
     "same-H": ("after a call with the same H and another G", _at(2.0, 1.0)),
     "near-G": ("after a call with nearly the same G and the same H", _nearly_the_same_G),
     "point": ("after a call with the same vectors at another point", _at(2.0, 3.0)),
-    "vector": ("after a call with another first vector", _another_vector(0)),
-    "last-vector": ("after a call with another last vector", _another_vector(1)),
+    "first-G": ("after a call with another G part of the first vector", _another_part(0)),
+    "first-H": ("after a call with another H part of the first vector", _another_part(1)),
+    "second-G": ("after a call with another G part of the second vector", _another_part(2)),
+    "second-H": ("after a call with another H part of the second vector", _another_part(3)),
+    "third": ("after a call with another third vector", _another_part(4)),
     "dtype": ("after a call with float32 arrays", _in_single),
     "t": ("after a call with another t", _another_t),
     "order": ("after a call with another order", _another_order),
@@ -249,7 +271,8 @@ class Circumstance:
             return False
         if self.name in ("expanded", "overlapping"):
             return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
-        if self.name in ("sliced", "empty") or (self.kind, self.name) == ("where", "nan"):
+        needs_blocks = ("sliced", "empty", "first-block", "last-block")
+        if self.name in needs_blocks or (self.kind, self.name) == ("where", "nan"):
             return math.prod(features.blocks) > 1
         if self.kind == "where" and self.name == "laws":
             return features.h <= 5 and math.prod(features.blocks) <= 3 and features.cost <= 100 and features.is_clear
@@ -257,8 +280,9 @@ class Circumstance:
 
 
 PLAIN = Circumstance()
-_PLAIN_POINTS = 8
-"""So many of the first points are asked plainly in any case."""
+_PLAIN_POINTS, _SOME = 8, 80
+"""So many of the first points are asked plainly in any case; numbers of a factor that a key may not hold all of."""
+_PARTS = ("row", "middle", "entry", "digit", "first-block", "last-block")
 CIRCUMSTANCES = [
     *(Circumstance("lies", name) for name in _LAYOUTS),
     *(Circumstance("before", name) for name in BEFORE),
@@ -317,7 +341,9 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
         several = [i for i in plain if len(points[i].blocks) >= (2 if circumstance.kind == "lies" else 1)]
         turns[0].append((circumstance, [i for i in plain if i not in several] or plain or possible))
         turns[1].append((circumstance, several or plain or possible))
-        turns[2] += [(circumstance, possible)] if circumstance.kind == "before" else []
+        if circumstance.kind == "before":  # a key that holds a part of the arrays alone is told by larger ones
+            some = [i for i in plain if points[i].cost >= _SOME] if circumstance.name in _PARTS else possible
+            turns[2].append((circumstance, some or possible))
     items += [one for turn in turns for one in turn]
     found = spread([sorted(levels_of(one).items()) for one in points], items)
     return [some or [PLAIN] for some in found]

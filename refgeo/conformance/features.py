@@ -67,8 +67,8 @@ class Features:
         Of the angle between a and b; None: as drawn.
     vertical : float, optional
         The share of a vector that is vertical; None: as drawn.
-    radial : int
-        1: a points along θ.
+    radial : float
+        1: a points along θ; less: so much of it does.
     sparse : float
         The share of the vectors' entries that are zero.
     empty_rows, empty_blocks : int
@@ -115,7 +115,7 @@ class Features:
     same: int = 0
     cosine: float | None = None
     vertical: float | None = None
-    radial: int = 0
+    radial: float = 0.0
     sparse: float = 0.0
     empty_rows: int = 0
     empty_blocks: int = 0
@@ -276,7 +276,7 @@ LEVELS: dict[str, list[Change]] = {
         {}, *_several("length", 0.0, 1e-9, 1e-13, 1e-30, 1e-60, 1e12), *_several("ratio", 0.0, math.inf),
         *_several("part", 0.0, math.inf, 1.5e-5), {"same": 1},
         *_several("cosine", 1.0, -1.0, 0.0, 0.9999999999999, 1e-7),
-        *_several("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1}, {"sparse": 0.7}, {"empty_rows": 1},
+        *_several("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1.0}, {"sparse": 0.7}, {"empty_rows": 1},
         {"empty_blocks": 1}, *_several("slope", 0.0, 1e-8), {"speed": 7.9},
     ],
     "t": _several("t", 0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7),
@@ -292,12 +292,13 @@ _PLAIN = (
 )  # fmt: skip
 _SINGLE = (((), 5, 4, 3), ((3,), 7, 4, 1), ((2,), 9, 8, 7), ((), 5, 4, 2))
 _MET = (
-    Features((5,)), Features((4,)), Features((2,), h=2), Features(speed=7.9), Features((2,), 7, 4, 1, speed=7.9),
-    Features(h=2, size_G=1e-9, size_H=1e-9), Features((3,), 7, 4, 1, size_G=1e-9, size_H=1e-9, t=2.5),
-    Features((2,), 4, 5, 1, size_G=1e-5, size_H=1e-5, t=-2.0),
+    Features((5,)), Features((4,)), Features((4,), 4, 4, 4), Features((2,), h=2), Features(speed=7.9),
+    Features((2,), 7, 4, 1, speed=7.9), Features((), 7, 4, 1, radial=0.9, speed=4.5, t=-2.0),
+    Features((3,), 4, 5, 1, radial=0.9, speed=7.0, t=-2.0), Features(h=2, size_G=1e-9, size_H=1e-9),
+    Features((3,), 7, 4, 1, size_G=1e-9, size_H=1e-9, t=2.5), Features((2,), 4, 5, 1, size_G=1e-5, size_H=1e-5, t=-2.0),
     Features((3,), h=2, size_G=1e-5, size_H=1e-5),
 )  # fmt: skip
-"""What is met together in any case: as many blocks as rows or columns, long ways and small factors at simple shapes."""
+"""What is met together in any case: as many blocks as rows or columns, long ways, also inwards, small factors."""
 Level = tuple[str, int]
 """A kind of feature, and which of its levels."""
 

@@ -32,7 +32,7 @@ from refgeo.support.errors import RefereeError
 
 _LARGE = 140_000
 """Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
-_REPLAYED, MOST_REPLAYED = 1000, 240
+_REPLAYED, MOST_REPLAYED = 1000, 160
 """Numbers of a point whose calls are kept, to be repeated in another order; so many of them are."""
 
 
@@ -186,7 +186,7 @@ class Judge:
         if subject.laws:
             ask = Ask(lambda call: self._ask(scene, call, turn), lambda call: change(replace(call, decisive=True)))
             return obeys(scene, value, subject.laws, ask, **more)
-        call = turned(change(replace(plain, decisive=bool(np.any(units(scene, value).decisive)))), turn)
+        call = turned(change(replace(plain, decisive=bool(np.all(units(scene, value).decisive)))), turn)
         answer = self.backend.call(call)
         self._watch(scene, call, answer)
         answer = replace(answer, parts=turned_back(answer.parts, turn)) if turn else answer
@@ -289,8 +289,9 @@ class Judge:
         (scene,), value = self._named([judged.case]), VALUES[judged.value]
         if not any(one.is_doubtful for one in hold(scene, value, answer)):
             return
-        first = not any(one.circumstance for one in self.evidence[value.name] if one.is_doubtful)
-        self.evidence[value.name] += hold(scene, value, answer, circumstance=why() if first else ANOTHER_ORDER)
+        known = [one.circumstance for one in self.evidence[value.name] if one.is_doubtful]
+        words = ANOTHER_ORDER if any(known) else why()
+        self.evidence[value.name] += hold(scene, value, answer, circumstance=words)
 
     def row(self, check: Check, explain: bool) -> Row | None:
         """What is said of a value or a law; None where it has met no point."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from refgeo.conformance.call import NoResult
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
-from refgeo.conformance.features import Features
+from refgeo.conformance.features import Features, repaired
 from refgeo.conformance.operations import Value
 from refgeo.conformance.scene import Scene, build
 
@@ -61,7 +61,7 @@ def _flag(name: str, words: str, levels: Sequence[Any], of: str = "point") -> Fe
     """Whether a feature has one of some levels, the first of which is the plainest."""
     return Feature(
         words, lambda f: float(getattr(f, name) in levels),
-        lambda f, x: replace(f, **{name: levels[0] if x else getattr(Features, name)}), True, of, True,
+        lambda f, x: repaired(replace(f, **{name: levels[0] if x else getattr(Features, name)})), True, of, True,
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ FEATURES = (
     _named("cosine", "the cosine of the vectors' angle", "two vectors"),
     _flag("same", "both vectors are one array", [1], "two vectors"),
     _named("vertical", "the vertical share of the vector", "vectors"),
-    _flag("radial", "a vector points along θ", [1], "vectors"),
+    _flag("radial", "a vector points along θ", [1.0], "vectors"),
     _named("sparse", "the share of zeros in the vectors", "vectors"),
     _named("empty_rows", "the number of zero rows of the vectors", "vectors", is_whole=True),
     _named("empty_blocks", "the number of zero blocks of the vectors", "vectors", is_whole=True),
@@ -300,7 +300,7 @@ class Place:
         fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
         if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
             return End(0.0, is_open=True)  # what is left of it there is less than rounding
-        for digits in (1, 2, 3):
+        for digits in () if feature.is_whole else (1, 2, 3):
             short = float(f"{bad:.{digits}g}")
             if min(good, bad) <= short <= max(good, bad) and short != good and self.fails(feature.move(start, short)):
                 return End(short, fades=fades)
@@ -315,7 +315,7 @@ def _between(good: float, bad: float, is_whole: bool) -> float | None:
     middle = math.sqrt(good * bad) if geometric else 0.5 * (good + bad)
     if is_whole:
         middle = float(round(middle))
-    close = abs(good - bad) <= 0.002 * abs(bad) or middle in (good, bad)
+    close = (not is_whole and abs(good - bad) <= 0.002 * abs(bad)) or middle in (good, bad)
     return None if close else middle
 
 

@@ -20,6 +20,7 @@ from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
 SCHEMA = "refgeo-report/6"
+_PASSING = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)
 _KINDS = {
     "value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
     "trajectory": "checks of trajectories",
@@ -140,7 +141,8 @@ class Report:
         if row.example is None:
             return ""
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
-        case = f" --case {shlex.quote(row.example.case)}" if row.kind not in WHOLE else ""
+        is_alone = row.kind not in WHOLE and not row.needs_others
+        case = f" --case {shlex.quote(row.example.case)}" if is_alone else ""
         given = "".join(f" --option {shlex.quote(f'{name}={value!r}')}" for name, value in row.options.items())
         return self._command(f"{metric}--checks {row.check}{case}{given}")
 
@@ -170,7 +172,7 @@ class Report:
         lines = []
         for kind, words in _KINDS.items():
             rows = [row for row in self.judged if row.kind == kind]
-            passing = [row for row in rows if row.verdict in (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)]
+            passing = [row for row in rows if row.verdict in _PASSING]
             scope = str(Scope.shared([row.scope for row in passing])) if passing else ""
             judged = f", judged at {scope}" if scope else ""
             lines += [f"{len(passing)} of {len(rows)} provided {words} pass{judged}"] if rows else []
@@ -202,11 +204,12 @@ class Report:
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
-            judged = next(words for kind, words in _KINDS.items() if any(row.kind == kind for row in self.judged))
+            right = [row.kind for row in self.judged if row.verdict in _PASSING]
+            judged = next((words for kind, words in _KINDS.items() if kind in right), "")
             lossy = sum(row.lossy_case is not None for row in self._with(Verdict.PASS))
             lose = "loses" if lossy == 1 else "lose"
             lost = f" {lossy} of them {lose} digits at a large κ, which is allowed (see the lines 'digits')."
-            said.append(f"All {'other ' if said else ''}{judged} right.{lost if lossy else ''}")
+            said += [f"All {'other ' if said else ''}{judged} right.{lost if lossy else ''}"] if judged else []
         return said
 
     @property

@@ -253,7 +253,12 @@ def _replay(plan: Plan, backend: Backend, judges: list[Judge]) -> None:
 
 
 def _culprit(backend: Backend, judged: Judged, past: list[Judged]) -> str:
-    """After which of the earlier calls alone, in a process of its own, a call gives another result; in words."""
+    """After which of the earlier calls alone, in a process of its own, a call gives another result; in words, or empty
+    if it gives another result without any.
+    """
+    with backend.isolated() as fresh:
+        if not judged.is_repeated_by(fresh.call(judged.call)):
+            return ""
     kinds: dict[str, Judged] = {}
     shape = judged.call.arrays[0].shape
     for earlier in sorted(past, key=lambda one: one.call.arrays[0].shape != shape):

@@ -32,7 +32,7 @@ _WIDEST, _MOMENT = 8, 1.0
 """Columns of a point whose exact geodesic is integrated, and the effort of that, where it is not to take long."""
 _UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
 """The sizes of blocks that are not alike: smaller ones and larger ones."""
-_MANY = 0.5
+_MANY = 0.25
 """So many blocks of a batch are enclosed, on average, beside all that the factorised route does not acquit."""
 _ENCLOSING = threading.Lock()
 """The precision of python-flint is global to the process."""
@@ -424,8 +424,11 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     loss, h_v = _of_the_hessian(space, b, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
     vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
     size = space.norm(a)
-    if f.radial:
+    if f.radial == 1.0:
         a = 0.5 * point
+    elif f.radial:
+        across = a - point * (space.inner_product(a, point) / space.inner_product(point, point))
+        a = _mixed(space, across, point, f.radial) * size
     elif f.vertical is not None:
         horizontal = horizontal_like(space, a, rng)
         a = _mixed(space, horizontal, vertical, f.vertical) * size
@@ -444,7 +447,7 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
         h_v = Pair(*(_mask(Features(f.blocks, empty_blocks=f.empty_blocks), x.shape, rng) * x for x in h_v))
         h_v = _of_one_part(point, h_v, f.part)
     h_v = h_v * (f.length * (0.0 if f.ratio == 0.0 else 1.0))
-    speed = 1.0 if f.radial else 0.25
+    speed = 1.0 if f.radial == 1.0 else 0.25
     v = a * (speed if f.speed is None else f.speed / max(abs(t), 1e-3) / relative_speed(space, a)) * f.length
     a, b, e = f.length * a, (f.length if f.ratio == math.inf else f.length * f.ratio) * b, f.length * e
     if f.ratio == math.inf:

@@ -374,10 +374,11 @@ def _gained(metric: str, order: Any, network: Network, rho: float) -> float:
 
 
 def _own(metric: str, order: Any, network: Network, rho: float) -> float | None:
-    """What refgeo's own search finds where nobody knows the maximum, at a few radii; for exact geodesics, whose search
-    takes its time, where that of order 2 leads along the exact one, at one network and radius.
+    """What refgeo's own search finds where nobody knows the maximum, at a few radii; for exact geodesics where that of
+    order 2 leads along the exact one, of mix, which take their time, at one network and radius.
     """
-    if rho not in OWN_RADII or (order == "exact" and (rho != OWN_RADII[-1] or network.sizes != _SMALLEST)):
+    takes_long = order == "exact" and metric == "mix"
+    if rho not in OWN_RADII or (takes_long and (rho != OWN_RADII[-1] or network.sizes != _SMALLEST)):
         return None
     from refgeo.sharpness.adaptive import adaptive_sharpness  # slow to import, and used where there is a search
     from refgeo.sharpness.worst_case import worst_case_sharpness

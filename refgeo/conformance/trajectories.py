@@ -370,7 +370,7 @@ def _shares(
             if k == end:
                 tells = unit[k] <= _EXCESS * (size + ways[k])
             share = float(np.nan_to_num(errors[k] / ways[k], nan=0.0, posinf=1.0))
-            relative = float(np.nan_to_num(unit[k] / ways[k], nan=np.inf, posinf=np.inf))
+            relative = max(float(np.nan_to_num(unit[k] / ways[k], nan=np.inf, posinf=np.inf)), 1e-300)
         if np.isfinite(relative) and ways[k] > 0.0:
             found.append(
                 Evidence(place, (), float(k), min(share, 1.0), relative, relative, bool(tells), about=about,
@@ -446,6 +446,10 @@ def _invariant(rule: Rule) -> Found:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
         return _of(Event.FAILED, said, start.name)
     seen = Seen.of(rule)
+    if seen.failures or no_rounding_explains(seen.evidence):
+        again = _repeatable(rule).evidence[0]
+        if again.event is Event.FAILED:
+            return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     if not seen.told:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
         return Found(seen.failures[:1]) if seen.failures else _of(Event.UNKNOWN, said)
@@ -453,9 +457,6 @@ def _invariant(rule: Rule) -> Found:
     shown = [replace(one, decisive=False, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
     evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
     if no_rounding_explains(evidence):
-        again = _repeatable(rule).evidence[0]
-        if again.event is Event.FAILED:
-            return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
         return Found(evidence, _in_words(rule, seen.told))
     missed = {trial.element for _, trial in seen.asked} - {one.about for one in evidence}
     if missed and not seen.failures:
@@ -551,11 +552,12 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
     if "rotations" in kept:
         left = max(one.relative_error for one in seen if one.about == "rotations" and one.decisive)
         yield f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}"
-    if rule.precision.name == "float64":
+    exact = not any(_tells(one) for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
+    if rule.precision.name == "float64" and exact:
         single = Seen.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
         if single.told and not single.failures and not no_rounding_explains(single.evidence):
             left = max(one.relative_error for one in single.evidence)
-            yield f"with --dtype float32, all differences are roundings, which leave {left:.1g}"
+            yield f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}"
 
 
 def _repeatable(rule: Rule) -> Found:
@@ -589,6 +591,9 @@ def _blocks(rule: Rule) -> Found:
     found = _shares(start.name, "blocks", start, together, apart, unit, together.end)
     if not any(one.decisive and one.ratio > MANY_TIMES for one in found):
         return _of(Event.RESULT)
+    again = _repeatable(rule).evidence[0]
+    if again.event is Event.FAILED:
+        return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     said = (
         "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
         f"{found[-1].relative_error:.2g} of both their ways"
@@ -723,7 +728,9 @@ def reading_of_step(rule: Rule) -> str:
             if all(one.is_one_of(name, 1e-3) for one in far):
                 if all(one.turned for one in far):
                     return f"a short first step moves the product G Hᵀ as {name} does, but leads to other factors"
-                off = 100.0 * max(one.residuals[name] for one in steps)
+                off, left = (100.0 * max(one.residuals[name] for one in some) for some in (steps, far))
+                if left > 0.1 * off:
+                    return f"the first step differs from that of {name} by {off:.2g}%, whatever the size of the loss"
                 return (
                     f"the {size} the loss, the nearer is the first step to that of {name}; with the loss of this "
                     f"check, it differs by {off:.2g}%"

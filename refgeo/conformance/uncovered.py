@@ -45,7 +45,7 @@ class Coverage:
             concurrency=["thread"],
         )  # fmt: skip
         self._measured.set_option("run:disable_warnings", ["no-data-collected", "module-not-measured", "couldnt-parse"])
-        for only_raises in (r"^\s*raise\b", r"\bexcept\b[^\n]*:\s*\n\s*raise\b"):
+        for only_raises in (r"^\s*raise\b", r"^\s*if\b[^\n]*:\s*raise\b", r"\bexcept\b[^\n]*:\s*\n\s*raise\b"):
             self._measured.exclude(only_raises)
         self._context = ""
         self._measured.start()

@@ -57,6 +57,8 @@ class Explanation:
         In what.
     excuse : Verdict, optional
         What it is called instead of WRONG, where something else is to blame.
+    needs_others : bool
+        Whether it takes other calls, at other points, to show it.
     """
 
     text: str = ""
@@ -64,6 +66,7 @@ class Explanation:
     expected: tuple[str, ...] = ()
     differs: str = ""
     excuse: Verdict | None = None
+    needs_others: bool = False
 
 
 NOTHING = Explanation()
@@ -111,6 +114,8 @@ class Row:
         The keyword arguments with which an update rule was judged.
     scope : Scope
         What was met decisively.
+    needs_others : bool
+        Whether it takes calls at other points to show what is wrong.
     """
 
     check: str
@@ -139,6 +144,7 @@ class Row:
     exhausted: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
+    needs_others: bool = False
 
     @property
     def fails(self) -> bool:
@@ -302,7 +308,7 @@ def row_of(
         measurements=tuple(distinct(seen.results)) if numbers else (),
         diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
         broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),
-        scope=Scope.of(check.kind, seen.all),
+        scope=Scope.of(check.kind, seen.all), needs_others=explanation.needs_others,
     )  # fmt: skip
 
 
@@ -336,7 +342,8 @@ def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdic
         return Verdict.NOT_JUDGED, "; ".join(unknown)
     if not seen.decisive:
         explained = "at every point, rounding alone can cause an error of any size, so nothing can be judged"
-        return Verdict.UNDECIDED, "; ".join([*notes, explained if seen.results else "no point was judged"])
+        late = [f"not judged at {_places(some)}: {some[0].said}" for some in _by_reason(seen.of(Event.EXHAUSTED))]
+        return Verdict.UNDECIDED, "; ".join([*notes, *late, explained if seen.results else "no point was judged"])
     if seen.doubtful and check.kind in WHOLE:
         return Verdict.INACCURATE, ""
     if seen.doubtful:

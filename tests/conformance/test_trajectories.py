@@ -318,7 +318,9 @@ def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it
 
     row = judged(single)["step.invariant"]
     assert row.verdict is Verdict.WRONG
-    left = float(row.message.rpartition("with --dtype float32, all differences are roundings, which leave ")[2])
+    left = float(
+        row.message.rpartition("with --dtype float32, rounding is as large as all differences, which leaves ")[2]
+    )
     assert 1e-9 < left < 1e-4
     assert judged(single, dtype="float32")["step.invariant"].verdict is Verdict.PASS
 
