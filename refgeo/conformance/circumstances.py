@@ -17,7 +17,7 @@ import numpy as np
 from refgeo.conformance.call import Call
 from refgeo.conformance.features import Features, levels_of, spread
 from refgeo.conformance.memory import LIES
-from refgeo.conformance.operations import VALUES, Value
+from refgeo.conformance.operations import OPERATIONS, VALUES, Value
 from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import ENDS, Array
 
@@ -260,10 +260,10 @@ class Circumstance:
             changes["do"] = "repeat"
         return lambda call: replace(call, **changes)
 
-    @property
-    def turn(self) -> int:
-        """By what its calls are turned, so that no other call has had these contents."""
-        return 0 if self.kind in ("", "lies") else 1 + CIRCUMSTANCES.index(self)
+    def turn(self, scene: Scene) -> int:
+        """By what its calls are turned, so that no other call has had these contents; a damping allows no scaling."""
+        at = 1 + CIRCUMSTANCES.index(self) if self.kind in ("before", "where") else 0
+        return at if scene.relaxation == 0.0 else 5 * at + 2 * (at > 0)
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
@@ -291,12 +291,17 @@ CIRCUMSTANCES = [
 
 
 def turned(call: Call, k: int) -> Call:
-    """The call with some rows of its arrays negated: one with contents of its own, whose result is that of the call
-    negated alike, as all operations commute with orthogonal matrices from the left.
+    """The call with some rows of its arrays negated, and at another point of the orbit: one with contents, and lengths,
+    of its own, whose result is that of the call turned alike. All operations commute with orthogonal matrices from the
+    left, and with scalings of the group; a power of two changes no digit.
     """
     if not k:
         return call
-    once = {id(x): _negated(x, k) for x in call.arrays}
+    covectors = [one.type == "covector" for one in OPERATIONS[call.function].inputs]
+    once: dict[int, Array] = {}
+    for i, x in enumerate(call.arrays):
+        is_covector = i >= 2 and covectors[i // 2 - 1]
+        once.setdefault(id(x), _negated(x, k) * x.dtype.type(_scale(k, i % 2, -1.0 if is_covector else 1.0)))
     others: dict[str, Any] = {name: tuple(turned(x, k) for x in getattr(call, name)) for name in ("before", "beside")}
     return replace(call, arrays=[once[id(x)] for x in call.arrays], **others)
 
@@ -307,10 +312,18 @@ def turned_back(parts: Sequence[Array], k: int) -> Sequence[Array]:
     Examples
     --------
     >>> x, one = np.arange(6.0).reshape(3, 2), np.ones((1, 2))
-    >>> bool(np.all(turned_back(turned(Call(arrays=[x, one]), 5).arrays, 5)[0] == x))
+    >>> call = Call("horizontal_projection", arrays=[x, one, x, one])
+    >>> bool(np.all(turned_back(turned(call, 5).arrays[2:], 5)[0] == x))
     True
     """
-    return [_negated(x, k) for x in parts] if k and len(parts) == 2 else parts
+    if not k or len(parts) != 2:
+        return parts
+    return [_negated(x, k) / _scale(k, i, 1.0) for i, x in enumerate(parts)]
+
+
+def _scale(k: int, part: int, power: float) -> float:
+    """What the group does to a part of a vector: G is divided, and H multiplied, by a power of two."""
+    return float(2.0 ** (power * (2 * part - 1) * (k % 5 - 2)))
 
 
 def _negated(x: Array, k: int) -> Array:

@@ -32,7 +32,7 @@ from refgeo.support.errors import RefereeError
 
 _LARGE = 140_000
 """Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
-_REPLAYED, MOST_REPLAYED = 1000, 160
+_REPLAYED, MOST_REPLAYED = 1000, 120
 """Numbers of a point whose calls are kept, to be repeated in another order; so many of them are."""
 
 
@@ -180,11 +180,15 @@ class Judge:
         self, scene: Scene, subject: Subject, circumstance: Circumstance = PLAIN, changed: Changed | None = None
     ) -> list[Evidence]:
         """What is seen of a subject at a point, in a circumstance."""
-        value, turn, change = subject.value, circumstance.turn, changed or _unchanged
+        value, turn, change = subject.value, circumstance.turn(scene), changed or _unchanged
         plain = scene.call(value)
         more: dict[str, Any] = {"demanding": is_demanding(plain), "circumstance": circumstance.words}
         if subject.laws:
-            ask = Ask(lambda call: self._ask(scene, call, turn), lambda call: change(replace(call, decisive=True)))
+
+            def there(call: Call) -> Answer:
+                return self._ask(scene, change(replace(call, decisive=True)), turn)
+
+            ask = Ask(there, lambda call: self._ask(scene, call))
             return obeys(scene, value, subject.laws, ask, **more)
         call = turned(change(replace(plain, decisive=bool(np.all(units(scene, value).decisive)))), turn)
         answer = self.backend.call(call)

@@ -53,22 +53,22 @@ _TIMES = (0.5, 1.25)
 
 @dataclass(frozen=True)
 class Ask:
-    """What asks a backend, in some circumstance.
+    """What asks a backend.
 
     Attributes
     ----------
+    there : callable
+        In some circumstance.
     plainly : callable
-        The same in no circumstance.
-    changed : callable
-        From a call to the one in the circumstance.
+        In none.
     """
 
+    there: Callable[[Call], Answer]
     plainly: Callable[[Call], Answer]
-    changed: Callable[[Call], Call]
 
     def __call__(self, call: Call) -> Answer:
         """The answer in the circumstance."""
-        return self.plainly(self.changed(call))
+        return self.there(call)
 
 
 @dataclass(frozen=True)
