@@ -276,7 +276,7 @@ class Circumstance:
             return math.prod(features.blocks) > 1
         if self.kind == "where" and self.name == "laws":
             return features.h <= 5 and math.prod(features.blocks) <= 3 and features.cost <= 100 and features.is_clear
-        return self.kind != "where" or not features.is_large
+        return self.kind != "where" or (features.cost <= 10_000 and math.prod(features.blocks) <= 20)
 
 
 PLAIN = Circumstance()

@@ -24,14 +24,13 @@ from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_
 from refgeo.conformance.laws import CURVE, GEODESIC, RETRACTION, TARGETS, Ask, Law, obeys
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.plan import Plan
+from refgeo.conformance.points import LARGE
 from refgeo.conformance.process import Child
 from refgeo.conformance.scene import Scene, build
 from refgeo.conformance.uncovered import Reached
 from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
 from refgeo.support.errors import RefereeError
 
-_LARGE = 140_000
-"""Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
 _REPLAYED, MOST_REPLAYED = 1000, 120
 """Numbers of a point whose calls are kept, to be repeated in another order; so many of them are."""
 
@@ -152,7 +151,7 @@ class Judge:
         for subject in self.subjects:
             asked = False
             for circumstance in circumstances:
-                large = circumstance != PLAIN and scene.entries > _LARGE
+                large = circumstance != PLAIN and scene.entries > LARGE
                 there = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if large else scene
                 changed = (
                     circumstance.of(there, subject.value) if self._is_asked(there, subject, circumstance) else None
@@ -324,7 +323,7 @@ class Judge:
         cases = list(dict.fromkeys(one.case for one in (*seen.doubtful, *refused)))[:_EXCUSED]
         subject = self._subject(check, seen.doubtful)
         for scene in self._named(cases):
-            if scene.features is None or scene.entries > _LARGE:
+            if scene.features is None or scene.entries > LARGE:
                 continue
             for k in range(1, 1 + _DRAWS):
                 dtype = "float64" if scene.features.single else scene.dtype

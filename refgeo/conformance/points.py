@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.conformance.archive import WRITERS, read_named
 from refgeo.conformance.features import Features, design
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.scene import Scene, build, given
@@ -21,6 +22,8 @@ from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, integer, listed, number, one_of
 
 PROFILES = ("quick", "full")
+LARGE = 140_000
+"""Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
 _MOST_NUMBERS = 2_000_000
 """Of a network's point."""
 _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
@@ -180,14 +183,19 @@ class Points:
 
 
 def _shaped(G: Any, H: Any) -> Features:
-    """The features that shapes alone have; the usual ones where they fit nothing, which making the point will say."""
+    """The features that shapes alone have, of large points those of the part that circumstances see; the usual ones
+    where shapes fit nothing, which making the point will say.
+    """
     try:
         shapes = np.shape(G), np.shape(H)
     except ValueError:
         return Features()
     if min(map(len, shapes)) < 2:
         return Features()
-    return Features(shapes[0][:-2], shapes[0][-2], shapes[1][-2], shapes[0][-1])
+    (*blocks, n, h), m = shapes[0], shapes[1][-2]
+    if math.prod(blocks) * (n + m) * h > LARGE:
+        blocks, n, m = [min(2, math.prod(blocks))] * bool(blocks), min(n, 2 * h + 1), min(m, 2 * h + 1)
+    return Features(tuple(blocks), n, m, h)
 
 
 def _itself(scene: Scene) -> Scene:
@@ -201,16 +209,16 @@ def _built(features: Features, metric: str, dtype: str, seed: int, relaxation: f
 
 
 def read_points(file: str | Path) -> dict[str, dict[str, Array]]:
-    """Points from a file that `write_points` has written."""
+    """Points from a file that `write_points`, or ``refgeo vectors write``, has written."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            named = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"points: expected a file .npz with named arrays, got {file} ({error})") from None
+        named = read_named(Path(file))
+    except ValueError as error:
+        raise ValueError(f"points: expected a file .npz or .json with named arrays, got {file} ({error})") from None
     found: dict[str, dict[str, Array]] = {}
     for key, array in named.items():
-        name, _, part = key.rpartition("|")
-        found.setdefault(name or "given", {})[part] = array
+        name, separator, part = key.rpartition("__")
+        if separator:
+            found.setdefault(name, {})[part] = array
     _refuse_strange(found)
     return found
 
@@ -227,11 +235,11 @@ def write_points(file: str | Path, scenes: Iterable[Scene]) -> None:
     ['5x4x1/k3 inv']
     """
     named = {
-        f"{scene.name} {scene.metric}|{key}": np.asarray(x)
+        f"{scene.name} {scene.metric}__{key}": np.asarray(x)
         for scene in scenes
         for key, x in (scene.arrays() | {"metric": scene.metric}).items()
     }
-    np.savez_compressed(file, allow_pickle=False, **named)
+    WRITERS["npz"](named, Path(file))
 
 
 def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.conformance.archive import WRITERS, Named, VectorFileError, read_named
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.evidence import units
 from refgeo.conformance.host import NotInFile, Unusable
@@ -35,12 +36,6 @@ SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "json")
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
-
-Named = dict[str, Any]
-
-
-class VectorFileError(ValueError):
-    """A file of vectors or results is missing, damaged, foreign, or does not fit."""
 
 
 def write(
@@ -102,7 +97,7 @@ def write(
     _claim(folder)
     for old in (*(f"inputs.{format}" for format in FORMATS), EXPECTED):
         (folder / old).unlink(missing_ok=True)
-    write_whole(file, functools.partial(_WRITERS[format], _inputs(blocks)))
+    write_whole(file, functools.partial(WRITERS[format], _inputs(blocks)))
     shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
     if with_results:
         expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or no_progress)}
@@ -145,7 +140,7 @@ def grade(
         A file is missing, damaged or foreign; it holds no results, or results of unknown names.
     """
     manifest, known = _read_cases(Path(directory))
-    recorded = _read(Path(results))
+    recorded = read_named(Path(results))
     _check_names(recorded, known, Path(results))
     wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
     values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
@@ -167,7 +162,7 @@ def _claim(folder: Path) -> None:
     names = ("manifest.json", "FORMAT.md", *(f"inputs.{format}" for format in FORMATS))
     schema = ""
     with contextlib.suppress(OSError, VectorFileError):
-        schema = str(_read(folder / "manifest.json").get("schema"))
+        schema = str(read_named(folder / "manifest.json").get("schema"))
     for name in names:
         if (folder / name).exists() and not schema.startswith("refgeo-vectors/"):
             raise VectorFileError(
@@ -261,7 +256,7 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
         raise VectorFileError(
             f"{folder}: expected a folder made by 'refgeo vectors write', got one without manifest.json"
         )
-    manifest = _read(place)
+    manifest = read_named(place)
     if manifest.get("schema") != SCHEMA:
         raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
     if not manifest.get("file"):
@@ -273,7 +268,7 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
     if not file.is_file() or _digest(folder, content) != manifest["sha256"]:
         what = "this file has changed (its SHA-256 differs)" if file.is_file() else "this file is missing"
         raise VectorFileError(f"{file}: {what}; write the vectors again")
-    named = _read(file)
+    named = read_named(file)
     cases = {}
     for entry in manifest["cases"]:
         name, block = entry["id"], entry["block"]
@@ -360,64 +355,3 @@ def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.ndim == 2 and array.shape == shape[::-1] != shape:
         raise Unusable(f"expected shape {shape}, got {array.shape}; are rows and columns exchanged?")
     return array
-
-
-# Files ---------------------------------------------------------------------------------------------------------
-
-
-def _write_npz(named: Named, place: Path) -> None:
-    with place.open("wb") as stream:
-        arrays: Any = {name: np.asarray(value) for name, value in named.items()}
-        np.savez_compressed(stream, **arrays)
-
-
-def _write_json(named: Named, place: Path) -> None:
-    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
-    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
-    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-
-_WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "json": _write_json}
-
-
-def _read_npz(file: Path) -> Named:
-    with file.open("rb") as stream:
-        archive = np.load(stream, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("expected an archive of named arrays (numpy.savez), got a single array")
-        named = {name: archive[name] for name in archive.files}
-    strange = [name for name, value in named.items() if not isinstance(value, np.ndarray)]
-    if strange:
-        raise ValueError(f"{strange[0]} is not an array of numpy.savez")
-    return named
-
-
-def _read_json(file: Path) -> Named:
-    plain = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(plain, dict):
-        raise ValueError(f"expected one object with named values, got {type(plain).__name__}")
-    return {name: _array(value) if "__" in name else value for name, value in plain.items()}
-
-
-def _array(value: Any) -> Any:
-    try:
-        return np.asarray(value) if isinstance(value, (list, int, float)) else value
-    except ValueError:  # rows of different lengths, which the case that they belong to will tell
-        return value
-
-
-_READERS: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".json": _read_json}
-
-
-def _read(file: Path) -> Named:
-    """What a file holds, by name."""
-    if file.suffix not in _READERS:
-        raise VectorFileError(f"{file}: expected a file that ends in {', '.join(_READERS)}")
-    if not file.is_file():
-        raise VectorFileError(f"{file}: no such file")
-    try:
-        return _READERS[file.suffix](file)
-    # The readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
-    except Exception as error:
-        kind = "JSON" if file.suffix == ".json" else f"a {file.suffix} file"
-        raise VectorFileError(f"{file}: damaged, truncated or not {kind} ({type(error).__name__}: {error})") from error

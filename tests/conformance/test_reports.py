@@ -189,7 +189,7 @@ def test_failing_points_are_saved_and_given_back(given, tmp_path, capsys):
     assert "given points" in capsys.readouterr().out
     with pytest.raises(ValueError, match="save: expected a report with a failing test point"):
         rg.check(checks=["inner_product"], cases=["1x1x1"]).save(saved)
-    with pytest.raises(ValueError, match=r"points: expected a file \.npz with named arrays"):
+    with pytest.raises(ValueError, match=r"points: expected a file \.npz or \.json with named arrays"):
         rg.check(points=file)
 
 

@@ -12,7 +12,7 @@ from helpers import bert_layer, sampled
 import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
-from refgeo.conformance import vectors
+from refgeo.conformance import archive, vectors
 from refgeo.conformance.evidence import units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
@@ -259,7 +259,7 @@ def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
             except VectorFileError:
                 continue
             if report.passed:  # then it was in padding, or in a digit that rounding takes
-                read = vectors._read(file)
+                read = archive.read_named(file)
                 for name, value in results.items():
                     assert np.allclose(read[name], value, rtol=1e-9, atol=1e-9 * np.max(np.abs(value))), name
                 passed += 1
@@ -351,7 +351,7 @@ def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_
         place.write_text("{")
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(vectors._WRITERS, "npz", interrupted)
+    monkeypatch.setitem(vectors.WRITERS, "npz", interrupted)
     with pytest.raises(KeyboardInterrupt):
         vectors.write(tmp_path, "npz", cases=["1x1x1"])
     monkeypatch.undo()
@@ -451,3 +451,13 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     assert min(close) > 0.95
     ill = build(Features(n=6, m=5, condition_G=1e6, condition_H=1e6), metric, "float64", 0, relaxation=0.0)
     assert vectors._units(ill, (), value) == [None, None]
+
+
+@pytest.mark.parametrize("format", ["npz", "json"])
+def test_files_for_other_languages_are_points_of_a_check(format, tmp_path):
+    vectors.write(tmp_path / "v", format, metrics=["inv"], cases=["2-3x5x3", "5x4x2/k3"])
+    report = rg.check(points=tmp_path / "v" / f"inputs.{format}", checks=["christoffel"], metrics=["inv", "mix"])
+    assert report.passed
+    points = {row.metric: row.points for row in report.rows if row.kind == "value"}
+    assert points["inv"] >= 2
+    assert "mix" not in points, "each point is for its metric"

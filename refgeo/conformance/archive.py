@@ -1,0 +1,74 @@
+"""Files of named arrays, npz or JSON: of test points for other languages, of results, and of points that were saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Named = dict[str, Any]
+
+
+class VectorFileError(ValueError):
+    """A file of vectors or results is missing, damaged, foreign, or does not fit."""
+
+
+def _write_npz(named: Named, place: Path) -> None:
+    with place.open("wb") as stream:
+        arrays: Any = {name: np.asarray(value) for name, value in named.items()}
+        np.savez_compressed(stream, **arrays)
+
+
+def _write_json(named: Named, place: Path) -> None:
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
+    lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
+    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "json": _write_json}
+
+
+def _read_npz(file: Path) -> Named:
+    with file.open("rb") as stream:
+        archive = np.load(stream, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("expected an archive of named arrays (numpy.savez), got a single array")
+        named = {name: archive[name] for name in archive.files}
+    strange = [name for name, value in named.items() if not isinstance(value, np.ndarray)]
+    if strange:
+        raise ValueError(f"{strange[0]} is not an array of numpy.savez")
+    return named
+
+
+def _read_json(file: Path) -> Named:
+    plain = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(plain, dict):
+        raise ValueError(f"expected one object with named values, got {type(plain).__name__}")
+    return {name: _array(value) if "__" in name else value for name, value in plain.items()}
+
+
+def _array(value: Any) -> Any:
+    try:
+        return np.asarray(value) if isinstance(value, (list, int, float)) else value
+    except ValueError:  # rows of different lengths, which the case that they belong to will tell
+        return value
+
+
+_READERS: dict[str, Callable[[Path], Named]] = {".npz": _read_npz, ".json": _read_json}
+
+
+def read_named(file: Path) -> Named:
+    """What a file holds, by name."""
+    if file.suffix not in _READERS:
+        raise VectorFileError(f"{file}: expected a file that ends in {', '.join(_READERS)}")
+    if not file.is_file():
+        raise VectorFileError(f"{file}: no such file")
+    try:
+        return _READERS[file.suffix](file)
+    # The readers raise a dozen kinds of errors on damaged files (zip, zlib, struct, value, type, end of file).
+    except Exception as error:
+        kind = "JSON" if file.suffix == ".json" else f"a {file.suffix} file"
+        raise VectorFileError(f"{file}: damaged, truncated or not {kind} ({type(error).__name__}: {error})") from error
