@@ -298,10 +298,11 @@ def turned(call: Call, k: int) -> Call:
     if not k:
         return call
     covectors = [one.type == "covector" for one in OPERATIONS[call.function].inputs]
-    once: dict[int, Array] = {}
+    scale, once = 2.0 ** (k % 5 - 2), dict[int, Array]()
     for i, x in enumerate(call.arrays):
-        is_covector = i >= 2 and covectors[i // 2 - 1]
-        once.setdefault(id(x), _negated(x, k) * x.dtype.type(_scale(k, i % 2, -1.0 if is_covector else 1.0)))
+        is_divided = (i % 2 == 0) != (i >= 2 and covectors[i // 2 - 1])
+        if id(x) not in once:
+            once[id(x)] = _negated(x, k) * x.dtype.type(1.0 / scale if is_divided else scale)
     others: dict[str, Any] = {name: tuple(turned(x, k) for x in getattr(call, name)) for name in ("before", "beside")}
     return replace(call, arrays=[once[id(x)] for x in call.arrays], **others)
 
@@ -318,12 +319,14 @@ def turned_back(parts: Sequence[Array], k: int) -> Sequence[Array]:
     """
     if not k or len(parts) != 2:
         return parts
-    return [_negated(x, k) / _scale(k, i, 1.0) for i, x in enumerate(parts)]
+    scale = 2.0 ** (k % 5 - 2)
+    return [_negated(parts[0], k) * scale, _negated(parts[1], k) / scale]
 
 
-def _scale(k: int, part: int, power: float) -> float:
-    """What the group does to a part of a vector: G is divided, and H multiplied, by a power of two."""
-    return float(2.0 ** (power * (2 * part - 1) * (k % 5 - 2)))
+def nearly(call: Call) -> Call:
+    """A call that is so near that its result is nearly the same, with contents of its own."""
+    once = {id(x): x * x.dtype.type(1.0 + np.finfo(x.dtype).eps ** 0.5) for x in call.arrays}
+    return replace(call, arrays=[once[id(x)] for x in call.arrays])
 
 
 def _negated(x: Array, k: int) -> Array:

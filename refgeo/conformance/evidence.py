@@ -348,7 +348,8 @@ def difference(scene: Scene, value: Value, x: Parts, y: Parts, size: Array) -> A
     x, y = comparable(value.operation, x), comparable(value.operation, y)
     if value.operation.name == "retraction":
         error = np.linalg.norm(np.where(np.isfinite(x[0]), x[0] - y[0], np.inf), axis=(-2, -1))
-        return beside(np.asarray(error), np.linalg.norm(scene.point.product, axis=(-2, -1)))
+        sizes = [np.linalg.norm(x, axis=(-2, -1)) for x in (scene.point.product, y[0])]
+        return beside(np.asarray(error), np.maximum(*sizes))
     size = np.maximum(size, scene.length(y))  # of a wrong result, which may be far too large
     return beside(scene.length(combination((1.0, x), (-1.0, y))), size)
 

@@ -18,7 +18,7 @@ from refgeo.conformance.backend import Backend, is_demanding
 from refgeo.conformance.blame import ANOTHER_ORDER, Suspect, explained
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
-from refgeo.conformance.circumstances import PLAIN, Circumstance, dealt, turned, turned_back
+from refgeo.conformance.circumstances import PLAIN, Circumstance, dealt, nearly, turned, turned_back
 from refgeo.conformance.conduct import ON_EVERY_CALL, short
 from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_expect, units
 from refgeo.conformance.laws import CURVE, GEODESIC, RETRACTION, TARGETS, Ask, Law, obeys
@@ -187,7 +187,7 @@ class Judge:
             def there(call: Call) -> Answer:
                 return self._ask(scene, change(replace(call, decisive=True)), turn)
 
-            ask = Ask(there, lambda call: self._ask(scene, call))
+            ask = Ask(there, lambda call: self._ask(scene, nearly(call), turn))
             return obeys(scene, value, subject.laws, ask, **more)
         call = turned(change(replace(plain, decisive=bool(np.all(units(scene, value).decisive)))), turn)
         answer = self.backend.call(call)
