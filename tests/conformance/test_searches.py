@@ -37,6 +37,7 @@ def few_problems(monkeypatch):
     every = searches.networks
     monkeypatch.setattr(searches, "networks", lambda *what: (net for net in every(*what) if net.name in SOME))
     monkeypatch.setattr(searches, "RADII", (1e-2, 0.1))
+    monkeypatch.setattr(searches, "_SMALLEST", ())  # searches along integrated geodesics take long
 
 
 def judged(routine, **options):
