@@ -194,7 +194,7 @@ def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
 
 
 def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[str, Any]) -> tuple[Rule, Any]:
-    """An optimiser of the two parameters, as a rule; and the parameters, as arrays."""
+    """An optimiser of the two parameters, as a rule; and the parameters as it has left them, as arrays."""
     import torch
 
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
@@ -211,7 +211,10 @@ def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[st
                 param.copy_(torch.as_tensor(x))
                 param.grad = torch.tensor(np.asarray(gradient))
         optimizer.step()
+        return numbers_of()
+
+    def numbers_of() -> tuple[Any, Any]:
         first, second = (param.detach().numpy().copy() for param in params)
         return first, second
 
-    return rule, (G, H)
+    return rule, numbers_of()  # some change their parameters when they are made

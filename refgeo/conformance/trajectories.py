@@ -16,8 +16,9 @@ to points of the orbit by elements A of the group: a rotation, scalings, a mild 
 is not invariant under all of them is WRONG: who knows why (it is damped, or computes in float32) says so with the
 options ``relaxation`` and ``dtype``, and the report says what these would leave.
 
-*What the first step is.* Its dX, to first order in the changes of G and H, is compared with the rules that are known:
-the gradients of the metrics, and *spectral*, :math:`ΔG = -η\, e_G (T \# e_G^\top e_G)^{-1}`.
+*What the first step is.* The change of X is compared with that by the rules that are known, where the step is taken in
+the factors, and where X + dX is retracted to rank h: the gradients of the metrics, and *spectral*,
+:math:`ΔG = -η\, e_G (T \# e_G^\top e_G)^{-1}`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
@@ -251,11 +253,16 @@ class Rule:
 
     def unit(self, start: Start, scale: float, walked: Trajectory) -> Array:
         """What rounding does to X_k, also by the rule's own reaction to noise."""
+        with np.errstate(all="ignore"):
+            return self.noise(start, scale, walked) + self.rounding(start, walked)
+
+    def noise(self, start: Start, scale: float, walked: Trajectory) -> Array:
+        """How far noise of one rounding drives X_k, times κ², for it is noise of the point alone."""
         count = len(walked.G) - 1
         noisy = [self.walk(start, scale, count, _NOISE, seed) for seed in (1, 2)]
         moved = np.max([_apart(other, walked.products) for other in noisy], axis=0) / _NOISE
         with np.errstate(all="ignore"):
-            return np.asarray(moved * walked.condition**2 + self.rounding(start, walked))
+            return np.asarray(moved * walked.condition**2)
 
     def ends_alike(self, start: Start, scale: float, walked: Trajectory) -> bool:
         """Whether a trajectory ends after the same step whatever the noise."""
@@ -513,19 +520,28 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     last = next(some[-1] for some in told if first in some)
     name = first.case.rpartition("/")[0]
     point = next(one for one in starts(rule.points.profile, rule.points.seed) if one.name == name)
-    fresh = [_compared(rule, rule.start(point), Trial(element)) for element in _classes(rule, point)]
-    seen = [_worst(some) for some in (*told, *fresh) if some and some[0].event is Event.RESULT]
+    seen = [*map(_worst, told), *_by_class(rule, point)]
     kept = _kept(seen)
     after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
     differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
     if first.said:
         differs, after = "one of the two trajectories is no longer finite", ""
     under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
+    sizes = {
+        name: max((e.relative_error for e in seen if e.about == name and e.decisive), default=0.0) for name in ELEMENTS
+    }
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
-        f"{first.about}); the optimiser is invariant {under}"
+        f"{first.about}); the largest differences: {sizes}; "
+        f"the optimiser is invariant {under}"
     )
     return "; ".join([said, *_offers(rule, seen, kept)])
+
+
+def _by_class(rule: Rule, point: Features) -> list[Evidence]:
+    """Of each class of elements the largest difference at a point."""
+    found = [_compared(rule, rule.start(point), Trial(element)) for element in _classes(rule, point)]
+    return [_worst(some) for some in found if some and some[0].event is Event.RESULT]
 
 
 def _tells(one: Evidence) -> bool:
@@ -661,53 +677,83 @@ def _polar(matrix: Array) -> Array:
 
 
 _SHORT = 2.0**-12
+_NEAR, _EXACT = 0.01, 1e-6
+"""A first step that differs from a rule's by less is near it. One that differs by more than `_EXACT` is the rule's only
+where noise has been seen to do as much: no bound of rounding is an excuse."""
+
+
+def _in_factors(X: Array, by_G: Array, by_H: Array, h: int) -> Array:
+    """The product of factors that have changed: dX and ΔG ΔHᵀ, which is (ΔG Hᵀ) X⁺ (G ΔHᵀ)."""
+    return np.asarray(X + by_G + by_H + by_G @ np.linalg.pinv(X, rtol=1e-9) @ by_H)
+
+
+def _retracted(X: Array, by_G: Array, by_H: Array, h: int) -> Array:
+    """The matrix of rank h that is nearest to X + dX."""
+    U, values, V_transposed = np.linalg.svd(X + by_G + by_H, full_matrices=False)
+    return np.asarray((U[:, :h] * values[:h]) @ V_transposed[:h])
+
+
+_ENDS: dict[str, Callable[[Array, Array, Array, int], Array]] = {"": _in_factors, ", retracted to rank h": _retracted}
+"""Where a step leads, whose dX is that of a rule: it changes the factors, or X itself."""
 
 
 @dataclass(frozen=True)
 class FirstStep:
-    """A first step beside the rules that are known.
+    """A first step beside the rules that are known, each with a step length of its own for each factor.
 
     Attributes
     ----------
     residuals : dict of float
-        By rule, what is left of dX, as a share, beside the rule with a step length of its own for each factor.
+        By rule and by where such a step leads (`_ENDS`): what is left of the change of X, as a share.
     rates : dict of (float, float)
         These step lengths.
-    tolerance : float
-        What rounding explains.
-    turned : bool
-        Whether the step leads to another gauge.
+    tolerance, doubt : float
+        What rounding explains, as noise shows, and what it may explain.
     """
 
-    residuals: dict[str, float]
-    rates: dict[str, Array]
+    residuals: dict[tuple[str, str], float]
+    rates: dict[tuple[str, str], Array]
     tolerance: float
-    turned: bool
+    doubt: float
 
     @classmethod
     def of(cls, rule: Rule, features: Features, factor: float = 1.0) -> FirstStep:
         """The step of a rule, with a size of the loss that is multiplied by a factor."""
         start = rule.start(features)
-        scale, point = factor * rule.scale(start), Pair(start.G, start.H)
+        scale = factor * rule.scale(start)
         walked = rule.walk(start, scale, count=1)
-        changes, whole = [np.diff(F, axis=0)[0] for F in (walked.G, walked.H)], np.diff(walked.products, axis=0)[0]
-        share = float(np.linalg.norm(whole) / np.linalg.norm(point.product))
-        changed = max(float(np.linalg.norm(x) / np.linalg.norm(F)) for x, F in zip(changes, point, strict=True))
-        turned = changed > 100.0 * share  # into another gauge: dX is known to the order of the step only
-        moved = (whole if turned else changes[0] @ start.H.mT + start.G @ changes[1].mT).ravel()
-        E, length = slope(point.product, start.Y, scale, start.size), float(np.linalg.norm(moved))
-        residuals, rates = dict.fromkeys(_KNOWN, np.inf), dict.fromkeys(_KNOWN, np.full(2, np.nan))
-        for name in _KNOWN if 0.0 < length < np.inf else ():
-            parts = np.stack([part.ravel() for part in rule_moves(name, point, E)], axis=-1)
-            rates[name] = np.linalg.lstsq(parts, moved)[0]
-            residuals[name] = float(np.linalg.norm(moved - parts @ rates[name])) / length
-        unit = rule.precision.roundoff * max(start.sizes) ** 0.5 * float(walked.condition[0]) ** 4
-        far = 1.0 + float(np.linalg.norm(point.product)) / (length or 1e-300)
-        return cls(residuals, rates, BEYOND_DOUBT * unit * far + 10.0 * share * turned, turned)
+        point, (X, after) = Pair(walked.G[0], walked.H[0]), walked.products
+        E, length = slope(X, start.Y, scale, start.size), float(np.linalg.norm(after - X))
+        residuals, rates = dict.fromkeys(_READINGS, np.inf), dict.fromkeys(_READINGS, np.full(2, np.nan))
+        for name, end in _READINGS if 0.0 < length < np.inf else ():
+            parts = rule_moves(name, point, E)
+            rates[name, end], residuals[name, end] = _fitted(parts, X, after, _ENDS[end], point.G.shape[-1])
+        noise, rounding = rule.noise(start, scale, walked)[1], rule.rounding(start, walked)[1]
+        doubt = MANY_TIMES * (noise + rounding) / (length or 1e-300)
+        return cls(residuals, rates, float(min(doubt, max(_EXACT, noise / (length or 1e-300)))), float(doubt))
 
-    def is_one_of(self, name: str, least: float = 0.0) -> bool:
+    def is_one_of(self, reading: tuple[str, str], least: float = 0.0) -> bool:
         """Whether rounding explains what is left of the step beside a rule."""
-        return self.residuals[name] <= max(self.tolerance, least) < 0.01
+        return self.residuals[reading] <= max(self.tolerance, least) < _NEAR
+
+
+_READINGS = [(name, end) for end in _ENDS for name in _KNOWN]
+
+
+def _fitted(
+    parts: tuple[Array, Array], X: Array, after: Array, end: Callable[[Array, Array, Array, int], Array], h: int
+) -> tuple[Array, float]:
+    """The step lengths with which a rule comes nearest to what X has become, and how far it stays, as a share."""
+    length = float(np.linalg.norm(after - X))
+    columns = np.stack([part.ravel() for part in parts], axis=-1)
+    first, scale = np.linalg.lstsq(columns, (after - X).ravel())[0], np.linalg.norm(columns, axis=0) + 1e-300
+
+    def left(lengths: Array) -> Array:
+        of_G, of_H = lengths / scale
+        return np.asarray((end(X, of_G * parts[0], of_H * parts[1], h) - after).ravel() / length)
+
+    found = least_squares(left, first * scale, x_scale=length, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=20)
+    return found.x / scale, float(np.linalg.norm(found.fun))
 
 
 def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
@@ -717,25 +763,32 @@ def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
 def reading_of_step(rule: Rule) -> str:
     """Which known rule the first step follows, in words; empty if it is none of them."""
     steps = _first_steps(rule)
-    for name in _KNOWN:
-        if all(one.is_one_of(name) for one in steps):
-            return f"the first step is that of {name}{_step_lengths(steps, name)}"
+
+    def off(reading: tuple[str, str]) -> float:
+        return max(one.residuals[reading] for one in steps)
+
+    for name, end in _READINGS:
+        if all(one.is_one_of((name, end)) for one in steps):
+            left = (
+                f" (up to {off((name, end)):.1g}, which rounding explains)" if rule.precision.name != "float64" else ""
+            )
+            return f"the first step is that of {name}{end}{_step_lengths(steps, (name, end))}{left}"
+    nearest = min(_READINGS, key=off)
+    near = f"the first step differs from that of {''.join(nearest)} by {100.0 * off(nearest):.2g}%"
+    if all(one.residuals[nearest] <= min(one.doubt, _NEAR) for one in steps):
+        return f"{near}, which rounding may explain"
     for factor, size in ((_SHORT, "smaller"), (1.0 / _SHORT, "larger")):
         if factor < 1.0 and _is_bounded(rule):
             continue
         far = _first_steps(rule, factor)
-        for name in _KNOWN:
-            if all(one.is_one_of(name, 1e-3) for one in far):
-                if all(one.turned for one in far):
-                    return f"a short first step moves the product G Hᵀ as {name} does, but leads to other factors"
-                off, left = (100.0 * max(one.residuals[name] for one in some) for some in (steps, far))
-                if left > 0.1 * off:
-                    return f"the first step differs from that of {name} by {off:.2g}%, whatever the size of the loss"
+        for reading in (min(((name, end) for end in _ENDS), key=off) for name in _KNOWN):
+            closest = max(one.residuals[reading] for one in far)
+            if all(one.is_one_of(reading, 1e-3) for one in far) and closest <= 0.1 * off(reading):
                 return (
-                    f"the {size} the loss, the nearer is the first step to that of {name}; with the loss of this "
-                    f"check, it differs by {off:.2g}%"
+                    f"the {size} the loss, the nearer is the first step to that of {''.join(reading)}; with the loss "
+                    f"of this check, it differs by {100.0 * off(reading):.2g}%"
                 )
-    return ""
+    return near if off(nearest) <= _NEAR else ""
 
 
 _LARGER_LOSS, _GROWS = 64.0, 8.0
@@ -756,9 +809,9 @@ def _reads(rule: Rule) -> Found:
     return _of(Event.RESULT if said else Event.UNKNOWN, said or none)
 
 
-def _step_lengths(steps: Sequence[FirstStep], name: str) -> str:
+def _step_lengths(steps: Sequence[FirstStep], reading: tuple[str, str]) -> str:
     """In words, where they are the same for all sizes."""
-    rates = np.array([one.rates[name] for one in steps])
+    rates = np.array([one.rates[reading] for one in steps])
     largest = np.abs(rates).max()
     if np.ptp(rates, axis=0).max() > 1e-3 * largest:
         return ", with step lengths that depend on the point"

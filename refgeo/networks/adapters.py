@@ -290,8 +290,14 @@ def _step(make: Callable[[Any, float], Any], G: Any, H: Any, e_G: Any, e_H: Any,
     import torch
 
     B, A = (torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H.T))
+    optimizer = make(_adapter(B, A), rate)
+    if not (np.array_equal(B.detach(), G, equal_nan=True) and np.array_equal(A.detach(), H.T, equal_nan=True)):
+        raise NotImplementedError(
+            "the optimiser changes the factors when it is made, so its step is no gradient at the point that is asked "
+            "for; its trajectories can be judged: refgeo.adapters.lora_optimizer"
+        )
     B.grad, A.grad = (torch.tensor(np.ascontiguousarray(x)) for x in (e_G, e_H.T))
-    make(_adapter(B, A), rate).step()
+    optimizer.step()
     return G - B.detach().numpy(), H - A.detach().numpy().T
 
 
@@ -334,6 +340,8 @@ def lora_optimizer(make: Callable[..., Any]) -> Callable[..., Any]:
         A = torch.nn.Parameter(H.detach().T.contiguous())
         optimizer = make(_adapter(G, A), **options)
         step = optimizer.step
+        with torch.no_grad():
+            H.copy_(A.T)  # which the optimiser may have changed
 
         def both() -> None:
             with torch.no_grad():

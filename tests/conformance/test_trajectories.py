@@ -1,6 +1,7 @@
 """Update rules with state, right and wrong ones: invariance, from which step on, starts at zero, the first step."""
 
 import itertools
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -530,7 +531,73 @@ def test_a_step_into_another_gauge_is_read_by_its_product():
         return state, *turned(G, H)[:2]
 
     rows = judged(step, ["step.reads"])
-    assert "a short first step moves the product G Hᵀ as embedded does" in rows["step.reads"].message
+    assert rows["step.reads"].message == "the first step is that of embedded, with step length η = 0.1"
+
+
+def retracting(rate, dtype=np.float64):
+    """Gradient descent of X on the manifold of matrices of rank h, as others write it: a step along dX, and an SVD."""
+
+    def step(state, G, H, e_G, e_H):
+        P, Q = (np.linalg.pinv(F) for F in (G, H))
+        G, H, e_G, e_H = (x.astype(dtype) for x in (G, H, e_G, e_H))
+        E = e_G @ Q + P.T @ e_H.T - P.T @ (G.T @ e_G) @ Q  # its tangent part, which is all that the factors know
+        U, values, Vt = np.linalg.svd(G @ H.T - rate * E, full_matrices=False)
+        h = G.shape[1]
+        return state, U[:, :h] * values[:h], Vt[:h].T.copy()
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("rate", [1e-3, 0.3])
+def test_a_long_step_that_is_retracted_is_read(rate, dtype):
+    said = judged(retracting(rate, np.dtype(dtype)), ["step.reads"], dtype=dtype)["step.reads"].message
+    assert said.startswith(f"the first step is that of embedded, retracted to rank h, with step length η = {rate}")
+    assert ("which rounding explains" in said) == (dtype == "float32")
+
+
+def test_a_step_that_is_nearly_a_known_one_is_said_to_be_so_by_how_much():
+    def nearly(state, G, H, e_G, e_H):
+        g_G, g_H = preconditioned(G, H, e_G, e_H)
+        return state, G - 0.1 * (g_G + 1e-3 * e_G), H - 0.1 * g_H
+
+    said = judged(nearly, ["step.reads"])["step.reads"].message
+    (percent,) = re.fullmatch(r"the first step differs from that of mix by ([\d.]+)%", said).groups()
+    assert 0.01 < float(percent) < 1.0
+
+
+def test_what_an_optimiser_does_to_its_parameters_when_it_is_made_counts():
+    """A pair is balanced first: then even plain descent sees no scalings, but is not finite from zero."""
+    torch = pytest.importorskip("torch")
+
+    def make(params):
+        with torch.no_grad():
+            G, H = params
+            factor = (H.norm() / G.norm()).sqrt()
+            G *= factor
+            H /= factor
+        return torch.optim.SGD(params, lr=0.1)
+
+    rows = {row.check: row for row in rg.check(make, checks=["step.invariant", "step.starts"]).rows}
+    assert "the optimiser is invariant only under rotations and scalings; " in rows["step.invariant"].message
+    assert "from G = 0, G, H or G Hᵀ is not finite after step 0" in rows["step.starts"].message
+    changed = SimpleNamespace(
+        riemannian_gradient=rg.adapters.torch_optimizer(
+            lambda model, lr: make([p for name, p in sorted(model.named_parameters())][::-1])
+        )
+    )
+    (row,) = rg.check(changed, checks=["riemannian_gradient"], metrics=["mix"], cases=["5x4x2"]).rows
+    assert row.verdict is Verdict.NOT_PROVIDED
+    assert "changes the factors when it is made" in row.message
+
+
+def test_by_how_much_a_rule_is_not_invariant_is_said_of_each_class_of_elements():
+    def single(state, G, H, e_G, e_H):
+        return state, *(x - 0.1 * (e.astype(np.float32) * 1.0) for x, e in ((G, e_G), (H, e_H)))
+
+    said = judged(single)["step.invariant"].message
+    assert "under none of the matrices A that were tried" in said
+    assert re.search(r"the largest differences: rotations \de-0\d, scalings 0\.\d", said)
 
 
 def test_what_earlier_runs_left_is_seen():
