@@ -527,13 +527,13 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     if first.said:
         differs, after = "one of the two trajectories is no longer finite", ""
     under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
-    sizes = {
-        name: max((e.relative_error for e in seen if e.about == name and e.decisive), default=0.0) for name in ELEMENTS
+    largest = {
+        one.about: one.relative_error for one in sorted(seen, key=lambda one: one.relative_error) if one.decisive
     }
+    sizes = ", ".join(f"{name} {largest[name]:.1g}" for name in ELEMENTS if largest.get(name))
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
-        f"{first.about}); the largest differences: {sizes}; "
-        f"the optimiser is invariant {under}"
+        f"{first.about}); the largest differences: {sizes}; the optimiser is invariant {under}"
     )
     return "; ".join([said, *_offers(rule, seen, kept)])
 
