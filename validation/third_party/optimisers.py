@@ -4,7 +4,8 @@
 
 Packages are imported where they are installed. Clones of repositories are found in the folder that the environment
 variable REPOSITORIES names, each under its name on GitHub; nothing of them is copied. What a repository wants of a
-model is made here: the names of parameters, the layer of PEFT, or the activations from which it computes ∂ℓ/∂W.
+model is made here: the names of parameters, the layer of PEFT, or the activations from which it computes ∂ℓ/∂W. refgeo
+is imported by a function that refgeo calls, so that `recomputed` runs the same code without it.
 """
 
 import ast
@@ -16,9 +17,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
-
-import refgeo as rg
 
 
 def clone_of(repository):
@@ -41,14 +41,16 @@ def module(repository, path, root=""):
     return found
 
 
-def lora(make):
+def lora(of_model):
     """A backend of an optimiser of a module with PEFT's names; all that it makes is in the precision it is given."""
 
-    def of_the_factors(params, **options):
-        torch.set_default_dtype(params[0].dtype)
-        return rg.adapters.lora_optimizer(make)(params, **options)
+    def make(params, **options):
+        from refgeo.networks.adapters import lora_optimizer
 
-    return SimpleNamespace(make=of_the_factors)
+        torch.set_default_dtype(params[0].dtype)
+        return lora_optimizer(of_model)(params, **options)
+
+    return SimpleNamespace(make=make, of_model=of_model)
 
 
 def factors(model):
@@ -121,21 +123,28 @@ lora_pro_efficient_by_eigenvectors = lora_pro_of_package(lorapro_mode="efficient
 
 def _pymanopt(state, G, H, e_G, e_H, rate=0.1):
     """A step of gradient descent on Pymanopt's `FixedRankEmbedded`, with its projection and retraction."""
-    import numpy as np
     from pymanopt.manifolds import FixedRankEmbedded
 
     (Q_G, R_G), (Q_H, R_H) = np.linalg.qr(G), np.linalg.qr(H)
     U, s, V_transposed = np.linalg.svd(R_G @ R_H.T)
     point = (Q_G @ U, s, V_transposed @ Q_H.T)
     manifold = FixedRankEmbedded(len(G), len(H), G.shape[1])
-    E = tangent_part(*map(torch.tensor, (G, H, e_G, e_H))).numpy()
-    gradient = manifold.projection(point, E)
+    gradient = manifold.projection(point, tangent_part(*map(torch.tensor, (G, H, e_G, e_H))).numpy())
     step = type(gradient)(*(-rate * part for part in gradient))
     u, s, vt = manifold.retraction(point, step)
     return state, (u * np.sqrt(s)).astype(G.dtype), (vt.T * np.sqrt(s)).astype(H.dtype)
 
 
 pymanopt_embedded = SimpleNamespace(step=_pymanopt)
+
+
+def _adv(model, lr=1e-2, **options):
+    from adv_optm import AdamW_adv
+
+    return AdamW_adv(list(factors(model)), lr=lr, **options)
+
+
+adv_adamw = lora(_adv)
 
 
 # Repositories --------------------------------------------------------------------------------------------------------
@@ -254,9 +263,8 @@ loro_plain = lora(lambda model, **options: loro(model, adam=False, **options))
 
 
 def tangent_part(G, H, e_G, e_H):
-    """The tangent part of E, which is all of E that the factors' gradients e_G = EH and e_H = EᵀG know."""
-    by_H = torch.linalg.solve(H.T @ H, H.T)
-    by_G = torch.linalg.solve(G.T @ G, G.T)
+    """The least E with the factors' gradients e_G = EH and e_H = EᵀG, which is its tangent part; also where G = 0."""
+    by_H, by_G = torch.linalg.pinv(H), torch.linalg.pinv(G)
     return e_G @ by_H + by_G.T @ e_H.T - by_G.T @ (G.T @ e_G) @ by_H
 
 
@@ -329,6 +337,28 @@ def fixed_rank_method(name):
 
 scaled_muon = fixed_rank_method("scaled_muon")
 spectron = fixed_rank_method("spectron_muon")
+
+
+def balanced(base):
+    """BaLoRA: an optimiser of PyTorch, with the authors' projection after every step."""
+
+    def make(model, lr=1e-2, **options):
+        optimiser = base(factors(model), lr=lr, **options)
+        callback = module("balora", "callbacks.py").ProjectionCallback(model, 1)
+        whole, state = optimiser.step, SimpleNamespace(global_step=0)
+
+        def step():
+            whole()
+            callback.on_step_end(None, state, None)
+
+        optimiser.step = step
+        return optimiser
+
+    return lora(make)
+
+
+balora_sgd = balanced(torch.optim.SGD)
+balora_adamw = balanced(torch.optim.AdamW)
 
 
 def of_mirai(path, name):

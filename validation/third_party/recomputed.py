@@ -1,0 +1,150 @@
+"""By how much a released optimiser depends on the factors of its product; computed without refgeo.
+
+    python -m validation.third_party.recomputed peft_sgd
+
+W = B A, and the loss is ½c‖B A − Y‖². From (A, B) and from (M A, B M⁻¹) an optimiser takes 25 steps. The *difference* of
+two trajectories is the largest distance of their products after a step, divided by the length of both ways until then:
+0 means that they are the same, and 1 that no two of them could differ by more. The size c is the one, among powers of 4,
+with which the product moves by about 40% of its length.
+"""
+
+import json
+import sys
+
+import numpy as np
+import torch
+
+SIZES = ((6, 5, 2), (5, 8, 3), (9, 7, 4))
+SEEDS = range(3)
+NO_RESULT = (RuntimeError, TypeError, ValueError, np.linalg.LinAlgError)
+STEPS = 25
+KINDS = {
+    "rotations": lambda rng, r: drawn(rng, r, r, 1.0, 1.0),
+    "scalings": lambda rng, r: 4.0 * np.eye(r),
+    "general": lambda rng, r: drawn(rng, r, r, 0.7, 2.1),
+    "ill-conditioned": lambda rng, r: drawn(rng, r, r, 0.1, 10.0),
+}
+"""Of matrices M."""
+
+
+def drawn(rng, rows, columns, least, largest):
+    """A matrix with singular values between two numbers."""
+    small = min(rows, columns)
+    left, right = (np.linalg.qr(rng.standard_normal((k, small)))[0] for k in (rows, columns))
+    return (left * np.geomspace(largest, least, small)) @ right.T
+
+
+def model_of(A, B):
+    """A module with the names of PEFT's parameters."""
+
+    def holder(values):
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(torch.tensor(values))
+        return torch.nn.ModuleDict({"default": module})
+
+    model = torch.nn.Module()
+    model.layer = torch.nn.Module()
+    model.layer.lora_A, model.layer.lora_B = holder(A), holder(B)
+    return model
+
+
+def walk(backend, A, B, Y, size, dtype):
+    """B A after every step."""
+    A, B, Y = (np.ascontiguousarray(x, dtype) for x in (A, B, Y))
+    torch.set_default_dtype(getattr(torch, dtype))
+    torch.manual_seed(0)
+    if hasattr(backend, "step"):
+        return _steps_of_arrays(backend.step, A, B, Y, size)
+    model = model_of(A, B)
+    optimiser = backend.of_model(model)
+    A, B = model.layer.lora_A["default"].weight, model.layer.lora_B["default"].weight
+    products = [(B @ A).detach().double().numpy()]
+    for _ in range(STEPS):
+        E = size * (B.detach() @ A.detach() - torch.tensor(Y))
+        A.grad, B.grad = B.detach().T @ E, E @ A.detach().T
+        optimiser.step()
+        products.append((B @ A).detach().double().numpy())
+    return products
+
+
+def _steps_of_arrays(step, A, B, Y, size):
+    state, G, H = None, B, np.ascontiguousarray(A.T)
+    products = [G @ H.T]
+    for _ in range(STEPS):
+        E = size * (G @ H.T - Y)
+        state, G, H = step(state, G, H, E @ H, E.T @ G)
+        products.append(G @ H.T)
+    return products
+
+
+def way(products):
+    """The length of the way, step by step."""
+    return np.cumsum([np.linalg.norm(y - x) for x, y in zip(products, products[1:], strict=False)])
+
+
+def difference(one, other):
+    """The largest distance of two trajectories as a share of both their ways."""
+    apart = np.array([np.linalg.norm(x - y) for x, y in zip(one[1:], other[1:], strict=True)])
+    both = way(one) + way(other)
+    return float(np.max(apart / np.where(both > 0.0, both, np.inf)))
+
+
+def good_size(backend, A, B, Y, dtype):
+    def unease(size):
+        try:
+            with np.errstate(all="ignore"):
+                length = way(walk(backend, A, B, Y, size, dtype))[-1] / np.linalg.norm(B @ A)
+        except NO_RESULT:
+            return np.inf
+        return abs(np.log(length / 0.4)) if 0.0 < length < np.inf else np.inf
+
+    return min((4.0**j for j in range(-8, 9)), key=unease)
+
+
+def recomputed(backend, dtype="float64"):
+    """The largest difference for each kind of matrices M, over sizes and seeds; and what happens from B = 0."""
+    kinds = [kind for kind in KINDS if dtype == "float64" or kind != "ill-conditioned"]
+    found, from_zero = dict.fromkeys(kinds, 0.0), []
+    for (n, m, r), seed in ((sizes, seed) for sizes in SIZES for seed in SEEDS):
+        rng = np.random.default_rng([n, m, r, seed])
+        A, B, Y = drawn(rng, r, m, 0.7, 1.4), drawn(rng, n, r, 0.7, 1.4), rng.standard_normal((n, m))
+        size = good_size(backend, A, B, Y, dtype)
+        one = walk(backend, A, B, Y, size, dtype)
+        for kind in kinds:
+            M = KINDS[kind](rng, r)
+            other = walk(backend, M @ A, B @ np.linalg.inv(M), Y, size, dtype)
+            found[kind] = max(found[kind], difference(one, other))
+        M = KINDS["general"](rng, r)
+        from_zero.append(_from_zero(backend, A, M @ A, np.zeros_like(B), Y, size, dtype))
+    worst = min(from_zero, key=["raises", "not finite", "does not move", "moves"].index)
+    return {"differences": found, "from B = 0": worst}
+
+
+def _from_zero(backend, A, other, B, Y, size, dtype):
+    try:
+        with np.errstate(all="ignore"):
+            found = [walk(backend, x, B, Y, size, dtype) for x in (A, other)]
+    except NO_RESULT:
+        return "raises"
+    if not np.isfinite(found).all():
+        return "not finite"
+    return "moves" if all(way(products)[-1] > 0.0 for products in found) else "does not move"
+
+
+def main(adapter, dtype="float64"):
+    """Print it as JSON."""
+    from validation.third_party import optimisers
+
+    assert "refgeo" not in sys.modules
+    backend = getattr(optimisers, adapter)
+    try:
+        found = recomputed(backend, dtype)
+    except NO_RESULT as error:
+        found = {"raises": f"{type(error).__name__}: {error}".splitlines()[0]}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
+
