@@ -4,7 +4,7 @@ This file is what refgeo means by each formula. It needs NumPy and SciPy only, a
 
 ===================  ===================================================================================
 (1), (38), (39)      `adaptive_sharpness`
-(2)                  is not in our copies
+(2)                  GL(h): `group_action`
 (3), Algorithm 1     `geodesic_sharpness`, `checkpoints`; App. C.1's product: the list of its blocks
 (4)                  `geodesic`
 Sec. 5               `kendall_tau`
@@ -28,13 +28,15 @@ App. H.2             ``relaxation``, which is ε: `grams`
 
 A *matrix* is what knows ``@ + - * .mT``: arrays of NumPy, of PyTorch or JAX, autograd's boxes, and the balls of
 `refgeo.exact`, which make every function a proved enclosure. G is (..., n, h) and H (..., m, h), with full column rank;
-leading dimensions are independent blocks. ``metric`` is "inv" (9) or "mix" (10). Shapes are not checked.
+leading dimensions are independent blocks. ``metric`` is "inv" (9) or "mix" (10). Shapes are not checked. Numbers are
+those of the first version; in the conference version, (3) to (6) are (4) to (7).
 
 This is the literal route. Gram matrices square the condition number: `refgeo.InvariantMetric` and `refgeo.MixedMetric`
 compute the same by other formulas, with more digits.
 
-Printed otherwise in our copies of the paper, and corrected here: the Sylvester equation of Sec. 5.2, the ball of (8),
-(20), (26) and App. E, (1), (30), (33) to (35), (41), and line 3 of Algorithm 1. Each says so at its place.
+Printed otherwise in the paper, and corrected here: inv's horizontal space and Sylvester equation (Sec. 5.2), the ball
+of (8), (20), (26) and App. E, (1), a term of (22), brackets of (25), (30), (33) to (35), (41), and lines 4, 6, 17 and
+21 of Algorithm 1. Each says so at its place.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def horizontal_projection(
 
     With ε, S_ε = S + εI and T_ε = T + εI: inv (S_εT)Λᵀ + Λᵀ(ST_ε) = S_εHᵀv_H − v_GᵀGT_ε, and mix
     (T⁻¹T_ε)Λᵀ + Λᵀ(S_εS⁻¹) = T⁻¹(Hᵀv_H S_ε − T_ε v_GᵀG)S⁻¹. Sec. 5.2 prints AΛ + ΛAᵀ on the left of inv's equation;
-    that Λ gives no horizontal vector where h > 1.
+    that Λ gives no horizontal vector where h > 1. It prints inv's horizontal space with Hᵀv_Hᵀ, for Hᵀv_H.
 
     Examples
     --------
@@ -295,9 +297,9 @@ class PairBlock:
     metric : "inv" or "mix"
     point : (G, H)
     order : 2, or 1 for App. G's ablation without curvature
-    norm : "metric", or "euclidean" or "adaptive" for an ablation (App. G, which leaves open which of them it means), in
-        which Algorithm 1 measures lengths and raises gradients as in plain weight space, or as adaptive sharpness does;
-        horizontal vectors and Γ remain those of the metric
+    norm : "metric", or for an ablation "adaptive" (App. G) or "euclidean", in which Algorithm 1 measures lengths and
+        raises gradients as adaptive sharpness does, or as in plain weight space; horizontal vectors and Γ remain those
+        of the metric
     relaxation : float
 
     Examples
@@ -392,6 +394,10 @@ def geodesic_sharpness(
     """Eq. (3): max L(γ_ξ(1)) − L(θ) over horizontal ξ with ‖ξ‖ ≤ ρ, by Algorithm 1 (Auto-PGD) from ξ = 0.
 
     What it finds is a lower bound: a local maximum, and 0 where the gradient is.
+
+    Taken otherwise than printed: the best ξ is the one whose loss is the largest (lines 6 and 17 store the next one),
+    and a halved step begins at it again (line 21 resets w); all gradients are raised (line 4's is not), and divided by
+    their lengths, as Auto-PGD's are.
 
     Parameters
     ----------
@@ -546,7 +552,8 @@ def diagonal_geodesic(metric: str, u: Any, v: Any, b: Any, t: Number = 1.0) -> t
 def diagonal_sharpness_at_zero_residual(u: Any, v: Any, rho: float) -> Any:
     """Eq. (7), (8), inv, XᵀX = I and Xβ₀ = y, to second order: 2ρ² max β₀².
 
-    The maximum of 4bᵀDb with D = diag(β₀²). (8) prints the ball ‖b‖ ≤ ρ, but ‖η‖² = 2‖b‖²; E.1 prints ρ² max β₀².
+    The maximum of 4bᵀDb with D = diag(β₀²). (8) prints the ball ‖b‖ ≤ ρ, but ‖η‖² = 2‖b‖²; E.1 prints ρ² max β₀². The
+    conference version's (8) adds the first-order term, for residuals that are not zero.
     The text calls (8) the square of adaptive sharpness; both are equal to second order.
 
     Examples
@@ -559,6 +566,8 @@ def diagonal_sharpness_at_zero_residual(u: Any, v: Any, rho: float) -> Any:
 
 def diagonal_sharpness_inv(u: Any, v: Any, target: Any, rho: float) -> Any:
     """Eq. (25), inv, XᵀX = I, β* = Xᵀy: max of Σ β₀²(e^{4b} − 1) − 2β₀β*(e^{2b} − 1) over ‖b‖ ≤ ρ/√2.
+
+    (25) prints (β₀ ⊙ γ − 1)ᵀβ* for (β₀ ⊙ (γ − 1))ᵀβ*.
 
     By the stationary points of (27) to (29): ‖b‖ = ρ/√2 with b parallel to the slope, as a convex function of β, which
     is monotone in b, has no maximum inside. From every coordinate's direction, both ways: b ← (ρ/√2) s/‖s‖ goes up for
@@ -671,7 +680,8 @@ def toy_geodesic(G: Any, H: Any, b: Any, t: Number = 1.0) -> tuple[Any, Any]:
 def toy_sharpness(G: Any, H: Any, x: Any, y: Any, rho: float) -> Any:
     """Eq. (19) to (21), inv: the larger of Σ x²P²(s² − 1) − 2xyP(s − 1) at s = e^{±√2ρ}.
 
-    It is convex in s, so the maximum is at an end: (22) says at which. (20) prints |b| ≤ ρ for ρ/√2.
+    It is convex in s, so the maximum is at an end; (21) has the mean, 1/n times this sum. (20) prints |b| ≤ ρ for ρ/√2.
+    (22) is its second order, with 2ρ²y⁰(2y⁰ − y) for the printed 2ρ²(y⁰)²; its sign can choose the other end.
 
     Examples
     --------

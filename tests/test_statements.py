@@ -220,7 +220,7 @@ def test_relaxed_sharpness_changes_along_the_orbit(name, seed):
 
 @metrics
 def test_a_metric_times_a_number_has_the_same_geodesics_and_a_metric_plus_a_matrix_has_not(name):
-    """I.3, whose formulas our copies have lost: g → Cg + D."""
+    """I.3: g → Cg + D. The paper's next line adds D to the norm, as a number; as a matrix, it changes geodesics."""
 
     def inner(p, a, b):
         return paper.inner_product(name, *p, *a, *b)
@@ -258,8 +258,18 @@ def second_derivative(f, step=1e-3):
     return (f(step) - 2.0 * f(0.0) + f(-step)) / step**2
 
 
+def test_inv_is_smaller_on_the_square_of_the_figure_and_its_trace_only_after_a_division():
+    """D.1, which uses inv on [−1, 1]²: "smaller throughout". The figure's quantities are normalised."""
+    x = (np.arange(400) + 0.5) / 200.0 - 1.0
+    G, H = np.meshgrid(x, x)
+    for f, share in ((toy.gradient_norm, 0.0), (toy.hessian_trace, 0.28)):
+        inv, euclidean = (f(name, G, H, 1.0, 1.0) for name in ("inv", "Euclidean"))
+        assert float(np.mean(inv > euclidean)) == pytest.approx(share, abs=0.01)
+        assert np.all(inv / inv.max() <= euclidean / euclidean.max())
+
+
 def test_inv_exceeds_the_euclidean_norm_on_half_of_the_square_and_mix_on_a_sixth():
-    """D.1: Riemannian norms and traces are "smaller throughout"."""
+    """D.1 on a larger square, and for mix."""
     x = (np.arange(600) + 0.5) / 100.0 - 3.0
     G, H = np.meshgrid(x, x)
     shares = {
@@ -347,23 +357,168 @@ def test_adaptive_sharpness_of_the_toy_needs_no_careful_scale():
     assert expected == pytest.approx(2.0 * rho**2, rel=2e-3)  # and not the square of adaptive, about 4ρ⁴
 
 
+def increase_of_21(G, H, x, y, rho, sign):
+    """(21) at one of the two ends, without the 1/n."""
+    P, s = G * H, np.exp(sign * 2**0.5 * rho)
+    return float(np.sum((P * s * x - y) ** 2 - (P * x - y) ** 2))
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_the_maximum_of_the_toy_is_at_the_end_that_22_says(seed):
-    """P e^{±√2ρ}: upwards where P(aP cosh √2ρ − b) > 0."""
+def test_21_is_the_larger_of_two_ends(seed):
     rng = np.random.default_rng(seed)
-    x, y = rng.standard_normal((2, 3))
-    G, H, rho = *rng.standard_normal(2), 0.3
-    P, a, b = G * H, x @ x, x @ y
-    values = [np.sum((P * np.exp(sign * 2**0.5 * rho) * x - y) ** 2) for sign in (1.0, -1.0)]
-    assert (values[0] > values[1]) == (P * (a * P * np.cosh(2**0.5 * rho) - b) > 0.0)
-    assert paper.toy_sharpness(G, H, x, y, rho) == pytest.approx(max(values) - np.sum((P * x - y) ** 2))
+    (x, y), (G, H), rho = rng.standard_normal((2, 3)), rng.standard_normal(2), 0.3
+    ends = [increase_of_21(G, H, x, y, rho, sign) for sign in (1.0, -1.0)]
+    assert paper.toy_sharpness(G, H, x, y, rho) == pytest.approx(max(ends))
+    between = [increase_of_21(G, H, x, y, rho, share) for share in np.linspace(-1.0, 1.0, 101)]
+    assert max(between) == pytest.approx(max(ends))
+
+
+def test_the_second_order_term_of_22_needs_the_target():
+    """Printed 2ρ²(y⁰)²; correct 2ρ²y⁰(2y⁰ − y): half the sum of both ends has no first-order term."""
+    G, H, rho = 1.5, 0.8, 1e-3
+    x, y = np.array([1.0]), np.array([0.3])
+    start = G * H * x
+    even = 0.5 * sum(increase_of_21(G, H, x, y, rho, sign) for sign in (1.0, -1.0)) / rho**2
+    assert even == pytest.approx(float(np.sum(2.0 * start * (2.0 * start - y))), rel=1e-5)
+    assert even != pytest.approx(float(np.sum(2.0 * start**2)), rel=0.1)
+
+
+def test_the_sign_in_22_is_that_of_22_and_may_not_be_that_of_21():
+    """G = H = x = 1 and y = 1.005: the sum of y⁰(y⁰ − y) is negative, and the maximum of (21) at the end b > 0."""
+    one, y, rho = np.ones(1), np.array([1.005]), 0.1
+    start = one
+    assert np.sum(start * (start - y)) < 0.0
+    ends = {sign: increase_of_21(1.0, 1.0, one, y, rho, sign) for sign in (1.0, -1.0)}
+    assert ends == {1.0: pytest.approx(0.02156, abs=5e-6), -1.0: pytest.approx(0.01871, abs=5e-6)}
+    of_22 = {
+        sign: float(np.sum(2 * 2**0.5 * rho * sign * start * (start - y) + 2 * rho**2 * start**2)) for sign in ends
+    }
+    assert of_22[-1.0] > of_22[1.0]
+    assert paper.toy_sharpness(1.0, 1.0, one, y, rho) == pytest.approx(ends[1.0])
+
+
+def test_any_two_points_of_a_quadrant_are_connected_and_horizontal_geodesics_stay_on_a_line():
+    """App. D: (G e^{b_G t}, H e^{b_H t}) reaches the whole quadrant; for b_G = b_H only multiples of (G, H)."""
+    space = rg.InvariantMetric().at(rg.Pair([[2.0]], [[-3.0]]))
+    goal = np.array([0.1, -7.0])
+    velocity = np.array([2.0, -3.0]) * np.log(goal / [2.0, -3.0])
+    end = space.geodesic(rg.Pair([[velocity[0]]], [[velocity[1]]]), 1.0, "exact")
+    assert [end.G.item(), end.H.item()] == pytest.approx(list(goal))
+    horizontal = space.geodesic(space.horizontal_projection(rg.Pair([[velocity[0]]], [[velocity[1]]])), 1.0, "exact")
+    assert horizontal.G.item() / horizontal.H.item() == pytest.approx(2.0 / -3.0)
+
+
+# 3.3, 4, C Geometry and the algorithm ---------------------------------------------------------------------------------
+
+
+@metrics
+def test_the_gradient_is_the_direction_of_steepest_ascent(name):
+    """Sec. 3.3: of all vectors of one length, also those that are not horizontal, it raises the loss most."""
+    point, Y = pair(0), np.random.default_rng(9).standard_normal((5, 4))
+    E, space = point.product - Y, METRICS[name].at(point)
+    e = rg.Pair(E @ point.H, E.T @ point.G)
+    g = space.riemannian_gradient(e)
+    slope = lambda v: float(np.sum(e.G * v.G) + np.sum(e.H * v.H)) / float(space.norm(v))  # noqa: E731
+    rng = np.random.default_rng(1)
+    near = [g + 1e-3 * space.norm(g) * space.random_tangent_vector(rng, horizontal=False) for _ in range(200)]
+    assert max(map(slope, near)) < slope(g)
+    h = 1e-6  # the slope by differences of the loss itself
+    up, down = (point + sign * h * g for sign in (1.0, -1.0))
+    change = (np.sum((up.product - Y) ** 2) - np.sum((down.product - Y) ** 2)) / (4.0 * h)
+    assert change / float(space.norm(g)) == pytest.approx(slope(g), rel=1e-6)
+
+
+def test_inv_of_diagonal_networks_is_flat_though_its_christoffel_term_is_not_zero():
+    """ "Symmetries introduce curvature": with coordinates log u and log v the metric (6) is constant."""
+    u, v = np.array([0.7, 2.0]), np.array([3.0, 0.2])
+    ones = np.ones(2)
+    for factor in (1.0, 5.0):  # du = u d(log u): the inner product of coordinate vectors is the same everywhere
+        at = factor * u, v / factor
+        for a, b, expected in (((1, 0), (1, 0), 2.0), ((1, 0), (0, 1), 0.0), ((0, 1), (0, 1), 2.0)):
+            vectors = [k * w * ones for one in (a, b) for k, w in zip(one, at, strict=True)]
+            assert float(paper.diagonal_inner_product("inv", *at, *vectors)) == pytest.approx(expected)
+    bent = paper.christoffel("inv", *(np.full((1, 1), x) for x in (2.0, 3.0, 1.0, 1.5, 1.0, 1.5)))
+    assert bent[0].item() == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("factor", [7.0, 0.01])
+def test_adaptive_sharpness_does_not_change_under_re_scaling(factor):
+    """Sec. 3.1: re-scaling is what it corrects for. Two layers of a ReLU network."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((9, 3)), rng.standard_normal((9, 2))
+    loss = rg.value_and_grad(lambda W: anp.mean((anp.dot(anp.maximum(anp.dot(x, W["a"]), 0.0), W["b"]) - y) ** 2))
+    W = {"a": rng.standard_normal((3, 4)), "b": rng.standard_normal((4, 2))}
+    moved = {"a": factor * W["a"], "b": W["b"] / factor}
+    values = [rg.adaptive_sharpness(loss, point, 0.05, n_restarts=1).value for point in (W, moved)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+
+
+def test_the_horizontal_space_of_inv_as_printed_has_shapes_that_do_not_fit():
+    """ξ_GᵀG HᵀH = GᵀG Hᵀξ_Hᵀ; with Hᵀξ_H it is what the definition says."""
+    point = pair(0, 5, 4, 2)
+    (G, H), xi = point, METRICS["inv"].at(point).random_tangent_vector(1)
+    assert np.allclose(xi.G.T @ G @ H.T @ H, G.T @ G @ H.T @ xi.H)
+    with pytest.raises(ValueError, match="matmul"):
+        G.T @ G @ H.T @ xi.H.T
+
+
+def as_printed(loss, gradient, raised, start, rho, rate, count=8):
+    """Algorithm 1 for one elementwise block, line by line, with α = 0.75 and no checkpoints."""
+    w = start
+    move = lambda xi: w + xi  # noqa: E731  (Γ = 0)
+    ball = lambda xi: xi * min(1.0, rho / max(np.linalg.norm(xi / w), 1e-300))  # noqa: E731
+    before, xi = 0.0 * w, ball(rate * gradient(move(0.0 * w)))
+    top, best = max(loss(w), loss(move(before))), xi
+    for _ in range(1, count):
+        here = move(xi)
+        z = ball(xi + rate * raised(gradient(here)))
+        before, xi = xi, ball(xi + 0.75 * (z - xi) + 0.25 * (xi - before))
+        if loss(here) > top:
+            top, best = loss(here), xi  # lines 16 and 17
+    return move, top, best
+
+
+def test_algorithm_1_as_printed_keeps_a_vector_with_the_loss_of_the_one_before():
+    """Lines 6 and 17; `geodesic_sharpness` keeps the vector whose loss it is."""
+    w, goal = np.array([1.0, -2.0, 0.5]), np.array([2.0, 1.0, -1.0])
+    loss, gradient = (lambda x: 0.5 * float(np.sum((x - goal) ** 2))), (lambda x: x - goal)
+    move, top, best = as_printed(loss, gradient, lambda g: g * w**2, w, 0.3, 0.02)
+    assert loss(move(best)) > top * (1.0 + 1e-6)
+    blocks = [paper.ElementwiseBlock(w)]
+    value, xi = paper.geodesic_sharpness(lambda p: (loss(p[0][0]), [(gradient(p[0][0]),)]), blocks, 0.3)
+    assert loss(blocks[0].move(xi[0])[0]) - loss(w) == pytest.approx(value, rel=1e-12)
 
 
 # 5.1, E Diagonal networks ---------------------------------------------------------------------------------------------
 
 
+def test_the_sum_of_8_bounds_what_the_second_order_allows():
+    """The conference version's (8): the two terms, each in the ball of the metric, are 2√2ρ‖r‖ and 2ρ² max β₀²."""
+    u, v, rho = np.array([1.0, 3.0]), np.ones(2), 1e-2
+    beta, target = u * v, np.array([1.02, 3.0])
+    r = beta * (beta - target)
+    first, second = 2.0 * 2**0.5 * rho * np.linalg.norm(r), 2.0 * rho**2 * np.max(beta**2)
+    found = paper.diagonal_sharpness_second_order("inv", u, v, np.eye(2), target, rho)
+    assert max(first, second) * 0.99 < found < 0.95 * (first + second)  # r lies in one coordinate, max β₀² in the other
+    printed = 4.0 * rho * np.linalg.norm(r) + 4.0 * rho**2 * np.max(beta**2)
+    exact = paper.diagonal_sharpness_inv(u, v, target, rho)
+    assert printed > 1.3 * exact
+    assert paper.diagonal_sharpness_at_zero_residual(u, v, rho) == pytest.approx(second)
+
+
+def test_25_as_printed_has_a_bracket_at_another_place():
+    """Printed (β₀ ⊙ γ − 1)ᵀβ*; correct (β₀ ⊙ (γ − 1))ᵀβ*, from the loss ‖β − β*‖²."""
+    rng = np.random.default_rng(0)
+    beta, target, b = rng.standard_normal((3, 4))
+    growth = np.exp(2.0 * b)
+    loss = np.sum((beta * growth - target) ** 2) - np.sum((beta - target) ** 2)
+    square = np.sum(beta**2 * (growth**2 - 1.0))
+    assert loss == pytest.approx(square - 2.0 * (beta * (growth - 1.0)) @ target)
+    assert loss != pytest.approx(square - 2.0 * (beta * growth - 1.0) @ target, rel=0.01)
+
+
 def test_the_least_squares_formula_has_the_least_norm_only_where_there_are_enough_data():
-    """Sec. 5.1: (XᵀX)⁻¹Xᵀy; for d > n there is no inverse, and X⁺y is the solution of least norm."""
+    """Sec. 5.1: (XᵀX)⁻¹Xᵀy, for XᵀX = I; for d > n there is no inverse, and X⁺y is the solution of least norm."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((3, 5)), rng.standard_normal(3)
     assert np.linalg.matrix_rank(X.T @ X) == 3 < 5

@@ -3,7 +3,7 @@
 - Sec. 5.2 prints the Sylvester equation of the inv projection as AΛ + ΛAᵀ = B; the definition gives AΛᵀ + ΛᵀA = B.
 - Eq. (41) prints the inv norm without the inverse Gram matrices.
 
-(As the text reads in the copies at hand.) Everything else is the literal formulas.
+Everything else is the literal formulas.
 
     refgeo check validation/backends/as_printed.py      exits 1 and names these two operations for inv
 """

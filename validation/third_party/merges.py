@@ -32,6 +32,12 @@ def idempotent(merge, sizes):
     return merge([one, one], [0.5, 0.5]), product(one), [one]
 
 
+def counted(merge, sizes):
+    """The same adapter, merged with itself with the weights 1 and 1, is itself, where entries are divided by their count."""
+    (one,) = adapters(sizes, 1)
+    return merge([one, one], [1.0, 1.0]), product(one), [one]
+
+
 def representation(merge, sizes):
     """Other factors (G A⁻¹, H Aᵀ) of one adapter give the same product."""
     (G, H), other = two = adapters(sizes, 2)
@@ -58,24 +64,17 @@ def products(merge, _):
     return merge([first, second], [0.25, 0.75]), 0.25 * product(first) + 0.75 * product(second), [first, second]
 
 
-LAWS = {law.__name__: law for law in (idempotent, representation, symmetric, weight_one, products)}
+LAWS = {law.__name__: law for law in (idempotent, counted, representation, symmetric, weight_one, products)}
 
 
-def judged(merge, law):
-    """Whether a law holds, in words; beside the products that are merged."""
-    found = []
+def error(merge, law):
+    """By how much a law does not hold, as a share of the longest product that is merged; 0 if rounding explains it."""
+    errors = []
     for sizes in SHAPES:
         merged, expected, pairs = law(merge, sizes)
         size = max(np.linalg.norm(product(pair)) for pair in pairs)
-        found.append((np.linalg.norm(product(merged) - expected) / size, product(merged), expected, pairs))
-    error, merged, expected, pairs = max(found, key=lambda one: one[0])
-    if error <= ROUNDINGS * np.finfo(float).eps:
-        return "holds"
-    said = f"the error of the product of the merge is about {error:.2g} times the size of the merged products"
-    if len(pairs) == 1:
-        along = np.sum(merged * expected) / np.sum(expected**2)
-        said += f"; the part along the adapter is {along:.3g} times as long as the adapter"
-    return said
+        errors.append(float(np.linalg.norm(product(merged) - expected) / size))
+    return max(errors) if max(errors) > ROUNDINGS * np.finfo(float).eps else 0.0
 
 
 def merged_by(combination, use_rslora=False, **options):
@@ -109,11 +108,12 @@ def merged_by(combination, use_rslora=False, **options):
 MERGES = {
     "svd": merged_by("svd"),
     "cat": merged_by("cat"),
-    "svd, use_rslora": merged_by("svd", use_rslora=True),
-    "cat, use_rslora": merged_by("cat", use_rslora=True),
     "linear": merged_by("linear"),
     "ties": merged_by("ties", density=1.0),
+    "ties_svd": merged_by("ties_svd", density=1.0),
     "dare_linear": merged_by("dare_linear", density=0.5),
+    "dare_linear_svd": merged_by("dare_linear_svd", density=0.5),
     "magnitude_prune": merged_by("magnitude_prune", density=1.0),
+    "magnitude_prune_svd": merged_by("magnitude_prune_svd", density=1.0),
 }
-"""Those that drop entries keep all of them, but for dare_linear."""
+"""Those that drop entries keep all of them, but for those that drop them at random."""

@@ -1,0 +1,221 @@
+"""The page of what was judged: tables and sections of `judged.toml`, `results.json` and the programs."""
+
+import json
+import tomllib
+from math import log10
+from pathlib import Path
+
+from validation import experiment
+from validation.third_party import programs
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+JUDGED = tomllib.loads((HERE / "judged.toml").read_text(encoding="utf-8"))
+SAME = 1e-4
+"""Products agree if they differ by less, as a share of both ways."""
+GROUPS = {  # kinds of matrices that belong to a name, in the order in which it is looked for
+    "GL(h)": ("rotations", "scalings", "general", "ill-conditioned"),
+    "well-conditioned M": ("rotations", "scalings", "general"),
+    "rotations and scalings": ("rotations", "scalings"),
+    "rotations": ("rotations",),
+    "scalings": ("scalings",),
+}
+
+
+def rounded(value):
+    """Numbers to two digits, wherever they are."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return float(f"{value:.2g}") if isinstance(value, float) else value
+
+
+def read_results():
+    """What was seen until now."""
+    empty = {"optimisers": {}, "geometries": {}, "merges": {}}
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else empty
+
+
+def link(source, version):
+    """A package at its version, or a repository at its commit."""
+    if "/" in source:
+        commit, _, date = version.partition(", ")
+        return f"[{date}](https://github.com/{source}/tree/{commit})"
+    return f"[{version}](https://pypi.org/project/{source}/{version}/)"
+
+
+def group_of(differences):
+    """Under which matrices the products are the same, of those that were tried."""
+    for name, kinds in GROUPS.items():
+        tried = [kind for kind in kinds if kind in differences]
+        if tried and all(differences[kind] < SAME for kind in tried) and (name != "GL(h)" or len(tried) == len(differences)):
+            return name, max(differences[kind] for kind in tried)
+    return "nothing", None
+
+
+def invariant_under(found):
+    """In a cell: which matrices, and to how many digits."""
+    differences = found["recomputed"].get("differences")
+    if not differences:
+        return "–"
+    name, largest = group_of(differences)
+    if largest is None:
+        return name
+    digits = 15 if largest <= 1e-15 else int(-log10(largest))
+    if name == "GL(h)" and "ill-conditioned" not in differences:
+        name = "GL(h), no ill-conditioned M tried"
+    return f"{name}, {digits} digits"
+
+
+def by_how_much(found):
+    """In a cell: the largest difference of all."""
+    differences = found["recomputed"].get("differences")
+    if not differences:
+        return "raises"
+    largest = max(differences.values())
+    return "0" if group_of(differences)[0] == "GL(h)" else f"{largest:.1g}" if largest < 0.01 else f"{largest:.2f}"
+
+
+def agree(entry, found):
+    """Whether refgeo and the program without it say the same: a mistake in the referee is looked for first."""
+    differences = found["recomputed"].get("differences")
+    if not differences:
+        return found["verdict"] not in ("pass", "not judged")
+    return (found["verdict"] == "pass") == (group_of(differences)[0] == "GL(h)")
+
+
+def sources(entry):
+    """Where something is said, and which words stand there."""
+    return "; ".join(f'"{words}" ({file}, line {line})' for file, line, words in entry["said"])
+
+
+def optimisers(results):
+    rows = []
+    for entry in JUDGED["optimiser"]:
+        found = results["optimisers"][entry["adapter"]]
+        sign = entry["sign"]
+        rows.append([
+            f"{entry['title']} {link(entry['source'], found['version'])}",
+            entry["is"],
+            invariant_under(found),
+            by_how_much(found),
+            found["recomputed"].get("from B = 0", "–"),
+            whose(entry["options"]),
+            "{1} of {1}".format(*found["seeds"]) if found["seeds"][0] == found["seeds"][1] else "{} of {}".format(*found["seeds"]),
+            f"[{sign}](#{entry['mistake'].replace('_', '-')})" if sign == "mistake" else sign,
+        ])  # fmt: skip
+    header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
+    return experiment.markdown(header, rows)
+
+
+def whose(options):
+    """In a cell, without the numbers."""
+    ours, theirs = "ours" in options, any(word in options for word in ("its", "default"))
+    return "ours and its own" if ours and theirs else "ours" if ours else "its own"
+
+
+def sections(results):
+    found = [section(entry, results["optimisers"][entry["adapter"]]) for entry in JUDGED["optimiser"]]
+    return "\n\n".join(found)
+
+
+def section(entry, found):
+    """What a row of the table unfolds to."""
+    lines = [f"- *Documentation*: {sources(entry)}." if entry["said"] else "- *Documentation*: nothing is said of its rule."]
+    lines.append(f"- *Options*: {entry['options']}.")
+    differences = found["recomputed"].get("differences", {})
+    if differences:
+        said = ", ".join(f"{kind} {value:.1g}" for kind, value in differences.items())
+        lines.append(f"- *Differences, without refgeo*: {said}. From B = 0: {found['recomputed']['from B = 0']}.")
+    else:
+        lines.append(f"- *Without refgeo*: {found['recomputed']['raises']}.")
+    lines.append(f"- *refgeo check*, {found['seeds'][0]} of {found['seeds'][1]} seeds: {found['verdict']}. {found['said']}.")
+    lines.append(f"- *First step*: {found['first step'] or 'none'}.")
+    lines += [f"- *Other starts*: {found['starts']}."] if found["starts"] else []
+    lines += [f"- {entry['remark']}"] if "remark" in entry else []
+    return unfolds(entry["title"], "\n".join(lines))
+
+
+def unfolds(title, text, anchor=""):
+    """A part of the page that is closed at first, on GitHub and on the site."""
+    name = f'<a id="{anchor}"></a>' if anchor else ""
+    return f"<details markdown>\n<summary>{name}{title}</summary>\n\n{text}\n\n</details>"
+
+
+def other(group):
+    """A table of programs."""
+    rows = []
+    for entry in (one for one in JUDGED["program"] if one["group"] == group):
+        name = entry["name"]
+        mistake = programs.is_mistake(name)
+        sign = f"[mistake](#{name.replace('_', '-')})" if mistake else "as documented"
+        printed = "" if mistake else " ".join(printed_of(name).split("\n")).strip()
+        version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
+        seen = entry.get("remark") or (title_of(name) if mistake else printed)
+        rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign])
+    return experiment.markdown(["code", "version", "is said to be", "what is seen", "by", "sign"], rows)
+
+
+def versions_of(name):
+    """Of the packages that a program needs, but for PyTorch."""
+    _, versions = programs.needs(name)
+    return [f"{package} {version}" for package, version in versions.items() if package != "torch"]
+
+
+def title_of(name):
+    text = (programs.HERE / name / "issue.md").read_text(encoding="utf-8")
+    return text.splitlines()[0].removeprefix("# ")
+
+
+def printed_of(name):
+    return (programs.HERE / name / "printed.txt").read_text(encoding="utf-8")
+
+
+def mistakes():
+    """Each with its text, its program, what this prints, and the correction."""
+    parts = []
+    for entry in (one for one in JUDGED["program"] if programs.is_mistake(one["name"])):
+        name = entry["name"]
+        read = {file: (programs.HERE / name / file).read_text(encoding="utf-8").strip() for file in FILES}
+        title, _, text = read["issue.md"].partition("\n")
+        body = [
+            text.strip(),
+            f"Documentation: {sources(entry)}.",
+            f'```python title="{name}.py"\n{read["program.py"]}\n```',
+            f"```text\n{read['printed.txt']}\n```",
+            f'```diff title="correction.patch"\n{read["correction.patch"]}\n```',
+        ]
+        parts.append(unfolds(f"{entry['of']}: {title.removeprefix('# ')}", "\n\n".join(body), name.replace("_", "-")))
+    return "\n\n".join(parts)
+
+
+FILES = ("issue.md", "program.py", "printed.txt", "correction.patch")
+
+
+def merges(results):
+    rows = [
+        [name, *(f"{value:.2g}" if value else "–" for law, value in found.items() if law != "version")]
+        for name, found in results["merges"].items()
+    ]
+    return experiment.markdown(["merge", "½, ½", "1, 1", "factors", "order", "1, 0", "mean"], rows)
+
+
+def geometries(results):
+    rows = []
+    for title, found in results["geometries"].items():
+        seen = f"differs: {', '.join(found['wrong'])}" if found["wrong"] else f"agrees, {found['digits']:.0f} digits"
+        operations = ", ".join(f"`{one}`" for one in found["operations"])
+        rows.append([title, found["version"], operations, seen, str(found["seeds"]), "as documented"])
+    return experiment.markdown(["code", "version", "operations", "what is seen", "seeds", "sign"], rows)
+
+
+def text(results):
+    """The page."""
+    parts = {
+        "optimisers": optimisers(results), "sections": sections(results), "adapters": other("adapters"),
+        "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
+        "mistakes": mistakes(),
+    }  # fmt: skip
+    page = (HERE / "page.md").read_text(encoding="utf-8")
+    for name, part in parts.items():
+        page = page.replace(f"<!-- {name} -->", part)
+    return page
