@@ -237,6 +237,8 @@ def _failure(error: BaseException, call: Call) -> NoResult:
         if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)):  # what there is
             return NoResult(Event.NOT_IMPLEMENTED, _named(error))
         return NoResult(Event.SWALLOWED, f"{_named(error)}, after {said(cause)}")
+    if isinstance(error, ModuleNotFoundError):  # which says what is not installed, and nothing of a formula
+        return NoResult(Event.NOT_IMPLEMENTED, said(error))
     if isinstance(error, LayoutRefused):
         return NoResult(Event.LAYOUT, str(error))
     if isinstance(error, MemoryError):

@@ -641,6 +641,8 @@ def _stuck(rule: Rule, start: Start, scale: float) -> str:
     try:
         walked = rule.walk(start, scale, count=SHOWN[3])
     except NoResult as failure:
+        if failure.event is Event.NOT_IMPLEMENTED:
+            raise
         return f"there is no result: {str(failure).splitlines()[0]}"
     if walked.end is not None:
         return f"G, H or G Hᵀ is not finite after step {walked.end}"

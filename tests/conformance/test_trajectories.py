@@ -636,6 +636,17 @@ def test_a_rule_that_raises_or_never_moves_is_not_passed():
     assert rows["step.invariant"].verdict is Verdict.NOT_JUDGED
 
 
+def test_a_module_that_is_not_installed_is_no_mistake_of_the_rule():
+    def lacking(state, G, H, e_G, e_H):
+        import no_such_module_anywhere
+
+        return no_such_module_anywhere.step(state, G, H, e_G, e_H)
+
+    rows = judged(lacking, ["step.invariant", "step.reads", "step.starts"])
+    assert {row.verdict for row in rows.values()} == {Verdict.NOT_PROVIDED}
+    assert all("no_such_module_anywhere" in row.no_result + row.message for row in rows.values())
+
+
 def test_what_is_no_rule_is_not_taken_for_one():
     missing = rg.check("refgeo.paper", checks=["step"]).rows
     assert [row.verdict for row in missing] == [Verdict.NOT_PROVIDED]

@@ -1,40 +1,60 @@
-"""The adapters of released code: all of them are there, short, and what cannot be run is said to be skipped."""
+"""Released code: adapters, what is recomputed without refgeo, and a page on which nothing stands without a source."""
 
 import ast
 import inspect
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import blocks
 
 from validation.third_party import __main__ as released
+from validation.third_party import merges, page, programs
 
 HERE = Path(released.__file__).parent
+RESULTS = page.read_results()
+OPTIMISERS = [pytest.param(entry, id=entry["adapter"]) for entry in page.JUDGED["optimiser"]]
+CLAIMS = [pytest.param(entry, id=entry.get("name") or entry["adapter"])
+          for entry in [*page.JUDGED["optimiser"], *page.JUDGED["program"]]]  # fmt: skip
+SIGNS = ("as documented", "mistake", "another rule")
 
 
 def tree(name):
     return ast.parse((HERE / name).read_text(encoding="utf-8"))
 
 
+def numbers(text):
+    """As they are, so that 1e-05 and 0.00001 are one."""
+    return {float(one) for one in re.findall(r"(?<![\w.^])\d+(?:\.\d+)?(?:e-?\d+)?(?![\w^])", text)}
+
+
 def test_every_adapter_is_there_and_short():
     assigned = {t.id for node in tree("optimisers.py").body if isinstance(node, ast.Assign) for t in node.targets}
-    assert {entry[2] for entry in released.OPTIMISERS} <= assigned
-    for file in ("optimisers.py", "merges.py"):
+    assert {entry["adapter"] for entry in page.JUDGED["optimiser"]} <= assigned
+    for file in ("optimisers.py", "merges.py", "recomputed.py"):
         functions = [node for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef)]
         assert max(node.end_lineno - node.lineno + 1 for node in functions) <= 40
-    assert set(released.SINGLE) <= {entry[2] for entry in released.OPTIMISERS}
-    assert len(released.OPTIMISERS) >= 12
+
+
+def test_what_is_recomputed_knows_no_refgeo():
+    """The adapters and the trajectories are imported in a process of their own."""
+    pytest.importorskip("torch")
+    code = "import sys; from validation.third_party import optimisers, recomputed; assert 'refgeo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=HERE.parent.parent)
+    for name in programs.NAMES:
+        assert "refgeo" not in (programs.HERE / name / "program.py").read_text(encoding="utf-8"), name
 
 
 def test_what_is_not_there_is_skipped_with_a_line(monkeypatch, capsys):
     monkeypatch.delenv("REPOSITORIES", raising=False)
     monkeypatch.setattr(released.importlib.util, "find_spec", lambda name: None)
-    assert [one for one in (released.optimiser(*entry, 1) for entry in released.OPTIMISERS) if one] == []
-    assert released.merges(released.MERGES) == []
+    assert not any(released.is_here(entry["title"], entry["source"]) for entry in page.JUDGED["optimiser"])
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(released.OPTIMISERS) + 1
+    assert len(said) == len(page.JUDGED["optimiser"])
     assert all(line.startswith("skipped: ") for line in said)
 
 
@@ -44,9 +64,154 @@ def test_a_commit_is_told_of_a_clone_only(tmp_path, monkeypatch):
     assert released.version_of("somebody/nothing") is None
 
 
-def test_a_mean_of_products_obeys_the_laws_and_one_of_factors_does_not():
-    from validation.third_party.merges import LAWS, judged
+# Without refgeo -------------------------------------------------------------------------------------------------------
 
+
+def test_recomputed_differences_of_rules_that_are_known():
+    """Plain descent keeps rotations; the gradient of mix keeps GL(h), and cannot leave B = 0."""
+    pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from validation.third_party.recomputed import recomputed
+
+    def plain(state, G, H, e_G, e_H):
+        return state, G - 0.1 * e_G, H - 0.1 * e_H
+
+    def mix(state, G, H, e_G, e_H):
+        return state, G - 0.1 * e_G @ np.linalg.inv(H.T @ H), H - 0.1 * e_H @ np.linalg.inv(G.T @ G)
+
+    found = {rule.__name__: recomputed(SimpleNamespace(step=rule)) for rule in (plain, mix)}
+    differences = found["plain"]["differences"]
+    assert differences["rotations"] < 1e-12
+    assert min(differences[kind] for kind in ("scalings", "general", "ill-conditioned")) > 0.01
+    assert max(found["mix"]["differences"].values()) < 1e-10
+    assert [one["from B = 0"] for one in found.values()] == ["moves", "raises"]
+    assert page.group_of(differences)[0] == "rotations"
+    assert page.group_of(found["mix"]["differences"])[0] == "GL(h)"
+
+
+@pytest.mark.parametrize("entry", OPTIMISERS)
+def test_refgeo_and_the_program_without_it_agree(entry):
+    """Whether an optimiser is invariant, and under which kinds of matrices it is not."""
+    found = RESULTS["optimisers"][entry["adapter"]]
+    assert page.agree(entry, found)
+    assert found["seeds"][0] == found["seeds"][1]
+    differences = found["recomputed"].get("differences", {})
+    for ours, theirs in (("rotations", "rotations"), ("scalings", "scalings"), ("general elements", "general")):
+        if ours in found["differences"] and theirs in differences:
+            small = [value < page.SAME for value in (found["differences"][ours], differences[theirs])]
+            assert small[0] == small[1] or entry["adapter"] in NEARLY, (ours, found["differences"], differences)
+
+
+NEARLY = ()
+"""Adapters whose differences lie on both sides of 1e-4."""
+
+
+# Programs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_a_program_is_short_and_a_mistake_has_all_that_a_maintainer_needs(name):
+    folder = programs.HERE / name
+    assert len((folder / "program.py").read_text(encoding="utf-8").splitlines()) <= 40
+    repository, versions = programs.needs(name)
+    assert repository or versions.keys() - {"torch"}
+    printed = (folder / "printed.txt").read_text(encoding="utf-8")
+    if programs.is_mistake(name):
+        text = (folder / "issue.md").read_text(encoding="utf-8")
+        assert text.startswith("# ")
+        assert not re.search("wrong", text.replace("at a wrong point", ""), re.I)
+        assert "with correction.patch:" in printed
+        changed = [line for line in (folder / "correction.patch").read_text(encoding="utf-8").splitlines()
+                   if re.match(r"[+-](?![+-]{2})", line)]  # fmt: skip
+        assert len(changed) <= 24
+    else:
+        assert not (folder / "issue.md").exists()
+
+
+def alike(said, seen):
+    """The same words, and numbers that are nearly the same; those of rounding only as small."""
+    pattern = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    assert re.sub(pattern, "#", said) == re.sub(pattern, "#", seen)
+    for one, other in zip(map(float, re.findall(pattern, said)), map(float, re.findall(pattern, seen)), strict=True):
+        assert one == pytest.approx(other, rel=0.05) or max(one, other) < 5e-3, (said, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_a_program_prints_what_is_kept_also_with_the_correction(name):
+    """Where its package is, in the version that it names."""
+    if lacking := programs.missing(name):
+        pytest.skip(f"not here: {lacking}")
+    alike((programs.HERE / name / "printed.txt").read_text(encoding="utf-8"), programs.printed(name))
+
+
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_that_of_the_results():
+    assert (HERE / "README.md").read_text(encoding="utf-8") == page.text(RESULTS)
+
+
+@pytest.mark.parametrize("entry", OPTIMISERS)
+def test_a_row_has_a_sign_and_a_mistake_its_program(entry):
+    assert entry["sign"] in SIGNS
+    assert (entry["sign"] == "mistake") == ("mistake" in entry)
+    if "mistake" in entry:
+        assert programs.is_mistake(entry["mistake"])
+    assert entry["options"]
+
+
+@pytest.mark.parametrize("entry", CLAIMS)
+def test_what_is_said_of_a_documentation_stands_there(entry):
+    """The words, in the line that is named, where the code is there in the version that was read."""
+    version = released.version_of(entry["source"])
+    if "adapter" in entry:
+        read = RESULTS["optimisers"][entry["adapter"]]["version"]
+    else:
+        repository, versions = programs.needs(entry["name"])
+        read = None if repository else {name.lower(): one for name, one in versions.items()}[entry["source"].lower()]
+    if version is None or (read is not None and read != version):
+        pytest.skip(f"{entry['source']} is not here, or another version")
+    root = (Path(os.environ["REPOSITORIES"]) / entry["source"].partition("/")[2] if "/" in entry["source"]
+            else Path(sys.modules["sysconfig"].get_paths()["purelib"]))  # fmt: skip
+    for file, line, words in entry["said"]:
+        assert words in (root / file).read_text(encoding="utf-8").splitlines()[line - 1], (file, line)
+        assert len(words.split()) <= 10
+
+
+@pytest.mark.parametrize("entry", OPTIMISERS)
+def test_every_number_of_a_remark_has_a_source(entry):
+    """In the words of the documentation, the results, the adapter or the program of the row."""
+    sources = [
+        json.dumps(RESULTS["optimisers"][entry["adapter"]]),
+        (HERE / "optimisers.py").read_text(encoding="utf-8"),
+    ]
+    sources += [words for _, _, words in entry["said"]]
+    if "mistake" in entry:
+        sources.append((programs.HERE / entry["mistake"] / "printed.txt").read_text(encoding="utf-8"))
+    known = set.union({0.0, 1.0, 2.0}, *map(numbers, sources))
+    digits = {
+        float(round(-np.log10(value))) for value in RESULTS["optimisers"][entry["adapter"]]["differences"].values()
+    }
+    assert numbers(entry.get("remark", "") + entry["options"]) <= known | digits
+
+
+def test_the_first_page_says_what_the_table_carries():
+    rows = [RESULTS["optimisers"][entry["adapter"]] for entry in page.JUDGED["optimiser"]]
+    invariant = sum(page.invariant_under(row).startswith("GL(h)") for row in rows)
+    mistakes = sum(programs.is_mistake(name) for name in programs.NAMES)
+    said = " ".join((HERE.parent.parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"Of {len(rows)} settings of optimisers, {invariant} are invariant under GL(h)" in said
+    assert f"{mistakes} mistakes" in said
+    (manopt,) = (one for name, one in RESULTS["geometries"].items() if name.startswith("Manopt"))
+    assert not manopt["wrong"]
+
+
+# Merges ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_of_products_obeys_the_laws_and_one_of_factors_does_not():
     def truncated(X, h):
         U, s, Vt = np.linalg.svd(X, full_matrices=False)
         return U[:, :h] * np.sqrt(s[:h]), Vt[:h].T * np.sqrt(s[:h])
@@ -58,52 +223,28 @@ def test_a_mean_of_products_obeys_the_laws_and_one_of_factors_does_not():
     def of_factors(factors, weights):
         return tuple(sum(w**0.5 * pair[i] for w, pair in zip(weights, factors, strict=True)) for i in (0, 1))
 
-    assert [judged(mean, law) for law in LAWS.values()] == ["holds"] * 5
-    said = {name: judged(of_factors, law) for name, law in LAWS.items()}
-    assert {name for name, text in said.items() if text == "holds"} == {"symmetric", "weight_one"}
-    assert said["idempotent"].endswith("the part along the adapter is 2 times as long as the adapter")
+    held = {law for law, function in merges.LAWS.items() if merges.error(mean, function) == 0.0}
+    assert held == merges.LAWS.keys() - {"counted"}
+    errors = {law: merges.error(of_factors, function) for law, function in merges.LAWS.items()}
+    assert {law for law, error in errors.items() if error == 0.0} == {"symmetric", "weight_one"}
+    assert errors["idempotent"] == pytest.approx(1.0)  # twice the adapter
 
 
 def test_what_is_said_of_pefts_merges_is_so():
     """The default is svd; it and cat give the weighted sum of the products, linear something else."""
     pytest.importorskip("torch")
     peft = pytest.importorskip("peft")
-    from validation.third_party.merges import merged_by
 
     defaults = inspect.signature(peft.tuners.lora.LoraModel.add_weighted_adapter).parameters
     assert defaults["combination_type"].default == "svd"
-    assert "linear" in (said := " ".join(peft.tuners.lora.LoraModel.add_weighted_adapter.__doc__.split()))
+    said = " ".join(peft.tuners.lora.LoraModel.add_weighted_adapter.__doc__.split())
     assert "very rough approximation and should be avoided" in said
     rng = np.random.default_rng(0)
     factors = [(rng.standard_normal((6, 2)), rng.standard_normal((5, 2))) for _ in range(2)]
     mean = 0.3 * factors[0][0] @ factors[0][1].T + 0.7 * factors[1][0] @ factors[1][1].T
     for combination, rank in (("svd", 2), ("cat", 4)):
-        G, H = merged_by(combination)(factors, [0.3, 0.7])
+        G, H = merges.merged_by(combination)(factors, [0.3, 0.7])
         U, sigma, Vt = np.linalg.svd(mean)
         assert np.allclose(G @ H.T, (U[:, :rank] * sigma[:rank]) @ Vt[:rank], atol=1e-5)
-    G, H = merged_by("linear")([factors[0]] * 2, [0.5, 0.5])
+    G, H = merges.merged_by("linear")([factors[0]] * 2, [0.5, 0.5])
     assert np.allclose(G @ H.T, 2.0 * factors[0][0] @ factors[0][1].T, atol=1e-5)
-    for title, damping in (("PEFT create_riemannian_optimizer, SGD, as shipped", "damped, as documented"),
-                           ("Somebody's optimiser", "damped")):  # fmt: skip
-        assert released.damped(title) == damping
-
-
-PROGRAMS = [block.text for block in blocks(HERE / "mistakes.md") if block.language == "python" and not block.title]
-
-
-@pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
-def test_the_programs_show_the_mistakes(program, capsys):
-    """Of packages; those of repositories have a title."""
-    for name in re.findall(r"^(?:from|import) (\w+)", program, re.M):
-        pytest.importorskip(name)
-    exec(program, {})
-    found = [float(one) for one in re.findall(r"\d+\.\d+(?:e-?\d+)?|\d+(?=\.)", capsys.readouterr().out)]
-    (said,) = re.findall(r"# .*?\bis ([\d.]+)$", program, re.M)
-    assert found == pytest.approx([float(said)] * max(len(found), 1), rel=0.01), found
-
-
-def test_the_page_is_made_of_its_parts():
-    page = (HERE / "README.md").read_text(encoding="utf-8")
-    for part in ("optimisers.md", "merges.md", "mistakes.md"):
-        assert (HERE / part).read_text(encoding="utf-8").strip() in page, part
-    assert "default merge" not in page

@@ -1,11 +1,12 @@
 """Judge released code, and write the page of what was judged so far.
 
-    python -m validation third_party [--seeds N] [--only WORD,...] [--workers N] [--page]
+    python -m validation third_party [--seeds N] [--only WORD,...] [--workers N] [--page] [--out FOLDER]
 
 Results are kept in ``results.json``; what is judged anew replaces what was there, and ``--page`` only writes the page.
 Installed packages are judged as they are; what is not installed is said. Optimisers that are no packages are judged in
 clones, in the folder that the environment variable REPOSITORIES names. Manopt's factories run under Octave if MANOPT
-names its folder. The programs of ``programs`` know no refgeo, and no more does ``recomputed``.
+names its folder. The programs of ``programs`` and ``recomputed`` know no refgeo; the former are run by
+``python -m validation.third_party.programs``.
 """
 
 import argparse
@@ -18,14 +19,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import refgeo as rg
 from refgeo.conformance import vectors
 from refgeo.conformance.backend import Backend
 from refgeo.support.files import write_text
-from validation.third_party import merges, page, programs
+from validation.third_party import merges, page
 
 HERE = Path(__file__).parent
 GEOMETRIES = {  # adapter and options of a check
@@ -34,7 +35,8 @@ GEOMETRIES = {  # adapter and options of a check
         "peft", "peft_lora.py:shipped", {"relaxation": 0.01}),
     "Rangamani et al., riemannian_hess_vec_prod, away from minima": (
         "akshay-r/scale-invariant-flatness", "rangamani.py:hessian",
-        {"dtype": "float32", "metrics": ["inv"], "checks": ["riemannian_hessian"], "cases": ["7x4x1/k3", "3.1-1x1x1/k1"]}),
+        {"dtype": "float32", "metrics": ["inv"], "checks": ["riemannian_hessian"],
+         "cases": ["7x4x1/k3", "3.1-1x1x1/k1"]}),
 }  # fmt: skip
 MANOPT = "Manopt fixedrankfactory_2factors (inv) and _2factors_preconditioned (mix)"
 
@@ -127,28 +129,26 @@ def _optimiser(entry, seeds):  # in a process of its own
     return entry["adapter"], optimiser(entry, seeds)
 
 
-def judge(results, chosen, seeds, workers):
+def judge(results, chosen, seeds, workers, save):
     """Judge anew what is chosen and there."""
     entries = [one for one in page.JUDGED["optimiser"] if chosen(one["title"]) and is_here(one["title"], one["source"])]
     with ProcessPoolExecutor(workers) as pool:
-        for adapter, found in pool.map(_optimiser, entries, [seeds] * len(entries)):
+        for done in as_completed([pool.submit(_optimiser, entry, seeds) for entry in entries]):
+            adapter, found = done.result()
             results["optimisers"][adapter] = found
+            save(results)
             print(f"{adapter}: {found['verdict']} {found['recomputed']}", flush=True)
     for title, (source, spec, options) in GEOMETRIES.items():
         if chosen(title) and is_here(title, source):
             reports = [rg.check(str(HERE / spec), seed=seed, **options) for seed in range(seeds)]
             results["geometries"][title] = {"version": version_of(source)} | geometry(reports)
+            save(results)
     if chosen(MANOPT) and (found := manopt(seeds)):
         results["geometries"][MANOPT] = found
     for name, merge in merges.MERGES.items():
         if chosen(f"add_weighted_adapter, {name}") and is_here("PEFT add_weighted_adapter", "peft"):
             laws = {law: merges.error(merge, function) for law, function in merges.LAWS.items()}
             results["merges"][name] = {"version": version_of("peft")} | page.rounded(laws)
-    for name in programs.NAMES:
-        if chosen(name) and not (lacking := programs.missing(name)):
-            write_text(programs.HERE / name / "printed.txt", programs.printed(name))
-        elif chosen(name):
-            print(f"skipped: {name}: {lacking}")
 
 
 def as_known(results):
@@ -162,16 +162,21 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", default="", metavar="WORD,...", help="only what has one of these words in its title")
     parser.add_argument("--page", action="store_true", help="judge nothing, only write the page")
+    parser.add_argument("--out", type=Path, default=HERE, help="where the results and the page are written")
     options = parser.parse_args()
     results = page.read_results()
     if not options.page:
-        judge(results, lambda title: any(word in title for word in options.only.split(",")), options.seeds, options.workers)
-        write_text(page.RESULTS, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    write_text(HERE / "README.md", page.text(results))
+        words = options.only.split(",")
+        options.out.mkdir(parents=True, exist_ok=True)
+
+        def save(results):
+            write_text(options.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+
+        judge(results, lambda title: any(word in title for word in words), options.seeds, options.workers, save)
+        save(results)
+    write_text(options.out / "README.md", page.text(results))
     return int(not as_known(results))
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-

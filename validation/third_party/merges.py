@@ -33,7 +33,7 @@ def idempotent(merge, sizes):
 
 
 def counted(merge, sizes):
-    """The same adapter, merged with itself with the weights 1 and 1, is itself, where entries are divided by their count."""
+    """The same adapter, merged with itself with the weights 1 and 1, is itself, if entries are divided by a count."""
     (one,) = adapters(sizes, 1)
     return merge([one, one], [1.0, 1.0]), product(one), [one]
 

@@ -47,7 +47,11 @@ def group_of(differences):
     """Under which matrices the products are the same, of those that were tried."""
     for name, kinds in GROUPS.items():
         tried = [kind for kind in kinds if kind in differences]
-        if tried and all(differences[kind] < SAME for kind in tried) and (name != "GL(h)" or len(tried) == len(differences)):
+        if (
+            tried
+            and all(differences[kind] < SAME for kind in tried)
+            and (name != "GL(h)" or len(tried) == len(differences))
+        ):
             return name, max(differences[kind] for kind in tried)
     return "nothing", None
 
@@ -100,7 +104,7 @@ def optimisers(results):
             by_how_much(found),
             found["recomputed"].get("from B = 0", "–"),
             whose(entry["options"]),
-            "{1} of {1}".format(*found["seeds"]) if found["seeds"][0] == found["seeds"][1] else "{} of {}".format(*found["seeds"]),
+            "{} of {}".format(*found["seeds"]),
             f"[{sign}](#{entry['mistake'].replace('_', '-')})" if sign == "mistake" else sign,
         ])  # fmt: skip
     header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
@@ -120,7 +124,9 @@ def sections(results):
 
 def section(entry, found):
     """What a row of the table unfolds to."""
-    lines = [f"- *Documentation*: {sources(entry)}." if entry["said"] else "- *Documentation*: nothing is said of its rule."]
+    lines = [
+        f"- *Documentation*: {sources(entry)}." if entry["said"] else "- *Documentation*: nothing is said of its rule."
+    ]
     lines.append(f"- *Options*: {entry['options']}.")
     differences = found["recomputed"].get("differences", {})
     if differences:
@@ -128,7 +134,9 @@ def section(entry, found):
         lines.append(f"- *Differences, without refgeo*: {said}. From B = 0: {found['recomputed']['from B = 0']}.")
     else:
         lines.append(f"- *Without refgeo*: {found['recomputed']['raises']}.")
-    lines.append(f"- *refgeo check*, {found['seeds'][0]} of {found['seeds'][1]} seeds: {found['verdict']}. {found['said']}.")
+    lines.append(
+        f"- *refgeo check*, {found['seeds'][0]} of {found['seeds'][1]} seeds: {found['verdict']}. {found['said']}."
+    )
     lines.append(f"- *First step*: {found['first step'] or 'none'}.")
     lines += [f"- *Other starts*: {found['starts']}."] if found["starts"] else []
     lines += [f"- {entry['remark']}"] if "remark" in entry else []

@@ -1,4 +1,4 @@
-"""What is said of a package, recomputed: a program without refgeo, what it prints, and with a correction if there is one.
+"""What is said of a package, recomputed: a program without refgeo, and what it prints, also with a correction.
 
     python -m validation.third_party.programs [NAME ...]
 
@@ -61,10 +61,15 @@ def run(name, corrected=False):
             patch = HERE / name / "correction.patch"
             (file,) = re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.M)
             part = "." if repository else file.split("/")[0]
-            shutil.copytree(root / part, Path(scratch) / part, ignore=shutil.ignore_patterns(".git"), dirs_exist_ok=True)
+            shutil.copytree(
+                root / part, Path(scratch) / part, ignore=shutil.ignore_patterns(".git"), dirs_exist_ok=True
+            )
             subprocess.run(["git", "apply", patch], cwd=scratch, check=True)
             root = Path(scratch)
-        environment = os.environ | {"PYTHONPATH": str(root) if corrected or repository else "", "PYTHONWARNINGS": "ignore"}
+        environment = os.environ | {
+            "PYTHONPATH": str(root) if corrected or repository else "",
+            "PYTHONWARNINGS": "ignore",
+        }
         command = [sys.executable, str(HERE / name / "program.py")]
         done = subprocess.run(
             command, cwd=root if repository else scratch, env=environment, capture_output=True, text=True, timeout=300

@@ -2,12 +2,13 @@
 
     python -m validation.third_party.recomputed peft_sgd
 
-W = B A, and the loss is ½c‖B A − Y‖². From (A, B) and from (M A, B M⁻¹) an optimiser takes 25 steps. The *difference* of
-two trajectories is the largest distance of their products after a step, divided by the length of both ways until then:
-0 means that they are the same, and 1 that no two of them could differ by more. The size c is the one, among powers of 4,
-with which the product moves by about 40% of its length.
+W = B A, and the loss is ½c‖B A − Y‖². From (A, B) and from (M A, B M⁻¹) an optimiser takes 25 steps. The *difference*
+of two trajectories is the largest distance of their products after a step, divided by the length of both ways until
+then: 0 means that they are the same, and 1 that no two of them could differ by more. The size c is the one, among
+powers of 4, with which the product moves by about 40% of its length.
 """
 
+import itertools
 import json
 import sys
 
@@ -79,7 +80,7 @@ def _steps_of_arrays(step, A, B, Y, size):
 
 def way(products):
     """The length of the way, step by step."""
-    return np.cumsum([np.linalg.norm(y - x) for x, y in zip(products, products[1:], strict=False)])
+    return np.cumsum([np.linalg.norm(y - x) for x, y in itertools.pairwise(products)])
 
 
 def difference(one, other):
@@ -146,5 +147,3 @@ def main(adapter, dtype="float64"):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-
-

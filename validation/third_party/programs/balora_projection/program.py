@@ -21,4 +21,6 @@ for condition in (1.0, 1e4):
     ProjectionCallback(module, 1).on_step_end(None, SimpleNamespace(global_step=1), None)
     a, b = module.lora_A.default.weight.data, module.lora_B.default.weight.data
     product, balance = (b @ a - B @ A).norm() / (B @ A).norm(), (b.T @ b - a @ a.T).norm() / (a @ a.T).norm()
-    print(f"condition {condition:.0e}: change of B A {product:.0e}, difference of BᵀB and A Aᵀ {balance:.0e}, should be below 1e-13")
+    print(
+        f"condition {condition:.0e}: change of B A {product:.0e}, of the balance {balance:.0e}, should be below 1e-13"
+    )

@@ -21,4 +21,5 @@ for scaling in (1, 2):  # lora_alpha / r; its own trainer has r = 16 and lora_al
     new_base = fold_residuals_into_base(base, rule.get_residuals(), **known)["lin.weight"]
     comes = new_base - base["lin.weight"] + scaling * product(merged)  # what a client adds to the old base weight
     mean = scaling * sum(map(product, clients)) / len(clients)
-    print(f"lora_alpha / r = {scaling}: error beside the mean of the clients {(comes - mean).norm() / mean.norm():.1g}, should be about 1e-7")
+    error = (comes - mean).norm() / mean.norm()
+    print(f"lora_alpha / r = {scaling}: error beside the mean of the clients {error:.1g}, should be about 1e-7")

@@ -23,4 +23,5 @@ def change_of_B(variant):
 
 
 v5, compact = (change_of_B(variant) for variant in ("v5", "v5_compact"))
-print(f"the changes of B by v5 and by v5_compact differ by {(v5 - compact).norm() / v5.norm():.2g} of v5's, should be about 1e-6")
+apart = (v5 - compact).norm() / v5.norm()
+print(f"the changes of B by v5 and by v5_compact differ by {apart:.2g} of v5's, should be about 1e-6")

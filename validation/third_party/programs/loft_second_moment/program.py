@@ -8,4 +8,5 @@ for is_A, moment in ((True, v), (False, v.T)):
     moved = get_reprojected_momentum(R, moment, is_A)
     square = moved @ moved.T if is_A else moved.T @ moved  # the second moment of the moved first one
     second = get_reprojected_second_moment(R, (v @ v.T)[None], is_A)[0]
-    print(f"{'A' if is_A else 'B'}: distance of the two second moments {(second - square).norm() / square.norm():.2g}, should be 0")
+    apart = (second - square).norm() / square.norm()
+    print(f"{'A' if is_A else 'B'}: distance of the two second moments {apart:.2g}, should be 0")

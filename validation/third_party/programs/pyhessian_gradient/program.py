@@ -13,4 +13,5 @@ second = hessian(model, loss, data=(X, y), cuda=False)
 one = second.eigenvalues(maxIter=2000, tol=1e-7)[0][0]
 model.zero_grad()
 other = hessian(model, loss, data=(X, y), cuda=False).eigenvalues(maxIter=2000, tol=1e-7)[0][0]
-print(f"two objects of one model and batch: the largest eigenvalue by the second is {one / other:.3f} times that by one alone, should be 1")
+times = one / other
+print(f"the largest eigenvalue by a second object of the same model is {times:.3f} times the right one, should be 1")

@@ -16,7 +16,9 @@ try:
 except TypeError as error:
     print(f"TypeError: {error}")
 
-RiemannianSGD.apply_second_momentum = lambda self, momentum_vec, **others: momentum_vec  # what it does, without the point
+RiemannianSGD.apply_second_momentum = lambda self, momentum_vec, **others: (
+    momentum_vec
+)  # what it does, without the point
 optimiser, before = RiemannianSGD([group], lr=0.01, momentum=0.9), A.detach().T[:, :2].clone()
 optimiser.step()
 with torch.no_grad():

@@ -26,9 +26,13 @@ def errors(name, adaptive, size):
     optimiser.perturb_weights(RHO) if name == "GSAM" else optimiser.first_step()
     change = torch.cat([(p.detach() - x).ravel() for p, x in zip(parameters, before, strict=True)])
     T = torch.cat([x.abs().ravel() for x in before]) if adaptive else torch.ones_like(g)
-    return ((change - RHO * T * T * g / (T * g).norm()) / T).norm().item() / RHO  # beside the maximiser of g over the ball
+    return (
+        (change - RHO * T * T * g / (T * g).norm()) / T
+    ).norm().item() / RHO  # beside the maximiser of g over the ball
 
 
 for name in MAKE:
     worst = max(errors(name, adaptive, size) for adaptive in (False, True) for size in (1.0, 1000.0))
-    print(f"{name}: ascent beside the maximiser of its ball, plain and adaptive: {worst:.0e} of rho, should be below 1e-6")
+    print(
+        f"{name}: ascent beside the maximiser of its ball, plain and adaptive: {worst:.0e} of rho, should be below 1e-6"
+    )

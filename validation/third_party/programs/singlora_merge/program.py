@@ -11,4 +11,5 @@ update_singlora_global_step(model, 1000)
 adapted = model(x).detach() - plain
 model.base_model.model[0].merge()
 merged = model(x).detach() - plain
-print(f"after merge(), the adapter adds {merged.norm() / adapted.norm():.2g} times as much to the output as before, should be 1")
+times = merged.norm() / adapted.norm()
+print(f"after merge(), the adapter adds {times:.2g} times as much to the output as before, should be 1")
