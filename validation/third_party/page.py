@@ -156,9 +156,8 @@ def other(group):
         name = entry["name"]
         mistake = programs.is_mistake(name)
         sign = f"[mistake](#{name.replace('_', '-')})" if mistake else "as documented"
-        printed = "" if mistake else " ".join(printed_of(name).split("\n")).strip()
         version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
-        seen = entry.get("remark") or (title_of(name) if mistake else printed)
+        seen = title_of(name) if mistake else entry["remark"]
         rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign])
     return experiment.markdown(["code", "version", "is said to be", "what is seen", "by", "sign"], rows)
 
@@ -172,10 +171,6 @@ def versions_of(name):
 def title_of(name):
     text = (programs.HERE / name / "issue.md").read_text(encoding="utf-8")
     return text.splitlines()[0].removeprefix("# ")
-
-
-def printed_of(name):
-    return (programs.HERE / name / "printed.txt").read_text(encoding="utf-8")
 
 
 def mistakes():
