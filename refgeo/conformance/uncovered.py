@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from refgeo.conformance.branches import Branches, Position
-from refgeo.support.files import place_of, source_of
+from refgeo.support.files import place_of
 
 Ranges = list[tuple[int, int]]
 
@@ -37,7 +36,6 @@ class Coverage:
         # of refgeo's own modules one alone: the rest of the package is the referee's
         own = [str(path)] if _HERE in path.parents else [f"{path.parent}{os.sep}*"]
         installed = [f"{place}{os.sep}*" for place in _environments() if place not in path.parents]
-        self._branches = Branches(own, installed)
         import coverage
 
         self._measured = coverage.Coverage(
@@ -53,7 +51,7 @@ class Coverage:
     def of(self, context: str) -> None:
         """What is reached from now on is reached by decisive calls, by others, or by none."""
         if context != self._context:
-            self._context, self._branches.counts = context, context == "decisive"
+            self._context = context
             self._measured.switch_context(context)
 
     def reached(self) -> Reached:
@@ -77,12 +75,7 @@ class Coverage:
                     # a function of one line shares it with its module, whose way on no call takes
                     first = one.get("start_line")
                     branches = {(source, target) for source, target in one["missing_branches"] if source != first}
-                    found[name, function] = set(one["missing_lines"]), branches, set[Position]()
-            path = Path(name).resolve()
-            inside = self._branches.not_run(str(path), source_of(path), set(file["executed_lines"]))
-            for function, parts in inside.items():
-                lines, branches, _ = found.get((name, function), (set(), set(), None))
-                found[name, function] = lines, branches, parts
+                    found[name, function] = set(one["missing_lines"]), branches
         return found
 
 
@@ -91,19 +84,19 @@ def _environments() -> list[Path]:
     return [place for place in map(Path.resolve, map(Path, sys.path)) if any(place.glob("*.dist-info"))]
 
 
-Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]], set[Position]]]
+Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]]]]
 
 
 def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
     """By file, the lines that no decisive call of any process has reached, of functions that some call has entered.
 
-    A branch past an ``if`` that was never taken is the line of the ``if``; a part of an expression is its own line.
+    A branch past an ``if`` that was never taken is the line of the ``if``.
     """
     missed: dict[str, set[int]] = {}
     for name, function in sorted(set().union(*found)):
         seen = [one[name, function] for one in found if (name, function) in one]
-        lines, branches, parts = (set.intersection(*sets) for sets in zip(*seen, strict=True))
-        lines = lines | {source for source, target in branches if target not in lines} | {part[0] for part in parts}
+        lines, branches = (set.intersection(*sets) for sets in zip(*seen, strict=True))
+        lines = lines | {source for source, target in branches if target not in lines}
         missed.setdefault(name, set()).update(lines)
     return {name: _ranges(sorted(lines)) for name, lines in missed.items() if lines}
 

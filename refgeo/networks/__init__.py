@@ -1,9 +1,14 @@
 """Real networks: from a checkpoint to named blocks of pairs and arrays, and back."""
 
+from typing import TYPE_CHECKING
+
 from refgeo.networks.block_metric import block_metric
-from refgeo.networks.models import AttentionClassifier
 from refgeo.networks.neurons import NeuronPairs
 from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, own_layout, read
+from refgeo.support.deferred import deferred
+
+if TYPE_CHECKING:  # it needs autograd, and reading a checkpoint does not
+    from refgeo.networks.models import AttentionClassifier as AttentionClassifier
 
 __all__ = [
     "LAYOUTS",
@@ -16,3 +21,4 @@ __all__ = [
     "own_layout",
     "read",
 ]
+__getattr__, __dir__, _ = deferred(__name__, __file__)

@@ -1,7 +1,6 @@
 """Lines that no decisive call has reached are named, and no others."""
 
 import re
-import sys
 
 import pytest
 
@@ -130,35 +129,3 @@ def test_functions_of_one_line_are_run(tmp_path):
         "def christoffel(metric, *a): return rg.paper.christoffel(metric, *a)\n"
     )
     assert rg.check(str(file), cases=["5x4x2/k3"]).not_run == {}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="before, Python does not report branches")
-def test_parts_of_an_expression_that_were_not_run_are_named(tmp_path):
-    file = tmp_path / "mine.py"
-    lines = [
-        "from refgeo import paper",
-        "def inner_product(metric, G, *a):",
-        "    size = G.shape[-1]",
-        "    scale = 2.0 if size == 777 else 1.0",  # never: 2.0
-        "    long = (",
-        "        1.0",
-        "        if size < 777",
-        "        else paper.never",  # never
-        "    )",
-        "    known = size > 0 or paper.never",  # never
-        "    squares = [paper.never for one in (1, 2) if one > 2]",  # never
-        "    assert 0 < size < 777, f'not {size}'",
-        "    both = 1.0 if metric == 'inv' else scale",
-        "    try:",
-        "        number = int('a')",
-        "    except ValueError:",
-        "        number = 3 if known else size",  # never: size
-        "    for one in squares or [number]:",
-        "        scale = 1.0 if one == 3 and size else scale",  # never: the last one
-        "    with paper.np.errstate(all='ignore'):",
-        "        return scale * long * both / both * paper.inner_product(metric, G, *a)",
-    ]
-    file.write_text("\n".join(lines) + "\n")
-    report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2", "3-5x4x3"])
-    assert report.passed
-    assert named(report) == {4, 8, 10, 11, 17, 19}

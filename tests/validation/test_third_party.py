@@ -134,7 +134,7 @@ def alike(said, seen):
     pattern = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
     assert re.sub(pattern, "#", said) == re.sub(pattern, "#", seen)
     for one, other in zip(map(float, re.findall(pattern, said)), map(float, re.findall(pattern, seen)), strict=True):
-        assert one == pytest.approx(other, rel=0.05) or max(one, other) < 5e-3, (said, seen)
+        assert one == pytest.approx(other, rel=0.2) or max(one, other) < 5e-3, (said, seen)
 
 
 @pytest.mark.slow
