@@ -194,6 +194,30 @@ def test_every_item_has_a_verdict_and_what_shows_it(row):
     assert verdict.strip("*") not in ("not tested here", "does not hold"), "the reason, or the numbers"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_reads_where_the_repository_shows_it(page):
+    """There, formulas stand between dollars, no file is included, and every reference of a link has a target."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert "--8<--" not in text
+    assert not re.search(r"\\\(|\\\)|^\\\[", text, re.M), "formulas between dollars"
+    defined = set(re.findall(r"^\[([^\]]+)\]:", text, re.M))
+    assert set(re.findall(r"\]\[([^\]]+)\]", text)) <= defined
+
+
+RESULTS = ROOT / "validation" / "results"
+
+
+@pytest.mark.parametrize(
+    ("page", "result"),
+    [("accuracy", "accuracy"), ("accuracy", "operations"), ("accuracy", "first_call"), ("symmetries", "spectrum"),
+     ("symmetries", "completion"), ("check", "implementations")],
+)  # fmt: skip
+def test_a_table_of_results_is_that_of_its_file(page, result):
+    assert (RESULTS / f"{result}.md").read_text(encoding="utf-8").strip() in (DOCS / f"{page}.md").read_text(
+        encoding="utf-8"
+    )
+
+
 def test_files_that_are_linked_are_there():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):

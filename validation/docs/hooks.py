@@ -80,7 +80,7 @@ def _with_links(text: str, folder: Path) -> str:
 
 def _on_the_site(place: str) -> str:
     """Where a file of the project is on the site; "" if it is not there."""
-    own = re.fullmatch(r"validation/(?:docs/(\w+\.md)|(figures/\w+\.png))", place)
+    own = re.fullmatch(r"validation/(?:docs/((?:api/)?\w+\.md)|(figures/\w+\.png))", place)
     moved = {path: name for name, path in (PAGES | {"tour.md": TOUR}).items()}
     return own[1] or own[2] if own else moved.get(place, "")
 
