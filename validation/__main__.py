@@ -10,6 +10,7 @@ PROGRAMS = {
         "figure1": ("paper.figure1", "Figures 1 and 6: level sets of the scalar model"),
         "figure3": ("paper.figure3", "Figure 3: diagonal networks, sharpness against test loss, over 16 settings"),
         "table1": ("paper.table1", "Table 1: sharpness against the generalisation gap, over populations of models"),
+        "protocol": ("paper.protocol", "radii of Table 1's measures on images, fixed beforehand by a rule"),
         "section3_2": ("paper.section3_2", "Sec. 3.2: does a larger group distort the Euclidean trace more"),
     },
     "findings": {

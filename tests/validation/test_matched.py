@@ -16,7 +16,7 @@ def test_adjusted_p_values_reject_what_holms_procedure_rejects():
     rng = np.random.default_rng(0)
     for _ in range(50):
         p = list(rng.random(6) ** 3)
-        adjusted = matched.holm(p)
+        adjusted = statistics.holm(p)
         for level in (0.01, 0.05, 0.3):
             rejected = set()
             for k, i in enumerate(np.argsort(p)):  # step down: stop at the first that is not rejected

@@ -67,21 +67,6 @@ def by_model(rows: list[Row]) -> list[Row]:
     return runner.by_model(rows, lambda row: f"{row['measure']}, batch {row['batch']:g}")
 
 
-def holm(p: list[float]) -> list[float]:
-    """Holm's adjusted p-values.
-
-    Examples
-    --------
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order, found, largest = np.argsort(p), [0.0] * len(p), 0.0
-    for k, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - k) * p[i]))
-        found[i] = largest
-    return found
-
-
 def summarised(models: list[Row]) -> dict[str, Any]:
     """What the rows of `by_model`, of one population, say."""
     fitted = [one for one in models if one["trained"]]
@@ -162,7 +147,7 @@ def corrected(populations: dict[str, Any]) -> dict[str, Any]:
     """With Holm's correction over the headline tests of all populations."""
     headline = [found["measures"][f"{name}, matched"] for found in populations.values() for name in NAMES]
     for kind in ("p", "p, sets", "p, sets, tails"):
-        for row, p in zip(headline, holm([row[kind] for row in headline]), strict=True):
+        for row, p in zip(headline, statistics.holm([row[kind] for row in headline]), strict=True):
             row[f"{kind}, Holm"] = p
     return populations
 

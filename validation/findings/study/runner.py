@@ -31,7 +31,11 @@ Workers = int | Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Population(Protocol):
-    """Where models come from. It is named by its module, and made again in every process."""
+    """Where models come from. It is named by its module, and made again in every process.
+
+    A class may have ``places``, names of options on which no number depends, and a method ``prepare(weights)``, which
+    is called once, before models are made.
+    """
 
     name: str
 
@@ -78,8 +82,10 @@ class Task:
 
     @property
     def settings(self) -> Row:
-        """What the numbers depend on."""
+        """What the numbers depend on: not where files lie, or which processor computes."""
         described = asdict(self) | {"refgeo": refgeo.__version__}
+        places = getattr(import_module(self.module).Population, "places", ())
+        described["options"] = [option for option in self.options if option[0] not in places]
         del described["out"]
         return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
@@ -144,6 +150,10 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
     """
     found = {task.place: rows for task in tasks if (rows := done(task)) is not None}
     missing = [task for task in tasks if task.place not in found]
+    for task in {(task.module, task.options): task for task in missing}.values():
+        prepare = getattr(task.population, "prepare", None)
+        if prepare is not None:  # what all models begin with, before several processes need it
+            prepare(task.weights)
     with experiment.progress() as bar:
         shown = bar.add_task("models", total=len(tasks), completed=len(found))
         for task, rows in _mapped(missing, workers):

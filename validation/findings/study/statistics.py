@@ -84,9 +84,27 @@ def partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike) -> flo
     >>> round(partial_tau([1, 2, 3, 4], [2, 1, 3, 4], [1, 2, 4, 3]), 12)
     0.632455532034
     """
-    xy, xz, yz = tau_a(x, y), tau_a(x, given), tau_a(y, given)
+    return float(_partial(*(np.array(tau_a(*two)) for two in ((x, y), (x, given), (y, given)))))
+
+
+def _partial(xy: Array, xz: Array, yz: Array) -> Array:
     rest = (1.0 - xz**2) * (1.0 - yz**2)
-    return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else np.nan
+    there = rest > 1e-12
+    return np.where(there, (xy - xz * yz) / np.sqrt(np.where(there, rest, 1.0)), np.nan)
+
+
+def estimated_partial_tau(x: npt.ArrayLike, y: npt.ArrayLike, given: npt.ArrayLike, seed: int = 0) -> Estimate:
+    """Kendall's partial τ with its interval, from a bootstrap over models.
+
+    Examples
+    --------
+    >>> round(estimated_partial_tau([1, 2, 3, 4], [2, 1, 3, 4], [1, 2, 4, 3]).value, 12)
+    0.632455532034
+    """
+    S_x, S_y, S_z = map(signs, (x, y, given))
+    pair = ~np.eye(len(S_x), dtype=bool)
+    drawn = _partial(*(_resampled(products, pair, seed) for products in (S_x * S_y, S_x * S_z, S_y * S_z)))
+    return Estimate(partial_tau(x, y, given), *_interval(drawn[np.isfinite(drawn)]))
 
 
 def estimated_tau(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Estimate:
@@ -208,6 +226,21 @@ def differences(measures: Mapping[str, npt.ArrayLike], y: npt.ArrayLike, of: str
         if name != of:
             products = signs(values) * S_y - base
             found[name] = _estimate(products, ~np.eye(len(products), dtype=bool), seed)
+    return found
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order, found, largest = np.argsort(p), [0.0] * len(p), 0.0
+    for k, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p) - k) * p[i]))
+        found[i] = largest
     return found
 
 
