@@ -15,12 +15,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from validation import experiment
 from validation.findings import matched
 from validation.findings.study import runner
-from validation.findings.study.runner import Row, load_table, of_population, save_table
+from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
 from validation.findings.study.statistics import Estimate
 from validation.paper.table1 import PAPER, SHOWN
 
@@ -63,16 +61,12 @@ def rounded(value: Any, digits: int = 4) -> Any:
 
 def by_model(rows: list[Row]) -> list[Row]:
     """A row for each model, with its measures by name and radius, means over batches; of several sets, the first."""
-
-    def named(row: Row) -> str:
-        return str(row["measure"]) + ("" if np.isnan(row["rho"]) else f" @ {row['rho']:g}")
-
     first = [row for row in rows if row["unit"] == min(row["unit"] for row in rows)]
     chosen = first if len({row["model"] for row in first}) > 1 else rows
-    measures = {named(row) for row in chosen}
+    measures = {measure_at(row) for row in chosen}
     return [
         {name: rounded(value, 6) if name in measures else value for name, value in one.items()}
-        for one in runner.by_model(chosen, named)
+        for one in runner.by_model(chosen, measure_at)
     ]
 
 

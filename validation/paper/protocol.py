@@ -1,8 +1,9 @@
 """What is fixed of Table 1 before a model is measured, and what a run says by it.
 
-    python -m validation protocol --data FOLDER [--out FILE]
+    python -m validation protocol --population images --data FOLDER
+    python -m validation protocol --population definitions --data FOLDER
 
-writes ``protocol.json`` beside this file: the plan, and a radius for each measure and increase of the loss.
+write into ``protocol.json`` beside this file: the plan, and a radius for each measure and increase of the loss.
 """
 
 from __future__ import annotations
@@ -17,28 +18,32 @@ import numpy as np
 
 from refgeo.support.files import write_text
 from validation import experiment
-from validation.findings.study.images import Population
+from validation.findings.study import definitions, images
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
-from validation.findings.study.runner import Row
-from validation.findings.study.statistics import correlation, estimated_partial_tau, estimated_tau, holm
+from validation.findings.study.runner import Row, by_model, measure_at
+from validation.findings.study.statistics import differences, holm
 
 PLACE = Path(__file__).with_suffix(".json")
 PLAN = {
     "populations": "72 vision transformers, fine-tuned from one checkpoint by recipes that are drawn beforehand (draw "
-    "0); the confirmation are 72 others (draw 1), which are trained after the first were seen. No model is left out.",
+    "0); the confirmation are 72 others (draw 1), which are trained after the first were seen. No model is left out. "
+    "The same with 35 text encoders, fine-tuned from one checkpoint by one recipe with other seeds.",
     "measures": "Adaptive sharpness (elementwise, order 1), inv and mix (order 2) by Algorithm 1 with one start and 20 "
-    "steps, on the same 8 batches of 256 training images for every model; of a model, the mean over the batches.",
+    "steps, on the same 8 batches of 256 training images (128 pairs of texts) for every model; of a model, the mean "
+    "over the batches.",
     "radii": "Of each measure two: where the median over the batches of the increase of the loss is 0.1, and where it "
     "is 0.5, on the checkpoint itself and its own task. No fine-tuned model is looked at.",
-    "outcome": "The gap: test error − training error, on 10,000 images each.",
+    "outcome": "The gap: test error − training error, on 10,000 images each (2,000 and 4,096 pairs of texts).",
     "tests": "Six: Kendall's τ_a between each measure at each radius and the gap; p is the share of 2,000 random "
     "orders with at least this |τ|, with Holm's correction over the six.",
     "predicts": "The corrected p is below 0.05 in both populations, and τ has the same sign.",
-    "predicts beyond the step size": "It predicts, and the 95% interval of the partial τ given the step size is on the "
-    "same side of zero in both populations.",
-    "description": "All else: τ with the test error and the test loss; τ of the recipe's numbers, the norm of the "
-    "weights and the training loss with the gap; differences between measures at the same increase.",
+    "predicts beyond the step size": "It predicts, and in both populations the 95% interval of τ given the step size "
+    "is on the same side of zero: τ of what a cubic polynomial in the rank of the step size leaves of both ranks.",
+    "description": "All else: τ with the test error, the test loss and the error on the challenge; τ of the recipe's "
+    "numbers, the norm of the weights and the training loss with the gap; differences between measures at the same "
+    "increase; mix without Γ.",
 }
+POPULATIONS = {"images": images.Population, "definitions": definitions.Population}
 NAMES = ("adaptive", "inv", "mix")
 INCREASES = (0.1, 0.5)
 GRID = tuple(float(rho) for rho in np.geomspace(3e-3, 3.0, 13))
@@ -63,86 +68,97 @@ def radii(model: Model, effort: Effort, grid: Sequence[float] = GRID) -> dict[st
     return found
 
 
-def ranked(models: Sequence[Row], radii: Mapping[str, Sequence[float]], given: str = "step_size") -> dict[str, Any]:
-    """What one population says: each measure at each of its radii, and all else that could order the models.
+def fixed_radii(population: str) -> dict[str, list[float]]:
+    """Those of the file. Without Γ, mix has those of mix; it belongs to the description.
+
+    Raises
+    ------
+    SystemExit
+        There are none of this population.
+    """
+    fixed = json.loads(PLACE.read_text(encoding="utf-8"))["radii"].get(population)
+    if fixed is None:
+        raise SystemExit(
+            f"no radii of the {population} are fixed: python -m validation protocol --population {population}"
+        )
+    return {**fixed, "mix, no Γ": fixed["mix"]}
+
+
+def predicting(population: str, populations: Mapping[str, Any]) -> dict[str, Any]:
+    """By the plan, of each measure at each increase: p with Holm's correction in both populations, and the verdict.
 
     Parameters
     ----------
-    models : sequence of dict
-        A row each, with a number ``NAME @ ρ`` for each measure and radius.
-    radii : dict
-    given : str
-        What a measure is to say more than.
+    population : "images" or "definitions"
+    populations : dict
+        What `validation.paper.table1.described` says of each.
+
+    Returns
+    -------
+    dict
+        Nothing where one of the two populations is missing, or a measure at a radius of the plan.
     """
-    columns = {name: np.array([float(one[name]) for one in models]) for name in models[0] if name not in _NO_NUMBERS}
-    gap, table = columns["gap"], {}
-    for name, of in radii.items():
-        for increase, rho in zip(INCREASES, of, strict=True):
-            values = columns[f"{name} @ {rho:g}"]
-            there = np.isfinite(values)
-            value, outcome = values[there], {of: columns[of][there] for of in (*_OUTCOMES, given)}
-            one = correlation(value, outcome["gap"])
-            table[f"{name}, {increase:g}"] = {
-                "rho": rho,
-                "missing": int(np.sum(~there)),
-                "tau": list(one.tau_a),
-                "p": one.p,
-                f"given the {given}": list(estimated_partial_tau(value, outcome["gap"], outcome[given])),
-                **{of: list(estimated_tau(value, outcome[of])) for of in _OUTCOMES if of != "gap"},
-            }
-    for row, p in zip(table.values(), holm([row["p"] for row in table.values()]), strict=True):
-        row["p, Holm"] = p
-    others = {name: list(estimated_tau(values, gap)) for name, values in columns.items() if _orders(name, values)}
-    return {"models": len(models), "measures": table, "others": others}
-
-
-_NO_NUMBERS = ("population", "unit", "model", "trained")
-_OUTCOMES = ("gap", "test error", "test loss")
-
-
-def _orders(name: str, values: Any) -> bool:
-    """Whether it is a number of a model that differs, and no measure."""
-    return "@" not in name and name not in ("gap", "index") and len(set(values)) > 1
-
-
-def predicting(first: Mapping[str, Any], second: Mapping[str, Any], given: str = "step_size") -> dict[str, str]:
-    """By the plan: of each measure at each increase, whether it "predicts", "predicts beyond", or "does not predict".
-
-    Parameters
-    ----------
-    first, second : dict
-        What `ranked` says of the population that was looked at, and of the one that confirms it.
-    """
+    both = [populations[name]["gap"] for name in (f"{population}-0", f"{population}-1") if name in populations]
+    if len(both) < 2:
+        return {}
+    tests = [(name, f"{rho:g}") for name in NAMES for rho in fixed_radii(population)[name]]
+    if any(not of.get(name, {}).get(rho, {}).get("models") for of in both for name, rho in tests):
+        return {}
+    corrected = [holm([of[name][rho]["p"] for name, rho in tests]) for of in both]
     found = {}
-    for name in first["measures"]:
-        both = [of["measures"][name] for of in (first, second)]
-        signs = {np.sign(row["tau"][0]) for row in both}
-        if any(row["p, Holm"] >= 0.05 for row in both) or len(signs) > 1:
-            found[name] = "does not predict"
-            continue
-        (sign,) = signs
-        low = [min(sign * end for end in row[f"given the {given}"][1:]) for row in both]
-        found[name] = "predicts beyond" if min(low) > 0.0 else "predicts"
+    for (name, rho), *p in zip(tests, *corrected, strict=True):
+        found[f"{name} @ {rho}"] = {"p, Holm": p, "verdict": verdict([of[name][rho] for of in both], p)}
     return found
+
+
+def minus_adaptive(population: str, rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
+    """τ with the gap of each other measure minus that of adaptive sharpness, at the same increase of the loss; of those
+    that all models have.
+    """
+    models, fixed, found = by_model(rows, measure_at), fixed_radii(population), {}
+    gap = [one["gap"] for one in models]
+    for k, increase in enumerate(INCREASES):
+        values = {name: [one.get(f"{name} @ {of[k]:g}", np.nan) for one in models] for name, of in fixed.items()}
+        there = {name: of for name, of in values.items() if np.isfinite(of).all()}
+        if NAMES[0] in there:
+            found[f"{increase:g}"] = {name: list(one) for name, one in differences(there, gap, of=NAMES[0]).items()}
+    return found
+
+
+def verdict(rows: Sequence[Mapping[str, Any]], p: Sequence[float]) -> str:
+    """What a measure at a radius does, by what two populations say of it.
+
+    Examples
+    --------
+    >>> row = {"tau_a": [-0.3, -0.4, -0.2], "given": [-0.1, -0.3, 0.1]}
+    >>> verdict([row, row], [0.01, 0.02]), verdict([row, row], [0.01, 0.2])
+    ('predicts', 'does not predict')
+    """
+    first, second = (np.sign(row["tau_a"][0]) for row in rows)
+    if max(p) >= 0.05 or first != second:
+        return "does not predict"
+    beyond = all(row["given"] and min(first * np.array(row["given"][1:])) > 0.0 for row in rows)
+    return "predicts beyond the step size" if beyond else "predicts"
 
 
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a folder with the four files of Fashion-MNIST")
+    parser.add_argument("--population", choices=list(POPULATIONS), required=True)
+    parser.add_argument("--data", required=True, help="a folder with the four files of Fashion-MNIST, or data.noun")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--weights", type=Path, default=Path("results/table1/weights/images"))
-    parser.add_argument("--out", type=Path, default=PLACE)
     options = parser.parse_args()
-    population = Population(options.data, device=options.device)
+    model = POPULATIONS[options.population](options.data, device=options.device).checkpoint(options.weights)
+    fixed = json.loads(PLACE.read_text(encoding="utf-8")) if PLACE.is_file() else {"radii": {}, "versions": {}}
     found = {
         "plan": PLAN,
         "increases": INCREASES,
-        "radii": radii(population.checkpoint(options.weights), Effort()),
-        "versions": experiment.versions(),
+        "radii": fixed["radii"] | {options.population: radii(model, Effort())},
+        "versions": fixed["versions"] | {options.population: experiment.versions()},
     }
-    write_text(options.out, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    experiment.console.print(found["radii"])
+    write_text(PLACE, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    experiment.console.print(found["radii"][options.population])
 
 
 if __name__ == "__main__":

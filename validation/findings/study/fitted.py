@@ -95,19 +95,15 @@ FIRST = 4
 """Layers of the encoder that stay as they are."""
 
 
-ASKED = ("own", "other module")
-"""Whose docstring it may be."""
-
-
 def sentences_of(recipe: Recipe) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Pairs of a function and a docstring, its own or that of another module, as they leave the first layers."""
-    examples = sentences.training_examples(recipe.train_size, recipe.seed, ASKED)
+    examples = sentences.training_examples(recipe.train_size, recipe.seed)
     return sentences.hidden_states(examples, FIRST), _tested_sentences()
 
 
 @lru_cache(maxsize=1)
 def _tested_sentences() -> tuple[Any, ...]:
-    return sentences.hidden_states(sentences.held_out_examples(1200, ASKED), FIRST)
+    return sentences.hidden_states(sentences.held_out_examples(1200), FIRST)
 
 
 SOURCES = {
@@ -119,7 +115,7 @@ SOURCES = {
     "sentences": Source(
         ((3e-5, 1e-4), (8, 32), (0.01,), (150, 300, 600), (0, 1, 2)),
         sentences_of, lambda: sentences.classifier(2, FIRST), sentences.groups,
-        "bert", 12, ("encoder.pooler.*",), 8, Effort(n_iter=10, n_samples=10), "float32",
+        "bert", 12, sentences.FROZEN, 8, Effort(n_iter=10, n_samples=10), "float32",
     ),
 }  # fmt: skip
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import refgeo as rg
 from refgeo.networks.adapters import torch_value_and_grad
 from validation.findings.study.measures import Model
-from validation.findings.study.training import Draw, TrainedModels, cross_entropy, in_parts, kept, network_of, outcomes
+from validation.findings.study.training import Draw, FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
 
 PATCH, WIDTH, HEADS, LAYERS = SHAPE = 7, 64, 4, 3
 TRAIN = 10_000
@@ -53,7 +52,7 @@ class Recipe:
         )  # fmt: skip
 
 
-class Population(TrainedModels):
+class Population(FineTuned):
     """So many models.
 
     Parameters
@@ -71,9 +70,6 @@ class Population(TrainedModels):
         For a quick look: of all models, in the place of the recipe's, and images.
     """
 
-    places = ("data", "device", "count")
-    """Options on which no number depends."""
-
     def __init__(
         self,
         data: str,
@@ -88,23 +84,6 @@ class Population(TrainedModels):
         self.name = f"images-{draw}"
         self.data, self.count, self.draw, self.device = Path(data), count, draw, device
         self.batches, self.batch_size, self.epochs, self.train = batches, batch_size, epochs, train
-
-    def prepare(self, cache: Path) -> None:
-        """Train the checkpoint, and verify its symmetries in double precision: they are those of every model.
-
-        Raises
-        ------
-        ValueError
-            They do not hold, or it cannot be told.
-        """
-        model = self.checkpoint(cache, np.float64)
-        loss, metric = (
-            partial(model.value_and_grad, batch=model.batches[0]),
-            rg.networks.block_metric(model.blocks, "inv"),
-        )
-        found = rg.symmetry.verify(loss, model.blocks, metric)
-        if not found.holds:
-            raise ValueError(f"the symmetries of the checkpoint: {found}")
 
     def model(self, unit: str, cache: Path) -> Model:
         """Fine-tune it, or load it."""
@@ -159,7 +138,7 @@ class Population(TrainedModels):
         return module
 
     def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
-        """The checkpoint itself, on its own task and the images on which sharpness is measured: to fix the radii."""
+        """The network that was trained on rotations, and rotations of the images."""
         import torch
 
         torch.backends.mha.set_fastpath_enabled(False)

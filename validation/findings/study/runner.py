@@ -259,6 +259,17 @@ def about(row: Row) -> Row:
     return {name: x for name, x in row.items() if name not in _OF_A_NUMBER and x == x}
 
 
+def measure_at(row: Row) -> str:
+    """The measure of a row with its radius, if it has one.
+
+    Examples
+    --------
+    >>> measure_at({"measure": "inv", "rho": 0.1}), measure_at({"measure": "λ_max, inv", "rho": math.nan})
+    ('inv @ 0.1', 'λ_max, inv')
+    """
+    return str(row["measure"]) + ("" if math.isnan(row["rho"]) else f" @ {row['rho']:g}")
+
+
 def by_model(rows: Iterable[Row], named: Callable[[Row], str]) -> list[Row]:
     """A row for each model: what is known of it, and the mean of its values of each name.
 

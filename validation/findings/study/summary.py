@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from validation.findings.study import statistics
-from validation.findings.study.runner import Row, columns
+from validation.findings.study.runner import Row, about, columns
 
 FEWEST = 5
 """Models below which there is no τ."""
-BASELINE = "adaptive"
+GIVEN = "step_size"
+"""What a measure is to say more than, where models have one."""
 
 
 def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[str, Any]]]:
@@ -28,8 +29,8 @@ def by_radius(rows: Sequence[Row], outcome: str) -> dict[str, dict[float, dict[s
     Returns
     -------
     dict
-        Of each: ``tau_a`` [value, low, high], ``tau_b``, ``p``, ``models``, ``sets``, ``missing`` (models without a
-        number), and ``minus adaptive`` at the same radius.
+        Of each: ``tau_a`` [value, low, high], ``p``, ``models``, ``sets``, ``missing`` (models without a number), and
+        τ ``given`` the step size, if models differ in it: of what it leaves of both ranks (`statistics.rest`).
     """
     found: dict[str, dict[float, dict[str, Any]]] = {}
     sets = _sets(rows)
@@ -45,56 +46,60 @@ def _radius(row: Row) -> float:
     return -1.0 if math.isnan(row["rho"]) else float(row["rho"])
 
 
-def _sets(rows: Sequence[Row]) -> list[list[Row]]:
-    """Units with several models are sets; units of one model are one set together."""
+def is_one_set(rows: Sequence[Row]) -> bool:
+    """Whether every unit is one model."""
+    return all(len(of) == 1 for of in _models(rows).values())
+
+
+def _models(rows: Sequence[Row]) -> dict[str, set[str]]:
     models: dict[str, set[str]] = {}
     for row in rows:
         models.setdefault(str(row["unit"]), set()).add(str(row["model"]))
-    if all(len(of) == 1 for of in models.values()):
+    return models
+
+
+def _sets(rows: Sequence[Row]) -> list[list[Row]]:
+    """Units with several models are sets; units of one model are one set together."""
+    if is_one_set(rows):
         return [list(rows)]
-    return [[row for row in rows if str(row["unit"]) == unit] for unit in models]
+    return [[row for row in rows if str(row["unit"]) == unit] for unit in _models(rows)]
 
 
 def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]:
-    taus, others, tau_bs, ps, counts, missing = [], [], [], [], [], 0
-    estimate = difference = None
+    found, missing = [], 0
     for rows in sets:
         values, y = columns(rows, outcome)
         if measure not in values:
             continue
         there = np.isfinite(values[measure]) & np.isfinite(y)
         missing += int(np.count_nonzero(~there))
-        if there.sum() < FEWEST:
-            continue
-        one = statistics.correlation(values[measure][there], y[there])
-        estimate = one.tau_a
-        taus.append(one.tau_a.value)
-        tau_bs.append(one.tau_b)
-        ps.append(one.p)
-        counts.append(one.models)
-        if BASELINE in values and measure != BASELINE:
-            both = there & np.isfinite(values[BASELINE])
-            pair = {name: values[name][both] for name in (BASELINE, measure)}
-            difference = statistics.differences(pair, y[both], of=BASELINE)[measure]
-            others.append(difference.value)
-    if not taus:
+        if there.sum() >= FEWEST:
+            found.append(statistics.correlation(values[measure][there], y[there]))
+    if not found:
         return {"models": 0, "missing": missing}
-    several = len(taus) > 1
-    estimate = statistics.median(taus) if several else estimate
-    if others:
-        difference = statistics.median(others) if several else difference
+    given = None
+    if len(sets) == 1 and len({row[GIVEN] for row in rows if GIVEN in row and row[GIVEN] == row[GIVEN]}) > 1:
+        steps = columns(rows, GIVEN)[1][there]
+        left = [statistics.rest(z[there], steps) for z in (values[measure], y)]
+        given = list(statistics.estimated_tau(*left))
     return {
-        "tau_a": list(estimate or ()),
-        "tau_b": float(np.median(tau_bs)),
-        "p": float(np.median(ps)),
-        "models": int(np.sum(counts)),
-        "sets": len(taus),
+        "tau_a": list(statistics.median([one.tau_a.value for one in found]) if len(sets) > 1 else found[0].tau_a),
+        "p": float(np.median([one.p for one in found])),
+        "models": sum(one.models for one in found),
+        "sets": len(found),
         "missing": missing,
-        "minus adaptive": list(difference) if difference is not None else None,
+        "given": given,
     }
 
 
-def trained(rows: Sequence[Row]) -> float:
-    """The share of models that trained."""
-    shares = {f"{row['unit']}/{row['model']}": float(row.get("trained", True)) for row in rows}
-    return float(np.mean(list(shares.values())))
+def of_others(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """τ with the gap, and its interval, of every other number of a model: what else could order one set."""
+    if not is_one_set(rows):
+        return {}
+    models = [about(row) for row in {row["unit"]: row for row in rows}.values()]
+    gap, found = [one["gap"] for one in models], {}
+    for name in (name for name in models[0] if name not in ("population", "unit", "model", "index", "gap")):
+        values = [float(one[name]) for one in models]
+        if len(set(values)) > 1:
+            found[name] = list(statistics.estimated_tau(values, gap))
+    return found

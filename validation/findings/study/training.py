@@ -6,6 +6,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,31 @@ class TrainedModels(ABC):
     @abstractmethod
     def model(self, unit: str, cache: Path) -> Model:
         """Train it, or load it."""
+
+
+class FineTuned(TrainedModels):
+    """Models that begin at one checkpoint."""
+
+    places = ("data", "device", "count")
+    """Options on which no number depends."""
+
+    @abstractmethod
+    def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
+        """The checkpoint itself, on its own task and the examples on which sharpness is measured: to fix the radii."""
+
+    def prepare(self, cache: Path) -> None:
+        """Make the checkpoint, and verify its symmetries in double precision: they are those of every model.
+
+        Raises
+        ------
+        ValueError
+            They do not hold, or it cannot be told.
+        """
+        model = self.checkpoint(cache, np.float64)
+        loss = partial(model.value_and_grad, batch=model.batches[0])
+        found = rg.symmetry.verify(loss, model.blocks, rg.networks.block_metric(model.moving(), "inv"))
+        if not found.holds:
+            raise ValueError(f"the symmetries of the checkpoint: {found}")
 
 
 def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any], None]) -> None:

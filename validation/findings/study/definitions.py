@@ -1,0 +1,263 @@
+"""Text encoders that are fine-tuned by one recipe with other seeds, as McCoy et al.'s (2020) BERTs on MNLI.
+
+Of two nouns of WordNet with their definitions: *does the second include the first*, as animal includes dog? Half of the
+pairs are a noun and a hypernym; the others are a hyponym, a sibling (it has the same hypernym) or any other noun.
+all-MiniLM-L6-v2 gets a new last layer, and the last three of its six layers move. Models differ in the seed of the new
+layer and of the order of the examples. The *challenge* are pairs on which a shallow rule fails: siblings whose
+definitions share most words, and hypernyms that share none.
+
+The nouns are those of WordNet's ``data.noun``, as the Debian package wordnet-base or any other copy has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refgeo.networks.adapters import torch_value_and_grad
+from validation.findings.study import sentences
+from validation.findings.study.measures import Model
+from validation.findings.study.training import FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
+
+FIRST = 3
+"""Layers that do not move: what they make of a text is computed once."""
+TRAIN, TEST = 4096, 2000
+KINDS, SHARES = ("hypernym", "hyponym", "sibling", "other"), (1 / 2, 1 / 6, 1 / 6, 1 / 6)
+"""What the second noun is to the first, and how often."""
+PARTS = ("train", "test", "challenge")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: all alike but for the seed."""
+
+    draw: int
+    seed: int
+    step_size: float = 1e-4
+    batch_size: int = 32
+    weight_decay: float = 0.01
+    steps: int = 384
+
+
+class Population(FineTuned):
+    """So many models.
+
+    Parameters
+    ----------
+    data : str
+        The folder with ``data.noun``.
+    count : int
+    draw : int
+        Another one is another population of seeds.
+    batches, batch_size : int
+        Training examples on which sharpness is measured, the same for all models.
+    device : str
+        Of the losses.
+    steps, train : int, optional
+        For a quick look: of training, in the place of the recipe's, and examples.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        count: int = 35,
+        draw: int = 0,
+        batches: int = 8,
+        batch_size: int = 128,
+        device: str = "cpu",
+        steps: int | None = None,
+        train: int = TRAIN,
+    ) -> None:
+        self.name = f"definitions-{draw}"
+        self.data, self.count, self.draw, self.device = Path(data), count, draw, device
+        self.batches, self.batch_size, self.steps, self.train = batches, batch_size, steps, train
+
+    def model(self, unit: str, cache: Path) -> Model:
+        """Fine-tune it, or load it."""
+        import torch
+
+        torch.set_num_threads(1)
+        recipe = Recipe(self.draw, int(unit))
+        recipe = recipe if self.steps is None else replace(recipe, steps=self.steps)
+        sets = {part: self._examples(part) for part in PARTS}
+        torch.manual_seed(1000 * recipe.draw + recipe.seed)
+        module = sentences.classifier(2, FIRST).to(self.device)
+        kept(module, cache, unit, (recipe, FIRST, self.train), lambda net: fine_tune(net, sets["train"], recipe))
+        module.eval()
+        network = network_of(module, "bert", 12)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, sentences.FROZEN, device=self.device)
+        scores = [(part, in_parts(module, of[:-1], 100), of[-1]) for part, of in sets.items()]
+        size = self.batch_size
+        return Model(
+            blocks=dict(network.blocks),
+            value_and_grad=lambda blocks, batch: evaluate(blocks, *batch),
+            batches=[tuple(one[k * size : (k + 1) * size] for one in sets["train"]) for k in range(self.batches)],
+            columns=vars(recipe) | outcomes(scores),
+            frozen=sentences.FROZEN,
+            weights=("head.weight",),
+            verify=False,  # `prepare` has
+        )
+
+    def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
+        """The encoder before fine-tuning: which hypernym of a batch belongs to a noun? It was trained for the like."""
+        import torch
+
+        torch.manual_seed(0)
+        module = sentences.classifier(2, FIRST).eval().to(self.device)
+        network = network_of(module, "bert", 12)
+
+        def loss(call: Any, *inputs: Any) -> Any:
+            return cross_entropy(lambda *x: call(*x, similar=True), *inputs)
+
+        evaluate = torch_value_and_grad(module, network, loss, sentences.FROZEN, dtype=dtype, device=self.device)
+        *inputs, labels = self._examples("train")
+        above = torch.nonzero(labels)[:, 0]
+        batches = []
+        for k in range(self.batches):
+            chosen = above[(k * self.batch_size + torch.arange(self.batch_size, device=self.device)) % len(above)]
+            parts = [one[chosen] for one in inputs]
+            numbers = [
+                one.to(getattr(torch, np.dtype(dtype).name)) if one.is_floating_point() else one for one in parts
+            ]
+            batches.append((*numbers, torch.arange(len(chosen), device=self.device)))
+        value_and_grad = lambda blocks, batch: evaluate(blocks, *batch)  # noqa: E731
+        return Model(dict(network.blocks), value_and_grad, batches, {}, sentences.FROZEN, verify=False)
+
+    def _examples(self, part: str) -> tuple[Any, ...]:
+        count = self.train if part == "train" else min(TEST, self.train)
+        return tuple(one.to(self.device) for one in hidden_examples(self.data, part, count))
+
+
+def fine_tune(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
+    """By AdamW, warmed up and falling linearly, without dropout."""
+    import torch
+
+    module.eval()
+    optimizer = torch.optim.AdamW(sentences.groups(module, recipe.step_size), weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / (0.1 * recipe.steps), 1.0 - step / recipe.steps)
+    )
+    generator = torch.Generator().manual_seed(recipe.seed)
+    for _ in range(recipe.steps):
+        part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator).to(examples[-1].device)
+        optimizer.zero_grad()
+        cross_entropy(module, *(tensor[part] for tensor in examples)).backward()
+        optimizer.step()
+        schedule.step()
+
+
+# Nouns ----------------------------------------------------------------------------------------------------------------
+
+
+class Noun(NamedTuple):
+    """A group of nouns with one meaning.
+
+    Attributes
+    ----------
+    text : str
+        Its first noun and its definition.
+    above : tuple of str
+        Its hypernyms.
+    """
+
+    text: str
+    above: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def nouns(folder: Path) -> dict[str, Noun]:
+    """By their place in WordNet's file."""
+    place = folder / "data.noun"
+    if not place.is_file():
+        raise SystemExit(
+            f"--nouns: expected WordNet's data.noun in {folder}, as the Debian package wordnet-base has it"
+        )
+    found = {}
+    for line in place.read_text(encoding="utf-8").splitlines():
+        data, _, gloss = line.partition(" | ")
+        fields = data.split()
+        if line.startswith("  ") or len(fields) < 6:
+            continue  # of the licence
+        pointers = fields[5 + 2 * int(fields[3], 16) :]
+        above = [pointers[k + 1] for k in range(0, len(pointers) - 3, 4) if pointers[k] == "@"]
+        definition = gloss.split(";")[0].split('"')[0].strip()
+        found[fields[0]] = Noun(f"{fields[4].replace('_', ' ')}: {definition}", tuple(above))
+    return found
+
+
+class Families(NamedTuple):
+    """Nouns with a hypernym, of which none is for training and for the test; and the nouns below each."""
+
+    of: Mapping[str, Noun]
+    train: Sequence[str]
+    test: Sequence[str]
+    below: Mapping[str, Sequence[str]]
+
+    def other(self, name: str, kind: str, chosen: Sequence[str], rng: np.random.Generator) -> str:
+        """A noun that is a sibling of this one, or any; "" if there is none."""
+        above = self.of[name].above
+        among = self.below[above[0]] if kind == "sibling" else [chosen[rng.integers(len(chosen))]]
+        among = [one for one in among if one != name and one not in above]
+        return among[rng.integers(len(among))] if among else ""
+
+    def shared(self, a: str, b: str) -> float:
+        """Of the words of two definitions, the share that is in both."""
+        one, other = (set(re.findall(r"[a-z]{4,}", self.of[name].text.lower())) for name in (a, b))
+        return len(one & other) / max(1, len(one | other))
+
+
+@lru_cache(maxsize=1)
+def families(folder: Path) -> Families:
+    """Of the nouns of a folder, a fifth for the test."""
+    of = nouns(folder)
+    below: dict[str, list[str]] = {}
+    for name, noun in of.items():
+        for above in noun.above:
+            below.setdefault(above, []).append(name)
+    names = [name for name in sorted(of) if of[name].above]
+    order = [names[k] for k in np.random.default_rng(0).permutation(len(names))]
+    return Families(of, order[len(names) // 5 :], order[: len(names) // 5], below)
+
+
+def pairs(folder: Path, part: str, count: int) -> list[tuple[str, str]]:
+    """First and second nouns, the same for every model."""
+    found, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
+    chosen = found.train if part == "train" else found.test
+    if part == "challenge":
+        return _challenge(found, count, rng)
+    made: list[tuple[str, str]] = []
+    while len(made) < count:
+        name, kind = chosen[rng.integers(len(chosen))], KINDS[rng.choice(len(KINDS), p=SHARES)]
+        above = found.of[name].above[0]
+        if kind in ("hypernym", "hyponym"):
+            made.append((name, above) if kind == "hypernym" else (above, name))
+        elif other := found.other(name, kind, chosen, rng):
+            made.append((name, other))
+    return made
+
+
+def _challenge(found: Families, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Half siblings whose definitions share most words, half nouns with a hypernym that share fewest."""
+    drawn = [found.test[k] for k in rng.permutation(len(found.test))[: 20 * count]]
+    siblings = [(name, other) for name in drawn if (other := found.other(name, "sibling", found.test, rng))]
+    above = [(name, found.of[name].above[0]) for name in drawn]
+    alike, unlike = (sorted(of, key=lambda pair: found.shared(*pair)) for of in (siblings, above))
+    return alike[::-1][: count // 2] + unlike[: count - count // 2]
+
+
+@lru_cache(maxsize=3)
+def hidden_examples(folder: Path, part: str, count: int) -> tuple[Any, ...]:
+    """What the layers that do not move make of both texts, with masks; and whether the second includes the first."""
+    import torch
+
+    of, chosen = nouns(folder), pairs(folder, part, count)
+    ids, masks = sentences.tokens([of[name].text for both in zip(*chosen, strict=True) for name in both])
+    labels = torch.tensor([int(b in of[a].above) for a, b in chosen])
+    half = len(chosen)
+    return sentences.hidden_states((ids[:half], masks[:half], ids[half:], masks[half:], labels), FIRST)
