@@ -20,7 +20,8 @@ from validation.findings import matched
 from validation.findings.study import runner
 from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
 from validation.findings.study.statistics import Estimate
-from validation.paper.table1 import PAPER, SHOWN
+from validation.paper import protocol
+from validation.paper.table1 import PAPER
 
 HERE = Path(__file__).parent.parent
 PICTURES = {
@@ -76,6 +77,7 @@ def publish_table1(folder: Path) -> None:
     save(HERE / "results" / "table1.json", rounded(document))
     for population, rows in of_population(load_table(folder / "table1.csv")).items():
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
+    shutil.copy(folder / "table1.png", HERE / "figures" / "table1.png")
 
 
 def publish_matched(folder: Path) -> None:
@@ -88,23 +90,22 @@ def publish_matched(folder: Path) -> None:
     shutil.copy(folder / "matched.png", HERE / "figures" / "matched.png")
 
 
-def page_table(document: dict[str, Any]) -> str:
-    """Table 1 as the page has it: τ with the gap at the radius of the pictures, and the paper's in brackets."""
-    populations = document["populations"]
-    measures = dict.fromkeys(measure for found in populations.values() for measure in found["gap"])
-    header = ["τ", *(f"{name}, {found['models']} models" for name, found in populations.items())]
+def page_table(document: dict[str, Any], population: str) -> str:
+    """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of all else."""
+    first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
+    counts = [f"{found['models']} models" for found in (first, second)]
     rows = []
-    for measure in measures:
-        cells = []
-        for name, found in populations.items():
-            by_radius = found["gap"].get(measure, {})
-            numbers = by_radius.get(SHOWN, by_radius.get("", {}))
-            paper = PAPER.get(name, {}).get(measure)
-            told = str(Estimate(*numbers["tau_a"])) if numbers.get("models") else ""
-            cells.append(told + ("" if paper is None else f" ({paper:+.2f})".replace("-", "−")))
-        if any(cells):
-            rows.append([measure, *cells])
-    return experiment.markdown(header, rows)
+    for measure, radii in protocol.fixed_radii(population).items():
+        for increase, rho in zip(protocol.INCREASES, radii, strict=True):
+            here, there = (found["gap"][measure][f"{rho:g}"] for found in (first, second))
+            paper = PAPER[population].get(measure)
+            rows.append([
+                f"{measure}, {increase:g}", "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
+                *(str(Estimate(*tau)) for tau in (here["tau_a"], there["tau_a"], there["given"])),
+            ])  # fmt: skip
+    for name in first["others"]:
+        rows.append([name.replace("_", " "), "", *(str(Estimate(*of["others"][name])) for of in (first, second)), ""])
+    return experiment.markdown(["τ with the gap", "the paper", *counts, "given the step size"], rows)
 
 
 def save(place: Path, document: Any) -> None:
@@ -135,7 +136,7 @@ def main() -> None:
     if (folder / "table1" / "table1.json").is_file():
         publish_table1(folder / "table1")
         print("table1: published; the page's table is")
-        print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))))
+        print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8")), "images"))
     if (folder / "matched" / "matched.json").is_file():
         publish_matched(folder / "matched")
         print("matched: published; the page's tables are")
