@@ -13,7 +13,7 @@ import numpy as np
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.render.terminal import Line, table_of, write
+from refgeo.conformance.render.terminal import Line, table_of, write, write_lines
 from refgeo.conformance.verdict import Row
 from refgeo.support.extras import require
 from refgeo.support.figures import plain_axes
@@ -53,17 +53,23 @@ def to_html(title: str, rows: Sequence[Row], lines: Sequence[Line], dtype: str) 
     (True, True)
     """
     require_html()
-    from rich.console import Console
-
-    console = Console(record=True, width=_WIDTH, file=io.StringIO())
-    write(console, title, table_of(rows), lines)
-    text = console.export_html(inline_styles=True)
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    table = _as_html(lambda console: write(console, title, table_of(rows), ()), "overflow-x: auto")
+    text = _as_html(lambda console: write_lines(console, lines), "white-space: pre-wrap; overflow-wrap: anywhere")
     checks = list(dict.fromkeys(row.check for row in rows if row.measurements))
     plots = {check: _plot(dtype, [row for row in rows if row.check == check]) for check in checks}
     figures = "".join(f"<figure><figcaption>{check}</figcaption>{plot}</figure>\n" for check, plot in plots.items())
-    head = '<meta name="viewport" content="width=device-width"><title>refgeo check</title>'
-    return text.replace("<head>", f"<head>{head}", 1).replace("</body>", f"{figures}</body>", 1)
+    head = '<meta charset="UTF-8"><meta name="viewport" content="width=device-width"><title>refgeo check</title>'
+    return f"<!DOCTYPE html>\n<html lang='en'><head>{head}</head>\n<body>{table}{text}{figures}</body></html>\n"
+
+
+def _as_html(written: Callable[[Any], None], style: str) -> str:
+    """What is written on a console of rich, as one element."""
+    from rich.console import Console
+
+    console = Console(record=True, width=_WIDTH, file=io.StringIO())
+    written(console)
+    code = f'<pre style="font-family: Menlo, Consolas, monospace; {style}">{{code}}</pre>\n'
+    return console.export_html(inline_styles=True, code_format=code).encode("utf-8", "replace").decode("utf-8")
 
 
 def _plot(dtype: str, rows: list[Row]) -> str:
@@ -101,9 +107,10 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     def digits(power: float) -> Any:
         return np.clip(-np.log10(DOUBTFUL * roundoff * kappa**power), 0.0, most)
 
-    decided = max((one.condition for one in measured if one.decisive), default=1.0)
-    wrong = kappa <= decided
-    axes.fill_between(kappa[wrong], 0.0, digits(power)[wrong], color="#d22", alpha=0.12, lw=0)
+    doubtful = [(one.condition, one.digits) for one in measured if one.is_doubtful]
+    if doubtful:
+        label = f"decisive, and ratio above {DOUBTFUL:g}"
+        axes.plot(*np.transpose(doubtful), "o", ms=9.0, mfc="none", mec="#d22", mew=1.0, label=label)
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a QR-based implementation keeps this")
     if power > 1:
         axes.plot(kappa, digits(power), color="0.25", lw=1.2, ls=":", label=f"Gram matrices keep this (κ$^{power:g}$)")

@@ -41,6 +41,13 @@ def write(console: Any, title: str, table: Any, lines: Sequence[Line]) -> None:
     from rich.text import Text
 
     console.print(Text(title, style="bold"), "", table, "", sep="\n")
+    write_lines(console, lines)
+
+
+def write_lines(console: Any, lines: Sequence[Line]) -> None:
+    """Each in its style, however long."""
+    from rich.text import Text
+
     for text, style in lines:
         console.print(Text(text), style=style, soft_wrap=True)
 
