@@ -50,6 +50,10 @@ _TIMES = (0.5, -0.75, 1.25, 2.0, -1.5, 0.25)
 _POWERS = np.array(_TIMES)[:, None] ** np.arange(5)
 _DAMPED = (1e-13, 3.0)
 """ε is looked for between these."""
+UNREAD = (
+    "no formula was found that gives these numbers, among sums of products of G, H, the vectors, S, T, S⁻¹ and T⁻¹, and "
+    "of these with S + εI and T + εI"
+)
 _LETTERS = ("S", "T", "S⁻¹", "T⁻¹")
 _COVECTORS = {one.name for operation in OPERATIONS.values() for one in operation.inputs if one.type == "covector"}
 
@@ -732,7 +736,7 @@ class Readings(dict[tuple[str, str], Formula | None]):
         for (name, metric), formula in self.items():
             note = formula.note if formula is not None else ""
             lines.append(f"{name}[{metric}]" + (f"   ({note})" if note else ""))
-            said = self.silent.get((name, metric), "no formula was found that gives these numbers")
+            said = self.silent.get((name, metric), UNREAD)
             lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
         lines += ["step", f"    {self.step}"] if self.step else []
         return "\n".join(lines or ["nothing to read: the implementation has none of these functions"])
