@@ -51,8 +51,8 @@ _POWERS = np.array(_TIMES)[:, None] ** np.arange(5)
 _DAMPED = (1e-13, 3.0)
 """ε is looked for between these."""
 UNREAD = (
-    "no formula was found that gives these numbers, among sums of products of G, H, the vectors, S, T, S⁻¹ and T⁻¹, and "
-    "of these with S + εI and T + εI"
+    "no formula was found that gives these numbers, among sums of products of G, H, the vectors, S, T, S⁻¹ and T⁻¹, "
+    "and of these with S + εI and T + εI"
 )
 _LETTERS = ("S", "T", "S⁻¹", "T⁻¹")
 _COVECTORS = {one.name for operation in OPERATIONS.values() for one in operation.inputs if one.type == "covector"}

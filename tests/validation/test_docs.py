@@ -210,7 +210,7 @@ RESULTS = ROOT / "validation" / "results"
 @pytest.mark.parametrize(
     ("page", "result"),
     [("accuracy", "accuracy"), ("accuracy", "operations"), ("accuracy", "first_call"), ("symmetries", "spectrum"),
-     ("symmetries", "completion"), ("check", "implementations")],
+     ("symmetries", "completion"), ("judging", "implementations")],
 )  # fmt: skip
 def test_a_table_of_results_is_that_of_its_file(page, result):
     assert (RESULTS / f"{result}.md").read_text(encoding="utf-8").strip() in (DOCS / f"{page}.md").read_text(
@@ -229,6 +229,6 @@ def test_files_that_are_linked_are_there():
 
 
 def test_every_feature_in_the_name_of_a_test_point_is_explained():
-    page = (ROOT / "validation" / "docs" / "check.md").read_text(encoding="utf-8")
+    page = (ROOT / "validation" / "docs" / "judging.md").read_text(encoding="utf-8")
     named = {field.name for field in fields(Features)} - {"blocks", "n", "m", "h", "condition_G", "condition_H"}
     assert [name for name in sorted(named) if f"`{name}=" not in page] == []
