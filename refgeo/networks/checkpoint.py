@@ -30,7 +30,7 @@ from refgeo.networks.reading import Network, read
 from refgeo.sharpness.adaptive import adaptive_sharpness
 from refgeo.sharpness.parameters import checked_evaluation, on_batch
 from refgeo.sharpness.radius import proposed_radius
-from refgeo.sharpness.result import Progress, SharpnessResult
+from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
 from refgeo.sharpness.worst_case import worst_case_sharpness
 from refgeo.support.errors import LossFileError
 from refgeo.support.extras import require
@@ -260,8 +260,8 @@ def plot(found: Mapping[str, list[SharpnessResult]], path: Path, title: str) -> 
         ax.set(ylabel="increase of the loss", title=title)
     else:
         for name, results in found.items():
-            ax.plot([r.rho for r in results], [r.value for r in results], "o-", label=name)
-        ax.set(xscale="log", yscale="log", xlabel="radius ρ", ylabel="increase of the loss", title=title)
+            SharpnessCurve(tuple(results)).plot(ax, name)
+        ax.set_title(title)
         ax.legend(frameon=False)
     save_figure(ax.figure, path)
 

@@ -372,19 +372,21 @@ class SharpnessCurve(Saved):
         rows = [result.to_dict() for result in self.results]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Any = None, label: str | None = None) -> Any:
         """Sharpness over radius, both logarithmic, with matplotlib; returns the axes. Hollow where not converged.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
             Default: those of a new figure.
+        label : str, optional
+            For a legend.
         """
         ax = plain_axes(ax)
         order = np.argsort(self.rho)
-        ax.loglog(self.rho[order], self.values[order], "o-", color="#1f4e79")
+        (line,) = ax.loglog(self.rho[order], self.values[order], "o-", label=label)
         unsure = [one for one in self if not one.converged]
-        ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color="#1f4e79", mfc="white")
+        ax.plot([one.rho for one in unsure], [one.value for one in unsure], "o", color=line.get_color(), mfc="white")
         ax.set_xticks(self.rho[order], [f"{rho:.3g}" for rho in self.rho[order]])
         ax.minorticks_off()
         ax.set_xlabel("radius ρ")

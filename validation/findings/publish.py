@@ -93,7 +93,7 @@ def publish_matched(folder: Path) -> None:
 def page_table(document: dict[str, Any], population: str) -> str:
     """Table 1 as the page has it, of both draws of a population: τ with the gap of the measures, and of all else."""
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
-    counts = [f"{found['models']} models" for found in (first, second)]
+    counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []
     for measure, radii in protocol.fixed_radii(population).items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
@@ -101,11 +101,14 @@ def page_table(document: dict[str, Any], population: str) -> str:
             paper = PAPER[population].get(measure)
             rows.append([
                 f"{measure}, {increase:g}", "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
-                *(str(Estimate(*tau)) for tau in (here["tau_a"], there["tau_a"], there["given"])),
+                *(str(Estimate(*of["tau_a"])) for of in (here, there)),
+                *(str(Estimate(*of["given"])) if of["given"] else "" for of in (here, there)),
             ])  # fmt: skip
     for name in first["others"]:
-        rows.append([name.replace("_", " "), "", *(str(Estimate(*of["others"][name])) for of in (first, second)), ""])
-    return experiment.markdown(["τ with the gap", "the paper", *counts, "given the step size"], rows)
+        taus = (str(Estimate(*of["others"][name])) for of in (first, second))
+        rows.append([name.replace("_", " "), "", *taus, "", ""])
+    header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]
+    return experiment.markdown(header, rows)
 
 
 def save(place: Path, document: Any) -> None:

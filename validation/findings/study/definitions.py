@@ -1,10 +1,12 @@
 """Text encoders that are fine-tuned by one recipe with other seeds, as McCoy et al.'s (2020) BERTs on MNLI.
 
-Of two nouns of WordNet with their definitions: *does the second include the first*, as animal includes dog? Half of the
-pairs are a noun and a hypernym; the others are a hyponym, a sibling (it has the same hypernym) or any other noun.
-all-MiniLM-L6-v2 gets a new last layer, and the last three of its six layers move. Models differ in the seed of the new
-layer and of the order of the examples. The *challenge* are pairs on which a shallow rule fails: siblings whose
-definitions share most words, and hypernyms that share none.
+Of two nouns of WordNet with their definitions: *is the second the hypernym of the first*, as canine is of dog? So it is
+in half of the pairs. In the others, it is the hypernym of a cousin (whose hypernym has the same hypernym), or of any
+other noun. So all second nouns are drawn as hypernyms, and tell nothing alone. First nouns are for training, for the
+test, or for the challenge; hypernyms are shared. all-MiniLM-L6-v2 gets a new last layer, and the last three of its six
+layers move. Models differ in the seed of the new layer and of the order of the examples. The *challenge* are pairs
+on which the overlap of words misleads: of negative pairs those whose definitions share most words, of positive pairs
+those that share fewest.
 
 The nouns are those of WordNet's ``data.noun``, as the Debian package wordnet-base or any other copy has it.
 """
@@ -12,9 +14,10 @@ The nouns are those of WordNet's ``data.noun``, as the Debian package wordnet-ba
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +31,8 @@ from validation.findings.study.training import FineTuned, cross_entropy, in_part
 FIRST = 3
 """Layers that do not move: what they make of a text is computed once."""
 TRAIN, TEST = 4096, 2000
-KINDS, SHARES = ("hypernym", "hyponym", "sibling", "other"), (1 / 2, 1 / 6, 1 / 6, 1 / 6)
-"""What the second noun is to the first, and how often."""
+KINDS, SHARES = ("its own", "a cousin's", "another's"), (1 / 2, 1 / 4, 1 / 4)
+"""Whose hypernym the second noun is, and how often."""
 PARTS = ("train", "test", "challenge")
 
 
@@ -143,7 +146,7 @@ def fine_tune(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * recipe.steps), 1.0 - step / recipe.steps)
     )
-    generator = torch.Generator().manual_seed(recipe.seed)
+    generator = torch.Generator().manual_seed(1000 * recipe.draw + recipe.seed)
     for _ in range(recipe.steps):
         part = torch.randint(len(examples[-1]), (recipe.batch_size,), generator=generator).to(examples[-1].device)
         optimizer.zero_grad()
@@ -192,19 +195,24 @@ def nouns(folder: Path) -> dict[str, Noun]:
 
 
 class Families(NamedTuple):
-    """Nouns with a hypernym, of which none is for training and for the test; and the nouns below each."""
+    """Nouns with a hypernym, those of each part, and those below each noun."""
 
     of: Mapping[str, Noun]
-    train: Sequence[str]
-    test: Sequence[str]
+    parts: Mapping[str, Sequence[str]]
     below: Mapping[str, Sequence[str]]
 
-    def other(self, name: str, kind: str, chosen: Sequence[str], rng: np.random.Generator) -> str:
-        """A noun that is a sibling of this one, or any; "" if there is none."""
-        above = self.of[name].above
-        among = self.below[above[0]] if kind == "sibling" else [chosen[rng.integers(len(chosen))]]
-        among = [one for one in among if one != name and one not in above]
-        return among[rng.integers(len(among))] if among else ""
+    def above(self, name: str) -> str:
+        """The first hypernym of a noun, or ""."""
+        return next(iter(self.of[name].above), "")
+
+    def cousin(self, name: str, chosen: Collection[str], rng: np.random.Generator) -> str:
+        """One of these nouns whose hypernym is a sibling of this noun's hypernym, or ""."""
+        grandparent = self.above(self.above(name))
+        aunts = [one for one in self.below.get(grandparent, ()) if one not in self.of[name].above]
+        cousins = [
+            one for aunt in aunts for one in self.below.get(aunt, ()) if one in chosen and self.above(one) == aunt
+        ]
+        return cousins[rng.integers(len(cousins))] if cousins else ""
 
     def shared(self, a: str, b: str) -> float:
         """Of the words of two definitions, the share that is in both."""
@@ -214,7 +222,7 @@ class Families(NamedTuple):
 
 @lru_cache(maxsize=1)
 def families(folder: Path) -> Families:
-    """Of the nouns of a folder, a fifth for the test."""
+    """Of the nouns of a folder: three fifths for training, one for the test, one for the challenge."""
     of = nouns(folder)
     below: dict[str, list[str]] = {}
     for name, noun in of.items():
@@ -222,33 +230,34 @@ def families(folder: Path) -> Families:
             below.setdefault(above, []).append(name)
     names = [name for name in sorted(of) if of[name].above]
     order = [names[k] for k in np.random.default_rng(0).permutation(len(names))]
-    return Families(of, order[len(names) // 5 :], order[: len(names) // 5], below)
+    fifth = len(names) // 5
+    split = {"train": order[2 * fifth :], "test": order[:fifth], "challenge": order[fifth : 2 * fifth]}
+    return Families(of, split, below)
 
 
 def pairs(folder: Path, part: str, count: int) -> list[tuple[str, str]]:
     """First and second nouns, the same for every model."""
     found, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
-    chosen = found.train if part == "train" else found.test
-    if part == "challenge":
-        return _challenge(found, count, rng)
-    made: list[tuple[str, str]] = []
-    while len(made) < count:
-        name, kind = chosen[rng.integers(len(chosen))], KINDS[rng.choice(len(KINDS), p=SHARES)]
-        above = found.of[name].above[0]
-        if kind in ("hypernym", "hyponym"):
-            made.append((name, above) if kind == "hypernym" else (above, name))
-        elif other := found.other(name, kind, chosen, rng):
-            made.append((name, other))
-    return made
+    if part != "challenge":
+        return list(islice(_drawn(found, part, rng), count))
+    drawn = list(islice(_drawn(found, part, rng), 10 * count))
+    ranked = sorted(dict.fromkeys(drawn), key=lambda pair: found.shared(*pair))
+    includes = [pair for pair in ranked if pair[1] in found.of[pair[0]].above]
+    others = [pair for pair in ranked if pair[1] not in found.of[pair[0]].above]
+    return includes[: count // 2] + others[::-1][: count - count // 2]
 
 
-def _challenge(found: Families, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
-    """Half siblings whose definitions share most words, half nouns with a hypernym that share fewest."""
-    drawn = [found.test[k] for k in rng.permutation(len(found.test))[: 20 * count]]
-    siblings = [(name, other) for name in drawn if (other := found.other(name, "sibling", found.test, rng))]
-    above = [(name, found.of[name].above[0]) for name in drawn]
-    alike, unlike = (sorted(of, key=lambda pair: found.shared(*pair)) for of in (siblings, above))
-    return alike[::-1][: count // 2] + unlike[: count - count // 2]
+def _drawn(found: Families, part: str, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
+    names, chosen = found.parts[part], set(found.parts[part])
+    while True:
+        name, kind = names[rng.integers(len(names))], KINDS[rng.choice(len(KINDS), p=SHARES)]
+        whose = name
+        if kind == "a cousin's":
+            whose = found.cousin(name, chosen, rng)
+        elif kind == "another's":
+            whose = names[rng.integers(len(names))]
+        if whose and (kind == "its own" or found.above(whose) not in found.of[name].above):
+            yield name, found.above(whose)
 
 
 @lru_cache(maxsize=3)

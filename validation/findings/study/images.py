@@ -115,7 +115,7 @@ class Population(FineTuned):
             blocks=dict(network.blocks),
             value_and_grad=lambda blocks, batch: evaluate(blocks, *batch),
             batches=[(x[k * size : (k + 1) * size], y[k * size : (k + 1) * size]) for k in range(self.batches)],
-            columns=vars(recipe) | {"norm": norm_of(module)} | outcomes(scores),
+            columns=vars(recipe) | {"weight norm": norm_of(module)} | outcomes(scores),
             weights=("head.weight",),
             verify=False,  # `prepare` has
         )
@@ -267,7 +267,7 @@ def fine_tune(module: Any, x: Any, y: Any, recipe: Recipe, epochs: int, batch: i
     from torch.nn.functional import cross_entropy as loss
     from torch.nn.functional import one_hot
 
-    generator = torch.Generator(device=x.device).manual_seed(recipe.index)
+    generator = torch.Generator(device=x.device).manual_seed(1000 * recipe.draw + recipe.index)
     shares = np.random.default_rng([recipe.draw, recipe.index])
     per_epoch = len(x) // batch
     order = x.new_zeros(0)

@@ -117,8 +117,16 @@ def work(task: Task) -> list[Row]:
 
 
 def measured(task: Task, name: str, model: Model) -> list[Row]:
-    """All that a task measures of a model."""
+    """All that a task measures of a model.
+
+    Raises
+    ------
+    ValueError
+        The model has a column that is one of the measure.
+    """
     numbers = Measured(model, task.effort)
+    if twice := sorted(set(model.columns) & set(_OF_A_NUMBER)):
+        raise ValueError(f"columns of a model: {', '.join(twice)} are columns of every number; expected other names")
     return [
         {"model": name, **model.columns, **row}
         for measure in task.measures

@@ -92,14 +92,17 @@ def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]
     }
 
 
+_NO_NUMBERS = ("population", "unit", "model", "index", "draw", "seed", "gap")
+
+
 def of_others(rows: Sequence[Row]) -> dict[str, list[float]]:
     """τ with the gap, and its interval, of every other number of a model: what else could order one set."""
     if not is_one_set(rows):
         return {}
     models = [about(row) for row in {row["unit"]: row for row in rows}.values()]
     gap, found = [one["gap"] for one in models], {}
-    for name in (name for name in models[0] if name not in ("population", "unit", "model", "index", "gap")):
-        values = [float(one[name]) for one in models]
-        if len(set(values)) > 1:
+    for name in (name for name in models[0] if name not in _NO_NUMBERS):
+        values = [float(one.get(name, math.nan)) for one in models]
+        if len(set(values)) > 1 and np.isfinite(values).all():
             found[name] = list(statistics.estimated_tau(values, gap))
     return found
