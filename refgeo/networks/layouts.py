@@ -28,6 +28,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 
@@ -303,13 +304,26 @@ def own_layout(
     >>> list(distilbert.split(state, heads=2, key_heads=2))
     ['transformer.layer.0.attention.query_key', 'transformer.layer.0.attention.value_out']
     """
-    inside = r"[^.]+".join(map(re.escape, attention.rstrip(".").split("*")))
+    inside, matrices = r"[^.]+".join(map(re.escape, attention.rstrip(".").split("*"))), (query, key, value, out)
+    return _separate(
+        rf"(?:.*\.)?{inside}\.", attention.rstrip("."), *matrices, others=others, rotary=rotary, rotated=rotated,
+        interleaved=interleaved,
+    )  # fmt: skip
+
+
+def _separate(
+    prefix: str, example: str, query: str, key: str, value: str, out: str, *, others: str = "",
+    constants: str = STATISTICS, renamed: AttentionLayout | None = None, **positions: Any,
+) -> AttentionLayout:  # fmt: skip
+    """A layout of four matrices in attention modules, whose names are a pattern; and what else is in these."""
     names = "|".join(map(re.escape, (query, key, value, out)))
     return AttentionLayout(
-        rf"^((?:.*\.)?{inside}\.)(?:{names})\.weight$",
-        f"{attention.rstrip('.')}.{query}.weight",
-        Separate(query, key, value, out, rotary, True, rotated, interleaved),
+        rf"^({prefix})(?:{names})\.weight$",
+        f"{example}.{query}.weight",
+        Separate(query, key, value, out, **positions),
         rf"{re.escape(out)}\.bias" + (f"|{others}" if others else ""),
+        constants,
+        renamed,
     )
 
 
@@ -336,33 +350,27 @@ def _pair(name: str, factors: Factors) -> Pair:
         raise LayoutError(f"{name}: {error}") from error
 
 
-def _llama(known: str, rotary: bool, paired: bool) -> AttentionLayout:
-    return AttentionLayout(
-        r"^(.*\bself_attn\.)(?:[qkv]_proj|o_proj)\.weight$",
-        "model.layers.N.self_attn.q_proj.weight",
-        Separate("q_proj", "k_proj", "v_proj", "o_proj", rotary, paired),
-        rf"o_proj\.bias|{known}",
-        constants=rf".*\brotary_emb\.inv_freq|{STATISTICS}",
-    )
+_PROJECTIONS = "q_proj", "k_proj", "v_proj"
+
+
+def _llama(others: str, **positions: Any) -> AttentionLayout:
+    return _separate(
+        r".*\bself_attn\.", "model.layers.N.self_attn", *_PROJECTIONS, "o_proj", others=others,
+        constants=rf".*\brotary_emb\.inv_freq|{STATISTICS}", **positions,
+    )  # fmt: skip
 
 
 LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
-    "bert": AttentionLayout(
-        r"^(.*encoder\.layer\.\d+\.attention\.)(?:self\.(?:query|key|value)|output\.dense)\.weight$",
-        "encoder.layer.N.attention.self.query.weight",
-        Separate("self.query", "self.key", "self.value", "output.dense"),
-        r"output\.dense\.bias|output\.LayerNorm\.(weight|bias|gamma|beta)",
+    "bert": _separate(
+        r".*encoder\.layer\.\d+\.attention\.", "encoder.layer.N.attention",
+        "self.query", "self.key", "self.value", "output.dense",
+        others=r"output\.LayerNorm\.(weight|bias|gamma|beta)",
     ),
-    "vit": AttentionLayout(
-        r"^(.*encoder\.layer\.\d+\.attention\.)(?:attention\.(?:query|key|value)|output\.dense)\.weight$",
-        "encoder.layer.N.attention.attention.query.weight",
-        Separate("attention.query", "attention.key", "attention.value", "output.dense"),
-        r"output\.dense\.bias",
-        renamed=AttentionLayout(  # by transformers 5
-            r"^(.*\blayers?\.\d+\.attention\.)(?:[qkv]_proj|o_proj)\.weight$",
-            "layers.N.attention.q_proj.weight",
-            Separate("q_proj", "k_proj", "v_proj", "o_proj"),
-            r"o_proj\.bias",
+    "vit": _separate(
+        r".*encoder\.layer\.\d+\.attention\.", "encoder.layer.N.attention",
+        "attention.query", "attention.key", "attention.value", "output.dense",
+        renamed=_separate(  # by transformers 5
+            r".*\blayers?\.\d+\.attention\.", "layers.N.attention", *_PROJECTIONS, "o_proj",
         ),
     ),
     "gpt2": AttentionLayout(
@@ -378,12 +386,7 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
         Fused("in_proj_weight", "in_proj_bias", "out_proj.weight"),
         r"out_proj\.bias",
     ),
-    "clip_hf": AttentionLayout(
-        r"^(.*\bself_attn\.)(?:[qkv]_proj|out_proj)\.weight$",
-        "encoder.layers.N.self_attn.q_proj.weight",
-        Separate("q_proj", "k_proj", "v_proj", "out_proj"),
-        r"out_proj\.bias",
-    ),
+    "clip_hf": _separate(r".*\bself_attn\.", "encoder.layers.N.self_attn", *_PROJECTIONS, "out_proj"),
     "timm": AttentionLayout(
         r"^(.*\battn\.)(?:qkv|proj)\.weight$",
         "blocks.N.attn.qkv.weight",
@@ -392,10 +395,10 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
     ),
     # a network that normalises queries and keys has no group left that a pair could be divided by
     "llama": _llama(r"rotary_emb\.inv_freq|[qk]_norm\.weight", rotary=True, paired=False),
-    "llama_rotary": _llama(r"rotary_emb\.inv_freq", rotary=True, paired=True),
-    "llama_nope": _llama(r"(?!)", rotary=False, paired=True),
+    "llama_rotary": _llama(r"rotary_emb\.inv_freq", rotary=True),
+    "llama_nope": _llama(""),
     "lora": LowRankLayout(),
-}
+}  # fmt: skip
 """Layout name to its description."""
 
 
