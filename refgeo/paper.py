@@ -693,30 +693,31 @@ def toy_sharpness(G: Any, H: Any, x: Any, y: Any, rho: float) -> Any:
     return max(P * z * (a * P * z + 2.0 * (a * P - b)) for z in ends)
 
 
-def toy_gradient_norms(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """D.1, Figure 1, of the gradient: Euclidean 2|aP − b|√(G² + H²), inv 2√2|P||aP − b|.
+def toy_gradient_norms(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """D.1, Figure 1, of the gradient: Euclidean 2|aP − b|√(G² + H²), inv 2√2|P||aP − b|; and mix 2√2|aP − b|.
 
     Examples
     --------
     >>> [round(float(norm), 6) for norm in toy_gradient_norms(2.0, 3.0, 1.0, 5.0)]
-    [7.211103, 16.970563]
+    [7.211103, 16.970563, 2.828427]
     """
     P, a, b = _toy(G, H, x, y)
-    return 2.0 * abs(a * P - b) * (G * G + H * H) ** 0.5, 2.0 * 2.0**0.5 * abs(P * (a * P - b))
+    slope = 2.0 * abs(a * P - b)
+    return slope * (G * G + H * H) ** 0.5, 2.0**0.5 * slope * abs(P), 2.0**0.5 * slope
 
 
-def toy_hessian_traces(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """D.1, of the Hessian: Euclidean 2a(G² + H²), inv 4P(2aP − b).
+def toy_hessian_traces(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """D.1, of the Hessian: Euclidean 2a(G² + H²), inv 4P(2aP − b); and mix 4a.
 
     At the minimum aP = b, inv's is 4aP², not 0, as D.1 says.
 
     Examples
     --------
     >>> [float(trace) for trace in toy_hessian_traces(2.0, 3.0, 1.0, 6.0)]
-    [26.0, 144.0]
+    [26.0, 144.0, 4.0]
     """
     P, a, b = _toy(G, H, x, y)
-    return 2.0 * a * (G * G + H * H), 4.0 * P * (2.0 * a * P - b)
+    return 2.0 * a * (G * G + H * H), 4.0 * P * (2.0 * a * P - b), 4.0 * a
 
 
 def _toy(G: Any, H: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:

@@ -12,8 +12,7 @@ import pytest
 from helpers import orthonormal, sampled
 
 import refgeo as rg
-from refgeo import exact, paper
-from refgeo.diagonal import toy
+from refgeo import diagonal, exact, paper
 
 METRICS = {"inv": rg.InvariantMetric(), "mix": rg.MixedMetric()}
 metrics = pytest.mark.parametrize("name", METRICS)
@@ -256,6 +255,19 @@ def test_the_factors_of_an_encoder_have_full_rank_and_their_products_rank_h():
 # D The scalar toy, L = (GH x − y)² ------------------------------------------------------------------------------------
 
 
+KINDS = ("Euclidean", "inv", "mix")
+
+
+def norms_of(G, H):
+    """Of the gradient of (GH − 1)², by geometry."""
+    return dict(zip(KINDS, paper.toy_gradient_norms(G, H, 1.0, 1.0), strict=True))
+
+
+def traces_of(G, H):
+    """The same of the Hessian."""
+    return dict(zip(KINDS, paper.toy_hessian_traces(G, H, 1.0, 1.0), strict=True))
+
+
 def second_derivative(f, step=1e-3):
     return (f(step) - 2.0 * f(0.0) + f(-step)) / step**2
 
@@ -264,16 +276,15 @@ def test_inv_is_smaller_on_the_square_of_the_figure_and_its_trace_only_after_a_d
     """D.1, which uses inv on [−1, 1]²: "smaller throughout". The figure's quantities are "normalized to [0, 1]"."""
     x = (np.arange(1000) + 0.5) / 500.0 - 1.0
     G, H = np.meshgrid(x, x)
-    for f, share, scaled_share in ((toy.gradient_norm, 0.0, 0.0), (toy.hessian_trace, 0.275, 0.068)):
-        inv, euclidean = (f(name, G, H, 1.0, 1.0) for name in ("inv", "Euclidean"))
+    for f, share, scaled_share in ((norms_of, 0.0, 0.0), (traces_of, 0.275, 0.068)):
+        euclidean, inv, _ = f(G, H).values()
         assert float(np.mean(inv > euclidean)) == pytest.approx(share, abs=0.002)
         assert np.all(inv / inv.max() <= euclidean / euclidean.max() + 1e-12)
         scaled = [(one - one.min()) / (one.max() - one.min()) for one in (inv, euclidean)]
         assert float(np.mean(scaled[0] > scaled[1])) == pytest.approx(scaled_share, abs=0.002)
     corners = {(1.0, 1.0): (4.0, 4.0, 0.0), (1.0, -1.0): (12.0, 4.0, 4.0)}
     for (g, h), (inv, euclidean, loss) in corners.items():
-        assert toy.hessian_trace("inv", g, h, 1.0, 1.0) == pytest.approx(inv)
-        assert toy.hessian_trace("Euclidean", g, h, 1.0, 1.0) == pytest.approx(euclidean)
+        assert traces_of(g, h) == pytest.approx({"Euclidean": euclidean, "inv": inv, "mix": 4.0})
         assert (g * h - 1.0) ** 2 == loss
 
 
@@ -282,8 +293,8 @@ def test_inv_exceeds_the_euclidean_norm_on_half_of_the_square_and_mix_on_a_sixth
     x = (np.arange(600) + 0.5) / 100.0 - 3.0
     G, H = np.meshgrid(x, x)
     shares = {
-        (kind, name): float(np.mean(f(name, G, H, 1.0, 1.0) > f("Euclidean", G, H, 1.0, 1.0)))
-        for kind, f in (("norm", toy.gradient_norm), ("trace", toy.hessian_trace))
+        (kind, name): float(np.mean(f(G, H)[name] > f(G, H)["Euclidean"]))
+        for kind, f in (("norm", norms_of), ("trace", traces_of))
         for name in METRICS
     }
     assert shares["norm", "inv"] == pytest.approx(0.54, abs=0.01)
@@ -291,11 +302,7 @@ def test_inv_exceeds_the_euclidean_norm_on_half_of_the_square_and_mix_on_a_sixth
     assert shares["trace", "inv"] == pytest.approx(0.68, abs=0.01)
     assert shares["trace", "mix"] == pytest.approx(0.17, abs=0.01)
     G, H = G / 3.0, H / 3.0
-    inside = [
-        float(np.mean(f(name, G, H, 1.0, 1.0) > f("Euclidean", G, H, 1.0, 1.0)))
-        for f in (toy.gradient_norm, toy.hessian_trace)
-        for name in METRICS
-    ]
+    inside = [float(np.mean(f(G, H)[name] > f(G, H)["Euclidean"])) for f in (norms_of, traces_of) for name in METRICS]
     assert inside == pytest.approx([0.0, 1.0, 0.28, 1.0], abs=0.01)
     # one point, from the loss alone: a unit step along the geodesic and the Hessian in weight space
     along = lambda t: (2.0 * np.exp(2**0.5 * t) - 1.0) ** 2  # noqa: E731
@@ -311,10 +318,10 @@ def test_the_riemannian_trace_is_not_zero_at_the_minimum_but_halfway_and_the_euc
     along = lambda P, t: (P * np.exp(2**0.5 * t) - 1.0) ** 2  # noqa: E731
     assert second_derivative(lambda t: along(1.0, t)) == pytest.approx(4.0, rel=1e-4)
     assert second_derivative(lambda t: along(0.5, t)) == pytest.approx(0.0, abs=1e-5)
-    assert toy.hessian_trace("inv", G, 1.0 / G, 1.0, 1.0) == pytest.approx(4.0)
-    assert toy.hessian_trace("inv", G, 0.5 / G, 1.0, 1.0) == pytest.approx(0.0, abs=1e-12)
+    assert traces_of(G, 1.0 / G)["inv"] == pytest.approx(4.0)
+    assert traces_of(G, 0.5 / G)["inv"] == pytest.approx(0.0, abs=1e-12)
     # 2(G² + H²) at (2, 2), which is no minimum, and at the minimum (1, 1)
-    assert toy.hessian_trace("Euclidean", 2.0, 2.0, 1.0, 1.0) > toy.hessian_trace("Euclidean", 1.0, 1.0, 1.0, 1.0)
+    assert traces_of(2.0, 2.0)["Euclidean"] > traces_of(1.0, 1.0)["Euclidean"]
 
 
 @pytest.mark.parametrize("curvature", [2.0, -2.0])
@@ -339,17 +346,17 @@ def test_the_toy_has_no_maximum_and_inv_is_negatively_curved_where_nothing_is_cr
     """D.1: the Riemannian trace tells minima from maxima. The only critical points are GH = 1 and the origin."""
     rng = np.random.default_rng(0)
     G, H = rng.uniform(-3.0, 3.0, (2, 10000))
-    gradient = np.hypot(*toy.euclidean_gradient(G, H, 1.0, 1.0))
-    assert np.all(gradient[np.abs(G * H - 1.0) > 1e-3] > 0.0)
-    assert np.linalg.det(toy.euclidean_hessian(0.0, 0.0, 1.0, 1.0)) < 0.0  # a saddle, and no point of the quotient
-    negative = toy.hessian_trace("inv", G, H, 1.0, 1.0) < 0.0
-    assert np.array_equal(negative, (G * H > 0.0) & (G * H < 0.5))
-    assert np.all(toy.hessian_trace("mix", G, H, 1.0, 1.0) == 4.0)
+    assert np.all(norms_of(G, H)["Euclidean"][np.abs(G * H - 1.0) > 1e-3] > 0.0)
+    along = lambda sign, t: (sign * t * t - 1.0) ** 2  # noqa: E731  (G, H) = (t, ±t)
+    bends = [second_derivative(lambda t, sign=sign: along(sign, t)) for sign in (1.0, -1.0)]
+    assert bends[0] < 0.0 < bends[1], "the origin is a saddle, and no point of the quotient"
+    assert np.array_equal(traces_of(G, H)["inv"] < 0.0, (G * H > 0.0) & (G * H < 0.5))
+    assert traces_of(G, H)["mix"] == 4.0
 
 
 def test_gradients_have_the_orbits_as_level_sets_and_only_mix_those_of_the_loss():
     """D.1: at P = ½ and 1½ the loss is ¼ both times."""
-    norms = {name: [float(toy.gradient_norm(name, 1.0, P, 1.0, 1.0)) for P in (0.5, 1.5)] for name in METRICS}
+    norms = {name: [norms_of(1.0, P)[name] for P in (0.5, 1.5)] for name in METRICS}
     assert norms["mix"][0] == pytest.approx(norms["mix"][1])
     assert norms["inv"] == pytest.approx([0.5**0.5, 4.5**0.5])
 
@@ -357,9 +364,10 @@ def test_gradients_have_the_orbits_as_level_sets_and_only_mix_those_of_the_loss(
 def test_adaptive_sharpness_of_the_toy_needs_no_careful_scale():
     """App. D: c must be picked "very carefully"; the usual |θ| gives inv's value at equivalent minima."""
     rho = 1e-3
-    expected = toy.worst_case("inv", 1.0, 1.0, 1.0, 1.0, rho)
+    expected = paper.toy_sharpness(1.0, 1.0, 1.0, 1.0, rho)
     for G in (1.0, 3.0, 0.2):
-        assert toy.worst_case("adaptive", G, 1.0 / G, 1.0, 1.0, rho) == pytest.approx(expected, rel=2e-3)
+        found = diagonal.worst_case("adaptive", [G], [1.0 / G], [[1.0]], [1.0], rho)
+        assert found.lower.item() == pytest.approx(expected, rel=2e-3)
         t = np.linspace(0.0, 2.0 * np.pi, 4001)  # the circle ‖δ/θ‖ = ρ, from the loss
         increase = (G * (1 + rho * np.cos(t)) / G * (1 + rho * np.sin(t)) - 1.0) ** 2
         assert increase.max() == pytest.approx(expected, rel=2e-3)

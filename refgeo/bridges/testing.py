@@ -42,7 +42,7 @@ from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
 from refgeo.conformance.scene import Scene, given
-from refgeo.conformance.steps import RULES as STEPS
+from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.verdict import Row, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
@@ -198,7 +198,7 @@ def parametrize_with_checks(
             skipped = pytest.mark.skip(reason=reason)
             items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
         for one, precision in itertools.product(wanted, wanted_dtypes):
-            several = STEPS if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
+            several = UPDATE_RULES if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
             if several and checks is None and not any(map(backend.provides, several)):
                 continue
             if one.kind in ("value", "law") and one.function in absent:

@@ -9,7 +9,7 @@ from refgeo.conformance.conduct import HARMFUL, RULES
 from refgeo.conformance.laws import LAWS, REPEATS, RETRACTION, Law, named
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Value
 from refgeo.conformance.searches import SEARCH
-from refgeo.conformance.steps import RULES as STEPS
+from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import TRAJECTORY
 from refgeo.support.arguments import listed, one_of
 
@@ -67,7 +67,7 @@ CHECKS: dict[str, Check] = {
         *(_of_law(named(value, "repeatable"), value, REPEATS) for value in VALUES.values()),
         *(Check(rule, "contract", "", statement) for rule, statement in RULES.items()),
         *(Check(name, "search", ROUTINE, statement) for name, statement in SEARCH.items()),
-        *(Check(name, "trajectory", STEPS[0], statement) for name, statement in TRAJECTORY.items()),
+        *(Check(name, "trajectory", UPDATE_RULES[0], statement) for name, statement in TRAJECTORY.items()),
     )
 }
 
@@ -82,7 +82,7 @@ def chosen(names: Iterable[str] | None, laws_only: bool = False) -> list[Check]:
     for name in wanted:
         one_of("checks", name, [*FUNCTIONS, *CHECKS])
     functions = {*wanted} & {*FUNCTIONS}
-    functions |= {STEPS[0]} if functions & {*STEPS} else set()
+    functions |= {UPDATE_RULES[0]} if functions & {*UPDATE_RULES} else set()
     found = []
     for check in CHECKS.values():
         asked = check.name in wanted or (check.function in functions and (check.kind != "law" or laws_only))

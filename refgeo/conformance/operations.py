@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from refgeo import paper
-from refgeo.conformance.steps import RULES
+from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_space import PairTangentSpace
@@ -160,7 +160,7 @@ COVECTORS = tuple(name for name in VECTORS if _INPUTS[name] == "covector")
 ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
-FUNCTIONS = (*OPERATIONS, ROUTINE, *RULES)
+FUNCTIONS = (*OPERATIONS, ROUTINE, *UPDATE_RULES)
 _OTHERS = {
     "step": ("state", "G", "H", "e_G", "e_H"),
     "make": ("params",),

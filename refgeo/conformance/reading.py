@@ -33,7 +33,7 @@ from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, 
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import Scene
-from refgeo.conformance.steps import RULES
+from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import Rule, reading_of_step
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
@@ -800,8 +800,8 @@ def read(
                     found[name, metric] = read_one(loaded, name, metric, dtype, relaxation)
                 except NoResult as error:
                     found[name, metric], found.silent[name, metric] = None, str(error)
-        if "step" in asked and any(map(loaded.provides, RULES)):
-            points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, RULES))
+        if "step" in asked and any(map(loaded.provides, UPDATE_RULES)):
+            points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, UPDATE_RULES))
             found.step = reading_of_step(Rule(loaded, function, points, {})) or "none of the known rules"
     finally:
         if loaded is not backend:

@@ -24,7 +24,7 @@ from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
 from refgeo.conformance.report import Report
 from refgeo.conformance.searches import search_evidence
-from refgeo.conformance.steps import RULES as STEPS
+from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import trajectory_evidence
 from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.conformance.verdict import EVERY, Row, row_of
@@ -287,7 +287,7 @@ def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterat
     """Searches and trajectories; what is seen of their conduct is told as that of any call."""
     for kind, functions, seen in (
         ("search", (ROUTINE,), partial(search_evidence, metrics=plan.metrics)),
-        ("trajectory", STEPS, partial(trajectory_evidence, options=plan.options)),
+        ("trajectory", UPDATE_RULES, partial(trajectory_evidence, options=plan.options)),
     ):
         names = [one.name for one in plan.of_kind(kind)]
         if names and not any(map(backend.provides, functions)):

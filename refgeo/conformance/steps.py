@@ -14,7 +14,7 @@ import numpy as np
 
 from refgeo.support.arguments import Array
 
-RULES = ("step", "make")
+UPDATE_RULES = ("step", "make")
 """``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
 ARITY = {"step": 5, "make": 1}
 """So many arguments these functions must get: their names are common ones, by which others have other functions."""
@@ -57,7 +57,7 @@ def rule_of(function: Callable[..., Any]) -> str:
     >>> rule_of(lambda state, G, H, e_G, e_H: (state, G, H)), rule_of(lambda params, lr=0.1: None)
     ('step', 'make')
     """
-    return next((name for name in RULES if takes(function, ARITY[name])), "")
+    return next((name for name in UPDATE_RULES if takes(function, ARITY[name])), "")
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -40,7 +40,7 @@ from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import build, rng_of
 from refgeo.conformance.scope import Scope
-from refgeo.conformance.steps import RULES, Walk, slope
+from refgeo.conformance.steps import UPDATE_RULES, Walk, slope
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import MixedMetric
@@ -419,7 +419,7 @@ def trajectory_evidence(
     """For each of these names, for every combination of the rule's options: the check, the options in words and as they
     are, and what was seen; of rules of conduct, the check is one of these.
     """
-    function = next(name for name in RULES if backend.provides(name))
+    function = next(name for name in UPDATE_RULES if backend.provides(name))
     combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
     for i, chosen in enumerate(combinations):
         rule = Rule(backend, function, points, chosen)

@@ -11,7 +11,7 @@ from helpers import ball_points, increase_at, loss, orthonormal, sampled
 from scipy.optimize import minimize_scalar
 
 import refgeo as rg
-from refgeo import diagonal
+from refgeo import diagonal, paper
 from refgeo.diagonal import outer
 from refgeo.diagonal.ascent import climbed, farthest, value_at
 from refgeo.diagonal.geometry import geometry_of
@@ -531,7 +531,7 @@ def test_large_radii_and_small_weights_do_not_lose_digits():
     end = np.prod(diagonal.geodesic("inv", [s], [s], *found.maximizer))
     assert float(found.lower) == pytest.approx(float(end) ** 2, rel=1e-9)
     assert found.upper >= found.lower
-    assert float(rg.toy.worst_case("inv", s, s, 1.0, s * s, rho)) == pytest.approx(float(found.lower), rel=1e-9)
+    assert paper.toy_sharpness(s, s, 1.0, s * s, rho) == pytest.approx(float(found.lower), rel=1e-9)
 
 
 def test_the_largest_radii_are_infinite_and_nothing_that_moves_is_zero():

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from refgeo import toy
+from refgeo import paper
 from validation import experiment
 
 QUANTITIES = {
-    "loss": ("loss", toy.loss),
-    "Euclidean gradient norm": ("Euclidean", lambda G, H, x, y: toy.gradient_norm("Euclidean", G, H, x, y)),
-    "Riemannian gradient norm, inv": ("inv", lambda G, H, x, y: toy.gradient_norm("inv", G, H, x, y)),
-    "Riemannian gradient norm, mix": ("mix", lambda G, H, x, y: toy.gradient_norm("mix", G, H, x, y)),
-    "Euclidean Hessian trace": ("Euclidean", lambda G, H, x, y: toy.hessian_trace("Euclidean", G, H, x, y)),
-    "Riemannian Hessian trace, inv": ("inv", lambda G, H, x, y: toy.hessian_trace("inv", G, H, x, y)),
+    "loss": lambda G, H, x, y: np.sum(((G * H)[..., None] * x - y) ** 2, axis=-1),
+    "Euclidean gradient norm": lambda *at: paper.toy_gradient_norms(*at)[0],
+    "Riemannian gradient norm, inv": lambda *at: paper.toy_gradient_norms(*at)[1],
+    "Riemannian gradient norm, mix": lambda *at: paper.toy_gradient_norms(*at)[2],
+    "Euclidean Hessian trace": lambda *at: paper.toy_hessian_traces(*at)[0],
+    "Riemannian Hessian trace, inv": lambda *at: paper.toy_hessian_traces(*at)[1],
 }
 FIGURES = {
     "figure1": ["loss", "Euclidean gradient norm", "Riemannian gradient norm, inv", "Riemannian gradient norm, mix"],
@@ -45,7 +45,7 @@ def measure(points: int) -> dict[str, Any]:
     G, H = np.meshgrid(axis, axis)
     along = np.geomspace(0.2, 5.0, points)
     found: dict[str, Any] = {"axis": axis.tolist(), "x": x.tolist(), "y": y.tolist(), "grid": {}, "variation": {}}
-    for name, (_, quantity) in QUANTITIES.items():
+    for name, quantity in QUANTITIES.items():
         found["grid"][name] = quantity(G, H, x, y).tolist()
         values = np.abs([quantity(along, P / along, x, y) for P in (-2.0, -0.5, 0.3, 2.0)])
         found["variation"][name] = float(np.max(values.max(axis=1) / values.min(axis=1) - 1.0))

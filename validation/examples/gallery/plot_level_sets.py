@@ -11,11 +11,8 @@ import numpy as np
 import refgeo as rg
 
 G, H = np.meshgrid(np.linspace(0.1, 3.0, 200), np.linspace(0.1, 3.0, 200))
-pictures = {
-    "loss": rg.toy.loss(G, H, 1.0, 1.0),
-    "Euclidean gradient norm": rg.toy.gradient_norm("Euclidean", G, H, 1.0, 1.0),
-    "gradient norm, inv": rg.toy.gradient_norm("inv", G, H, 1.0, 1.0),
-}
+euclidean, inv, _ = rg.paper.toy_gradient_norms(G, H, 1.0, 1.0)
+pictures = {"loss": (G * H - 1.0) ** 2, "Euclidean gradient norm": euclidean, "gradient norm, inv": inv}
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), layout="constrained", sharey=True)
 for axis, (title, values) in zip(axes, pictures.items(), strict=True):
     axis.contour(G, H, np.log(values + 1e-3), 12, cmap="viridis")
