@@ -122,7 +122,7 @@ def horizontal_projection(
 
 
 def riemannian_gradient(metric: str, G: Matrix, H: Matrix, e_G: Matrix, e_H: Matrix, relaxation: Number = 0.0) -> Pair:
-    """Of the Euclidean gradient e (Sec. 5.2): inv (e_G S, e_H T); mix (e_G T⁻¹, e_H S⁻¹).
+    """From the Euclidean gradient e (Sec. 5.2): inv (e_G S, e_H T); mix (e_G T⁻¹, e_H S⁻¹).
 
     Examples
     --------

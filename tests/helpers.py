@@ -35,8 +35,8 @@ SHAPES = [
 
 
 def sampled(values, every=4, ids=None):
-    """All values for a test; by default only one of so many is run, the others with ``pytest -m slow``."""
-    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=[] if i % every == 0 else pytest.mark.slow,
+    """All values for a test; by default only one of so many is run, the others with ``pytest -m exhaustive``."""
+    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=[] if i % every == 0 else pytest.mark.exhaustive,
                          id=ids(v) if ids else None) for i, v in enumerate(values)]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from refgeo.cli import main
 FEW = ["--case", "10x9x4/k1", "--quiet"]
 
 
+@pytest.mark.slow
 def test_status_0_and_a_table(capsys):
     assert main(["check", *FEW]) == 0
     out = capsys.readouterr().out
@@ -25,6 +26,7 @@ def test_status_0_and_a_table(capsys):
         assert word in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_a_table_fits_where_it_is_shown(columns, capsys, monkeypatch):
     """Of 80 columns and more no verdict is folded; a narrow table has fewer columns."""
@@ -38,6 +40,7 @@ def test_a_table_fits_where_it_is_shown(columns, capsys, monkeypatch):
     assert "UNDECIDED: " in out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -87,6 +90,7 @@ def test_status_2_for_usage_with_the_reason_on_stderr(arguments, message, capsys
     assert captured.out == ""
 
 
+@pytest.mark.slow
 def test_the_reproduce_line_reproduces(tmp_path, capsys):
     """Run what is printed, for a file with a space in its name, in single precision and with another seed."""
     import shlex
@@ -116,6 +120,7 @@ def test_the_reproduce_line_reproduces(tmp_path, capsys):
         assert "WRONG" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_backends_that_exit_are_usage_errors_or_failures(tmp_path, capsys):
     at_import, at_call = tmp_path / "at_import.py", tmp_path / "at_call.py"
     at_import.write_text("import sys\nsys.exit(0)\n")
@@ -126,6 +131,7 @@ def test_backends_that_exit_are_usage_errors_or_failures(tmp_path, capsys):
     assert "SystemExit: 0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_hanging_backend_is_a_failed_row_and_the_run_ends(tmp_path, capsys):
     file = tmp_path / "slow.py"
     file.write_text("import time\ndef inner_product(*a):\n    time.sleep(60)\n")
@@ -133,6 +139,7 @@ def test_a_hanging_backend_is_a_failed_row_and_the_run_ends(tmp_path, capsys):
     assert "did not return within 0.2 s" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_path):
     import os
     import subprocess
@@ -146,6 +153,7 @@ def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_
     assert json.loads(report.read_text(encoding="utf-8"))["passed"] is True
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeypatch):
     from refgeo.conformance.run import Judge
 
@@ -194,6 +202,7 @@ def test_an_interruption_before_and_after_the_points_is_one_too(where, monkeypat
     assert bool(report.judged) == (where == "_rows")
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_are_numbers():
     report = rg.check(seed=np.int64(3), relaxation=np.float32(0.25), checks=["inner_product"], cases=["1x1x1"])
     assert json.loads(report.to_json())["seed"] == 3
@@ -206,6 +215,7 @@ def test_help_and_version(capsys):
     assert "--checkpoint" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_checkpoint_from_a_file(tmp_path, capsys):
     rng = np.random.default_rng(0)
     state = {}
@@ -222,6 +232,7 @@ def test_checkpoint_from_a_file(tmp_path, capsys):
         assert "6/6" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys, monkeypatch):
     """rich would take [0] for markup."""
     monkeypatch.setenv("COLUMNS", "120")
@@ -229,6 +240,7 @@ def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys, monkeypatch):
     assert "20-1x1x1/k3[" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_progress_bar_is_not_taken_for_the_backends_output(tmp_path):
     """With forced colours the bar is drawn while backends run whose output is being watched."""
     file = tmp_path / "slow.py"
@@ -262,6 +274,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
 """
 
 
+@pytest.mark.slow
 def test_known_failures_are_a_file_and_those_that_have_gone_are_told(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MISTAKEN)
     command = ["check", str(tmp_path / "mine.py"), "--case", "5x4x2", "--quiet", "--expected", str(tmp_path / "known")]

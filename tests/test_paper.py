@@ -264,6 +264,7 @@ def of_point(name, metric, relaxation):
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relaxation", [0.0, 0.25])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", ["christoffel", "geodesic", "horizontal_projection", "geodesic_sharpness"])
@@ -537,6 +538,7 @@ def test_quadratics_are_maximised_where_all_of_the_gradient_is_along_the_largest
     assert paper.maximise_quadratic(np.zeros(2), size * np.diag([1.0, 2.0]), 1.0) == pytest.approx(size)
 
 
+@pytest.mark.slow
 def test_the_maximum_of_25_is_the_certified_one_also_where_the_target_is_far():
     rng = np.random.default_rng(0)
     for _ in range(30):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import refgeo as rg
 from refgeo.conformance.process import Process
@@ -70,6 +71,7 @@ def christoffel(*arguments):
 """
 
 
+@pytest.mark.slow
 def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monkeypatch):
     file, ask, own = tmp_path / "mine.py", Process.ask, len(inspect.stack())
     file.write_text(BACKEND.format(file=str(tmp_path / "depths")))
@@ -86,6 +88,7 @@ def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monke
     assert depths[0] + 1 + theirs[0] <= 12  # with Process.ask itself, and from the start of the backend's process
 
 
+@pytest.mark.slow
 def test_a_named_case_builds_no_other():
     calls, _ = walk(
         lambda: rg.check("refgeo.paper", checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"], jobs=1)

@@ -101,6 +101,7 @@ def test_a_geodesic_depends_on_velocity_times_time_alone(name):
         assert difference(one, other) <= 1e-10 * np.linalg.norm(one.G), order
 
 
+@pytest.mark.slow
 @metrics
 @pytest.mark.parametrize("seed", sampled(range(3)))
 def test_geodesics_of_the_total_space_are_none_of_the_quotient_unless_they_are_horizontal(name, seed):

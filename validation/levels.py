@@ -82,7 +82,7 @@ def main():
         holes += [one for one in words if one not in circumstances]
         print(*(f"    not met: {hole}" for hole in holes), sep="\n", end="\n" * bool(holes))
     rule = trajectories.Rule(Backend(right_backend()), "step", Points(seed=options.seed), {})
-    places = [one[0].case.rpartition("/")[::2] for one in trajectories.Seen.of(rule).told]
+    places = [one[0].case.rpartition("/")[::2] for one in trajectories.Comparisons.of(rule).told]
     pairs = {(level, element) for name, element in places for level in levels_of(Features.parse(name)).items()}
     starts, elements = (len(set(some)) for some in zip(*places, strict=True))
     print(f"trajectories: {starts} starts, {elements} classes of elements, {len(pairs)} pairs of a level and a class")

@@ -35,7 +35,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
-from refgeo.conformance.checks import CHECKS, chosen
+from refgeo.conformance.checks import CHECKS, chosen, known_row
 from refgeo.conformance.evidence import DOUBTFUL, hold, units
 from refgeo.conformance.operations import OPERATIONS, VALUES, Value
 from refgeo.conformance.precision import PRECISIONS
@@ -46,7 +46,7 @@ from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.verdict import Row, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
-from refgeo.support.arguments import listed, one_of, order_of
+from refgeo.support.arguments import detached, listed, one_of, order_of
 
 __all__ = ["BackendCheck", "assert_matches", "parametrize_with_checks"]
 
@@ -226,10 +226,7 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
     own = given.get(backend)
     entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
     for entry, reason in entries.items():
-        name, _, metric = entry.partition("[")
-        one_of("expected_failures", name, CHECKS)
-        if metric:
-            pair_metric(metric.removesuffix("]"), argument="expected_failures")
+        known_row(entry, "expected_failures")
         if not reason or not isinstance(reason, str):
             raise ValueError(f"expected_failures: expected a text that says why {entry} fails, got {reason!r}")
     return entries
@@ -277,7 +274,7 @@ explains only 3.3e-15 (float64, κ = 1)...
     pair = function != "inner_product" and isinstance(actual, (tuple, list, Pair))
     parts = tuple(actual) if pair else (actual,)
     if dtype is None:
-        dtypes = {np.asarray(part).dtype.name for part in parts}
+        dtypes = {np.asarray(detached(part)).dtype.name for part in parts}
         dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
     scene, value = _as_scene(function, metric, arguments, dtype, relaxation)
     backend = _backend_of_one(actual, scene, value)
@@ -339,7 +336,8 @@ def _as_scene(
     order = order_of(named.pop("order")) if "order" in operation.extra else None
     renamed = dict(zip(operation.vectors, operation.sources, strict=True))
     arrays = {
-        name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": array for name, array in named.items()
+        name if name in ("G", "H", "t") else f"{renamed[name[:-2]]}{name[-2:]}": detached(array)
+        for name, array in named.items()
     }
     scene = given("given", arrays, metric, dtype, relaxation=relaxation)
     value = VALUES[function if order is None else f"{function}_{order}"]

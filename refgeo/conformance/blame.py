@@ -87,12 +87,12 @@ class Suspect:
 
     @cached_property
     def failing(self) -> list[Scene]:
-        """The points of that, plainest first."""
+        """The points of that."""
         laws = bool(self.plain and self.plain[0].law)
         doubtful = dict.fromkeys(
             one.case for one in self.seen.doubtful if not one.circumstance and bool(one.law) == laws
         )
-        return sorted(self.scenes(doubtful), key=lambda scene: scene.oddity)
+        return self.scenes(doubtful)
 
     def fresh(self, scene: Scene) -> Scene:
         """Another point with the features of one, if it has some."""
@@ -199,7 +199,7 @@ def _circumstances(found: Sequence[Evidence]) -> str:
 def _telling(scenes: Sequence[Scene]) -> list[Scene]:
     """A few points: large enough that explanations do not coincide, well conditioned, and different."""
     clear = [one for one in scenes if float(np.max(one.condition)) <= _CLEAR and one.entries <= _SMALL]
-    ranked = sorted(clear or scenes[:1], key=lambda one: (one.oddity, one.point.sizes[2] == 1))
+    ranked = sorted(clear or scenes[:1], key=lambda one: one.point.sizes[2] == 1)
     first = {one.point.sizes: one for one in reversed(ranked) if one.dtype == ranked[0].dtype}
     return [*first.values()][::-1][:_POINTS]
 
@@ -594,7 +594,7 @@ def _blocks(suspect: Suspect) -> str:
 
 def _entries(suspect: Suspect) -> str:
     """Of each part of a wrong result the entry that is furthest from the right one, or that the part is right."""
-    example = min(suspect.plain, key=lambda one: one.oddity)
+    example = suspect.plain[0]
     scene = next(one for one in suspect.failing if one.name == example.case)
     return worst_entries(suspect.value, suspect.backend, scene, example.block)
 

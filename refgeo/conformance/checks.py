@@ -11,6 +11,7 @@ from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Value
 from refgeo.conformance.searches import SEARCH
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import TRAJECTORY
+from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import listed, one_of
 
 
@@ -99,3 +100,18 @@ def functions_of(names: Iterable[str] | None) -> set[str]:
     found = {name for name in wanted if name in FUNCTIONS}
     found |= {CHECKS[name].function for name in wanted if name in CHECKS and CHECKS[name].function}
     return found or {*FUNCTIONS}
+
+
+def known_row(entry: str, argument: str) -> str:
+    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known.
+
+    Examples
+    --------
+    >>> known_row("christoffel[inv]", "expected_failures")
+    'christoffel[inv]'
+    """
+    name, _, metric = entry.partition("[")
+    one_of(argument, name, CHECKS)
+    if metric:
+        pair_metric(metric.removesuffix("]"), argument=argument)
+    return entry

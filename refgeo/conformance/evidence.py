@@ -80,8 +80,6 @@ class Evidence:
         What had to hold, where no right result is known.
     demanding : bool
         Whether somebody right may run out of time or memory there.
-    oddity : int
-        In how many ways its point is unusual.
     enclosed : bool
         Whether the error is against an enclosure; else against the factorised route, which acquits.
     dtype : str
@@ -105,7 +103,6 @@ class Evidence:
     circumstance: str = ""
     law: str = ""
     demanding: bool = False
-    oddity: int = 0
     enclosed: bool = False
     dtype: str = "float64"
     about: str = ""
@@ -258,7 +255,7 @@ def measured(
             event, said, decisive = Event.FAILED, NO_NUMBER, decisive and bool(expected[block])
         yield Evidence(
             scene.name, block, float(scene.condition[block]), error, float(unit.attainable[block]),
-            float(unit.gram[block]), decisive, event, said, oddity=scene.oddity,
+            float(unit.gram[block]), decisive, event, said,
             enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, blocks=1 + alike,
             sizes=scene.sizes, **more,
         )  # fmt: skip
@@ -301,7 +298,7 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
         event = Event.UNKNOWN
     yield Evidence(
         scene.name, (), float(np.max(scene.condition, initial=1.0)), np.inf, decisive=decisive, event=event, said=said,
-        demanding=demanding, oddity=scene.oddity, dtype=scene.dtype, sizes=scene.sizes, **more,
+        demanding=demanding, dtype=scene.dtype, sizes=scene.sizes, **more,
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from refgeo.conformance.routine import Problem, plain_routine
 from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
+from refgeo.support.arguments import detached
 from refgeo.support.console import printable
 
 MOST_TEXT = 400
@@ -226,8 +227,8 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _failure(error: BaseException, call: Call) -> NoResult:
-    """What the judge is told of an exception."""
+def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
+    """What the judge is told of an exception, which NumPy's arrays may have caused where nothing converts them."""
     if isinstance(error, NotInFile):
         return NoResult(Event.NOT_IMPLEMENTED, str(error))
     if isinstance(error, Unusable):
@@ -246,6 +247,8 @@ def _failure(error: BaseException, call: Call) -> NoResult:
     text = said(error)
     if isinstance(error, TypeError) and not _their_frames(error):  # its body was not entered
         text += f"; refgeo calls it with ({', '.join(call.names)})"
+    if isinstance(error, (TypeError, AttributeError)) and "numpy.ndarray" in text and not converts:
+        text += "; it gets NumPy arrays, as the backend has no asarray (PyTorch: asarray = torch.from_numpy)"
     return NoResult(Event.EXHAUSTED if _OUT_OF_MEMORY.search(text) else Event.FAILED, text)
 
 
@@ -364,7 +367,7 @@ class Host:
         missing = [name for name in self.functions if not _provides(self.implementation, name)]
         return {
             "provides": [name for name in self.functions if name not in missing],
-            "converts": callable(getattr(self.implementation, "asarray", None)),
+            "converts": self._converts,
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
             "print": fingerprint(self.given),
@@ -380,6 +383,10 @@ class Host:
                 for name in missing if name in ARITY and inspect.isfunction(getattr(self.implementation, name, None))
             ],
         }  # fmt: skip
+
+    @property
+    def _converts(self) -> bool:
+        return callable(getattr(self.implementation, "asarray", None))
 
     def answer(self, call: Call) -> Answer:
         """Carry out a call."""
@@ -404,7 +411,7 @@ class Host:
                 parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)
                 answer = Answer(parts, None, conduct)
             except BaseException as error:
-                answer = Answer((), _failure(error, call))
+                answer = Answer((), _failure(error, call, self._converts))
             after = surroundings() if looks else {}
         if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
             self._looked[kind] -= 1
@@ -519,7 +526,7 @@ class Host:
         own = call.function == "make"
 
         def read(x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-            return _real(np.asarray(x) if own else self._back(x), shape)
+            return _real(np.asarray(detached(x)) if own else self._back(x), shape)
 
         walk, arrays = Walk(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if own else self._converted
@@ -557,7 +564,7 @@ class Host:
             raise Unusable(
                 "expected an array without a mask, got a masked array, whose masked entries can hold any data"
             )
-        return np.asarray(found)
+        return np.asarray(detached(found))
 
 
 def _written(call: Call, before: list[Any], after: list[Any]) -> Conduct:

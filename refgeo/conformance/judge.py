@@ -282,9 +282,7 @@ class Judge:
         self._seen |= {(rule, function), (rule, function + broken)}
         event = Event.BROKEN if broken else Event.UNKNOWN if unseen else Event.RESULT
         self.evidence[rule].append(
-            Evidence(
-                scene.name, event=event, said=broken or unseen, oddity=scene.oddity, dtype=scene.dtype, about=function
-            )
+            Evidence(scene.name, event=event, said=broken or unseen, dtype=scene.dtype, about=function)
         )
 
     def compare(self, judged: Judged, answer: Answer, why: Callable[[], str]) -> None:

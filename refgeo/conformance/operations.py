@@ -311,7 +311,7 @@ def statement_of_paper(name: str) -> str:
     Examples
     --------
     >>> statement_of_paper("riemannian_gradient")
-    'Of the Euclidean gradient e (Sec. 5.2): inv (e_G S, e_H T); mix (e_G T⁻¹, e_H S⁻¹).'
+    'From the Euclidean gradient e (Sec. 5.2): inv (e_G S, e_H T); mix (e_G T⁻¹, e_H S⁻¹).'
     """
     return str(inspect.getdoc(getattr(paper, name))).splitlines()[0]
 

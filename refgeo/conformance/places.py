@@ -46,6 +46,8 @@ class Feature:
         What calls have it.
     is_flag : bool
         Whether it only says that something is so.
+    divided : str
+        Whose exponent of 2 it is, if it is one: an interval then says by what that is divisible.
     """
 
     words: str
@@ -53,8 +55,8 @@ class Feature:
     move: Callable[[Features, float], Features]
     is_whole: bool = False
     of: str = "point"
-
     is_flag: bool = False
+    divided: str = ""
 
 
 def _flag(name: str, words: str, levels: Sequence[Any], of: str = "point") -> Feature:
@@ -103,9 +105,10 @@ FEATURES = (
     Feature("|n − m|", lambda f: abs(f.n - f.m), lambda f, x: replace(f, n=f.m + int(x)), True),
     Feature("n − h", lambda f: f.n - f.h, lambda f, x: replace(f, n=f.h + int(x)), True),
     Feature("m − h", lambda f: f.m - f.h, lambda f, x: replace(f, m=f.h + int(x)), True),
-    Feature("the exponent of 2 in h", lambda f: _power_of_two(f.h), lambda f, x: _with_columns(f, 2.0**x), True),
+    Feature("the exponent of 2 in h", lambda f: _power_of_two(f.h), lambda f, x: _with_columns(f, 2.0**x), True,
+            divided="h"),
     Feature("the exponent of 2 in n", lambda f: _power_of_two(f.n),
-            lambda f, x: replace(f, n=int(2**x) * (-(-f.h // int(2**x)) | 1)), True),
+            lambda f, x: replace(f, n=int(2**x) * (-(-f.h // int(2**x)) | 1)), True, divided="n"),
     _named("t", "t", "curve"),
     Feature("|t|", lambda f: abs(f.t), lambda f, x: replace(f, t=math.copysign(x, f.t)), of="curve"),
     _named("speed", "the relative length of the geodesic", "curve"),
@@ -328,7 +331,7 @@ def _said(feature: Feature, low: End | None, high: End | None) -> str:
 
     Examples
     --------
-    >>> feature = next(one for one in FEATURES if one.words == "the exponent of 2 in h")
+    >>> feature = next(one for one in FEATURES if one.divided == "h")
     >>> _said(feature, None, End(0.0)), _said(feature, End(2.0), None), _said(FEATURES[0], End(5.0), None)
     ('h is odd', 'h is a multiple of 4', 'h ≥ 5')
     >>> _said(FEATURES[12], None, End(0.0, is_open=True))
@@ -336,12 +339,11 @@ def _said(feature: Feature, low: End | None, high: End | None) -> str:
     """
     if feature.is_flag:
         return feature.words
-
-    if feature.words.startswith("the exponent of 2 in ") and (low is None) != (high is None):
-        name, power = feature.words[-1], 2 ** int((low.value if low else 0.0) if high is None else high.value + 1.0)
+    if feature.divided and (low is None) != (high is None):
+        power = 2 ** int((low.value if low else 0.0) if high is None else high.value + 1.0)
         is_multiple = "even" if power == 2 else f"a multiple of {power}"
         is_none = "odd" if power == 2 else f"no multiple of {power}"
-        return f"{name} is {is_multiple if high is None else is_none}"
+        return f"{feature.divided} is {is_multiple if high is None else is_none}"
 
     def number(end: End) -> str:
         return f"{end.value:.4g}" if not feature.is_whole else f"{end.value:.0f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,6 +167,14 @@ class Report:
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.place})")
         return lines + ([f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else [])
 
+    def _allowed(self) -> str:
+        """What passing rows lose where points are ill-conditioned, by the labels of their remarks."""
+        labels = Counter(label for row in self._with(Verdict.PASS) for label, _ in row.remarks)
+        lost = {"digits": "digits", "no result": "the result"}
+        said = [f"{labels[label]} of them {'loses' if labels[label] == 1 else 'lose'} {what} at a large κ, which is "
+                f"allowed (see the lines '{label}')." for label, what in lost.items() if labels[label]]  # fmt: skip
+        return "".join(f" {one}" for one in said)
+
     @property
     def summary(self) -> list[str]:
         """What the report says in a few lines: how many pass, what is missing, what is wrong."""
@@ -175,12 +184,14 @@ class Report:
             passing = [row for row in rows if row.verdict in _PASSING]
             scope = str(Scope.shared([row.scope for row in passing])) if passing else ""
             judged = f", judged at {scope}" if scope else ""
-            lines += [f"{len(passing)} of {len(rows)} provided {words} pass{judged}"] if rows else []
+            provided = "" if kind == "contract" else "provided "
+            unjudged = [row.check for row in self._with(Verdict.NOT_JUDGED) if row.kind == kind == "contract"]
+            judged += f"; not judged: {', '.join(unjudged)}" if unjudged else ""
+            lines += [f"{len(passing)} of {len(rows)} {provided}{words} pass{judged}"] if rows else []
         for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
             rows = self._with(verdict)
             lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
-        lines += [f"note: {note}" for note in self.notes]
-        return lines + ([f"not run: {self.missing}"] if self.not_run else [])
+        return lines + [f"note: {note}" for note in self.notes]
 
     @property
     def conclusion(self) -> list[str]:
@@ -206,10 +217,7 @@ class Report:
         if self.passed:
             right = [row.kind for row in self.judged if row.verdict in _PASSING]
             judged = next((words for kind, words in _KINDS.items() if kind in right), "")
-            lossy = sum(row.lossy_case is not None for row in self._with(Verdict.PASS))
-            lose = "loses" if lossy == 1 else "lose"
-            lost = f" {lossy} of them {lose} digits at a large κ, which is allowed (see the lines 'digits')."
-            said += [f"All {'other ' if said else ''}{judged} right.{lost if lossy else ''}"] if judged else []
+            said += [f"All {'other ' if said else ''}{judged} right.{self._allowed()}"] if judged else []
         return said
 
     @property
@@ -250,13 +258,13 @@ class Report:
         enclosed, values = self.enclosed
         if enclosed < values:
             yield (
-                f"enclosed: {enclosed} of {values} results were held against an enclosure; the others agree with "
-                "refgeo's own computation, whose error is bounded, so that an enclosure would acquit them, too",
+                f"enclosed: {enclosed} of {values} results were compared with proved intervals; the others agree with "
+                "refgeo's own results, whose error is bounded, so that an interval would acquit them, too",
                 "dim",
             )
         if self.not_run:
             yield f"not run    {self.missing}: these lines did not run in any call that decides a verdict", "yellow"
-        yield from ((line, "") for line in self.summary if not line.startswith("not run"))
+        yield from ((line, "") for line in self.summary)
         yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from refgeo.conformance.blame import ANOTHER_ORDER
 from refgeo.conformance.call import BackendError
 from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.judge import MOST_REPLAYED, Elsewhere, Judge, Judged, absent
-from refgeo.conformance.operations import ROUTINE
+from refgeo.conformance.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
 from refgeo.conformance.report import Report
@@ -228,7 +228,7 @@ def _concluded(plan: Plan, backend: Backend, judges: list[Judge], show: Progress
             raise
         message = f"after the run, refgeo itself failed ({type(error).__name__}: {error}); please report it"
         raise RefereeError(message) from error
-    return _report(plan, backend, judges, rows, not_run=not_run(reached))
+    return _report(plan, backend, judges, rows, not_run=not_run(reached, {*FUNCTIONS} - plan.functions))
 
 
 def _replay(plan: Plan, backend: Backend, judges: list[Judge]) -> None:

@@ -110,23 +110,6 @@ class Scene:
         return self.features is None or self.features.is_usual
 
     @cached_property
-    def oddity(self) -> int:
-        """In how many ways it is unusual: an example with few of them tells most."""
-        (n, m, h), shape = self.point.sizes, self.shape
-        of_shape = (
-            bool(shape),
-            len(shape) > 1,
-            n == m,
-            n == h,
-            m == h,
-            h == 1,
-            max(n, m) > 30,
-            self.dtype != "float64",
-        )
-        others = () if self.features is None else set(self.features.unusual) - {"blocks", "n", "m", "h", "single"}
-        return sum(of_shape) + len(others)
-
-    @cached_property
     def entries(self) -> int:
         """How many numbers the point has."""
         return int(self.point.G.size + self.point.H.size)

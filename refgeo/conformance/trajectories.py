@@ -452,7 +452,7 @@ def _invariant(rule: Rule) -> Found:
     if walked.end is not None:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
         return _of(Event.FAILED, said, start.name)
-    seen = Seen.of(rule)
+    seen = Comparisons.of(rule)
     if seen.failures or no_rounding_explains(seen.evidence):
         again = _repeatable(rule).evidence[0]
         if again.event is Event.FAILED:
@@ -482,7 +482,7 @@ def _invariant(rule: Rule) -> Found:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Comparisons:
     """All comparisons of a rule.
 
     Attributes
@@ -498,7 +498,7 @@ class Seen:
     failures: list[Evidence]
 
     @classmethod
-    def of(cls, rule: Rule) -> Seen:
+    def of(cls, rule: Rule) -> Comparisons:
         """What is seen of a rule."""
         asked = trials(rule)
         compared = [_compared(rule, rule.start(point), trial) for point, trial in asked]
@@ -570,7 +570,7 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
         yield f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}"
     exact = not any(_tells(one) for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
     if rule.precision.name == "float64" and exact:
-        single = Seen.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
+        single = Comparisons.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
         if single.told and not single.failures and not no_rounding_explains(single.evidence):
             left = max(one.relative_error for one in single.evidence)
             yield f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}"

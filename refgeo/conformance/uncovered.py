@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from refgeo.support.files import place_of
@@ -87,13 +87,16 @@ def _environments() -> list[Path]:
 Reached = dict[tuple[str, str], tuple[set[int], set[tuple[int, int]]]]
 
 
-def not_run(found: Sequence[Reached]) -> dict[str, Ranges]:
+def not_run(found: Sequence[Reached], unasked: Set[str] = frozenset()) -> dict[str, Ranges]:
     """By file, the lines that no decisive call of any process has reached, of functions that some call has entered.
 
-    A branch past an ``if`` that was never taken is the line of the ``if``.
+    A branch past an ``if`` that was never taken is the line of the ``if``. Functions of the protocol that were not
+    asked for are passed over, though an earlier call may have entered them.
     """
     missed: dict[str, set[int]] = {}
     for name, function in sorted(set().union(*found)):
+        if function.partition(".")[0] in unasked:
+            continue
         seen = [one[name, function] for one in found if (name, function) in one]
         lines, branches = (set.intersection(*sets) for sets in zip(*seen, strict=True))
         lines = lines | {source for source, target in branches if target not in lines}

@@ -89,7 +89,7 @@ class Row:
         The fewest, over the decisive points.
     worst_case : Evidence or None
     example : Evidence or None
-        Where to look first: the failing point that is unusual in the fewest ways, else the worst case.
+        Where to look first: the first failing point, in the order of the design.
     digits_lost : float
         The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
     lossy_case : Evidence or None
@@ -295,7 +295,7 @@ def row_of(
     digits = [one.digits for one in seen.decisive if one.dtype == dtype and is_value]
     return Row(
         check.name, check.kind, check.function, metric, check.statement_of(metric), verdict,
-        points=_blocks(seen.results) + sum(not one.circumstance for one in seen.of(Event.FAILED)),
+        points=_blocks([*seen.results, *(one for one in seen.of(Event.FAILED) if not one.circumstance)]),
         decisive_points=_blocks(seen.decisive),
         worst_ratio=worst.ratio if worst and numbers else None,
         digits_kept=min(digits, default=None),
@@ -424,7 +424,7 @@ def _example(seen: Seen) -> Evidence | None:
     for found in (seen.failures, seen.of(Event.BROKEN), beyond, seen.doubtful, refused):
         named = [one for one in found if one.case]
         if named:
-            return min(named, key=lambda one: (one.oddity, bool(one.circumstance)))
+            return min(named, key=lambda one: bool(one.circumstance))
     return None
 
 

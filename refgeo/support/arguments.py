@@ -66,6 +66,20 @@ def one_array(name: str, value: npt.ArrayLike) -> Array:
     return real_array(name, value)
 
 
+def detached(value: Any) -> Any:
+    """A tensor of PyTorch without its graph and from its device, where NumPy can read it; anything else as it is.
+
+    Examples
+    --------
+    >>> detached(2.0)
+    2.0
+    """
+    for step in ("detach", "cpu"):
+        method = getattr(value, step, None)
+        value = method() if callable(method) else value
+    return value
+
+
 def refuse_masked(name: str, value: Any) -> None:
     """An error for an array of which some entries are masked: whatever is behind them is no number.
 

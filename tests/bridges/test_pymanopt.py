@@ -59,6 +59,7 @@ def completion(seed, metric, n=12, m=9, h=2, share=0.6):
     return pymanopt.Problem(manifold, cost, euclidean_gradient=gradient, euclidean_hessian=hessian), start, A
 
 
+@pytest.mark.slow
 @every_metric
 def test_pymanopts_checks_of_gradient_and_hessian(metric, capsys):
     """The error of the linear model along exact geodesics falls with the square of the step, the quadratic's with its
@@ -80,6 +81,7 @@ def test_pymanopts_checks_of_gradient_and_hessian(metric, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @every_metric
 @pytest.mark.parametrize(("order", "slope"), [(1, 2.0), (2, 3.0)])
 def test_pymanopts_check_of_the_retraction(metric, order, slope, monkeypatch, capsys):

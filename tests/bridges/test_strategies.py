@@ -35,6 +35,7 @@ def test_ranges_are_kept_and_both_ends_are_reached(data):
         assert 1e-3 * 0.999 <= values[0] <= 10.0 * 1.001
 
 
+@pytest.mark.slow
 def test_ranges_reach_their_ends():
     for end in (1e-3, 10.0):
         found = find(
@@ -64,6 +65,7 @@ def test_group_elements_are_invertible_with_the_condition_number(data):
     assert np.allclose(np.linalg.svd(A, compute_uv=False)[[0, -1]], [2.0, 2.0 / 7.0])
 
 
+@pytest.mark.slow
 def test_what_is_drawn_shrinks_to_something_readable():
     options = settings(max_examples=200, database=None, derandomize=True)
     point = find(strategies.pairs(), lambda point: point.sizes[2] == 2 and point.sizes[0] > 2, settings=options)

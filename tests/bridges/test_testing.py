@@ -49,6 +49,7 @@ def suite(pytester):
     return run
 
 
+@pytest.mark.slow
 def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
     result = suite('checks=["christoffel", "inner_product"]', "-k", "christoffel")
     outcomes = result.parseoutcomes()
@@ -62,6 +63,7 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
     )
 
 
+@pytest.mark.slow
 def test_a_rule_of_conduct_is_an_item_for_all_functions_and_names_who_breaks_it():
     check = rg.testing.BackendCheck("silent", "", metrics=("inv",), functions=("christoffel", "inner_product"))
     check(paper)
@@ -89,6 +91,7 @@ def test_what_is_not_provided_is_skipped_with_the_reason(suite):
     result.stdout.fnmatch_lines(["SKIPPED *not provided: *on our list*"])
 
 
+@pytest.mark.slow
 def test_expected_failures_are_reported_with_their_reason(suite):
     result = suite(
         'checks=["christoffel"], metrics=["inv"], expected_failures={"mine": {"christoffel": "known since May"}}'
@@ -99,12 +102,14 @@ def test_expected_failures_are_reported_with_their_reason(suite):
     result.stdout.fnmatch_lines(["XFAIL *mine-inv-christoffel* known since May"])
 
 
+@pytest.mark.slow
 def test_an_expected_failure_that_passes_is_a_failure(suite):
     result = suite('checks=["inner_product"], metrics=["mix"], expected_failures={"inner_product[mix]": "was wrong"}')
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
 
 
+@pytest.mark.slow
 def test_update_rules_are_items_of_backends_that_have_them(pytester):
     pytester.makepyfile(
         mine="""
@@ -285,6 +290,7 @@ def test_unknown_functions_and_metrics_are_named():
         rg.testing.assert_matches(1.0, "inner_product", "euclid", one, one, one, one, one, one)
 
 
+@pytest.mark.slow
 def test_a_check_can_be_called_outside_pytest():
     check = rg.testing.BackendCheck("horizontal_projection", "inv")
     check(paper)
@@ -292,6 +298,7 @@ def test_a_check_can_be_called_outside_pytest():
         rg.testing.BackendCheck("christoffel", "inv")(backend(christoffel=lambda m, G, H, *a: (0.9 * a[0], 0.9 * a[1])))
 
 
+@pytest.mark.slow
 def test_what_is_not_provided_is_one_skipped_item(pytester):
     pytester.makepyfile(
         gradient_alone="from refgeo.paper import riemannian_gradient",

@@ -26,6 +26,7 @@ def verdicts(report):
     return {str(row): row.verdict for row in report.rows if row.kind == "value"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
 def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     report = rg.check(dtype=dtype, cases=[*SOME, "10x9x4/k10000", "4-25x24x6", "20-1x1x1"])
@@ -47,6 +48,7 @@ def test_the_literal_formulas_pass_and_are_told_their_lost_digits(dtype):
     assert len(report.rows) <= 45
 
 
+@pytest.mark.slow
 def test_the_factorised_route_passes_and_loses_no_digits():
     def vectors(function):
         def call(metric, G, H, *arguments):
@@ -94,6 +96,7 @@ def swapped(function):
     return lambda *arguments: function(*arguments)[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "metric"), sampled([(f, m) for m in ("inv", "mix") for f in FUNCTIONS], 7))
 def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name, metric):
     broken = backend(**{name: scaled(getattr(paper, name), 1 + 1e-9, (metric,))})
@@ -103,6 +106,7 @@ def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name
     assert not report.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mistake"), sampled([(f, m) for m in (float32_inside, other_metric) for f in FUNCTIONS], 7)
 )
@@ -124,6 +128,7 @@ def printed_projection(metric, G, H, v_G, v_H):
     return v_G + G @ L, v_H - H @ L.T
 
 
+@pytest.mark.slow
 def test_the_misprinted_sylvester_equation_is_wrong():
     report = rg.check(backend(horizontal_projection=printed_projection), cases=SOME)
     assert report.wrong == ["horizontal_projection[inv]"]
@@ -165,6 +170,7 @@ def both(function):
     return {row for row in EVERY if row.startswith(function)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     sampled([
@@ -184,6 +190,7 @@ def raising(*arguments):
     raise RuntimeError("no such kernel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -219,6 +226,7 @@ def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error
     assert all("not positive definite" in row.no_result and "no result" in row.outcome for row in values)
 
 
+@pytest.mark.slow
 def test_what_is_not_provided_is_said_and_never_passed():
     def inv_only(metric, *arguments):
         if metric != "inv":
@@ -289,6 +297,41 @@ def test_backends_convert_both_ways_and_get_their_dtype():
     assert seen == {"float32"}
 
 
+def test_results_with_a_graph_are_read_without_it():
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def detach(self):
+            return self.array
+
+        def __array__(self, *args, **kwargs):
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+    def gradient(*arguments):
+        return tuple(map(Tensor, paper.riemannian_gradient(*arguments)))
+
+    assert rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME).passed
+    G, H, e_G, e_H = np.random.default_rng(0).standard_normal((4, 5, 2))
+    rg.testing.assert_matches(gradient("inv", G, H, e_G, e_H), "riemannian_gradient", "inv", G, H, e_G, e_H)
+
+
+def test_who_takes_no_arrays_of_numpy_is_told_how_to_convert():
+    def gradient(metric, *arguments):
+        raise TypeError(f"argument 'A' must be Tensor, not numpy.ndarray, got {len(arguments)}")
+
+    said = {}
+    for name, more in {"plain": {}, "converts": {"asarray": lambda x: x}}.items():
+        report = rg.check(
+            backend(riemannian_gradient=gradient, **more), checks=["riemannian_gradient"], cases=["5x4x2"]
+        )
+        said[name] = report.failures[0].message
+        assert report.failures[0].points == 1, "the point, and not each circumstance"
+    assert "the backend has no asarray (PyTorch: asarray = torch.from_numpy)" in said["plain"]
+    assert "asarray" not in said["converts"]
+
+
+@pytest.mark.slow
 def test_loading_backends_by_name(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -321,6 +364,7 @@ def test_unknown_options_are_named():
             rg.check(**options)
 
 
+@pytest.mark.slow
 def test_a_network_gives_the_test_points():
     state = bert_layer(8)
     report = rg.check(checkpoint=state, layout="bert", heads=2)
@@ -331,6 +375,7 @@ def test_a_network_gives_the_test_points():
     assert report.rows[0].worst_case.case.startswith("encoder.layer.0.attention.")
 
 
+@pytest.mark.slow
 def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
     """A mistake in the fifth of six heads is seen; a portion has a name of its own."""
     from refgeo.conformance import points
@@ -369,6 +414,7 @@ def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
     assert sum(not one.enclosed for one in row.measurements) == 12
 
 
+@pytest.mark.slow
 def test_points_are_not_kept_when_they_have_been_judged():
     """Those of a large network together need much memory."""
     import gc
@@ -388,6 +434,7 @@ def test_points_are_not_kept_when_they_have_been_judged():
     assert max(map(len, alive)) <= 1
 
 
+@pytest.mark.slow
 def test_same_seed_same_report_other_seed_other_points():
     options = {"checks": ["christoffel"], "cases": ["10x9x4"]}
     first, again, other = (rg.check(**options, seed=seed).to_dict() for seed in (3, 3, 4))
@@ -395,6 +442,7 @@ def test_same_seed_same_report_other_seed_other_points():
     assert first["rows"][0]["worst_ratio"] != other["rows"][0]["worst_ratio"]
 
 
+@pytest.mark.slow
 def test_progress_runs_from_nothing_to_all():
     calls = []
     rg.check(checks=["inner_product"], cases=["10x9x4"], progress=lambda *call: calls.append(call[:2]))
@@ -434,6 +482,7 @@ def test_a_time_limit_that_is_none_is_named(timeout):
         rg.check(timeout=timeout)
 
 
+@pytest.mark.slow
 def test_no_time_limit_at_all():
     assert rg.check(timeout=float("inf"), checks=["inner_product"], cases=["1x1x1"]).passed
 
@@ -441,6 +490,7 @@ def test_no_time_limit_at_all():
 # Found by reviews -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "dtype"),
     [
@@ -653,6 +703,7 @@ def test_a_place_is_named_only_where_nothing_nearby_refutes_it(check, broken, sa
     assert row.diagnosis.startswith(said or "no formula was found that gives these numbers"), row.diagnosis
 
 
+@pytest.mark.slow
 def test_a_second_mistake_is_not_inherited():
     def christoffel(*a):
         return tuple(2 * x for x in paper.christoffel(*a))
@@ -671,6 +722,7 @@ def test_a_second_mistake_is_not_inherited():
     assert "½ is missing" not in row.diagnosis, "not where t is negative"
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_at_large_points_alone_is_not_inherited():
     """The backend's own Γ is not tried there: it would be slow."""
 
@@ -756,6 +808,7 @@ def test_an_experiment_that_other_points_refute_is_no_diagnosis():
     assert not any("correct only" in text for text in said)
 
 
+@pytest.mark.slow
 def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
     def coarse(x):
         mantissa, exponent = np.frexp(x)
@@ -770,6 +823,7 @@ def test_an_unknown_small_format_is_not_named_more_exactly_than_it_shows():
             assert "lower precision" not in row.diagnosis or "bfloat16" in row.diagnosis
 
 
+@pytest.mark.slow
 def test_a_wrong_function_used_by_another_is_blamed_alone():
     def wrong_gamma(metric, *arguments):
         return tuple(1.5 * x for x in paper.christoffel(metric, *arguments))
@@ -815,6 +869,7 @@ def hessian_with(gradient, raises_all):
     return hessian
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raises_all", [True, False])
 def test_a_hessian_inherits_its_gradient_wherever_it_uses_it(raises_all):
     broken = backend(riemannian_gradient=exchanged, riemannian_hessian=hessian_with(exchanged, raises_all))
@@ -846,6 +901,7 @@ def test_the_norm_of_a_product_of_grams_may_overflow_in_single_precision():
     assert report.passed
 
 
+@pytest.mark.slow
 def test_zeros_for_ill_conditioned_factors_are_wrong():
     def gives_up(metric, G, H, v_G, v_H):
         result = paper.horizontal_projection(metric, G, H, v_G, v_H)
@@ -856,6 +912,7 @@ def test_zeros_for_ill_conditioned_factors_are_wrong():
     assert set(report.wrong) == {"horizontal_projection[inv]", "horizontal_projection[mix]"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_formats_are_judged_where_they_leave_something_to_tell(dtype):
     """NumPy computes in the carrier, and rounds the result: right; twice the result is wrong where that can be told."""
@@ -929,6 +986,7 @@ def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
     assert row.diagnosis == "your result is 2 times the right one"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "projected",
     [
@@ -1012,6 +1070,7 @@ def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", sampled([0.5, 0.2]))
 def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
     name = f"s={s:g}"
@@ -1031,6 +1090,7 @@ def test_a_metric_between_is_judged_by_enclosures_and_laws(s):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["inv", "mix"])
 def test_one_of_the_papers_metrics_in_place_of_one_between_is_named(end):
     wrong = rg.check(OfTheFamily(0.0 if end == "inv" else 1.0), metrics=["s=0.5"], checks=["riemannian_gradient"])
@@ -1109,6 +1169,7 @@ def test_what_hides_nan_is_told_so():
     assert {row.check for row in report.findings} == {"nan_stays_in_its_block"}
 
 
+@pytest.mark.slow
 def test_an_iteration_that_stops_early_for_large_h_is_caught():
     def gradient(metric, G, H, e_G, e_H):
         S, T = (np.swapaxes(F, -1, -2) @ F for F in (G, H))
@@ -1164,6 +1225,7 @@ def test_a_retraction_may_choose_its_gauge():
     assert not report.findings
 
 
+@pytest.mark.slow
 def test_chance_is_no_cache():
     rng = np.random.default_rng(0)
 

@@ -20,6 +20,7 @@ def evidence():
     return {metric: levels.evidence_of(metric) for metric in ("inv", "mix")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["inv", "mix"])
 def test_every_level_is_met_by_some_value_where_it_decides(evidence, metric):
     found = [levels.met(some) for some in evidence[metric].values()]
@@ -33,6 +34,7 @@ def exists(circumstance, value):
     return any(circumstance.of(scene, value) is not None for scene in scenes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["inv", "mix"])
 def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence, metric):
     for name, value in VALUES.items():
@@ -40,6 +42,7 @@ def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence, met
         assert not wanted - levels.met(evidence[metric][name])[1], name
 
 
+@pytest.mark.slow
 def test_pairs_are_met_as_far_as_there_is_room(evidence):
     for name in VALUES:
         found = levels.met(evidence["inv"][name])
@@ -61,9 +64,10 @@ def test_scopes_are_those_of_what_was_met():
     assert "judged at h = 1 to 128, n = 1 to 32801" in report.summary[0]
 
 
+@pytest.mark.slow
 def test_trajectories_take_their_starts_and_elements_from_the_design():
     rule = trajectories.Rule(Backend(levels.right_backend()), "step", Points(), {})
-    seen = trajectories.Seen.of(rule)
+    seen = trajectories.Comparisons.of(rule)
     starts = {one[0].case.rpartition("/")[0] for one in seen.told}
     features = [Features.parse(name) for name in starts]
     assert {one.h for one in features} >= {1, 2, 3, 7, 16, 17}

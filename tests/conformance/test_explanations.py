@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 import refgeo as rg
 from refgeo import paper
@@ -26,6 +27,7 @@ def test_a_formula_in_one_dtype_alone_is_said_with_it():
     assert row.diagnosis.startswith("wrong in float32 only")
 
 
+@pytest.mark.slow
 def test_a_cause_at_some_points_is_not_said_of_all():
     def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
         right = paper.riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H)
@@ -72,6 +74,7 @@ def test_blocks_with_one_factor_in_common_stand_in_one_batch():
         assert "where all blocks have the same H" in row.diagnosis or "wrong at some points" in row.diagnosis
 
 
+@pytest.mark.slow
 def test_a_cause_that_cannot_be_tried_hinders_no_other_explanation():
     """Nothing encloses the other metric's exact geodesic."""
 

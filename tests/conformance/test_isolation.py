@@ -52,6 +52,7 @@ def written(tmp_path, deed, name="hostile.py"):
     return str(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", sampled(MISDEEDS))
 def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
     backend = written(tmp_path, MISDEEDS[deed])
@@ -103,6 +104,7 @@ def inner_product(metric, G, H, *vectors):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("taken", "found"), [("contextlib.nullcontext()", 2), ("threading.Lock()", 0)])
 def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, tmp_path):
     """Between two lines Python changes threads once in thousands of calls."""
@@ -115,6 +117,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     assert report.passed is (found == 0), "it makes its caller's numbers wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prelude",
     sampled([
@@ -158,6 +161,7 @@ def test_exceptions_name_file_and_line(tmp_path):
     assert message == "NotImplementedError"
 
 
+@pytest.mark.slow
 def test_a_function_with_other_arguments_is_told_which_it_gets(tmp_path):
     file = tmp_path / "arguments.py"
     file.write_text(
@@ -188,6 +192,7 @@ def test_what_cannot_be_imported_is_said_in_the_users_own_words(code, message, t
         rg.check(str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["time.sleep(1000)", "os._exit(11)"])
 def test_what_is_never_called_is_not_accused(deed, tmp_path):
     """Right, but for a hang at an ill-conditioned point of inv: mix has done nothing, nor have other points of inv."""
@@ -202,6 +207,7 @@ def test_what_is_never_called_is_not_accused(deed, tmp_path):
     assert "6x5x4/k3/t=2.5" in {one.case for one in inv.measurements}
 
 
+@pytest.mark.slow
 def test_a_hang_at_a_decisive_point_is_not_judged_and_fails(tmp_path):
     report = rg.check(written(tmp_path, "time.sleep(1000)"), checks=["christoffel"], metrics=["inv"], timeout=1)
     rows = {row.check: row.verdict for row in report.rows}
@@ -214,6 +220,7 @@ def test_a_hang_at_a_decisive_point_is_not_judged_and_fails(tmp_path):
 OUT = 'raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 1 bytes")'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["time.sleep(1000)", "raise MemoryError", OUT])
 def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(deed, tmp_path):
     """Not with more rows either, once that has happened; but with fewer, and with little at all nothing is judged."""
@@ -244,6 +251,7 @@ def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(t
     assert not alone.passed
 
 
+@pytest.mark.slow
 def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     """It ends its process, and has changed the file so that it cannot be imported any more."""
     deed = "open(__file__, 'w').write('1/0'); os._exit(3)"
@@ -255,6 +263,7 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     assert not report.passed
 
 
+@pytest.mark.slow
 def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
     file = tmp_path / "buffer.py"
     file.write_text(
@@ -271,12 +280,14 @@ def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
     assert row.broken_by == ("horizontal_projection",)
 
 
+@pytest.mark.slow
 def test_a_backend_that_removes_its_file_is_judged_for_both_metrics(tmp_path):
     file = written(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
     report = rg.check(file, checks=["christoffel"])
     assert report.wrong == ["christoffel[inv]", "christoffel[mix]"]
 
 
+@pytest.mark.slow
 def test_objects_run_here_and_the_report_says_so():
     from helpers import backend
 
@@ -292,6 +303,7 @@ def test_no_process_is_left_behind(tmp_path):
         os.kill(process, 0)
 
 
+@pytest.mark.slow
 def test_a_name_of_several_words_is_no_misspelling_of_one_of_them():
     """`refgeo.paper` has `toy_sharpness`, and no `sharpness`."""
     assert "did you mean" not in str(rg.check(checks=["inner_product"], cases=["1x1x1"]))

@@ -18,6 +18,7 @@ def test_the_catalogue_is_large_and_each_mistake_has_its_own_name():
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", sampled(mutants.MUTANTS, 12, ids=lambda mutant: f"{mutant.function}: {mutant.name}"))
 def test_a_broken_backend_is_caught_and_blamed(mutant):
     complaints, _ = mutants.judge(mutant)
@@ -38,6 +39,7 @@ def test_the_matrix_has_every_operation_and_nearly_every_feature():
 SAMPLE = [cell for cell in MATRIX if cell[0] != mutants.EXACT][::41]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", sampled([(cell,) for cell in SAMPLE], 5, ids=lambda one: f"{one[0][0]}: {one[0][1]}"))
 def test_a_generated_mistake_is_caught(cell):
     """A sample, without exact geodesics, which take longest; all of them: python -m validation mutants --matrix."""
@@ -51,6 +53,7 @@ OF_NO_TRUTH = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", OF_NO_TRUTH, ids=lambda cell: cell[1])
 def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_result(cell):
     complaints, said = mutants.judge_cell(cell)
@@ -58,6 +61,7 @@ def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_re
     assert said.startswith("right in a plain call, and wrong ")
 
 
+@pytest.mark.slow
 def test_laws_alone_find_what_is_kept_by_too_little():
     backend = SimpleNamespace(christoffel=mutants.remembering("christoffel", mutants.KEPT[3]))
     report = rg.check(backend, checks=["christoffel"], laws_only=True)
@@ -70,6 +74,7 @@ EVERYWHERE = ("pseudo-inverse of the Gram matrix",)
 FEW = ["7x4x1/k3/cosine=1", "4x4x4", "2-6x7x2", "10x9x4/k10", "10x9x4/k1e+06"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"), sampled([(name, ("float64", "float32")[i // 4 % 2]) for i, name in enumerate(RIGHT)], 8)
 )

@@ -35,6 +35,7 @@ def test_the_papers_christoffel_term_is_read_as_it_is_printed(metric):
     assert found.relation is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_what_is_read_gives_the_numbers_at_other_points(metric):
     """Evaluated by hand, at a shape that the reading has not seen; all functions."""
@@ -142,6 +143,7 @@ def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
     assert f"to {formula.digits} digits" in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     sampled([
@@ -187,6 +189,7 @@ def test_every_formula_is_changed_in_many_ways():
     assert len(MUTANTS) > 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", sampled([(i,) for i in range(3, len(MUTANTS), 29)], 12))
 def test_a_changed_formula_is_wrong_or_equal(place):
     """A sample; all of them: python -m validation formulas."""

@@ -33,6 +33,7 @@ def report():
     return rg.check(broken, cases=SOME)
 
 
+@pytest.mark.slow
 def test_json_follows_the_schema_and_the_schema_is_strict(report):
     schema = report_module.schema()
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -106,6 +107,7 @@ def test_the_page_stands_alone_and_shows_what_the_table_does(report):
     assert text.count("<svg") == len(values) > 3
 
 
+@pytest.mark.slow
 def test_references_inside_the_plots_point_at_what_is_there(report):
     text = report.to_html()
     targets = set(re.findall(r'id="([^"]+)"', text))
@@ -114,6 +116,7 @@ def test_references_inside_the_plots_point_at_what_is_there(report):
     assert set(references) <= targets
 
 
+@pytest.mark.slow
 def test_the_points_of_a_plot_are_the_measurements(monkeypatch):
     from matplotlib.axes import Axes
 
@@ -144,6 +147,7 @@ def test_without_the_extra_the_error_comes_before_the_run(monkeypatch, capsys, t
     assert 'pip install "refgeo[html]"' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_right_float32_backend_passes_at_a_point_where_some_laws_cannot_tell():
     rng = np.random.default_rng(0)
     factors = [np.linalg.qr(rng.standard_normal((n, 3)))[0] * [1.0, 0.3, 0.1] for n in (6, 5)]
@@ -152,6 +156,7 @@ def test_a_right_float32_backend_passes_at_a_point_where_some_laws_cannot_tell()
     assert "riemannian_hessian" in {row.check for row in report.rows}
 
 
+@pytest.mark.slow
 def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
     file = tmp_path / "my backend.py"
     file.write_text("from refgeo import paper\ndef inner_product(*a): return 2 * paper.inner_product(*a)\n")
@@ -162,6 +167,7 @@ def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
     assert report.reproduce(report.rows[0]).startswith("refgeo check --metric inv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_failing_points_are_saved_and_given_back(given, tmp_path, capsys):
     """A mistake for one point alone; its arrays come back as they were."""
@@ -205,6 +211,7 @@ def test_the_example_of_a_refusal_is_the_point_that_was_refused():
     assert row.example.case == "3-9x8x5/k1"
 
 
+@pytest.mark.slow
 def test_right_with_lost_digits_is_another_outcome_than_right_and_than_wrong():
     def outcome(backend_, cases):
         report = rg.check(backend_, checks=["horizontal_projection"], metrics=["inv"], cases=cases)

@@ -44,7 +44,7 @@ def judged(routine, **options):
     return rg.check(SimpleNamespace(sharpness=routine), checks=["sharpness"], **options)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_our_search_is_judged_right_and_finds_nearly_all():
     report = judged(ours)
     assert report.passed
@@ -76,6 +76,7 @@ def single(metric, problem, G, H, rho, order):
     return np.float32(value), ((G + a.astype("f4")) - G, (H + b.astype("f4")) - H)
 
 
+@pytest.mark.slow
 def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
     def kept(metric, problem, G, H, rho, order):
         assert G.dtype == H.dtype == np.float32
@@ -128,6 +129,7 @@ def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
     assert "more than the proved bound" in search.complaint(upper)
 
 
+@pytest.mark.slow
 def test_a_routine_that_finds_nothing_is_wrong():
     report = judged(lambda metric, problem, G, H, rho, order: (0.0, (0.0 * G, 0.0 * H)))
     assert {row.verdict for row in report.rows} == {Verdict.WRONG}
@@ -184,6 +186,7 @@ def test_signs_matter(mistake, said, few_problems):
     assert said in report.rows[0].message
 
 
+@pytest.mark.slow
 def test_a_result_kept_by_shape_and_radius_is_seen(monkeypatch):
     """Two problems have the same size."""
     monkeypatch.setattr(searches, "RADII", (0.1,))
@@ -224,6 +227,7 @@ def test_a_search_that_goes_down_is_wrong(few_problems):
     assert "the search descends: the step decreases the loss by" in row.message
 
 
+@pytest.mark.slow
 def test_the_reproduce_lines_of_searches_repeat_them(few_problems):
     report = judged(changed(lambda value, a, b, G, H: (2.0 * value, (a, b))))
     for row in report.rows:

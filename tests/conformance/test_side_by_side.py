@@ -57,6 +57,7 @@ def test_as_many_metrics_are_judged_at_once_as_there_are_processors(monkeypatch)
         assert run._processors() == processors
 
 
+@pytest.mark.slow
 def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(backend):
     calls = []
     apart = rg.check(str(backend), checks=CHECKS, jobs=2, progress=lambda *call: calls.append(call[:2]))
@@ -75,6 +76,7 @@ def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(bac
     assert totals[0] // 2 <= done[-1] <= totals[0]
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_processes(backend):
     def stop(done, total, what):
         if len(processes(backend)) >= 2:
@@ -86,6 +88,7 @@ def test_an_interrupt_ends_all_processes(backend):
     assert all(ends(process) for process in processes(backend))
 
 
+@pytest.mark.slow
 def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
     backend = tmp_path / "hangs.py"
     mark = 'open(f"{__file__}.{os.getpid()}", "w").close()'
@@ -109,6 +112,7 @@ def test_a_referee_that_is_killed_leaves_no_backend_behind(tmp_path):
     assert all(ends(process) for process in processes(backend))
 
 
+@pytest.mark.slow
 def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tmp_path):
     file = tmp_path / "once.py"
     file.write_text(
@@ -132,6 +136,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "how", "said"),
     [

@@ -245,6 +245,7 @@ def judged(step, checks=("step.invariant",), **options):
     return {row.check: row for row in report.rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=7))
 def test_right_rules_pass(name, dtype):
     row = judged(RIGHT[name], dtype=dtype)["step.invariant"]
@@ -252,6 +253,7 @@ def test_right_rules_pass(name, dtype):
     assert "invariant under GL(h)" in row.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=7))
 def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype):
     step, first, kept = WRONG[name]
@@ -301,6 +303,7 @@ def damped(eps):
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("eps", "seed"), [(1e-6, 0), (1e-2, 6)])  # at seed 6, both trajectories reach the minimum
 def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
     row = judged(damped(eps), seed=seed)["step.invariant"]
@@ -308,10 +311,12 @@ def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
     assert "invariant only under rotations; with --relaxation ε, rotations alone are asked for" in row.message
 
 
+@pytest.mark.slow
 def test_with_relaxation_a_damped_rule_passes():
     assert judged(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
+@pytest.mark.slow
 def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it_would_leave_is_said():
     def single(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(*(x.astype(np.float32) for x in (G, H, e_G, e_H)))
@@ -326,6 +331,7 @@ def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it
     assert judged(single, dtype="float32")["step.invariant"].verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 def test_a_difference_that_large_weights_only_hide_is_no_damping():
     def floored(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(G, H, e_G, e_H)
@@ -349,12 +355,14 @@ def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
     assert rows["step.repeatable"].verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_what_rounding_makes_nan_is_no_dependence_on_the_representation(seed):
     row = judged(root_of_a_singular_matrix, seed=seed)["step.invariant"]
     assert "no longer finite" not in row.message
 
 
+@pytest.mark.slow
 def test_random_numbers_of_the_caller_stay_as_they_are():
     def noisy(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(G, H, e_G, e_H)
@@ -390,6 +398,7 @@ def test_a_step_with_other_arguments_is_told_how_many():
         rg.check(SimpleNamespace(step=lambda state, G, H, e_G, e_H, rate: None))
 
 
+@pytest.mark.slow
 def test_options_are_tried_in_one_run():
     def step(state, G, H, e_G, e_H, adam=False):
         return adam_of_entries(state, G, H, e_G, e_H) if adam else momentum(state, G, H, e_G, e_H)
@@ -401,6 +410,7 @@ def test_options_are_tried_in_one_run():
     ]
 
 
+@pytest.mark.slow
 def test_options_are_in_the_line_that_repeats_a_row():
     def step(state, G, H, e_G, e_H, names=("a",), rate=0.1):
         return state, G - rate * e_G, H - rate * e_H
@@ -413,6 +423,7 @@ def test_options_are_in_the_line_that_repeats_a_row():
         rg.check(SimpleNamespace(step=step), checks=["step.invariant"], options={"speed": [1]})
 
 
+@pytest.mark.slow
 def test_few_trajectories_that_agree_are_no_pass():
     """What counts its calls moves so little after a while that rounding explains all of it."""
     calls = itertools.count(1)
@@ -451,6 +462,7 @@ def clipped_by_euclidean_length(threshold):
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "verdict"),
     sampled([
@@ -500,6 +512,7 @@ def test_starts_at_zero():
     assert "from H = 0, there is no result: LinAlgError" in found["momentum"].message
 
 
+@pytest.mark.slow
 def test_a_rule_that_leaves_out_large_steps_is_said_to_stand_still():
     def skipping(state, G, H, e_G, e_H):
         S, T = grams(G, H)
@@ -511,6 +524,7 @@ def test_a_rule_that_leaves_out_large_steps_is_said_to_stand_still():
     assert rows["step.invariant"].verdict is Verdict.PASS
 
 
+@pytest.mark.slow
 def test_a_mistake_beside_a_damping_is_named_with_its_own_step():
     def step(state, G, H, e_G, e_H):
         shift = 1e-9 * np.eye(G.shape[-1])
@@ -566,6 +580,7 @@ def test_a_step_that_is_nearly_a_known_one_is_said_to_be_so_by_how_much():
     assert 0.01 < float(percent) < 1.0
 
 
+@pytest.mark.slow
 def test_what_an_optimiser_does_to_its_parameters_when_it_is_made_counts():
     """A pair is balanced first: then even plain descent sees no scalings, but is not finite from zero."""
     torch = pytest.importorskip("torch")
@@ -591,6 +606,7 @@ def test_what_an_optimiser_does_to_its_parameters_when_it_is_made_counts():
     assert "changes the factors when it is made" in row.message
 
 
+@pytest.mark.slow
 def test_by_how_much_a_rule_is_not_invariant_is_said_of_each_class_of_elements():
     def single(state, G, H, e_G, e_H):
         return state, *(x - 0.1 * (e.astype(np.float32) * 1.0) for x, e in ((G, e_G), (H, e_H)))
@@ -626,6 +642,7 @@ def test_blocks():
     assert "takes no leading dimensions: ZeroDivisionError" in found[2].message
 
 
+@pytest.mark.slow
 def test_a_rule_that_raises_or_never_moves_is_not_passed():
     def raises(state, G, H, e_G, e_H):
         raise RuntimeError("no")
@@ -647,6 +664,7 @@ def test_a_module_that_is_not_installed_is_no_mistake_of_the_rule():
     assert all("no_such_module_anywhere" in row.no_result + row.message for row in rows.values())
 
 
+@pytest.mark.slow
 def test_what_is_no_rule_is_not_taken_for_one():
     missing = rg.check("refgeo.paper", checks=["step"]).rows
     assert [row.verdict for row in missing] == [Verdict.NOT_PROVIDED]
@@ -679,6 +697,7 @@ def test_known_rules_move_x_as_their_definitions_say():
         np.testing.assert_allclose(sum(trajectories.rule_moves(name, rg.Pair(G, H), E)), -moved, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_optimisers_of_pytorch():
     torch = pytest.importorskip("torch")
 
@@ -704,6 +723,7 @@ def test_optimisers_of_pytorch():
     assert "gradient descent, with step length η = " in rows["step.reads"].message
 
 
+@pytest.mark.slow
 def test_the_plot_and_the_plain_data(tmp_path):
     report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
     assert "distance of X" in report.to_html()
@@ -713,6 +733,7 @@ def test_the_plot_and_the_plain_data(tmp_path):
     assert {1.0, 2.0, 5.0, 10.0, 25.0} <= set(steps)
 
 
+@pytest.mark.slow
 def test_the_command_line(capsys, tmp_path):
     from refgeo import cli
 
@@ -740,7 +761,7 @@ def test_the_command_line(capsys, tmp_path):
     assert cli._option("betas=(0.9, 0.99),None") == ("betas", [(0.9, 0.99), None])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "seed"), list(itertools.product(RIGHT, range(1, 21))))
 def test_right_rules_pass_at_twenty_seeds(name, seed):
     for dtype in ("float64", "float32"):

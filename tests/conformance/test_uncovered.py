@@ -61,6 +61,7 @@ def named(report):
     return {i for ranges in report.not_run.values() for a, b in ranges for i in range(a, b + 1)}
 
 
+@pytest.mark.slow
 def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
     report = report_of(tmp_path, cases=["5x4x2", "3-5x4x3"])
     assert named(report) == numbers(tmp_path, r"helper\(G\)|never here|-found")
@@ -69,6 +70,7 @@ def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
     assert report.missing.startswith("mine.py:")
 
 
+@pytest.mark.slow
 def test_processes_add_up(tmp_path):
     assert named(report_of(tmp_path)) == named(report_of(tmp_path, jobs=1, cases=["5x4x2"]))
 
@@ -84,6 +86,19 @@ def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
     assert named(report) == {7}
 
 
+def test_what_was_not_asked_for_is_not_missed(tmp_path):
+    """An earlier call of another function, a circumstance, enters it."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from refgeo import paper\n\n\ndef riemannian_gradient(metric, *a):\n    if metric == 'mix':\n"
+        "        return paper.riemannian_gradient(metric, *a)\n    return paper.riemannian_gradient(metric, *a)\n\n\n"
+        "def inner_product(metric, *a):\n    return paper.inner_product(metric, *a)\n"
+    )
+    report = rg.check(str(file), checks=["inner_product"], metrics=["inv"], cases=["5x4x2", "2-6x7x2"])
+    assert report.not_run == {}
+
+
+@pytest.mark.slow
 def test_it_is_printed_written_and_strict(tmp_path, capsys):
     report_of(tmp_path, cases=["5x4x2"])
     file, page = tmp_path / "mine.py", tmp_path / "r.html"
@@ -92,11 +107,13 @@ def test_it_is_printed_written_and_strict(tmp_path, capsys):
     out = capsys.readouterr().out
     assert re.search(r"^not run    mine.py:\d", out, flags=re.M)
     assert main(["check", str(file), *few, "--strict"]) == 1
+    assert "not passed with --strict, because of lines that were not run" in capsys.readouterr().out
     assert "mine.py:" in page.read_text()
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"])
     assert list(report.to_dict()["not_run"]) == [str(file)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [".venv/lib/site-packages", "vendor"])
 def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path, monkeypatch, place):
     packages = tmp_path / place
@@ -121,6 +138,7 @@ def test_an_object_has_no_file():
     assert rg.check(backend(), checks=["inner_product"], cases=["5x4x2"]).not_run == {}
 
 
+@pytest.mark.slow
 def test_functions_of_one_line_are_run(tmp_path):
     file = tmp_path / "short.py"
     file.write_text(

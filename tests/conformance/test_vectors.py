@@ -370,6 +370,7 @@ def test_the_format_is_written_down_for_every_name(tmp_path):
         assert f"CASE__{name}" in text or (name.endswith("_H") and f"CASE__{name[:-1]}G`, `..._H`" in text), name
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path, capsys):
     folder = tmp_path / "my vectors"
     assert main(["vectors", "write", str(folder), "--format", "json", "--case", "20-1x1x1/k3", "--metric", "inv"]) == 0
@@ -453,6 +454,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     assert vectors._units(ill, (), value) == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["npz", "json"])
 def test_files_for_other_languages_are_points_of_a_check(format, tmp_path):
     vectors.write(tmp_path / "v", format, metrics=["inv"], cases=["2-3x5x3", "5x4x2/k3"])

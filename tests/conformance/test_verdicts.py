@@ -48,6 +48,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
     """Exact geodesics that are wrong for h > 5 alone, where laws see it and no value is enclosed."""
     file = written(tmp_path, TWO_MISTAKES)
@@ -88,6 +89,7 @@ def horizontal_projection(*a):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "rule"), [(WRITES, "inputs_unchanged"), (OVERWRITES, "keeps_its_results")])
 def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, capsys):
     file, options = written(tmp_path, body), ["--checks", "horizontal_projection", "--case", "5x4x2/k3", "--quiet"]
@@ -175,6 +177,7 @@ def christoffel(metric, *a):
 """
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_called_not_implemented_is_a_failure(tmp_path):
     file = written(tmp_path, SWALLOWS)
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=[*ONE, "2-6x7x2/k3"])
@@ -202,6 +205,7 @@ def inner_product(*a):
 """
 
 
+@pytest.mark.slow
 def test_a_backend_that_leaks_is_told_so_and_not_that_it_is_wrong(tmp_path):
     report = rg.check(written(tmp_path, LEAKS), checks=["inner_product"], cases=ONE)
     assert report.wrong == []
@@ -222,6 +226,7 @@ def inner_product(*a):
 """
 
 
+@pytest.mark.slow
 def test_a_backend_that_keeps_more_with_every_call_is_told_so(tmp_path):
     report = rg.check(written(tmp_path, GROWS), checks=["inner_product"], metrics=["inv"], cases=ONE)
     assert [row.check for row in report.findings] == ["frees_its_memory"]
@@ -271,6 +276,7 @@ def riemannian_hessian(metric, G, H, e_G, e_H, w_G, w_H, v_G, v_H):
 """
 
 
+@pytest.mark.slow
 def test_a_truncated_inverse_of_mix_is_wrong(tmp_path):
     """It loses all digits at κ of some thousands, where inv's Sylvester equation may and mix's Λ may not."""
     report = rg.check(
@@ -318,6 +324,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 """
 
 
+@pytest.mark.slow
 def test_a_diagnosis_that_cannot_be_evaluated_is_skipped(tmp_path, capsys):
     """The literal formulas have a singular matrix at an ill-conditioned point of a batch."""
     file = written(tmp_path, MIXED_UP)
@@ -343,6 +350,7 @@ def test_what_the_referee_cannot_evaluate_is_undecided_and_not_the_end(monkeypat
     assert not report.passed
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_referee_is_no_matter_of_usage(monkeypatch, capsys):
     from refgeo.conformance import run
 
@@ -367,6 +375,7 @@ CARELESS = {
 SOMETIMES = ("True", "G.ndim > 2", "G.shape[-1] > 2", "np.linalg.cond(G).max() > 50", "G.dtype != np.float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("deed", "when", "dtype"),
     sampled(
@@ -416,6 +425,7 @@ except TypeError as error:
 # Words, options, points ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_several_values_are_given_in_one_way(capsys):
     assert main(["check", "--metric", "inv,mix", "--checks", "inner_product", "--case", "10x9x4/k1", "--quiet"]) == 0
     both = capsys.readouterr().out

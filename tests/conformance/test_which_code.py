@@ -56,6 +56,7 @@ def clean(monkeypatch):
     sys.modules.update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain_name", "nowhere.inside", "statistics"])
 def test_a_module_is_judged_under_whatever_name_it_was_loaded(name, tmp_path, clean):
     for i, (source, expected) in enumerate([(SOURCE, RIGHT), (WRONG, ACCUSED)]):
@@ -64,6 +65,7 @@ def test_a_module_is_judged_under_whatever_name_it_was_loaded(name, tmp_path, cl
         assert conclusion(loaded(name, file)) == expected
 
 
+@pytest.mark.slow
 def test_a_module_beside_another_of_its_name_is_judged_itself(tmp_path, clean):
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "geometry_twin.py").write_text(SOURCE)
@@ -84,6 +86,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H, *, factor=1.0):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["nothing", "a dict", "an object", "a default"])
 def test_state_that_was_changed_is_judged(what, tmp_path, clean):
     (tmp_path / "geometry_state.py").write_text("import numpy as np\n" + STATE)
@@ -106,6 +109,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_was_changed_after_the_import_is_judged(what, tmp_path, clean):
     (tmp_path / "geometry_changed.py").write_text(SOURCE)
@@ -116,6 +120,7 @@ def test_what_was_changed_after_the_import_is_judged(what, tmp_path, clean):
     assert conclusion(module)[0].startswith(RIGHT[0] if what == "its file" else ACCUSED[0])
 
 
+@pytest.mark.slow
 def test_a_helper_that_was_changed_is_seen(tmp_path, clean):
     (tmp_path / "changed_helper.py").write_text("def gram(F): return F.mT @ F")
     source = SOURCE.replace("import numpy as np", "import numpy as np\nimport changed_helper")
@@ -129,6 +134,7 @@ def test_a_helper_that_was_changed_is_seen(tmp_path, clean):
     assert conclusion(module)[0].startswith("WRONG")
 
 
+@pytest.mark.slow
 def test_modules_of_zip_files_and_of_memory_are_judged(tmp_path, clean):
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("geometry_zipped.py", SOURCE)
@@ -154,6 +160,7 @@ def test_fingerprints_tell_what_decides(clean):
 # Names and encodings --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_path_may_have_a_colon(tmp_path):
     folder = tmp_path / "a:b"
     folder.mkdir()
@@ -181,6 +188,7 @@ ENCODED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODED)
 def test_lines_that_did_not_run_are_told_in_any_encoding(name, tmp_path):
     (tmp_path / "backend.py").write_bytes(ENCODED[name])
@@ -207,6 +215,7 @@ ITSELF = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ITSELF)
 def test_a_file_that_asks_for_itself_starts_no_chain(name, tmp_path):
     (tmp_path / "itself.py").write_text(SOURCE + ITSELF[name])
@@ -278,6 +287,7 @@ def test_a_backend_may_start_processes_of_its_own(tmp_path):
     assert rg.check(tmp_path / "spawns.py", cases=["5x4x2/k3"], metrics=["inv"]).conclusion == RIGHT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="descriptors of POSIX")
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(closed, tmp_path):
@@ -288,6 +298,7 @@ def test_standard_streams_may_be_closed(closed, tmp_path):
     assert '"fails": []' in (tmp_path / "out.json").read_text() or (tmp_path / "out.json").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_working_directory_may_be_gone(tmp_path):
     (tmp_path / "right.py").write_text(SOURCE)
     text = f"""
@@ -301,6 +312,7 @@ print(rg.check({str(tmp_path / "right.py")!r}, cases=['5x4x2/k3']).conclusion)
     assert python(text, tmp_path).stdout.strip() == str(RIGHT)
 
 
+@pytest.mark.slow
 def test_a_backend_may_remove_its_working_directory(tmp_path):
     gone = "    import os, tempfile\n    folder = tempfile.mkdtemp()\n    os.chdir(folder)\n    os.rmdir(folder)\n"
     source = SOURCE.replace("    S, T =", gone + "    S, T =")

@@ -68,6 +68,7 @@ def test_a_term_is_concave_up_to_the_stated_point_and_convex_beyond(name):
         assert np.all(bend[t > turn + 1e-9] >= -1e-9)
 
 
+@pytest.mark.slow
 def test_the_dual_bound_of_one_coordinate_is_its_maximum():
     """With one coordinate, the term in one variable is all there is; SciPy maximises it from many brackets."""
     rng = np.random.default_rng(3)
@@ -189,6 +190,7 @@ def raw_bounds(name, u, v, X, y, rho, t):
     return {bound: float(value) for bound, value in bounds.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(NAMES))
 def test_every_bound_alone_is_above_all_points(name):
     """Also where another one is smaller, and around points that are not the maximum; each is tight somewhere."""
@@ -277,6 +279,7 @@ def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
             assert np.allclose(mine, theirs, rtol=1e-6, atol=1e-6 * rho[k])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(NAMES, 2))
 @np.errstate(over="ignore")
 def test_the_dual_bound_is_the_maximum_where_the_gram_matrix_is_diagonal(name):
@@ -334,6 +337,7 @@ def grid(d, rho, lowest):
     return np.maximum(points, lowest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "d"), sampled([(name, d) for d in (1, 2, 3) for name in NAMES], 4))
 def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
     rng = np.random.default_rng([d, 6])
@@ -401,6 +405,7 @@ def batch(i):
     return u, v, X, at_start - residual, 10 ** rng.uniform(-8, 3, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(NAMES, 5))
 def test_hundreds_of_instances_are_certified(name):
     exact = {True: [], False: []}  # with XᵀX diagonal, and not

@@ -123,6 +123,7 @@ def network_loss(X, y):
     return value_and_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_auto_pgd_reaches_the_certified_maximum(name):
     """Default settings, 10 networks: at least 99.9% of the certified value in 95% of them, and never more."""

@@ -499,6 +499,7 @@ def test_the_validated_integration_encloses_the_closed_forms(metric, h, monkeypa
         assert np.all(np.abs(one.mid - other.mid) <= one.rad + other.rad)
 
 
+@pytest.mark.slow
 def test_long_geodesics_take_shorter_steps_and_more_bits():
     """Where a point moves along itself, X = GGᵀ grows like 1 + 2t."""
     G = np.eye(3, 2)

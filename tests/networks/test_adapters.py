@@ -12,6 +12,7 @@ from refgeo import paper
 SOME = ["1x5x1", "7x4x1/k3", "5x4x2/k3/t=1", "4x4x4", "10x9x4/k10", "2-6x7x2"]
 
 
+@pytest.mark.slow
 def test_unbatched_gives_leading_dimensions_back():
     def single(name):
         def call(metric, G, *rest):
@@ -48,6 +49,7 @@ def sgd(damping):
     return SimpleNamespace(riemannian_gradient=rg.adapters.torch_optimizer(make))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sampled(["float64", "float32"]))
 def test_an_optimisers_gradient_is_read_without_losing_digits(dtype):
     pytest.importorskip("torch")
@@ -68,6 +70,7 @@ def test_an_optimisers_gradient_of_nan_is_nan():
     assert np.isfinite(g_H).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relaxation", sampled([1e-4, 0.3]))
 def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     relaxed = backend(**{
@@ -90,6 +93,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "name"),
     sampled([
@@ -122,6 +126,7 @@ def test_laws_alone_judge_update_rules_of_no_metric():
     assert all(row.kind == "law" for row in report.failures)
 
 
+@pytest.mark.slow
 def test_a_rule_of_another_metric_is_put_to_laws_that_it_can_pass():
     """The gradient of the metric between inv and mix: a pure function, equivariant and linear, horizontal elsewhere."""
 
@@ -159,6 +164,7 @@ CLOSE = ["5x4x3/k3/t=-0.75"]
 WIDE = [*CLOSE, "4x4x4/k3", "6x5x4", "10x9x4/k10", "3-5x4x4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "cases"),
     sampled(
@@ -188,6 +194,7 @@ def test_exact_geodesics_of_mix_are_judged_at_any_h(change, cases):
     assert report.wrong in (["geodesic[mix]"], ["geodesic_exact[mix]"])
 
 
+@pytest.mark.slow
 def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
     def manopts(metric, G, H, v_G, v_H, t):
         """θ + tv, with both factors rescaled to one norm: another representative of the same point."""
@@ -212,6 +219,7 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
     ] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "case"),
     [

@@ -230,6 +230,7 @@ def test_inspect_shows_writes_and_draws(folder, capsys):
     assert "0.query_key[2]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_check_takes_a_folder_and_finds_the_layout(folder, capsys):
     assert main(["check", "--checkpoint", str(folder), "--checks", "riemannian_gradient", "--quiet"]) == 0
     shown = capsys.readouterr()

@@ -78,6 +78,7 @@ def jacobian(params, sentences, s, blocks):
     return np.array(columns).T
 
 
+@pytest.mark.slow
 @family
 @pytest.mark.parametrize("only", [None, "qk", "vo"])
 def test_the_spectrum_is_that_of_the_matrix_of_singular_values_and_data(name, only):
@@ -91,6 +92,7 @@ def test_the_spectrum_is_that_of_the_matrix_of_singular_values_and_data(name, on
     assert rg.spectrum.trace(hessian, 3 * hessian.shape[0]).value == pytest.approx(np.sum(J * J), rel=1e-5)
 
 
+@pytest.mark.slow
 @family
 def test_sharpness_is_half_of_its_largest_eigenvalue(name):
     metric, s = FAMILY[name]

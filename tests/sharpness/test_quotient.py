@@ -144,6 +144,7 @@ def test_every_geometry_has_its_recipe():
     assert set(CASES) - set(RECIPES) == {"constant"}  # a metric that is none of its own: see the ablations below
 
 
+@pytest.mark.slow
 @everything
 def test_every_geometry_agrees_with_the_recipe(name):
     case = CASES[name]
@@ -175,6 +176,7 @@ def test_every_geometry_agrees_with_the_recipe(name):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if name in RECIPES and not case.open])
 def test_exact_geodesics_agree_with_the_recipe(name):
     case = CASES[name]
@@ -183,6 +185,7 @@ def test_exact_geodesics_agree_with_the_recipe(name):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaling", "inv (5, 4, 2)", "rotary mix"])
 def test_gradients_at_the_end_of_geodesics_agree_with_the_recipe(name):
     case = CASES["inv ((), 5, 4, 2)" if name.startswith("inv") else name]
@@ -212,6 +215,7 @@ def fitted(seed=0):
     return point, product_loss(rng.standard_normal((4, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["inv", "mix"])
 def test_everything_runs_on_it_and_gives_what_the_geometry_gives(name):
     point, loss = fitted()
@@ -279,6 +283,7 @@ def chain(seed=0):
     return theta, velocities, inner, loss, moved
 
 
+@pytest.mark.slow
 def test_a_symmetry_that_the_package_does_not_have():
     theta, velocities, inner, loss, moved = chain()
     metric = rg.QuotientMetric(inner, velocities)
@@ -310,6 +315,7 @@ def verdicts(found):
     return {one.symmetry: one.verdict for one in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_metric_that_is_not_invariant_is_told_from_a_group_that_is_none_and_from_a_loss(seed):
     theta, velocities, inner, loss, _ = chain(seed)
@@ -485,6 +491,7 @@ def test_of_no_dimension_there_is_no_vector(space):
         assert np.isclose(float(space.norm(space.random_tangent_vector(0, horizontal=False))), 1.0)
 
 
+@pytest.mark.slow
 def test_a_zero_does_not_hide_that_complex_steps_do_not_go_through():
     """|x|² at x = 0, where both derivatives are zero: along a geodesic they are not."""
     found = []

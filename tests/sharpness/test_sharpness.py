@@ -65,6 +65,7 @@ def random_quadratic(i):
     return 10 ** rng.uniform(-3, 0.5) * rng.standard_normal(n), H, 10 ** rng.uniform(-2, 1)
 
 
+@pytest.mark.slow
 def test_default_search_finds_the_certified_maximum_of_random_quadratics():
     reached, claimed = [], []
     for i in range(100):
@@ -155,6 +156,7 @@ def test_it_follows_an_implementation_that_knows_diagonal_networks_only(metric, 
     assert returned  # to the best point, at some checkpoint
 
 
+@pytest.mark.slow
 @pair_metrics
 def test_default_search_finds_the_maximum_for_scalar_networks(name):
     """L = (GH − y)²: horizontal b has two ends, β = β₀e^{2b} or β₀(1 + 2b), and the maximum is at one of them."""
@@ -174,6 +176,7 @@ def test_default_search_finds_the_maximum_for_scalar_networks(name):
         assert result.value == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_default_search_finds_the_certified_maximum_of_linear_networks():
     """n = m = h and mix: X = GHᵀ moves on a straight line with ‖ξ‖² = ½‖dX‖², so the objective is a quadratic in dX."""
     reached = []
@@ -201,6 +204,7 @@ def test_default_search_finds_the_certified_maximum_of_linear_networks():
 # Limits ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pair_metrics
 @pytest.mark.parametrize("order", [1, 2])
 def test_sharpness_over_rho_tends_to_the_riemannian_gradient_norm(name, order):
@@ -226,7 +230,8 @@ def critical_point(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "order"), [("inv", 2), ("inv", "exact"), ("mix", 2), pytest.param("mix", "exact", marks=pytest.mark.slow)]
+    ("name", "order"),
+    [("inv", 2), ("inv", "exact"), ("mix", 2), pytest.param("mix", "exact", marks=pytest.mark.exhaustive)],
 )
 def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_largest_hessian_eigenvalue(name, order):
     params, f, metric = critical_point(name)
@@ -240,6 +245,7 @@ def test_at_a_critical_point_sharpness_over_rho_squared_tends_to_half_the_larges
     assert abs(ratios[1]) < 0.3 * abs(ratios[0]) + 1e-6
 
 
+@pytest.mark.slow
 @pair_metrics
 def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(name):
     params, f, metric = critical_point(name)
@@ -260,6 +266,7 @@ def test_at_a_critical_point_average_sharpness_tends_to_half_the_hessian_trace(n
     assert 0.7 < spread / np.mean([r.standard_error for r in repeats]) < 1.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_without_curvature_and_pairs_sharpness_is_adaptive_sharpness(norm):
     """The whole-network Γ = 0 limit: the elementwise metric on every parameter, and first-order geodesics."""
@@ -386,6 +393,7 @@ def test_adaptive_sharpness_in_the_box_is_found_for_separable_losses():
 # Invariance -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "order", "norm"), sampled(list(itertools.product(PAIR_METRICS, (1, 2), ("pre", "post"))), 3)
 )
@@ -414,6 +422,7 @@ def test_average_sharpness_does_not_change_along_an_orbit():
 # What any sharpness must satisfy --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pair_metrics
 def test_sharpness_grows_with_rho_and_is_never_negative(name):
     model, params, f = transformer()
@@ -429,6 +438,7 @@ def test_at_a_maximum_sharpness_is_zero():
     assert result.loss_max == result.loss == 0.0
 
 
+@pytest.mark.slow
 @pair_metrics
 @pytest.mark.parametrize("order", [1, 2])
 def test_maximizer_is_horizontal_within_the_ball_and_has_the_value(name, order):
@@ -456,6 +466,7 @@ def test_few_iterations_take_steps(n_iter):
     assert found.value == pytest.approx((5**0.5 + 0.5) ** 2 - 5, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
     model, params, f = transformer()
     values = {}
@@ -520,6 +531,7 @@ def batches_of(model, n):
     return [(rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)) for _ in range(n)]
 
 
+@pytest.mark.slow
 def test_same_seed_same_result():
     model, params, f = transformer()
     metric, batches = model.metric("inv"), batches_of(model, 4)
@@ -556,6 +568,7 @@ def test_restarts_differ_and_the_best_is_kept():
     assert several.n_evaluations > 6 * 20
 
 
+@pytest.mark.slow
 def test_batches_have_maxima_of_their_own_and_are_averaged():
     model, params, _ = transformer()
     metric, batches = model.metric("mix"), batches_of(model, 3)

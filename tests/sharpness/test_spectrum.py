@@ -80,6 +80,7 @@ def dense(seed, name):
     return matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(METRICS))
 def test_spectra_are_those_of_second_differences_along_geodesics(name):
     for seed in range(3 if name == "inv" else 1):  # the exact geodesics of the others are integrated
@@ -300,6 +301,7 @@ def test_the_trace_has_the_standard_error_that_it_says():
     assert np.median([one.standard_error for one in found]) < hutchinson
 
 
+@pytest.mark.slow
 def test_a_network_is_a_product_and_frozen_blocks_stay():
     model = rg.networks.AttentionClassifier(width=4, heads=2, hidden=4)
     params = model.init(0)

@@ -463,6 +463,7 @@ def pair_losses(seed=0):
 OWN = [name for name in DIVIDING if name != "Euclidean norm"]  # whose horizontal vectors are not orthogonal to orbits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "own"), [*((name, False) for name in DIVIDING), *sampled([(name, True) for name in OWN], 3)]
 )
@@ -597,6 +598,7 @@ NETWORKS = {
 """What transformers builds, and as which layout it is read."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_real_architectures_have_what_they_have(name):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

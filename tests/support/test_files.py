@@ -113,6 +113,7 @@ def test_devices_and_pipes_are_written_into(tmp_path):
         write_text(tmp_path, "text")
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("command", ["check", "inspect"])
 def test_the_command_line_writes_json_to_standard_output(command, tmp_path):

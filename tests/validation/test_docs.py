@@ -61,6 +61,7 @@ def test_every_language_is_known():
     assert len(COMMANDS) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
 def test_examples_give_what_they_show(page):
     failed, tried = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
@@ -68,6 +69,7 @@ def test_examples_give_what_they_show(page):
     assert failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT, which names of transformers go
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_run(block, tmp_path, monkeypatch):
@@ -97,6 +99,7 @@ def folder(tmp_path_factory):
 SHOWN = list(dict.fromkeys(command for _, command, shown in COMMANDS if shown.strip()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SHOWN, ids=lambda text: text[:60])
 def test_commands_print_what_is_shown(command, folder):
     """Wherever it is shown."""
@@ -226,6 +229,22 @@ def test_files_that_are_linked_are_there():
                 assert (ROOT / match[1]).exists(), target
             elif path and not path.startswith("http"):
                 assert (page.parent / path).exists() or path == "api/index.md", f"{page.name}: {target}"
+
+
+def anchors_of(page):
+    """Of the headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = (re.sub(r"\]\([^)]*\)", "", one) for one in re.findall(r"^#+ (.*)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_that_are_linked_are_there(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        other = page.parent / path if path else page
+        if anchor and not path.startswith("http") and not anchor.startswith("refgeo."):
+            assert anchor in anchors_of(other), f"{page.name}: {target}"
 
 
 def test_every_feature_in_the_name_of_a_test_point_is_explained():

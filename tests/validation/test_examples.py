@@ -26,6 +26,7 @@ def test_the_tour_is_a_notebook_in_cells(tmp_path, monkeypatch):
     assert sum(cell["cell_type"] == "code" for cell in cells) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
 def test_the_gallery_has_short_programs_that_draw_one_picture(script, monkeypatch):
     import matplotlib.pyplot as plt
@@ -43,6 +44,7 @@ def test_the_gallery_has_eight_programs():
     assert len(GALLERY) == 8
 
 
+@pytest.mark.slow
 def test_the_template_of_a_backend_is_right_in_both_precisions():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     for dtype in ("float32", "float64"):

@@ -20,6 +20,7 @@ def squared_or_broken(number):
     return number * number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_are_continued_where_they_were_interrupted(tmp_path, workers):
     path = tmp_path / "results.json"

@@ -28,7 +28,7 @@ def test_version_1_never_changes():
     assert DIGEST[:16] in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2, 3))])
 def test_it_is_computed_anew_to_the_last_digit(cases, part):
     mine = set(list(cases)[part::4])
     again = version_1.cases(wanted=mine.__contains__)

@@ -40,6 +40,7 @@ def test_tau_within_groups_counts_their_pairs_alone():
     assert statistics.within(x, y, [0] * 24, "models") == pytest.approx(statistics.correlation(x, y).tau_a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "drawn"), [(2, "groups"), (3, "groups"), (30, "models")])
 def test_intervals_within_groups_hold_the_truth_as_often_as_they_say(size, drawn):
     held, rng = 0, np.random.default_rng(0)
@@ -120,6 +121,7 @@ def models_of(rng):
         yield row
 
 
+@pytest.mark.slow
 def test_a_summary_finds_what_was_put_in():
     models = list(models_of(np.random.default_rng(0)))
     models[0]["trained"] = False

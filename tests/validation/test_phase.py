@@ -91,6 +91,7 @@ def test_with_orthonormal_columns_the_upper_bound_is_the_sharpness():
         assert np.all(found.exact)
 
 
+@pytest.mark.slow
 def test_theory_has_the_published_transition_and_the_errors_of_large_problems():
     """The transition in the closed form of Donoho, Maleki and Montanari (2009): 0.385 n at n = d/2."""
     z = np.linspace(0.01, 4.0, 4000)

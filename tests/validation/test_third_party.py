@@ -40,6 +40,7 @@ def test_every_adapter_is_there_and_short():
         assert max(node.end_lineno - node.lineno + 1 for node in functions) <= 40
 
 
+@pytest.mark.slow
 def test_what_is_recomputed_knows_no_refgeo():
     """The adapters and the trajectories are imported in a process of their own."""
     pytest.importorskip("torch")
@@ -137,7 +138,7 @@ def alike(said, seen):
         assert one == pytest.approx(other, rel=0.2) or max(one, other) < 5e-3, (said, seen)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", programs.NAMES)
 def test_a_program_prints_what_is_kept_also_with_the_correction(name):
     """Where its package is, in the version that it names."""

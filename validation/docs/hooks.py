@@ -87,10 +87,11 @@ def _on_the_site(place: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links of the pages in this folder hold here. Python with prompts is what a console shows, so that prompts and
-    outputs are told from what somebody types.
+    outputs are told from what somebody types. Pages of the API are complete here, and need not say where they are.
     """
     if page.file.abs_src_path and "/" not in page.file.src_uri:
         markdown = _with_links(markdown, Path("validation/docs"))
+    markdown = re.sub(r"^\*Names alone: .*?\*\n", "", markdown, flags=re.M | re.S)
     return re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.M)
 
 

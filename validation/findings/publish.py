@@ -21,7 +21,7 @@ from validation.findings.study import runner
 from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
 from validation.findings.study.statistics import Estimate
 from validation.paper import protocol
-from validation.paper.table1 import PAPER
+from validation.paper.table1 import OUTCOMES, PAPER
 
 HERE = Path(__file__).parent.parent
 PICTURES = {
@@ -72,9 +72,13 @@ def by_model(rows: list[Row]) -> list[Row]:
 
 
 def publish_table1(folder: Path) -> None:
-    """Its summary and its models."""
+    """Its summary and its models; of populations that are not in the folder, what was published before."""
+    place = HERE / "results" / "table1.json"
     document = json.loads((folder / "table1.json").read_text(encoding="utf-8"))
-    save(HERE / "results" / "table1.json", rounded(document))
+    document["versions"] = dict.fromkeys(document["populations"], document["versions"])
+    before = json.loads(place.read_text(encoding="utf-8"))
+    merged = {name: {**before[name], **document[name]} for name in ("settings", "versions", "populations", "predicts")}
+    save(place, rounded({**document, **merged}))
     for population, rows in of_population(load_table(folder / "table1.csv")).items():
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
     shutil.copy(folder / "table1.png", HERE / "figures" / "table1.png")
@@ -104,7 +108,7 @@ def page_table(document: dict[str, Any], population: str) -> str:
                 *(str(Estimate(*of["tau_a"])) for of in (here, there)),
                 *(str(Estimate(*of["given"])) if of["given"] else "" for of in (here, there)),
             ])  # fmt: skip
-    for name in first["others"]:
+    for name in (name for name in first["others"] if name not in OUTCOMES):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))
         rows.append([name.replace("_", " "), "", *taus, "", ""])
     header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]

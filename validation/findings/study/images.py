@@ -159,10 +159,10 @@ class Population(FineTuned):
 @lru_cache(maxsize=4)
 def images(folder: Path, part: str, device: str) -> tuple[Any, Any]:
     """Images with mean 0 and spread 1, and their labels; of the files "train-…" or "t10k-…"."""
-    import torch
-
     x = _idx(folder, f"{part}-images-idx3-ubyte").reshape(-1, 1, 28, 28)
     y = _idx(folder, f"{part}-labels-idx1-ubyte")
+    import torch
+
     return (
         torch.tensor((x / 255.0 - MEAN) / SPREAD, dtype=torch.float32, device=device),
         torch.tensor(y.astype(np.int64), device=device),

@@ -7,7 +7,6 @@ nothing and does not count. What compares two measures draws the same models for
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -138,46 +137,6 @@ def correlation(x: npt.ArrayLike, y: npt.ArrayLike, seed: int = 0) -> Correlatio
     beyond = np.count_nonzero(np.abs(shuffled) >= np.abs(products.sum()) - 0.5)
     p = (1 + beyond) / (1 + len(shuffled))
     return Correlation(estimate, float(kendalltau(x, y).statistic), float(p), len(products))
-
-
-def of_block_orders(x: npt.ArrayLike, y: npt.ArrayLike, blocks: Sequence[object]) -> tuple[float, float]:
-    """Two p-values of τ_a, two-sided, from all orders of whole blocks of x.
-
-    Models of one block share their training examples, so they are no independent draws. Blocks must be of one size,
-    with the models in the same order in each; a missing x or y, NaN, counts for nothing.
-
-    Parameters
-    ----------
-    x, y : array_like
-    blocks : sequence
-        Of each model.
-
-    Returns
-    -------
-    p : float
-        Share of the orders with a τ_a at least as far from zero.
-    tails : float
-        Twice the share of the orders in the smaller tail. The two differ, since τ_a over the orders of blocks is not
-        centred at zero.
-
-    Examples
-    --------
-    >>> x = [1, 2, 3, 4, 5, 6]
-    >>> of_block_orders(x, x, ["a", "a", "b", "b", "c", "c"])
-    (0.16666666666666666, 0.3333333333333333)
-    """
-    index = {block: k for k, block in enumerate(dict.fromkeys(blocks))}
-    order = np.argsort([index[block] for block in blocks], kind="stable")
-    count, size = len(index), len(order) // len(index)
-    of_x, of_y = (np.nan_to_num(signs(np.asarray(z, dtype=np.float64)[order])) for z in (x, y))
-    by_block = [S.reshape(count, size, count, size).transpose(0, 2, 1, 3).reshape(count**2, -1) for S in (of_x, of_y)]
-    sums = (by_block[0] @ by_block[1].T).reshape((count,) * 4)  # of blocks (a, b) of x with blocks (i, j) of y
-    orders = np.array(list(itertools.permutations(range(count))))
-    totals = sum(sums[orders[:, i], orders[:, j], i, j] for i in range(count) for j in range(count))
-    here = totals[0]  # the first order is the one that is there
-    above, below = np.mean(totals >= here - 0.5), np.mean(totals <= here + 0.5)
-    as_far = np.abs(totals) >= abs(here) - 0.5
-    return float(np.mean(as_far)), float(min(1.0, 2.0 * min(above, below)))
 
 
 def within(x: npt.ArrayLike, y: npt.ArrayLike, groups: Sequence[object], drawn: str, seed: int = 0) -> Estimate:
