@@ -33,6 +33,6 @@ for name, step in rules.items():
         apart.append(np.linalg.norm(one.product - other.product) / travelled)
     plt.semilogy(range(1, 26), np.maximum(apart, 1e-17), "o-", label=name)
 plt.xlabel("step")
-plt.ylabel("difference of the products / way travelled")
+plt.ylabel("difference / way travelled")
 plt.legend()
 plt.show()
