@@ -313,3 +313,16 @@ def test_options_with_several_values_look_alike(capsys):
         shown = " ".join(capsys.readouterr().out.split())
         assert "--metric M,...]" in shown
         assert "[M,... ...]" not in shown
+
+
+def test_known_findings_that_pass_have_not_gone(tmp_path, capsys):
+    """A rule of conduct that is broken, but does no harm, is a finding and no failure."""
+    (tmp_path / "mine.py").write_text(
+        "from refgeo import paper\n\n\ndef inner_product(*a):\n    print('here')\n    return paper.inner_product(*a)\n"
+    )
+    (tmp_path / "known").write_text("silent  # prints\n")
+    few = ["--checks", "inner_product", "--case", "5x4x2", "--quiet", "--expected", str(tmp_path / "known")]
+    assert main(["check", str(tmp_path / "mine.py"), *few]) == 0
+    printed = capsys.readouterr().out
+    assert "expected failures: 1 of 1" in printed
+    assert "pass now" not in printed

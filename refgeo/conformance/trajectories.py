@@ -533,7 +533,7 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     sizes = ", ".join(f"{name} {largest[name]:.1g}" for name in ELEMENTS if largest.get(name))
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
-        f"{first.about}); the largest differences: {sizes}; the optimiser is invariant {under}"
+        f"{first.about}); the largest differences, of at most 1: {sizes}; the optimiser is invariant {under}"
     )
     return "; ".join([said, *_offers(rule, seen, kept)])
 
@@ -567,7 +567,10 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
     """What somebody can declare who knows why, and what that would leave."""
     if "rotations" in kept:
         left = max(one.relative_error for one in seen if one.about == "rotations" and one.decisive)
-        yield f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}"
+        yield (
+            f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}: right for a "
+            "rule that adds an ε, and for any other it hides the mistake"
+        )
     exact = not any(_tells(one) for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
     if rule.precision.name == "float64" and exact:
         single = Comparisons.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))

@@ -153,8 +153,8 @@ def fitting_layout(names: Iterable[str]) -> str:
         example = getattr(LAYOUTS[near], "example", "")
         found += (
             f". What may be attention: {', '.join(seen[:8])}. The nearest layout is {near}, with tensors named "
-            f"{example}. For other names give a layout of your own: layout=refgeo.networks.own_layout(attention, "
-            "query, key, value, out)"
+            f"{example}. For other names give, in Python, a layout of your own: "
+            "layout=refgeo.networks.own_layout(attention, query, key, value, out)"
         )
     raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
 

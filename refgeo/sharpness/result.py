@@ -178,7 +178,8 @@ class SharpnessResult(Saved):
         global one, nor, where the loss bends much, how much more there is to find nearby.
     n_reached : int
         How many of the starts ended within 1% of `value`; with `batches`, the smallest of these numbers. One of
-        several is a warning: further starts (``n_restarts``) may well find more.
+        several is a warning: further starts (``n_restarts``) may well find more. None is one, too: what was better came
+        from a smaller ball, or by continuing the best start.
     rho : float
         The ball's radius.
     settings : dict
@@ -228,7 +229,8 @@ class SharpnessResult(Saved):
     def __str__(self) -> str:
         """What it found, and what to try where that is not to be taken as it is."""
         starts = self.settings.get("n_restarts", 1)
-        reached = "" if starts == 1 or len(self.trace) == 1 else f", reached by {self.n_reached} of {starts} starts"
+        several = starts > 1 and not self._found_nowhere_to_go
+        reached = f", reached by {self.n_reached} of {starts} starts" if several else ""
         found = (
             f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
             f"{'converged' if self.converged else 'not converged'}{reached})"
@@ -270,8 +272,12 @@ class SharpnessResult(Saved):
         return found
 
     @property
+    def _found_nowhere_to_go(self) -> bool:
+        return len(self.trace) == 1 and self.value == 0.0
+
+    @property
     def _of_search(self) -> str:
-        if len(self.trace) == 1:
+        if self._found_nowhere_to_go:
             return (
                 "no search was made: no parameter can move, or the gradient is zero here and wherever a random step led"
             )
@@ -290,6 +296,8 @@ class SharpnessResult(Saved):
                 f"in {self.n_rejected} of {self.n_evaluations} evaluations, the geodesic did not exist or the loss "
                 "was not finite: try a smaller rho"
             )
+        if done == 0:
+            return f"no start found more than the maximizer of a smaller ball, which is not stationary here; {again}"
         here = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
         return f"{here}: try n_iter={2 * max(done, 1)}; {again}"
 

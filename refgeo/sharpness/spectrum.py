@@ -221,11 +221,17 @@ class Eigenvalues(NamedTuple):
     >>> found = eigenvalues(RiemannianHessian(loss, np.ones(2), rg.EuclideanMetric()))
     >>> found.values.round(8), np.abs(found.vectors[:, 0]).round(8), bool(found.residuals[0] < 1e-7)
     (array([4.]), array([0., 1.]), True)
+    >>> found._replace(residuals=np.array([2e-9]))
+    Eigenvalues(4 ± 2e-09; vectors of length 2)
     """
 
     values: Array
     residuals: Array
     vectors: Array
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{value:.6g} ± {off:.1g}" for value, off in zip(self.values, self.residuals, strict=True))
+        return f"Eigenvalues({found}; vectors of length {len(self.vectors)})"
 
 
 def eigenvalues(
@@ -250,8 +256,9 @@ def eigenvalues(
     which : "largest" or "smallest"
         Algebraically: the most negative are the smallest.
     tolerance : float, optional
-        Residual that Lanczos' method stops at, in units of the eigenvalue that is largest in absolute value; the error
-        of an eigenvalue is its square. Default: 1e-10, or for differences 1e-6, below which their rounding is.
+        Residual that Lanczos' method stops at, in units of the eigenvalue that is largest in absolute value. With exact
+        products, the error of a single eigenvalue is of the order of its square. Default: 1e-10, or for differences
+        1e-6, below which their rounding is.
     rng : numpy Generator, or a seed
 
     Returns

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -385,3 +387,18 @@ def test_what_is_read_is_not_written(target, files, capsys):
     assert main(["verify", *arguments]) == 2
     assert capsys.readouterr().err.startswith("refgeo: --json: ")
     assert (files / target).read_bytes() == before
+
+
+def test_the_loss_of_the_page_about_sharpness_is_measured_with_torch(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    page = (Path(__file__).parents[2] / "validation" / "docs" / "sharpness.md").read_text(encoding="utf-8")
+    (example,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.S) if "def model(path, network):" in one)
+    (tmp_path / "loss.py").write_text(example, encoding="utf-8")
+    torch.manual_seed(0)
+    module = torch.nn.TransformerEncoderLayer(16, 4, 32)
+    save_file({name: x.numpy() for name, x in module.state_dict().items()}, tmp_path / "model.safetensors")
+    given = ["--checkpoint", str(tmp_path / "model.safetensors"), "--loss", str(tmp_path / "loss.py")]
+    few = ["--layout", "clip", "--heads", "4", "--rho", "0.01", "--n-iter", "2", "--n-restarts", "1", "--quiet"]
+    assert main(["sharpness", *given, *few]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert re.search(r"^inv +0.01 +\d", printed, re.M), printed

@@ -531,6 +531,16 @@ def batches_of(model, n):
     return [(rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)) for _ in range(n)]
 
 
+def test_the_maximizer_of_a_smaller_ball_is_no_search_that_was_not_made():
+    loss = rg.value_and_grad(lambda w: -np.sum((w - 0.12) ** 2))
+    small, large = rg.worst_case_sharpness(
+        loss, np.zeros(1), rg.EuclideanMetric(), [0.1, 1.0], n_iter=1, n_restarts=1, verify=False
+    )
+    assert large.value == small.value > 0.0
+    assert not large.converged
+    assert "no start found more than the maximizer of a smaller ball" in str(large)
+
+
 @pytest.mark.slow
 def test_same_seed_same_result():
     model, params, f = transformer()
