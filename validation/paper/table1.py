@@ -166,8 +166,8 @@ def plot(rows: Sequence[Row], place: Path) -> None:
     populations = {name: part for name, part in of_population(rows).items() if summary.is_one_set(part)}
     if not populations:
         return
-    shape = (len(populations), len(protocol.NAMES))
-    figure, axes = plt.subplots(*shape, figsize=(8.0, 2.5 * shape[0]), squeeze=False, sharey="row")
+    shape, size = (len(populations), len(protocol.NAMES)), (8.0, 2.8 * len(populations))
+    figure, axes = plt.subplots(*shape, figsize=size, squeeze=False, sharey="row", layout="constrained")
     for panels, (population, part) in zip(axes, populations.items(), strict=True):
         for panel, measure in zip(panels, protocol.NAMES, strict=True):
             of = [row for row in part if row["measure"] == measure and row["value"] == row["value"]]
@@ -179,11 +179,12 @@ def plot(rows: Sequence[Row], place: Path) -> None:
             colours = np.array([one.get(summary.GIVEN, np.nan) for one in models])
             drawn = panel.scatter(x, y, c=np.log10(colours), s=12, cmap="viridis", plotnonfinite=True)
             panel.set_xscale("log" if x.min() > 0.0 else "linear")
+            panel.xaxis.set_minor_formatter("")
             panel.set(title=f"{measure}, ρ = {rho:g}", xlabel="sharpness")
         panels[0].set_ylabel(f"gap, {population}")
         if np.isfinite(colours).all():
             figure.colorbar(drawn, ax=list(panels), label="log₁₀ of the step size", pad=0.01)
-    figure.savefig(place, bbox_inches="tight")
+    figure.savefig(place)
     plt.close(figure)
 
 
