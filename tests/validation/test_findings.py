@@ -52,11 +52,17 @@ def test_the_page_has_the_papers_table_1_beside_ours():
     cells = [str(statistics.Estimate(*told[name]["0.1"]["tau_a"])) for name in protocol.NAMES]
     said_there = f"is {cells[0]} for adaptive sharpness .*?, {cells[1]} for inv .*? and {cells[2]} for mix"
     assert re.search(said_there.replace("[", "\\[").replace("+", "\\+"), PAGE)
-    told = [f"{tau:+.2f}".replace("-", "−") for tau in PAPER["images"].values()]
-    assert f"the paper has {told[0]} to {told[1]}" in PAGE
+    assert [PAPER["images"]["inv"], PAPER["images"]["adaptive"]] == pytest.approx(
+        said(f"the paper has {NUMBER} to {NUMBER} for its vision transformers")
+    )
+    language = PAPER["definitions"]
+    assert [language["adaptive"], language["mix"]] == pytest.approx(said(f"and {NUMBER} to {NUMBER} for its language"))
 
 
 DRAWS = ("images-0", "images-1")
+
+
+NAMED = [f"{name} @ {rho:g}" for name in protocol.NAMES for rho in protocol.fixed_radii("images")[name]]
 
 
 def by_the_plan(populations, outcome="gap", key="tau_a", part=0):
@@ -73,11 +79,18 @@ def test_the_page_says_what_table_1_is_here():
     assert not any(one.get("better than adaptive") for one in verdicts)
     taus = by_the_plan(populations)
     assert [taus.min(), taus.max()] == pytest.approx(
-        said(f"sharpness and the gap is between {NUMBER} and {NUMBER}, where the paper"), abs=0.006
+        said(f"sharpness and the gap is between {NUMBER} and {NUMBER}; the paper"), abs=0.006
     )
     assert np.all(taus < 0.0)
     lower = by_the_plan(populations, part=1)
     assert np.all(lower > PAPER["images"]["adaptive"]), "no interval reaches the paper's"
+    means = taus.mean(axis=0)
+    assert [means.min(), means.max()] == pytest.approx(
+        said(f"their means over both draws are {NUMBER} to {NUMBER} \\("), abs=0.006
+    )
+    upper = by_the_plan(populations, part=2)
+    wide = np.hypot(*(upper - lower)) / 2.0
+    assert np.all(np.abs(taus[1] - taus[0]) < wide), "the draws do not clearly differ"
     corrected = np.array([one["p, Holm"] for one in verdicts])
     pattern = f"the smallest p is {NUMBER} for the first models, and {NUMBER} for the others"
     assert list(corrected.min(axis=0)) == pytest.approx(said(pattern), abs=0.006)
@@ -91,13 +104,22 @@ def test_the_page_says_what_table_1_is_here():
         for name, of in by.items() if name in protocol.NAMES
     }  # fmt: skip
     values = [value for value, _, _ in beside.values()]
-    pattern = f"minus that of adaptive sharpness is between {NUMBER} and {NUMBER}; a better measure"
+    pattern = f"minus that of adaptive sharpness is between {NUMBER} and {NUMBER}, and no interval goes below −0.07"
     assert [min(values), max(values)] == pytest.approx(said(pattern), abs=0.006)
-    assert all(high > 0.0 for _, _, high in beside.values())
+    assert all(low > -0.07 and high > 0.0 for _, low, high in beside.values())
+    told = [PAPER["images"][name] - PAPER["images"]["adaptive"] for name in ("inv", "mix")]
+    assert told == pytest.approx(said(f"the paper has {NUMBER} and {NUMBER}\\. One interval"), abs=0.006)
     assert [place for place, (_, low, _) in beside.items() if low > 0.0] == [("images-1", "0.5", "mix")]
+    assert np.all(by_the_plan(populations, "test error", part=1) > 0.0), "and so are their intervals"
+    for draw in DRAWS:
+        rows = rows_of(draw)
+        of = {name: statistics.rest(column(rows, name), column(rows, "train error")) for name in ("gap", *NAMED)}
+        assert all(statistics.estimated_tau(of[name], of["gap"]).high > 0.0 for name in NAMED), (
+            "given the training error"
+        )
     errors, given = (by_the_plan(populations, "test error", key) for key in ("tau_a", "given"))
     numbers = [errors.min(), errors.max(), given.min(), given.max()]
-    pattern = f"all τ are positive\\*\\* \\({NUMBER} to {NUMBER}\\).*? they are between {NUMBER} and {NUMBER}"
+    pattern = f"all τ are positive\\*\\* \\({NUMBER} to {NUMBER}\\).*? size, τ is between {NUMBER} and {NUMBER}"
     assert numbers == pytest.approx(said(pattern), abs=0.006)
 
 
@@ -107,8 +129,10 @@ def test_the_page_says_what_leaving_out_the_curvature_changes():
         rows = rows_of(draw)
         for rho in protocol.fixed_radii("images")["mix"]:
             changes.append(tau(rows, f"mix, no Γ @ {rho:g}") - tau(rows, f"mix @ {rho:g}"))
+            ratio = column(rows, f"mix, no Γ @ {rho:g}") / column(rows, f"mix @ {rho:g}")
+            assert np.median(np.abs(ratio - 1.0)) < 0.005, "a median of at most 0.5%"
     largest = float(np.abs(changes).max())
-    pattern = "\\*\\*Without Γ\\*\\*, the τ of mix changes by at most ([0-9.]+)\\. The"
+    pattern = "\\*\\*Without Γ\\*\\*, the τ of mix changes by at most ([0-9.]+)\\. This"
     assert [largest] == pytest.approx(said(pattern), abs=0.006)
     paper = (VALIDATION / "docs" / "paper.md").read_text(encoding="utf-8")
     assert paper.count(f"without Γ, the τ of mix changes by at most {largest:.2f} |") == 2

@@ -101,12 +101,23 @@ def _described(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def settings_of(chosen: Sequence[Task]) -> dict[str, Row]:
+    """Of each population, those of all its tasks, with the radii of each measure."""
+    found: dict[str, Row] = {}
+    for task in chosen:
+        settings = dict(task.settings)
+        names, radii = settings.pop("measures"), settings.pop("radii")
+        whole = found.setdefault(task.population.name, {**settings, "unit": "each", "measures": {}})
+        whole["measures"] |= dict.fromkeys(names, radii)
+    return found
+
+
 def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]:
     """Run the tasks, write the table and what it says."""
     rows = run(chosen, workers)
     save_table(rows, out / "table1.csv")
     document = {
-        "settings": {task.population.name: {**task.settings, "unit": "each"} for task in chosen},
+        "settings": settings_of(chosen),
         "versions": experiment.versions(),
         "protocol": hashlib.sha256(protocol.PLACE.read_bytes()).hexdigest(),
         **described(load_table(out / "table1.csv")),
