@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.layouts import LAYOUTS, Heads
-from refgeo.support.arguments import refuse_masked
+from refgeo.support.arguments import detached, refuse_masked
 
 INDEX_ENDS = ".safetensors.index.json"
 INDEX = f"model{INDEX_ENDS}"
@@ -99,7 +99,7 @@ def as_numpy(tensor: Any) -> npt.NDArray[Any]:
     """
     try:
         if hasattr(tensor, "detach"):
-            tensor = tensor.detach().cpu()
+            tensor = detached(tensor)
             if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
                 tensor = tensor.float()
         refuse_masked("source", tensor)

@@ -299,7 +299,7 @@ class SharpnessResult(Saved):
         if done == 0:
             return f"no start found more than the maximizer of a smaller ball, which is not stationary here; {again}"
         here = f"the search ended at a point that is not stationary (residual {self.residual:.3g} > 0.01)"
-        return f"{here}: try n_iter={2 * max(done, 1)}; {again}"
+        return f"{here}: try n_iter={2 * done}; {again}"
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers and settings without the arrays, for a table or JSON.

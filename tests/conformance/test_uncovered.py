@@ -46,10 +46,10 @@ if __name__ == "__main__":
 """
 
 
-def report_of(tmp_path, **options):
+def report_of(tmp_path, body=BODY, function="inner_product", **options):
     file = tmp_path / "mine.py"
-    file.write_text(BODY)
-    return rg.check(str(file), checks=["inner_product"], **options)
+    file.write_text(body)
+    return rg.check(str(file), checks=[function], **options)
 
 
 def numbers(tmp_path, pattern):
@@ -76,26 +76,23 @@ def test_processes_add_up(tmp_path):
 
 
 def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
+    body = (
         "import numpy as np\nfrom refgeo import paper\n\n\ndef horizontal_projection(metric, G, *a):\n"
         "    if np.linalg.cond(G) > 1e5:\n        G = 1.0 * G\n"
         "    return paper.horizontal_projection(metric, G, *a)\n"
     )
-    report = rg.check(str(file), checks=["horizontal_projection"], metrics=["inv"], cases=["5x4x2", "5x4x2/k1e+06"])
-    assert named(report) == {7}
+    cases = ["5x4x2", "5x4x2/k1e+06"]
+    assert named(report_of(tmp_path, body, "horizontal_projection", metrics=["inv"], cases=cases)) == {7}
 
 
 def test_what_was_not_asked_for_is_not_missed(tmp_path):
     """An earlier call of another function, a circumstance, enters it."""
-    file = tmp_path / "mine.py"
-    file.write_text(
+    body = (
         "from refgeo import paper\n\n\ndef riemannian_gradient(metric, *a):\n    if metric == 'mix':\n"
         "        return paper.riemannian_gradient(metric, *a)\n    return paper.riemannian_gradient(metric, *a)\n\n\n"
         "def inner_product(metric, *a):\n    return paper.inner_product(metric, *a)\n"
     )
-    report = rg.check(str(file), checks=["inner_product"], metrics=["inv"], cases=["5x4x2", "2-6x7x2"])
-    assert report.not_run == {}
+    assert report_of(tmp_path, body, metrics=["inv"], cases=["5x4x2", "2-6x7x2"]).not_run == {}
 
 
 @pytest.mark.slow

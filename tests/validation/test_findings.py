@@ -140,13 +140,11 @@ def test_the_page_says_what_leaving_out_the_curvature_changes():
 
 def test_the_page_says_what_orders_the_models():
     populations = published("table1")["populations"]
-    fixed = protocol.fixed_radii("images")
-    names = [f"{name} @ {rho:g}" for name in protocol.NAMES for rho in fixed[name]]
     steps, between = [], []
     for draw in DRAWS:
         rows = rows_of(draw)
-        steps += [tau(rows, name, "step_size") for name in names]
-        between += [tau(rows, a, b) for a, b in itertools.combinations(names, 2) if a.split()[0] != b.split()[0]]
+        steps += [tau(rows, name, "step_size") for name in NAMED]
+        between += [tau(rows, a, b) for a, b in itertools.combinations(NAMED, 2) if a.split()[0] != b.split()[0]]
     pattern = f"orders the models by sharpness \\(τ between {NUMBER} and {NUMBER}\\), and the augmentation by the gap"
     assert sorted([min(steps), max(steps)]) == pytest.approx(sorted(said(pattern)), abs=0.006)
     pattern = f"between two of them, τ is {NUMBER} to {NUMBER}\\."

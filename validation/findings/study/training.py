@@ -98,7 +98,7 @@ def kept(module: Any, folder: Path, unit: str, recipe: Any, train: Callable[[Any
 
 def network_of(module: Any, layout: str, heads: int) -> rg.networks.Network:
     """The module's parameters as blocks."""
-    return rg.networks.read({name: t.detach().cpu().numpy() for name, t in module.state_dict().items()}, layout, heads)
+    return rg.networks.read(module.state_dict(), layout, heads)
 
 
 def cross_entropy(call: Any, *batch: Any) -> Any:
