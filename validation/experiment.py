@@ -86,7 +86,10 @@ def versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     if "torch" in sys.modules:
-        found["instructions"] = sys.modules["torch"].backends.cpu.get_cpu_capability()
+        torch = sys.modules["torch"]
+        found["instructions"] = torch.backends.cpu.get_cpu_capability()
+        if torch.cuda.is_initialized():
+            found["device"] = torch.cuda.get_device_name()
     return found
 
 

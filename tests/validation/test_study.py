@@ -240,7 +240,7 @@ def test_a_study_from_training_to_the_table(tmp_path):
     assert found["others"]["step_size"][0] == pytest.approx(by_pairs(one["step_size"], one["gap"]))
     left = [left_of_ranks(inv[name].to_numpy(), one["step_size"].to_numpy()) for name in ("value", "gap")]
     assert found["gap"]["inv"]["0.1"]["given"][0] == pytest.approx(by_pairs(*left))
-    assert json.loads((tmp_path / "table1.json").read_text())["versions"]["refgeo"] == rg.__version__
+    assert json.loads((tmp_path / "table1.json").read_text())["versions"]["tiny"][0]["refgeo"] == rg.__version__
     table1.plot(rows, tmp_path / "table1.png")
     table1.say(document)
     assert (tmp_path / "table1.png").stat().st_size > 5000

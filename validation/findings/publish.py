@@ -75,7 +75,6 @@ def publish_table1(folder: Path) -> None:
     """Its summary and its models; of populations that are not in the folder, what was published before."""
     place = HERE / "results" / "table1.json"
     document = json.loads((folder / "table1.json").read_text(encoding="utf-8"))
-    document["versions"] = dict.fromkeys(document["populations"], document["versions"])
     before = json.loads(place.read_text(encoding="utf-8"))
     merged = {name: {**before[name], **document[name]} for name in ("settings", "versions", "populations", "predicts")}
     save(place, rounded({**document, **merged}))

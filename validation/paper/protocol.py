@@ -1,7 +1,7 @@
 """What is fixed of Table 1 before a model is measured, and what a run says by it.
 
     python -m validation protocol --population images --data FOLDER
-    python -m validation protocol --population definitions --data FOLDER
+    python -m validation protocol --population definitions --data FOLDER [--device cuda] [--workers N]
 
 write into ``protocol.json`` beside this file: the plan, and a radius for each measure and increase of the loss.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from refgeo.support.files import write_text
 from validation import experiment
 from validation.findings.study import definitions, images
-from validation.findings.study.measures import MEASURES, Effort, Measured, Model
+from validation.findings.study.measures import MEASURES, Effort, Measured
 from validation.findings.study.runner import Row, by_model, measure_at
 from validation.findings.study.statistics import differences, holm
 
@@ -34,7 +35,7 @@ PLAN = {
     "batches of 256 training images (128 pairs of texts) for every model; of a model, the mean over the batches.",
     "radii": "Of each measure two: where the median over the batches of the increase of the loss is 0.1, and where it "
     "is 0.5, on the checkpoint itself and its own task. No fine-tuned model is looked at.",
-    "outcome": "The gap: test error − training error, on 10,000 images each (2,000 and 4,096 pairs of texts).",
+    "outcome": "The gap: test error − training error, on 10,000 images each (4,000 and 4,096 pairs of texts).",
     "tests": "Six: Kendall's τ_a between each measure at each radius and the gap; p is the share of 2,000 random "
     "orders with at least this |τ|, with Holm's correction over the six.",
     "predicts": "The corrected p is below 0.05 in both draws, and τ has the same sign.",
@@ -62,8 +63,21 @@ INCREASES = (0.1, 0.5)
 GRID = tuple(float(rho) for rho in np.geomspace(3e-3, 3.0, 13))
 
 
-def radii(model: Model, effort: Effort, grid: Sequence[float] = GRID) -> dict[str, list[float]]:
+def rows_of_checkpoint(population: str, options: dict[str, Any], weights: str, name: str, batch: int) -> list[Row]:
+    """Of one measure on one batch of a population, at the radii of the grid."""
+    model = POPULATIONS[population](**options).checkpoint(Path(weights))
+    return Measured(replace(model, batches=[model.batches[batch]]), Effort()).rows(MEASURES[name], GRID)
+
+
+def radii(rows: Mapping[str, Sequence[Row]], grid: Sequence[float] = GRID) -> dict[str, list[float]]:
     """Of each measure, the radius for each increase of the loss, between those of a grid.
+
+    Parameters
+    ----------
+    rows : dict
+        Of the checkpoint, by measure.
+    grid : sequence of float
+        The radii of the rows.
 
     Raises
     ------
@@ -72,8 +86,7 @@ def radii(model: Model, effort: Effort, grid: Sequence[float] = GRID) -> dict[st
     """
     found = {}
     for name in NAMES:
-        rows = Measured(model, effort).rows(MEASURES[name], grid)
-        medians = [float(np.median([row["value"] for row in rows if row["rho"] == rho])) for rho in grid]
+        medians = [float(np.median([row["value"] for row in rows[name] if row["rho"] == rho])) for rho in grid]
         if not min(medians) <= min(INCREASES) < max(INCREASES) <= max(medians):
             raise ValueError(f"{name}: increases from {min(medians):.3g} to {max(medians):.3g} at ρ from {grid[0]:.3g}")
         rising = np.maximum.accumulate(np.log(np.maximum(medians, 1e-12)))
@@ -165,16 +178,27 @@ def main() -> None:
     parser.add_argument("--population", choices=list(POPULATIONS), required=True)
     parser.add_argument("--data", required=True, help="a folder with the four files of Fashion-MNIST, or data.noun")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--weights", type=Path, default=Path("results/table1/weights/images"))
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of what is done (results)")
+    parser.add_argument("--workers", type=int, default=1, help="processes (1)")
     options = parser.parse_args()
     fixed = json.loads(PLACE.read_text(encoding="utf-8"))
     if options.population in fixed["radii"]:
         parser.error(f"the radii of the {options.population} are fixed already: {PLACE}")
-    model = POPULATIONS[options.population](options.data, device=options.device).checkpoint(options.weights)
+    out: Path = options.out / "table1"
+    given, weights = {"data": options.data, "device": options.device}, out / "weights" / options.population
+    POPULATIONS[options.population](**given).checkpoint(weights)  # it is trained once
+    tasks = {
+        f"{name}, batch {batch}": (options.population, given, str(weights), name, batch)
+        for name in NAMES
+        for batch in range(BATCHES)
+    }
+    results = experiment.Results(out / f"radii-{options.population}.json", {"grid": GRID, "effort": asdict(Effort())})
+    measured = results.measure_all(rows_of_checkpoint, tasks, options.workers, "radii")
+    rows = {name: [row for part in measured for row in part if row["measure"] == name] for name in NAMES}
     found = {
         "plan": PLAN,
         "increases": INCREASES,
-        "radii": fixed["radii"] | {options.population: radii(model, Effort())},
+        "radii": fixed["radii"] | {options.population: radii(rows)},
         "versions": fixed["versions"] | {options.population: experiment.versions()},
     }
     write_text(PLACE, json.dumps(found, indent=1, ensure_ascii=False) + "\n")

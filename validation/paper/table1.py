@@ -17,7 +17,6 @@ Needs ``pip install ".[validation]"``, the definitions ``pip install --no-deps g
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,8 +117,7 @@ def study(chosen: Sequence[Task], out: Path, workers: Workers) -> dict[str, Any]
     save_table(rows, out / "table1.csv")
     document = {
         "settings": settings_of(chosen),
-        "versions": experiment.versions(),
-        "protocol": hashlib.sha256(protocol.PLACE.read_bytes()).hexdigest(),
+        "versions": runner.versions_of(chosen),
         **described(load_table(out / "table1.csv")),
     }
     text = json.dumps(document, indent=1)
@@ -234,6 +232,7 @@ def main() -> None:
         for name in (name for name in folders if name in wanted):
             for draw in options.draws:
                 chosen += of_protocol(name, given | {"data": folders[name], "draw": draw}, options.quick, out)
+    chosen.sort(key=lambda task: task.measures == ("mix, no Γ",))  # what is only described comes last
     document = study(chosen, out, runner.workers(options))
     plot(load_table(out / "table1.csv"), out / "table1.png")
     say(document)

@@ -30,7 +30,9 @@ from validation.findings.study.training import FineTuned, cross_entropy, in_part
 
 FIRST = 3
 """Layers that do not move: what they make of a text is computed once."""
-TRAIN, TEST = 4096, 2000
+LENGTH = 16
+"""Tokens of a noun with its definition; longer ones are cut."""
+TRAIN, TEST = 4096, 4000
 KINDS, SHARES = ("its own", "a cousin's", "another's"), (1 / 2, 1 / 4, 1 / 4)
 """Whose hypernym the second noun is, and how often."""
 PARTS = ("train", "test", "challenge")
@@ -134,7 +136,7 @@ class Population(FineTuned):
 
     def _examples(self, part: str) -> tuple[Any, ...]:
         count = self.train if part == "train" else min(TEST, self.train)
-        return tuple(one.to(self.device) for one in hidden_examples(self.data, part, count))
+        return hidden_examples(self.data, part, count, self.device)
 
 
 def fine_tune(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
@@ -261,12 +263,13 @@ def _drawn(found: Families, part: str, rng: np.random.Generator) -> Iterator[tup
 
 
 @lru_cache(maxsize=3)
-def hidden_examples(folder: Path, part: str, count: int) -> tuple[Any, ...]:
+def hidden_examples(folder: Path, part: str, count: int, device: str) -> tuple[Any, ...]:
     """What the layers that do not move make of both texts, with masks; and whether the second includes the first."""
     import torch
 
     of, chosen = nouns(folder), pairs(folder, part, count)
-    ids, masks = sentences.tokens([of[name].text for both in zip(*chosen, strict=True) for name in both])
+    ids, masks = sentences.tokens([of[name].text for both in zip(*chosen, strict=True) for name in both], LENGTH)
     labels = torch.tensor([int(b in of[a].above) for a, b in chosen])
     half = len(chosen)
-    return sentences.hidden_states((ids[:half], masks[:half], ids[half:], masks[half:], labels), FIRST)
+    examples = ids[:half], masks[:half], ids[half:], masks[half:], labels
+    return sentences.hidden_states(tuple(one.to(device) for one in examples), FIRST)

@@ -141,6 +141,16 @@ def write(task: Task, rows: list[Row]) -> None:
     write_text(task.place, text)
 
 
+def versions_of(tasks: Sequence[Task]) -> dict[str, list[dict[str, str]]]:
+    """Of each population, on what its finished units were computed."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for task in tasks:
+        known = found.setdefault(task.population.name, [])
+        versions = json.loads(task.place.read_text(encoding="utf-8"))["versions"]
+        known += [] if versions in known else [versions]
+    return found
+
+
 def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
     """The rows of all units.
 

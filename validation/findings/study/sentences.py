@@ -25,7 +25,7 @@ from validation.examples import minilm
 from validation.findings.study.training import in_parts
 
 LENGTH = 32
-"""Tokens of a text."""
+"""Tokens of a source or a docstring."""
 TEST_SHARE = 0.3
 FROZEN = ("encoder.pooler.*",)
 
@@ -92,14 +92,14 @@ def _drawn(names: list[str], count: int, rng: np.random.Generator) -> tuple[Any,
     return ids[:count], masks[:count], ids[count:], masks[count:], torch.from_numpy(labels)
 
 
-def tokens(texts: list[str]) -> tuple[Any, Any]:
-    """Of each text, and which of them are not padding."""
+def tokens(texts: list[str], length: int = LENGTH) -> tuple[Any, Any]:
+    """Of the beginning of each text, and which of them are not padding."""
     import torch
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(minilm.folder() / "tokenizer.json"))
-    tokenizer.enable_truncation(LENGTH)
-    tokenizer.enable_padding(length=LENGTH)
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length)
     encoded = tokenizer.encode_batch(texts)
     return torch.tensor([e.ids for e in encoded]), torch.tensor([e.attention_mask for e in encoded])
 
@@ -154,7 +154,7 @@ def classifier(answers: int, first: int) -> Any:
 
 def hidden_states(examples: tuple[Any, ...], first: int) -> tuple[Any, ...]:
     """The examples with what the first layers make of them, instead of tokens."""
-    before = encoder().eval()
+    before = encoder().eval().to(examples[-1].device)
     del before.encoder.layer[first:]
 
     def hidden(ids: Any, mask: Any) -> Any:
