@@ -28,8 +28,8 @@ PLACE = Path(__file__).with_suffix(".json")
 PLAN = {
     "populations": "72 vision transformers, fine-tuned from one checkpoint by recipes that are drawn beforehand (draw "
     "0); the confirmation are 72 others (draw 1), which are trained after the first were seen. No model is left out; "
-    "a measure that is missing for one is not judged. The same with 35 text encoders, fine-tuned from one checkpoint "
-    "by one recipe with other seeds.",
+    "a measure that is missing for one is not judged. The same with 35 text encoders, whose last layer and "
+    "classifier are fine-tuned from one checkpoint by one recipe with other seeds.",
     "measures": "Adaptive sharpness (elementwise, order 1), inv and mix (order 2) by the search of Algorithm 1 with "
     "exact gradients, one start and 20 steps, the larger ball also from the maximiser of the smaller; on the same 8 "
     "batches of 256 training images (128 pairs of texts) for every model; of a model, the mean over the batches.",

@@ -3,8 +3,8 @@
 Of two nouns of WordNet with their definitions: *is the second the hypernym of the first*, as canine is of dog? So it is
 in half of the pairs. In the others, it is the hypernym of a cousin (whose hypernym has the same hypernym), or of any
 other noun. So all second nouns are drawn as hypernyms, and tell nothing alone. First nouns are for training, for the
-test, or for the challenge; hypernyms are shared. all-MiniLM-L6-v2 gets a new last layer, and the last three of its six
-layers move. Models differ in the seed of the new layer and of the order of the examples. The *challenge* are pairs
+test, or for the challenge; hypernyms are shared. all-MiniLM-L6-v2 gets a new classifier, and the last of its six layers
+moves. Models differ in the seed of the classifier and of the order of the examples. The *challenge* are pairs
 on which the overlap of words misleads: of negative pairs those whose definitions share most words, of positive pairs
 those that share fewest.
 
@@ -28,7 +28,7 @@ from validation.findings.study import sentences
 from validation.findings.study.measures import Model
 from validation.findings.study.training import FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
 
-FIRST = 3
+FIRST = 5
 """Layers that do not move: what they make of a text is computed once."""
 LENGTH = 16
 """Tokens of a noun with its definition; longer ones are cut."""
