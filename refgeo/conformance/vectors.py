@@ -34,6 +34,9 @@ from refgeo.support.files import write_text, write_whole
 
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "json")
+INPUTS, EXPECTED, FORMAT = tuple(f"inputs.{format}" for format in FORMATS), "expected.json", "FORMAT.md"
+"""The files of a folder: one of the inputs, and what may lie beside it."""
+EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
 
@@ -93,17 +96,15 @@ def write(
     made = (point.make() for metric in wanted for point in points.selected(metric, cases))
     blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
-    file = folder / f"inputs.{format}"
     _claim(folder)
-    for old in (*(f"inputs.{format}" for format in FORMATS), EXPECTED):
-        (folder / old).unlink(missing_ok=True)
-    write_whole(file, functools.partial(WRITERS[format], _inputs(blocks)))
-    shutil.copyfile(Path(__file__).with_name("FORMAT.md"), folder / "FORMAT.md")
+    shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
     if with_results:
         expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or no_progress)}
         write_text(folder / EXPECTED, json.dumps(expected, indent=0) + "\n")
     options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
-    _write_manifest(folder, {"file": file.name, **options, "cases": [_listed(*one) for one in blocks]})
+    named = {"schema": SCHEMA, **options, **_inputs(blocks)}
+    inputs = {**named, "sha256": _digest(named)}
+    write_whole(folder / f"inputs.{format}", functools.partial(WRITERS[format], inputs))  # last: the folder is complete
     return len(blocks)
 
 
@@ -139,13 +140,12 @@ def grade(
     VectorFileError
         A file is missing, damaged or foreign; it holds no results, or results of unknown names.
     """
-    manifest, known = _read_cases(Path(directory))
+    options, known = _read_cases(Path(directory))
     recorded = read_named(Path(results))
     _check_names(recorded, known, Path(results))
     wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
     values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
     chosen = [known[name] for name in wanted]
-    options = {key: manifest[key] for key in ("profile", "dtype", "seed", "relaxation")}
     points = Points(**options, files=(str(directory), chosen))
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
@@ -155,31 +155,33 @@ def grade(
 
 
 def _claim(folder: Path) -> None:
-    """Make the folder ours: not if it holds somebody else's files under our names; from now on it is incomplete."""
+    """Make the folder ours, and remove what is ours in it: not if it holds somebody else's files under our names."""
     if folder.is_file():
         raise VectorFileError(f"{folder}: expected a folder to write to, got a file")
     folder.mkdir(parents=True, exist_ok=True)
-    names = ("manifest.json", "FORMAT.md", *(f"inputs.{format}" for format in FORMATS))
-    schema = ""
-    with contextlib.suppress(OSError, VectorFileError):
-        schema = str(read_named(folder / "manifest.json").get("schema"))
-    for name in names:
-        if (folder / name).exists() and not schema.startswith("refgeo-vectors/"):
+    there = [place for name in (*INPUTS, EXPECTED, FORMAT) if (place := folder / name).exists()]
+    for place in there:
+        if not _is_ours(place):
             raise VectorFileError(
-                f"{folder}: expected an empty or new folder, got one with the file {name}, which refgeo has not written"
+                f"{folder}: expected an empty or new folder, got one with the file {place.name}, which refgeo has not "
+                "written"
             )
-    write_text(folder / "manifest.json", json.dumps({"schema": SCHEMA, "file": None}))
+    for place in there:
+        place.unlink()
 
 
-def _write_manifest(folder: Path, content: Named) -> None:
-    manifest = {"schema": SCHEMA, **content, "sha256": _digest(folder, content)}
-    write_text(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+def _is_ours(place: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        if place.name == FORMAT:
+            return place.read_text(encoding="utf-8").startswith("# refgeo vectors")
+        return str(read_named(place).get("schema")).startswith("refgeo-")
+    return False
 
 
-def _digest(folder: Path, content: Named) -> str:
-    """Of the inputs and of what the manifest says of them."""
-    said = json.dumps(content, sort_keys=True).encode()
-    return hashlib.sha256((folder / content["file"]).read_bytes() + said).hexdigest()
+def _digest(named: Named) -> str:
+    """Of all numbers and words, however a file holds them."""
+    plain = {name: np.asarray(value).tolist() for name, value in named.items()}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 # Inputs --------------------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ def _blocks(cases: Iterable[Scene]) -> list[Block]:
 
 def _inputs(blocks: list[Block]) -> Named:
     """What an author gets."""
-    named: Named = {"cases": [name for name, _, _ in blocks]}
+    named: Named = {"cases": [name for name, _, _ in blocks], "points": [_name(*one[1:]) for one in blocks]}
     for name, case, block in blocks:
         arrays = {key: np.asarray(x)[block].astype(case.dtype) for key, x in case.arrays().items() if key != "t"}
         one = {"metric": case.metric, **arrays, "t": case.t}
@@ -205,13 +207,8 @@ def _inputs(blocks: list[Block]) -> Named:
     return named
 
 
-def _listed(name: str, case: Scene, block: tuple[int, ...]) -> Named:
-    n, m, h = case.point.sizes
-    return {"id": name, "metric": case.metric, "case": case.name, "block": list(block), "n": n, "m": m, "h": h}
-
-
-EXPECTED = "expected.json"
-EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
+def _name(case: Scene, block: tuple[int, ...]) -> str:
+    return case.name + (f"[{','.join(map(str, block))}]" if block else "")
 
 
 def _expected(blocks: list[Block], progress: Progress) -> Named:
@@ -250,33 +247,27 @@ def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | No
 
 
 def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
-    """The manifest, and the cases by their identifiers; verified."""
-    place = folder / "manifest.json"
-    if not place.is_file():
+    """The options of `write`, and the cases by their identifiers; verified."""
+    place = next((folder / name for name in INPUTS if (folder / name).is_file()), None)
+    if place is None:
         raise VectorFileError(
-            f"{folder}: expected a folder made by 'refgeo vectors write', got one without manifest.json"
+            f"{folder}: expected a folder made by 'refgeo vectors write', got one without {' or '.join(INPUTS)}; if the "
+            "command was interrupted, run it again"
         )
-    manifest = read_named(place)
-    if manifest.get("schema") != SCHEMA:
-        raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {manifest.get('schema')!r}")
-    if not manifest.get("file"):
-        raise VectorFileError(
-            f"{folder}: the command that wrote this folder was interrupted; run 'refgeo vectors write' again"
-        )
-    file = folder / manifest["file"]
-    content = {key: value for key, value in manifest.items() if key not in ("schema", "sha256")}
-    if not file.is_file() or _digest(folder, content) != manifest["sha256"]:
-        what = "this file has changed (its SHA-256 differs)" if file.is_file() else "this file is missing"
-        raise VectorFileError(f"{file}: {what}; write the vectors again")
-    named = read_named(file)
+    named = read_named(place)
+    schema, digest = (str(named.pop(key, "none")) for key in ("schema", "sha256"))
+    if schema != SCHEMA:
+        raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {schema}")
+    if digest != _digest({"schema": schema, **named}):
+        raise VectorFileError(f"{place}: this file has changed (its SHA-256 differs); write the vectors again")
+    options = {key: np.asarray(named[key]).item() for key in ("dtype", "profile", "seed", "relaxation")}
     cases = {}
-    for entry in manifest["cases"]:
-        name, block = entry["id"], entry["block"]
-        label = f"{name} {entry['case']}" + (f"[{','.join(map(str, block))}]" if block else "")
+    for name, point in zip(*(np.asarray(named[key]).tolist() for key in ("cases", "points")), strict=True):
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given(label, arrays, entry["metric"], manifest["dtype"], manifest["seed"], manifest["relaxation"])
-    return manifest, cases
+        of = (str(named[f"{name}__metric"]), options["dtype"], options["seed"], options["relaxation"])
+        cases[name] = given(f"{name} {point}", arrays, *of)
+    return options, cases
 
 
 # Results -------------------------------------------------------------------------------------------------------
