@@ -251,8 +251,8 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
     place = next((folder / name for name in INPUTS if (folder / name).is_file()), None)
     if place is None:
         raise VectorFileError(
-            f"{folder}: expected a folder made by 'refgeo vectors write', got one without {' or '.join(INPUTS)}; if the "
-            "command was interrupted, run it again"
+            f"{folder}: expected a folder made by 'refgeo vectors write', got one without {' or '.join(INPUTS)}; if "
+            "the command was interrupted, run it again"
         )
     named = read_named(place)
     schema, digest = (str(named.pop(key, "none")) for key in ("schema", "sha256"))

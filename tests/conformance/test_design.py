@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import sampled
 
 import refgeo as rg
 from refgeo.conformance import searches, trajectories
@@ -15,15 +16,14 @@ from refgeo.conformance.scene import build
 from validation import levels
 
 
-@pytest.fixture(scope="module")
-def evidence():
-    return {metric: levels.evidence_of(metric) for metric in ("inv", "mix")}
+@pytest.fixture(scope="module", params=sampled(["inv", "mix"]))
+def evidence(request):
+    return levels.evidence_of(request.param)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["inv", "mix"])
-def test_every_level_is_met_by_some_value_where_it_decides(evidence, metric):
-    found = [levels.met(some) for some in evidence[metric].values()]
+def test_every_level_is_met_by_some_value_where_it_decides(evidence):
+    found = [levels.met(some) for some in evidence.values()]
     missing = levels.EVERY_LEVEL - set.union(*(one[3] for one in found))
     assert not missing, [(kind, LEVELS[kind][i]) for kind, i in sorted(missing)]
 
@@ -35,17 +35,16 @@ def exists(circumstance, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", ["inv", "mix"])
-def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence, metric):
+def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence):
     for name, value in VALUES.items():
         wanted = {one.words for one in CIRCUMSTANCES if one.words and one.name != "nan" and exists(one, value)}
-        assert not wanted - levels.met(evidence[metric][name])[1], name
+        assert not wanted - levels.met(evidence[name])[1], name
 
 
 @pytest.mark.slow
 def test_pairs_are_met_as_far_as_there_is_room(evidence):
     for name in VALUES:
-        found = levels.met(evidence["inv"][name])
+        found = levels.met(evidence[name])
         assert len(found[2]) > 8 * len(found[1]), "each circumstance meets many levels"
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jsonschema
 import numpy as np
 import pytest
-from helpers import backend
+from helpers import backend, sampled
 
 import refgeo as rg
 from refgeo import paper
@@ -168,7 +168,7 @@ def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", sampled([False, True]))
 def test_failing_points_are_saved_and_given_back(given, tmp_path, capsys):
     """A mistake for one point alone; its arrays come back as they were."""
     from refgeo.cli import main

@@ -119,7 +119,7 @@ def test_a_second_process_that_cannot_import_the_backend_has_rows_that_say_so(tm
         "import pathlib\nfrom refgeo.paper import inner_product\n"
         "pathlib.Path(__file__).with_suffix('.mark').open('x').close()\n"
     )
-    report = rg.check(str(file), checks=["inner_product"], jobs=2)
+    report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"], jobs=2)
     assert set(report.wrong) == {"inner_product[inv]", "inner_product[mix]"}
     assert all("once.py: importing it raised FileExistsError" in row.message for row in report.failures)
 

@@ -324,8 +324,11 @@ def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
 
 def test_files_of_somebody_else_are_left_alone(tmp_path):
     for name, content in (
-        ("inputs.json", '{"name": "a web page"}'), ("inputs.npz", "mine"), ("expected.json", "[]"), ("FORMAT.md", "Mine"),
-    ):  # fmt: skip
+        ("inputs.json", '{"name": "a web page"}'),
+        ("inputs.npz", "mine"),
+        ("expected.json", "[]"),
+        ("FORMAT.md", "Mine"),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         (folder / name).write_text(content)

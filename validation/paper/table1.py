@@ -158,7 +158,7 @@ def say(document: dict[str, Any]) -> None:
                     measure, rho, str(Estimate(*numbers["tau_a"])), f"{numbers['p']:.3f}",
                     "" if given is None else str(Estimate(*given)),
                     "" if error is None else str(Estimate(*error["tau_a"])),
-                    "" if paper is None else f"{paper:+.2f}",
+                    "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
                 )  # fmt: skip
         experiment.console.print(shown)
     for population, by_measure in document["predicts"].items():
