@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -316,10 +316,11 @@ def read(
     if not (layout is None or isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
-    state, parameters = _tensors_of(source)
+    state, parameters, tied = _tensors_of(source)
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
     if layout is None:
-        layout = fitting_layout(name for name, tensor in tensors.items() if holds_numbers(tensor.dtype))
+        numbers = (name for name, tensor in tensors.items() if holds_numbers(tensor.dtype))
+        layout = fitting_layout([*numbers, *tied])
         refuse_without_evidence(layout, file)
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
@@ -333,7 +334,8 @@ def read(
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
     try:
-        used = form.used(exact)  # names that do not fit are told before heads are asked for
+        used = form.used({**exact, **tied})  # names that do not fit are told before heads are asked for
+        _refuse_tied(tied, used)
         heads, key_value_heads = _counts(file, name, heads, key_value_heads)
         if file is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
             refuse_contradictions(file, form.layers(exact), exact, heads)
@@ -353,13 +355,25 @@ def read(
     )
 
 
-def _tensors_of(source: Any) -> tuple[dict[str, Any], set[str] | None]:
-    """By name, and which of them are parameters, where a module says it; of tied ones the first."""
+def _tensors_of(source: Any) -> tuple[dict[str, Any], set[str] | None, dict[str, str]]:
+    """By name, and which of them are parameters, where a module says it; of tied ones the first, and what the others'
+    names are names of.
+    """
     if not _is_module(source):
-        return (dict(source) if isinstance(source, Mapping) else load(Path(source))), None
-    parameters = {name for name, _ in source.named_parameters()}
-    tied = {name for name, _ in source.named_parameters(remove_duplicate=False)} - parameters
-    return {name: tensor for name, tensor in source.state_dict().items() if name not in tied}, parameters
+        return (dict(source) if isinstance(source, Mapping) else load(Path(source))), None, {}
+    names = {id(parameter): name for name, parameter in source.named_parameters()}
+    every = source.named_parameters(remove_duplicate=False)
+    tied = {name: first for name, parameter in every if (first := names[id(parameter)]) != name}
+    state = {name: tensor for name, tensor in source.state_dict().items() if name not in tied}
+    return state, set(names.values()), tied
+
+
+def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:
+    for name in sorted(tied.keys() & used):
+        raise LayoutError(
+            f"{name} and {tied[name]} are one parameter of the module (tied weights), so the factors of a pair do not "
+            "move alone; expected a tensor for each"
+        )
 
 
 def _is_module(source: object) -> bool:

@@ -129,6 +129,15 @@ def test_tied_parameters_of_a_module_are_one():
     rg.check_gradient(evaluate, network.blocks)
 
 
+def test_factors_that_are_one_parameter_are_no_pair():
+    parts = nn.ModuleDict({name: nn.Linear(8, 8) for name in ("query", "key", "value", "out")})
+    module, layout = nn.ModuleList([parts]), rg.networks.own_layout("*", "query", "key", "value", "out")
+    assert len(rg.networks.read(module, layout, heads=2).blocks) == 3
+    parts["key"].weight = parts["query"].weight
+    with pytest.raises(rg.networks.LayoutError, match="0.key.weight and 0.query.weight are one parameter of"):
+        rg.networks.read(module, layout, heads=2)
+
+
 # The loss -------------------------------------------------------------------------------------------------------------
 
 
