@@ -1,8 +1,11 @@
-"""The quotient behind rotary positions against its definition: dense matrices, complex steps, an ODE, and a loss."""
+"""The quotient behind rotary positions: far along its orbits, and with a loss.
+
+`test_laws` and `test_quotient` hold it against its laws and its definition at one point; equivariance carries both on.
+"""
 
 import numpy as np
 import pytest
-from helpers import block, flatten, like, random_pair, relative_error, unflatten
+from helpers import like, random_pair, relative_error
 
 import refgeo as rg
 from refgeo.geometry.groups import commuting_part
@@ -26,84 +29,13 @@ def group_element(rng, h, size):
     return A
 
 
-def setting(name, batch, n, m, h, size=1.0, seed=0):
-    rng = np.random.default_rng(seed)
-    point = random_pair(rng, batch, n, m, h).transform(group_element(rng, h, size))
-    return rng, point, rg.RotaryMetric(name).at(point)
-
-
-def definition(name, G, H, a, b):
-    """The inner product of one block, analytic in G and H."""
-    s, half, total = {"inv": 0.0, "mix": 1.0}.get(name, 0.4), G.shape[1] // 2, 0.0
-    for i in range(half):
-        plane = [i, i + half]
-        S, T = np.sum(G[:, plane] ** 2), np.sum(H[:, plane] ** 2)
-        total += S ** (s - 1) * T**s * np.sum(a.G[:, plane] * b.G[:, plane])
-        total += T ** (s - 1) * S**s * np.sum(a.H[:, plane] * b.H[:, plane])
-    return total
-
-
-def vertical_matrix(point):
-    h, columns = point.sizes[2], []
-    for i in range(h // 2):
-        for entries in ([(i, i, 1), (i + h // 2, i + h // 2, 1)], [(i, i + h // 2, -1), (i + h // 2, i, 1)]):
-            K = np.zeros((h, h))
-            for row, column, value in entries:
-                K[row, column] = value
-            columns.append(flatten(rg.Pair(point.G @ K, -(point.H @ K.T))))
-    return np.array(columns).T
-
-
-def blocks(point):
-    return list(np.ndindex(point.block_shape))
-
-
-@names
-@shapes
-@sizes
-def test_inner_product_and_projection_are_their_definitions(name, batch, n, m, h, size):
-    rng, point, space = setting(name, batch, n, m, h, size)
-    a, b = (space.from_coordinates(rng.standard_normal((*batch, space.n_coordinates))) for _ in range(2))
-    horizontal = space.horizontal_projection(a)
-    for i in blocks(point):
-        one, x = block(point, i), block(a, i)
-        product = definition(name, *one, x, block(b, i))
-        assert abs(space.inner_product(a, b)[i] - product) <= 1e-13 * (space.norm(a) * space.norm(b))[i]
-        # the metric is diagonal, and least squares in its units is independent of the gauge
-        weights = np.sqrt(
-            [definition(name, *one, e, e) for e in (unflatten(c, one) for c in np.eye(flatten(one).size))]
-        )
-        V = vertical_matrix(one) * weights[:, None]
-        V = V / np.linalg.norm(V, axis=0)
-        rest = weights * flatten(x) - V @ np.linalg.lstsq(V, weights * flatten(x), rcond=None)[0]
-        error = np.linalg.norm(weights * flatten(block(horizontal, i)) - rest)
-        assert error <= 1e-13 * np.linalg.norm(weights * flatten(x))
-    assert space.is_horizontal(horizontal).all()
-    assert relative_error(space.horizontal_projection(a) + space.vertical_projection(a), a) < 1e-14
-    assert np.all(space.norm(space.horizontal_projection(horizontal) - horizontal) <= 1e-13 * space.norm(a))
-
-
-@names
-@shapes
-@sizes
-def test_vertical_vectors_are_velocities_of_the_group_and_have_no_horizontal_part(name, batch, n, m, h, size):
-    rng, point, space = setting(name, batch, n, m, h, size)
-    K = commuting_part(rng.standard_normal((h, h)))
-    vertical = space.vertical_vector(K)
-    step = 1e-6
-    moved = [point.transform(np.eye(h) + sign * step * -K) for sign in (1, -1)]
-    assert relative_error((moved[0] - moved[1]) / (2 * step), vertical) < 1e-8
-    assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-13 * space.norm(vertical))
-    with pytest.raises(ValueError, match=r"K: .*a \+ bJ"):
-        space.vertical_vector(np.diag(np.arange(1.0, h + 1)))
-
-
 @names
 @shapes
 @sizes
 def test_everything_is_equivariant(name, batch, n, m, h, size):
-    rng, point, space = setting(name, batch, n, m, h)
-    A = group_element(rng, h, size)
+    rng = np.random.default_rng(0)
+    point, A = random_pair(rng, batch, n, m, h), group_element(rng, h, size)
+    space = rg.RotaryMetric(name).at(point)
     there = rg.RotaryMetric(name).at(point.transform(A))
     a, b, e = like(point, rng), like(point, rng), like(point, rng)
     moved_e = rg.Pair(e.G @ A.T, e.H @ np.linalg.inv(A))
@@ -118,6 +50,17 @@ def test_everything_is_equivariant(name, batch, n, m, h, size):
     assert np.allclose(there.to_coordinates(a.transform(A)), space.to_coordinates(a), rtol=0, atol=1e-11)
     x = space.to_coordinates(space.random_tangent_vector(1))
     assert np.allclose(there.gradient_at(x, moved_e), space.gradient_at(x, e), rtol=1e-11, atol=1e-11)
+
+
+@names
+def test_vertical_vectors_are_velocities_of_the_group(name):
+    rng = np.random.default_rng(0)
+    point, K, step = random_pair(rng, (3,), 5, 7, 4), commuting_part(rng.standard_normal((4, 4))), 1e-6
+    space = rg.RotaryMetric(name).at(point)
+    vertical = space.vertical_vector(K)
+    ahead, behind = (point.transform(np.eye(4) - sign * step * K) for sign in (1, -1))
+    assert relative_error((ahead - behind) / (2 * step), vertical) < 1e-8
+    assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-13 * space.norm(vertical))
 
 
 def rotary_loss(rng, tokens, n, h):
@@ -171,6 +114,8 @@ def test_bad_points_and_metrics_are_named():
     with pytest.raises(TypeError, match="pairs"):
         rg.RotaryMetric(rg.ElementwiseMetric())
     space = rg.RotaryMetric().at(rg.Pair(np.ones((2, 2)), np.ones((2, 2))))
+    with pytest.raises(ValueError, match=r"K: .*a \+ bJ"):
+        space.vertical_vector(np.diag([1.0, 2.0]))
     with pytest.raises(ValueError, match="v: expected the shapes"):
         space.horizontal_projection(rg.Pair(np.ones((3, 2)), np.ones((2, 2))))
     with pytest.raises(ValueError, match="b: expected the shapes"):
