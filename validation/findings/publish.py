@@ -105,12 +105,14 @@ def page_table(document: dict[str, Any], population: str) -> str:
             rows.append([
                 f"{measure}, {increase:g}", "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
                 *(str(Estimate(*of["tau_a"])) for of in (here, there)),
-                *(str(Estimate(*of["given"])) if of["given"] else "" for of in (here, there)),
+                *(str(Estimate(*of["given"])) for of in (here, there) if of["given"]),
             ])  # fmt: skip
     for name in (name for name in first["others"] if name not in OUTCOMES):
         taus = (str(Estimate(*of["others"][name])) for of in (first, second))
-        rows.append([name.replace("_", " "), "", *taus, "", ""])
+        rows.append([name.replace("_", " "), "", *taus])
     header = ["τ with the gap", "the paper", *counts, "first, given the step size", "others, given the step size"]
+    header = header[: max(map(len, rows))]
+    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
     return experiment.markdown(header, rows)
 
 
@@ -141,8 +143,9 @@ def main() -> None:
                 print(f"{source}: published")
     if (folder / "table1" / "table1.json").is_file():
         publish_table1(folder / "table1")
-        print("table1: published; the page's table is")
-        print(page_table(json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8")), "images"))
+        print("table1: published; the page's tables are")
+        document = json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))
+        print("\n\n".join(page_table(document, name) for name in protocol.POPULATIONS if name in document["predicts"]))
     if (folder / "matched" / "matched.json").is_file():
         publish_matched(folder / "matched")
         print("matched: published; the page's tables are")
