@@ -98,7 +98,8 @@ def page_table(document: dict[str, Any], population: str) -> str:
     first, second = (document["populations"][f"{population}-{draw}"] for draw in (0, 1))
     counts = [f"first {first['models']}", f"{second['models']} others"]
     rows = []
-    for measure, radii in protocol.fixed_radii(population).items():
+    measured = {name: radii for name, radii in protocol.fixed_radii(population).items() if name in first["gap"]}
+    for measure, radii in measured.items():
         for increase, rho in zip(protocol.INCREASES, radii, strict=True):
             here, there = (found["gap"][measure][f"{rho:g}"] for found in (first, second))
             paper = PAPER[population].get(measure)

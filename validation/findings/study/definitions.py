@@ -50,6 +50,7 @@ class Recipe:
     steps: int = 384
 
 
+@dataclass
 class Population(FineTuned):
     """So many models.
 
@@ -68,20 +69,15 @@ class Population(FineTuned):
         For a quick look: of training, in the place of the recipe's, and examples.
     """
 
-    def __init__(
-        self,
-        data: str,
-        count: int = 35,
-        draw: int = 0,
-        batches: int = 8,
-        batch_size: int = 128,
-        device: str = "cpu",
-        steps: int | None = None,
-        train: int = TRAIN,
-    ) -> None:
-        self.name = f"definitions-{draw}"
-        self.data, self.count, self.draw, self.device = Path(data), count, draw, device
-        self.batches, self.batch_size, self.steps, self.train = batches, batch_size, steps, train
+    data: str
+    count: int = 35
+    draw: int = 0
+    batches: int = 8
+    batch_size: int = 128
+    device: str = "cpu"
+    steps: int | None = None
+    train: int = TRAIN
+    kind = "definitions"
 
     def model(self, unit: str, cache: Path) -> Model:
         """Fine-tune it, or load it."""
@@ -176,9 +172,9 @@ class Noun(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def nouns(folder: Path) -> dict[str, Noun]:
+def nouns(folder: str | Path) -> dict[str, Noun]:
     """By their place in WordNet's file."""
-    place = folder / "data.noun"
+    place = Path(folder, "data.noun")
     if not place.is_file():
         raise SystemExit(
             f"--nouns: expected WordNet's data.noun in {folder}, as the Debian package wordnet-base has it"
@@ -223,7 +219,7 @@ class Families(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def families(folder: Path) -> Families:
+def families(folder: str | Path) -> Families:
     """Of the nouns of a folder: three fifths for training, one for the test, one for the challenge."""
     of = nouns(folder)
     below: dict[str, list[str]] = {}
@@ -237,7 +233,7 @@ def families(folder: Path) -> Families:
     return Families(of, split, below)
 
 
-def pairs(folder: Path, part: str, count: int) -> list[tuple[str, str]]:
+def pairs(folder: str | Path, part: str, count: int) -> list[tuple[str, str]]:
     """First and second nouns, the same for every model."""
     found, rng = families(folder), np.random.default_rng([7, PARTS.index(part)])
     if part != "challenge":
@@ -263,7 +259,7 @@ def _drawn(found: Families, part: str, rng: np.random.Generator) -> Iterator[tup
 
 
 @lru_cache(maxsize=3)
-def hidden_examples(folder: Path, part: str, count: int, device: str) -> tuple[Any, ...]:
+def hidden_examples(folder: str | Path, part: str, count: int, device: str) -> tuple[Any, ...]:
     """What the layers that do not move make of both texts, with masks; and whether the second includes the first."""
     import torch
 

@@ -52,6 +52,7 @@ class Recipe:
         )  # fmt: skip
 
 
+@dataclass
 class Population(FineTuned):
     """So many models.
 
@@ -70,20 +71,15 @@ class Population(FineTuned):
         For a quick look: of all models, in the place of the recipe's, and images.
     """
 
-    def __init__(
-        self,
-        data: str,
-        count: int = 72,
-        draw: int = 0,
-        batches: int = 8,
-        batch_size: int = 256,
-        device: str = "cpu",
-        epochs: int | None = None,
-        train: int = TRAIN,
-    ) -> None:
-        self.name = f"images-{draw}"
-        self.data, self.count, self.draw, self.device = Path(data), count, draw, device
-        self.batches, self.batch_size, self.epochs, self.train = batches, batch_size, epochs, train
+    data: str
+    count: int = 72
+    draw: int = 0
+    batches: int = 8
+    batch_size: int = 256
+    device: str = "cpu"
+    epochs: int | None = None
+    train: int = TRAIN
+    kind = "images"
 
     def model(self, unit: str, cache: Path) -> Model:
         """Fine-tune it, or load it."""
@@ -157,7 +153,7 @@ class Population(FineTuned):
 
 
 @lru_cache(maxsize=4)
-def images(folder: Path, part: str, device: str) -> tuple[Any, Any]:
+def images(folder: str | Path, part: str, device: str) -> tuple[Any, Any]:
     """Images with mean 0 and spread 1, and their labels; of the files "train-…" or "t10k-…"."""
     x = _idx(folder, f"{part}-images-idx3-ubyte").reshape(-1, 1, 28, 28)
     y = _idx(folder, f"{part}-labels-idx1-ubyte")
@@ -169,9 +165,9 @@ def images(folder: Path, part: str, device: str) -> tuple[Any, Any]:
     )
 
 
-def _idx(folder: Path, name: str) -> Any:
+def _idx(folder: str | Path, name: str) -> Any:
     """The numbers of an IDX file of bytes, which may be compressed."""
-    places = [place for suffix in ("", ".gz") if (place := folder / f"{name}{suffix}").is_file()]
+    places = [place for suffix in ("", ".gz") if (place := Path(folder, f"{name}{suffix}")).is_file()]
     if not places:
         raise SystemExit(f"--data: expected {name} or {name}.gz in {folder}; Fashion-MNIST has four such files")
     content = places[0].read_bytes()

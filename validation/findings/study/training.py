@@ -61,6 +61,13 @@ class FineTuned(TrainedModels):
 
     places = ("data", "device", "count")
     """Options on which no number depends."""
+    kind: str
+    draw: int
+
+    @property
+    def name(self) -> str:
+        """With the number of the draw: another one is another population."""
+        return f"{self.kind}-{self.draw}"
 
     @abstractmethod
     def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
