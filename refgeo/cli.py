@@ -212,8 +212,9 @@ def _points(dtypes: Sequence[str], metrics: str) -> argparse.ArgumentParser:
     shared.add_argument("--metric", dest="metrics", action=_Several, metavar="M,...",
                         help=f"use only these metrics: {metrics} (default: inv,mix)")  # fmt: skip
     shared.add_argument("--case", dest="cases", action="append", metavar="CASE",
-                        help="use only this test point, or all test points whose names begin with "
-                        "CASE (you can give this option several times)")  # fmt: skip
+                        help="use only this test point: one that --list of refgeo check shows, or another such as "
+                        "6x5x2/k10; of a network, also all whose names begin with CASE (you can give this option "
+                        "several times)")  # fmt: skip
     shared.add_argument("--dtype", default="float64", choices=dtypes, help="precision of the arrays")
     shared.add_argument(
         "--profile", default="quick", choices=("quick", "full"), help="how many test points refgeo makes"

@@ -27,7 +27,7 @@ from refgeo.conformance.reading import read_at, read_one, right_formula
 from refgeo.conformance.scene import Scene, build
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import PAIR_METRICS
+from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.support.arguments import ENDS, Array
 
 ANOTHER_ORDER = "after other calls, in another order"
@@ -209,6 +209,7 @@ class View:
     """One point: what the backend gave, what is right, and how closely numbers must agree."""
 
     scene: Scene
+    value: Value
     result: Parts
     right: Parts
     rounding: float
@@ -224,7 +225,7 @@ def _view(value: Value, backend: Backend, scene: Scene) -> View:
     if right is None:
         raise ValueError("no reference")
     rounding = float(np.max(4 * DOUBTFUL * units(scene, value).gram))
-    return View(scene, tuple(backend.call(scene.call(value)).result()), right, rounding)
+    return View(scene, value, tuple(backend.call(scene.call(value)).result()), right, rounding)
 
 
 def _views(value: Value, backend: Backend, scenes: Iterable[Scene]) -> list[View]:
@@ -297,8 +298,10 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
 
 
 def _simple(views: Sequence[View]) -> Iterator[Candidate]:
-    """The right result, but exchanged, transposed, or times a factor."""
+    """The right result, but without relaxation, exchanged, transposed, or times a factor."""
     count = len(views[0].right)
+    if views[0].scene.relaxation:
+        yield f"your result is that of ε = 0, not of ε = {views[0].scene.relaxation:g}", _without_relaxation
     if count == 2:
         yield "the G and H parts of your result are swapped", lambda view: view.right[::-1]
         yield (
@@ -318,6 +321,14 @@ def _simple(views: Sequence[View]) -> Iterator[Candidate]:
     yield text, lambda view: tuple(factor * part for factor, part in zip(factors, view.right, strict=True))
     if count == 1:
         yield from _factors_of_the_shape(views)
+
+
+def _without_relaxation(view: View) -> Parts:
+    scene = replace(view.scene, space=pair_metric(view.scene.metric).at(view.scene.point))
+    right = scene.reference(view.value)
+    if right is None:
+        raise ValueError("no reference")
+    return right
 
 
 def _factors_of_the_shape(views: Sequence[View]) -> Iterator[Candidate]:

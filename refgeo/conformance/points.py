@@ -150,7 +150,9 @@ class Points:
                     one for one in found if one[0].startswith((start + "/", start + ".", start + " "))
                 ]
             if not several:
-                raise ValueError(f"cases: none of the test points is called {name}; --list shows their names")
+                raise ValueError(
+                    f"cases: none of the test points is called {name}; refgeo check --list shows their names"
+                )
             chosen |= {one[0]: one for one in several}
         return list(chosen.values())
 

@@ -159,7 +159,8 @@ class Report:
         """What there is to say of a row that does not pass, a line each."""
         lines = [f"{row}: {row.message or row.outcome}"]
         lines += [f"yours:    {line}" for line in row.yours]
-        lines += [f"expected: {line}" for line in row.expected or (row.statement,)]
+        of_none = "  (if ε = 0)" if self.points.relaxation and row.kind == "value" else ""
+        lines += [f"expected: {line}" for line in row.expected or (row.statement + of_none,)]
         lines += [f"differs:  {row.differs}"] if row.differs else []
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
         place = row.example

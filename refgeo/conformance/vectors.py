@@ -7,7 +7,6 @@ import difflib
 import functools
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -37,6 +36,7 @@ FORMATS = ("npz", "json")
 INPUTS, EXPECTED, FORMAT = tuple(f"inputs.{format}" for format in FORMATS), "expected.json", "FORMAT.md"
 """The files of a folder: one of the inputs, and what may lie beside it."""
 EXPECTED_SCHEMA = f"refgeo-expected/{SPECIFICATION}"
+OPTIONS = ("dtype", "profile", "seed", "relaxation")
 PROFILES = ("quick", "full")
 DTYPES = ("float64", "float32")
 
@@ -96,14 +96,16 @@ def write(
     made = (point.make() for metric in wanted for point in points.selected(metric, cases))
     blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
-    _claim(folder)
-    shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
-    if with_results:
-        expected = {"schema": EXPECTED_SCHEMA, "cases": _expected(blocks, progress or no_progress)}
-        write_text(folder / EXPECTED, json.dumps(expected, indent=0) + "\n")
+    former = _ours_in(folder)
     options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
     named = {"schema": SCHEMA, **options, **_inputs(blocks)}
     inputs = {**named, "sha256": _digest(named)}
+    expected = _expected(blocks, progress or no_progress) if with_results else None
+    for place in former:
+        place.unlink()
+    shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
+    if expected is not None:
+        write_text(folder / EXPECTED, json.dumps({"schema": EXPECTED_SCHEMA, "cases": expected}, indent=0) + "\n")
     write_whole(folder / f"inputs.{format}", functools.partial(WRITERS[format], inputs))  # last: the folder is complete
     return len(blocks)
 
@@ -140,12 +142,13 @@ def grade(
     VectorFileError
         A file is missing, damaged or foreign; it holds no results, or results of unknown names.
     """
-    options, known = _read_cases(Path(directory))
+    inputs, known = _read_cases(Path(directory))
     recorded = read_named(Path(results))
-    _check_names(recorded, known, Path(results))
+    _check_names(recorded, inputs, Path(results))
     wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
     values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
     chosen = [known[name] for name in wanted]
+    options = {name: np.asarray(inputs[name]).item() for name in OPTIONS}
     points = Points(**options, files=(str(directory), chosen))
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
@@ -154,8 +157,8 @@ def grade(
     return replace(judge(plan, backend, 1, progress or no_progress), files=(str(directory), str(results)))
 
 
-def _claim(folder: Path) -> None:
-    """Make the folder ours, and remove what is ours in it: not if it holds somebody else's files under our names."""
+def _ours_in(folder: Path) -> list[Path]:
+    """The files of ours in a folder, which is made; not if it holds somebody else's files under our names."""
     if folder.is_file():
         raise VectorFileError(f"{folder}: expected a folder to write to, got a file")
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,8 +169,7 @@ def _claim(folder: Path) -> None:
                 f"{folder}: expected an empty or new folder, got one with the file {place.name}, which refgeo has not "
                 "written"
             )
-    for place in there:
-        place.unlink()
+    return there
 
 
 def _is_ours(place: Path) -> bool:
@@ -247,7 +249,9 @@ def _units(case: Scene, block: tuple[int, ...], value: Value) -> list[float | No
 
 
 def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
-    """The options of `write`, and the cases by their identifiers; verified."""
+    """The inputs, and the cases by their identifiers; verified."""
+    if not folder.is_dir():
+        raise VectorFileError(f"{folder}: no such folder; 'refgeo vectors write {folder}' makes it")
     place = next((folder / name for name in INPUTS if (folder / name).is_file()), None)
     if place is None:
         raise VectorFileError(
@@ -255,19 +259,21 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
             "the command was interrupted, run it again"
         )
     named = read_named(place)
-    schema, digest = (str(named.pop(key, "none")) for key in ("schema", "sha256"))
+    schema = str(named.get("schema"))
     if schema != SCHEMA:
         raise VectorFileError(f"{place}: expected the schema {SCHEMA}, got {schema}")
-    if digest != _digest({"schema": schema, **named}):
-        raise VectorFileError(f"{place}: this file has changed (its SHA-256 differs); write the vectors again")
-    options = {key: np.asarray(named[key]).item() for key in ("dtype", "profile", "seed", "relaxation")}
+    if str(named.get("sha256")) != _digest({name: value for name, value in named.items() if name != "sha256"}):
+        raise VectorFileError(
+            f"{place}: these are not the numbers that refgeo has written (sha256 differs); write the vectors again, "
+            "and compute the results from them"
+        )
+    dtype, seed, relaxation = (np.asarray(named[key]).item() for key in ("dtype", "seed", "relaxation"))
     cases = {}
     for name, point in zip(*(np.asarray(named[key]).tolist() for key in ("cases", "points")), strict=True):
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        of = (str(named[f"{name}__metric"]), options["dtype"], options["seed"], options["relaxation"])
-        cases[name] = given(f"{name} {point}", arrays, *of)
-    return options, cases
+        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), dtype, seed, relaxation)
+    return named, cases
 
 
 # Results -------------------------------------------------------------------------------------------------------
@@ -279,27 +285,22 @@ _RESULT_NAMES = tuple(
 )
 
 
-def _check_names(recorded: Named, cases: Mapping[str, Scene], file: Path) -> None:
-    """Names that mean nothing are mistakes, not results to be passed over."""
-    inputs = {"G", "H", "metric", *GIVEN}
-    results = 0
-    for key in recorded:
-        name, separator, value = key.partition("__")
-        if not separator or not re.fullmatch(r"(inv|mix)_\d+", name):
-            continue
-        if name not in cases:
-            raise VectorFileError(
-                f"{file}: {key} belongs to the point {name}, which this folder does not have; choose the folder of "
-                "the results"
-            )
-        if value not in inputs and value not in _RESULT_NAMES:
-            near = difflib.get_close_matches(value, _RESULT_NAMES, n=1, cutoff=0.3)
-            hint = f"; did you mean {name}__{near[0]}?" if near else f"; expected one of {', '.join(_RESULT_NAMES)}"
-            raise VectorFileError(f"{file}: {key} is not the name of a result{hint}")
-        results += value in _RESULT_NAMES
-    if results == 0:
-        first = next(iter(cases))
-        raise VectorFileError(f"{file}: expected results with names such as {first}__christoffel_G, got none")
+def _check_names(recorded: Named, inputs: Named, file: Path) -> None:
+    """Names that mean nothing are mistakes, not results to be passed over; inputs among the results are no mistake."""
+    cases = np.asarray(inputs["cases"]).tolist()
+    results = [f"{case}__{name}" for case in cases for name in _RESULT_NAMES]
+    if unknown := sorted(recorded.keys() - inputs.keys() - set(results)):
+        by_lower = {name.lower(): name for name in results}
+        near = difflib.get_close_matches(unknown[0].lower(), by_lower, n=1)
+        hint = f"did you mean {by_lower[near[0]]}?" if near else f"expected names such as {cases[0]}__christoffel_G."
+        raise VectorFileError(
+            f"{file}: {unknown[0]} is no result of this folder; {hint} If the results belong to another folder, give "
+            "that one"
+        )
+    if str(recorded.get("sha256", inputs["sha256"])) != str(inputs["sha256"]):
+        raise VectorFileError(f"{file}: by its sha256, these are results of other inputs; give the folder of those")
+    if recorded.keys().isdisjoint(results):
+        raise VectorFileError(f"{file}: expected results with names such as {cases[0]}__christoffel_G, got none")
 
 
 def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:

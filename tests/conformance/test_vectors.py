@@ -281,9 +281,14 @@ def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("results", "message"),
     [
-        ({"inv_0001__cristoffel_G": [[1.0]]}, "is not the name of a result; did you mean inv_0001__christoffel_G"),
-        ({"inv_9999__christoffel_G": [[1.0]]}, "the point inv_9999, which this folder does not have"),
-        ({"x": 1.0}, "expected results with names such as inv_0001__christoffel_G, got none$"),
+        ({"inv_0001__cristoffel_G": [[1.0]]}, "is no result of this folder; did you mean inv_0001__christoffel_G"),
+        ({"inv_0001__christoffel_g": [[1.0]]}, "did you mean inv_0001__christoffel_G"),
+        ({"INV_0001__christoffel_G": [[1.0]]}, "did you mean inv_0001__christoffel_G"),
+        ({"inv_0001_christoffel_G": [[1.0]], "inv_0001__inner_product": 1.0}, "did you mean inv_0001__christoffel_G"),
+        ({"inv_9999__christoffel_G": [[1.0]]}, "results belong to another folder, give that one"),
+        ({"inv_0001__inner_product": 1.0, "sha256": "0"}, "by its sha256, these are results of other inputs"),
+        ({"x": 1.0}, "expected names such as inv_0001__christoffel_G"),
+        ({"inv_0001__G": [[1.0]]}, "expected results with names such as inv_0001__christoffel_G, got none$"),
         ([1.0], "expected one object with named values, got list"),
     ],
 )
@@ -301,6 +306,8 @@ def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
         VectorFileError, match=r"made by 'refgeo vectors write', got one without inputs\.npz or inputs\.json; if"
     ):
         vectors.grade(tmp_path, file)
+    with pytest.raises(VectorFileError, match="no such folder"):
+        vectors.grade(tmp_path / "nowhere", file)
     with pytest.raises(VectorFileError, match="no such file"):
         vectors.grade(folder, tmp_path / "nothing.npz")
     with pytest.raises(VectorFileError, match=r"expected a file that ends in \.npz, \.json"):
@@ -312,10 +319,10 @@ def test_folders_that_are_none_or_changed_are_refused(solved, tmp_path):
         ("{", "damaged, truncated or not JSON"),
         ("[]", "expected one object"),
         ('{"schema": "x"}', "expected the schema"),
-        ('{"schema": "refgeo-vectors/2"}', "SHA-256 differs"),
-        (inputs.replace("0.7", "0.6"), "SHA-256 differs"),
-        (inputs.replace("float64", "float32"), "SHA-256 differs"),
-        (inputs.replace('"inv_0001"', '"inv_0009"'), "SHA-256 differs"),
+        ('{"schema": "refgeo-vectors/2"}', "sha256 differs"),
+        (inputs.replace("0.7", "0.6"), "sha256 differs"),
+        (inputs.replace("float64", "float32"), "sha256 differs"),
+        (inputs.replace('"inv_0001"', '"inv_0009"'), "sha256 differs"),
     ):
         (copy / "inputs.json").write_text(text)
         with pytest.raises(VectorFileError, match=message):
@@ -460,3 +467,12 @@ def test_files_for_other_languages_are_points_of_a_check(format, tmp_path):
     points = {row.metric: row.points for row in report.rows if row.kind == "value"}
     assert points["inv"] >= 2
     assert "mix" not in points, "each point is for its metric"
+
+
+def test_results_without_the_relaxation_are_told(tmp_path):
+    vectors.write(tmp_path, "json", cases=["5x4x2/k3", "7x6x3/k3"], relaxation=0.3)
+    report = vectors.grade(tmp_path, save(tmp_path / "results.json", solve(*load(tmp_path, "json"))))
+    assert len(report.failures) == 12
+    for row in report.failures:
+        assert row.diagnosis == "your result is that of ε = 0, not of ε = 0.3", row
+        assert any(line.startswith("expected: ") and line.endswith("  (if ε = 0)") for line in report.details(row))
