@@ -246,6 +246,23 @@ def test_a_study_from_training_to_the_table(tmp_path):
     assert (tmp_path / "table1.png").stat().st_size > 5000
 
 
+def test_halves_of_the_batches_agree_as_far_as_the_models_differ():
+    rng = np.random.default_rng(0)
+    model, batch = rng.standard_normal((2, 60, 8))
+    rows = [
+        {"unit": f"{k}", "model": f"{k}", "gap": 0.1, "measure": name, "rho": 0.1, "batch": j,
+         "value": size * model[k, 0] + batch[k, j]}
+        for name, size in (("clear", 10.0), ("noise", 0.0)) for k in range(60) for j in range(8)
+    ]  # fmt: skip
+    found = summary.between_halves(rows)
+    assert list(found) == ["clear @ 0.1", "noise @ 0.1"]
+    assert found["clear @ 0.1"] > 0.9
+    assert abs(found["noise @ 0.1"]) < 0.2
+    halves = [[np.mean([batch[k, j] for j in range(k0, 8, 2)]) for k in range(60)] for k0 in (0, 1)]
+    assert found["noise @ 0.1"] == pytest.approx(scipy.stats.kendalltau(*halves).statistic)
+    assert summary.between_halves([row for row in rows if row["batch"] == 0]) == {}
+
+
 def test_sets_of_models_have_a_tau_each(tmp_path):
     rng = np.random.default_rng(0)
     rows = [

@@ -89,6 +89,7 @@ def _described(rows: Sequence[Row]) -> dict[str, Any]:
         "batches": len({row["batch"] for row in rows}),
         "without a number": len({(row["unit"], row["model"]) for row in rows if isinstance(row["note"], str)}),
         "others": summary.of_others(rows),
+        "between halves": summary.between_halves(rows),
         **{
             outcome: {
                 measure: {("" if rho < 0 else f"{rho:g}"): numbers for rho, numbers in by_radius.items()}
@@ -175,9 +176,11 @@ def plot(rows: Sequence[Row], place: Path) -> None:
     populations = {name: part for name, part in of_population(rows).items() if summary.is_one_set(part)}
     if not populations:
         return
-    shape, size = (len(populations), len(protocol.NAMES)), (8.0, 2.8 * len(populations))
+    shape, size = (len(populations), len(protocol.NAMES)), (8.0, 2.3 * len(populations))
     figure, axes = plt.subplots(*shape, figsize=size, squeeze=False, sharey="row", layout="constrained")
     for panels, (population, part) in zip(axes, populations.items(), strict=True):
+        steps = {row.get(summary.GIVEN, np.nan) for row in part}
+        is_coloured = len(steps) > 1
         for panel, measure in zip(panels, protocol.NAMES, strict=True):
             of = [row for row in part if row["measure"] == measure and row["value"] == row["value"]]
             if not of:
@@ -185,13 +188,13 @@ def plot(rows: Sequence[Row], place: Path) -> None:
             rho = max(row["rho"] for row in of)
             models = runner.by_model([row for row in of if row["rho"] == rho], lambda row: "sharpness")
             x, y = (np.array([one[name] for one in models]) for name in ("sharpness", "gap"))
-            colours = np.array([one.get(summary.GIVEN, np.nan) for one in models])
-            drawn = panel.scatter(x, y, c=np.log10(colours), s=12, cmap="viridis", plotnonfinite=True)
-            panel.set_xscale("log" if x.min() > 0.0 else "linear")
+            colours = [np.log10(one[summary.GIVEN]) for one in models] if is_coloured else None
+            drawn = panel.scatter(x, y, c=colours, s=12)
+            panel.set_xscale("log" if 0.0 < 10.0 * x.min() < x.max() else "linear")
             panel.xaxis.set_minor_formatter("")
             panel.set(title=f"{measure}, ρ = {rho:g}", xlabel="sharpness")
         panels[0].set_ylabel(f"gap, {population}")
-        if np.isfinite(colours).all():
+        if is_coloured:
             figure.colorbar(drawn, ax=list(panels), label="log₁₀ of the step size", pad=0.01)
     figure.savefig(place)
     plt.close(figure)

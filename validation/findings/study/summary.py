@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from validation.findings.study import statistics
-from validation.findings.study.runner import Row, about, columns
+from validation.findings.study.runner import Row, about, by_model, columns, measure_at
 
 FEWEST = 5
 """Models below which there is no τ."""
@@ -106,3 +106,13 @@ def of_others(rows: Sequence[Row]) -> dict[str, list[float]]:
         if len(set(values)) > 1 and np.isfinite(values).all():
             found[name] = list(statistics.estimated_tau(values, gap))
     return found
+
+
+def between_halves(rows: Sequence[Row]) -> dict[str, float]:
+    """τ between each measure on every second batch and on the others: how well it tells the models apart."""
+    if not is_one_set(rows) or len({row["batch"] for row in rows}) < 2:
+        return {}
+    models = by_model(rows, lambda row: f"{measure_at(row)}, {int(row['batch']) % 2}")
+    names = dict.fromkeys(map(measure_at, rows))
+    halves = {name: [[one.get(f"{name}, {k}", math.nan) for one in models] for k in (0, 1)] for name in names}
+    return {name: statistics.tau_a(*both) for name, both in halves.items() if np.isfinite(both).all()}
