@@ -151,6 +151,9 @@ def _explained(suspect: Suspect) -> Explanation:
         found = _of_views(suspect, views)
         if found != NOTHING:
             return found
+        ε = views[0].scene.relaxation
+        if ε and _explains(("", _without_relaxation), views):  # of results in a file, of which no formula is read
+            return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
     return NOTHING if seen.failures else Explanation(f"{NO_DIAGNOSIS}: {_entries(suspect)}")
 
 
@@ -298,10 +301,8 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
 
 
 def _simple(views: Sequence[View]) -> Iterator[Candidate]:
-    """The right result, but without relaxation, exchanged, transposed, or times a factor."""
+    """The right result, but exchanged, transposed, or times a factor."""
     count = len(views[0].right)
-    if views[0].scene.relaxation:
-        yield f"your result is that of ε = 0, not of ε = {views[0].scene.relaxation:g}", _without_relaxation
     if count == 2:
         yield "the G and H parts of your result are swapped", lambda view: view.right[::-1]
         yield (
