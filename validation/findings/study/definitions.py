@@ -1,12 +1,12 @@
 """Text encoders that are fine-tuned by one recipe with other seeds, as McCoy et al.'s (2020) BERTs on MNLI.
 
-Of two nouns of WordNet with their definitions: *is the second the hypernym of the first*, as canine is of dog? So it is
-in half of the pairs. In the others, it is the hypernym of a cousin (whose hypernym has the same hypernym), or of any
-other noun. So all second nouns are drawn as hypernyms, and tell nothing alone. First nouns are for training, for the
-test, or for the challenge; hypernyms are shared. all-MiniLM-L6-v2 gets a new classifier, and the last of its six layers
-moves. Models differ in the seed of the classifier and of the order of the examples. The *challenge* are pairs
-on which the overlap of words misleads: of negative pairs those whose definitions share most words, of positive pairs
-those that share fewest.
+Of two nouns of WordNet with their definitions: *is the second the hypernym of the first*, as canine is of dog? So it
+is in half of the pairs. In the others, it is the hypernym of a cousin (whose hypernym has the same hypernym), or of
+any other noun. So all second nouns are drawn as hypernyms, and tell nothing alone. First nouns are for training, for
+the test, or for the challenge; hypernyms are shared. all-MiniLM-L6-v2 gets a new classifier, and the last of its six
+layers moves. Models differ in the seed of the classifier and of the draw of the examples: each sees about 95% of them.
+The *challenge* are pairs on which the overlap of words misleads: of negative pairs those whose definitions share most
+words, of positive pairs those that share fewest.
 
 The nouns are those of WordNet's ``data.noun``, as the Debian package wordnet-base or any other copy has it.
 """
