@@ -223,10 +223,15 @@ class View:
         return max(min(self.rounding, 0.01 * _distance(self.result, self.right)), 1e-12)
 
 
-def _view(value: Value, backend: Backend, scene: Scene) -> View:
+def _right(scene: Scene, value: Value) -> Parts:
     right = scene.reference(value)
     if right is None:
         raise ValueError("no reference")
+    return right
+
+
+def _view(value: Value, backend: Backend, scene: Scene) -> View:
+    right = _right(scene, value)
     rounding = float(np.max(4 * DOUBTFUL * units(scene, value).gram))
     return View(scene, value, tuple(backend.call(scene.call(value)).result()), right, rounding)
 
@@ -325,11 +330,7 @@ def _simple(views: Sequence[View]) -> Iterator[Candidate]:
 
 
 def _without_relaxation(view: View) -> Parts:
-    scene = replace(view.scene, space=pair_metric(view.scene.metric).at(view.scene.point))
-    right = scene.reference(view.value)
-    if right is None:
-        raise ValueError("no reference")
-    return right
+    return _right(replace(view.scene, space=pair_metric(view.scene.metric).at(view.scene.point)), view.value)
 
 
 def _factors_of_the_shape(views: Sequence[View]) -> Iterator[Candidate]:

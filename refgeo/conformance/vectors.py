@@ -148,8 +148,7 @@ def grade(
     wanted = [one_of("cases", name, known) for name in (known if cases is None else listed(cases))]
     values = [one_of("checks", name, VALUES) for name in (VALUES if checks is None else listed(checks))]
     chosen = [known[name] for name in wanted]
-    options = {name: np.asarray(inputs[name]).item() for name in OPTIONS}
-    points = Points(**options, files=(str(directory), chosen))
+    points = Points(**{name: inputs[name] for name in OPTIONS}, files=(str(directory), chosen))
     backend = Backend(_replay(known, recorded), name=str(results))
     metrics = list(dict.fromkeys(case.metric for case in chosen))
     plan = Plan.of(metrics, values, points)
@@ -267,12 +266,13 @@ def _read_cases(folder: Path) -> tuple[Named, dict[str, Scene]]:
             f"{place}: these are not the numbers that refgeo has written (sha256 differs); write the vectors again, "
             "and compute the results from them"
         )
-    dtype, seed, relaxation = (np.asarray(named[key]).item() for key in ("dtype", "seed", "relaxation"))
+    named |= {name: np.asarray(named[name]).tolist() for name in (*OPTIONS, "cases", "points", "sha256")}
+    of_all = named["dtype"], named["seed"], named["relaxation"]
     cases = {}
-    for name, point in zip(*(np.asarray(named[key]).tolist() for key in ("cases", "points")), strict=True):
+    for name, point in zip(named["cases"], named["points"], strict=True):
         arrays = {key: named[f"{name}__{key}"] for key in ("G", "H", *GIVEN)}
         arrays["t"] = np.asarray(arrays["t"]).reshape(())
-        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), dtype, seed, relaxation)
+        cases[name] = given(f"{name} {point}", arrays, str(named[f"{name}__metric"]), *of_all)
     return named, cases
 
 
@@ -287,7 +287,7 @@ _RESULT_NAMES = tuple(
 
 def _check_names(recorded: Named, inputs: Named, file: Path) -> None:
     """Names that mean nothing are mistakes, not results to be passed over; inputs among the results are no mistake."""
-    cases = np.asarray(inputs["cases"]).tolist()
+    cases = inputs["cases"]
     results = [f"{case}__{name}" for case in cases for name in _RESULT_NAMES]
     if unknown := sorted(recorded.keys() - inputs.keys() - set(results)):
         by_lower = {name.lower(): name for name in results}
@@ -297,7 +297,7 @@ def _check_names(recorded: Named, inputs: Named, file: Path) -> None:
             f"{file}: {unknown[0]} is no result of this folder; {hint} If the results belong to another folder, give "
             "that one"
         )
-    if str(recorded.get("sha256", inputs["sha256"])) != str(inputs["sha256"]):
+    if str(recorded.get("sha256", inputs["sha256"])) != inputs["sha256"]:
         raise VectorFileError(f"{file}: by its sha256, these are results of other inputs; give the folder of those")
     if recorded.keys().isdisjoint(results):
         raise VectorFileError(f"{file}: expected results with names such as {cases[0]}__christoffel_G, got none")

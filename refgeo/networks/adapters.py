@@ -191,10 +191,10 @@ def _checked_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
 
 def _refuse_tied(module: Any, network: Network) -> None:
     """The names of a state dict that are one parameter would be moved as several."""
-    first: dict[int, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        other = first.setdefault(id(parameter), name)
-        if other != name and {other, name} <= network.shapes.keys():
+    from refgeo.networks.reading import tied_names
+
+    for name, other in tied_names(module).items():
+        if {other, name} <= network.shapes.keys():
             raise ValueError(
                 f"network: {other!r} and {name!r} are the same parameter of the module (tied weights); read "
                 f"the network from a state dict without {name!r}"

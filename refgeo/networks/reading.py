@@ -361,11 +361,16 @@ def _tensors_of(source: Any) -> tuple[dict[str, Any], set[str] | None, dict[str,
     """
     if not _is_module(source):
         return (dict(source) if isinstance(source, Mapping) else load(Path(source))), None, {}
-    names = {id(parameter): name for name, parameter in source.named_parameters()}
-    every = source.named_parameters(remove_duplicate=False)
-    tied = {name: first for name, parameter in every if (first := names[id(parameter)]) != name}
+    tied = tied_names(source)
     state = {name: tensor for name, tensor in source.state_dict().items() if name not in tied}
-    return state, set(names.values()), tied
+    return state, {name for name, _ in source.named_parameters()}, tied
+
+
+def tied_names(module: Any) -> dict[str, str]:
+    """Further names of a module's parameters, with the first name of each."""
+    first = {id(parameter): name for name, parameter in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
 
 
 def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:

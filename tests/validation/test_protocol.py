@@ -76,8 +76,9 @@ def test_radii_are_where_the_checkpoints_loss_has_increased_by_so_much():
     loss = lambda blocks, batch: (0.5 * float(np.sum(D * (blocks["w"] - 1) ** 2)), {"w": D * (blocks["w"] - 1)})  # noqa: E731
     model = Model({"w": np.ones(2)}, loss, [None, None], {})
     grid = tuple(np.geomspace(1e-2, 10.0, 40))
-    rows = {name: Measured(model, Effort()).rows(MEASURES[name], grid) for name in protocol.NAMES}
-    found = protocol.radii(rows, grid)
+    found = protocol.radii(
+        [row for name in protocol.NAMES for row in Measured(model, Effort()).rows(MEASURES[name], grid)]
+    )
     for name in protocol.NAMES:
         for rho, increase in zip(found[name], protocol.INCREASES, strict=True):
             assert 0.5 * 3.0 * rho**2 == pytest.approx(increase, rel=0.05)

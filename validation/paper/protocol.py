@@ -71,24 +71,18 @@ def rows_of_checkpoint(population: str, options: dict[str, Any], weights: str, n
     return Measured(replace(model, batches=[model.batches[batch]]), Effort()).rows(MEASURES[name], GRID)
 
 
-def radii(rows: Mapping[str, Sequence[Row]], grid: Sequence[float] = GRID) -> dict[str, list[float]]:
-    """Of each measure, the radius for each increase of the loss, between those of a grid.
-
-    Parameters
-    ----------
-    rows : dict
-        Of the checkpoint, by measure.
-    grid : sequence of float
-        The radii of the rows.
+def radii(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Of each measure, the radius for each increase of the loss, between those of the checkpoint's rows.
 
     Raises
     ------
     ValueError
         The grid does not reach an increase.
     """
-    found = {}
+    found, grid = {}, sorted({row["rho"] for row in rows})
     for name in NAMES:
-        medians = [float(np.median([row["value"] for row in rows[name] if row["rho"] == rho])) for rho in grid]
+        of = [row for row in rows if row["measure"] == name]
+        medians = [float(np.median([row["value"] for row in of if row["rho"] == rho])) for rho in grid]
         if not min(medians) <= min(INCREASES) < max(INCREASES) <= max(medians):
             raise ValueError(f"{name}: increases from {min(medians):.3g} to {max(medians):.3g} at ρ from {grid[0]:.3g}")
         rising = np.maximum.accumulate(np.log(np.maximum(medians, 1e-12)))
@@ -196,7 +190,7 @@ def main() -> None:
     }
     results = experiment.Results(out / f"radii-{options.population}.json", {"grid": GRID, "effort": asdict(Effort())})
     measured = results.measure_all(rows_of_checkpoint, tasks, options.workers, "radii")
-    rows = {name: [row for part in measured for row in part if row["measure"] == name] for name in NAMES}
+    rows = [row for part in measured for row in part]
     found = {
         "plan": PLAN,
         "increases": INCREASES,

@@ -179,8 +179,7 @@ def plot(rows: Sequence[Row], place: Path) -> None:
     shape, size = (len(populations), len(protocol.NAMES)), (8.0, 2.3 * len(populations))
     figure, axes = plt.subplots(*shape, figsize=size, squeeze=False, sharey="row", layout="constrained")
     for panels, (population, part) in zip(axes, populations.items(), strict=True):
-        steps = {row.get(summary.GIVEN, np.nan) for row in part}
-        is_coloured = len(steps) > 1
+        is_coloured = summary.has_step_sizes(part)
         for panel, measure in zip(panels, protocol.NAMES, strict=True):
             of = [row for row in part if row["measure"] == measure and row["value"] == row["value"]]
             if not of:
@@ -188,7 +187,7 @@ def plot(rows: Sequence[Row], place: Path) -> None:
             rho = max(row["rho"] for row in of)
             models = runner.by_model([row for row in of if row["rho"] == rho], lambda row: "sharpness")
             x, y = (np.array([one[name] for one in models]) for name in ("sharpness", "gap"))
-            colours = [np.log10(one[summary.GIVEN]) for one in models] if is_coloured else None
+            colours = [np.log10(one.get(summary.GIVEN, np.nan)) for one in models] if is_coloured else None
             drawn = panel.scatter(x, y, c=colours, s=12)
             panel.set_xscale("log" if 0.0 < 10.0 * x.min() < x.max() else "linear")
             panel.xaxis.set_minor_formatter("")
@@ -235,7 +234,7 @@ def main() -> None:
         for name in (name for name in folders if name in wanted):
             for draw in options.draws:
                 chosen += of_protocol(name, given | {"data": folders[name], "draw": draw}, options.quick, out)
-    chosen.sort(key=lambda task: task.measures == ("mix, no Γ",))  # what is only described comes last
+    chosen.sort(key=lambda task: task.measures[0] not in protocol.NAMES)  # what is only described comes last
     document = study(chosen, out, runner.workers(options))
     plot(load_table(out / "table1.csv"), out / "table1.png")
     say(document)

@@ -51,6 +51,11 @@ def is_one_set(rows: Sequence[Row]) -> bool:
     return all(len(of) == 1 for of in _models(rows).values())
 
 
+def has_step_sizes(rows: Sequence[Row]) -> bool:
+    """Whether models differ in it."""
+    return len({row[GIVEN] for row in rows if GIVEN in row and row[GIVEN] == row[GIVEN]}) > 1
+
+
 def _models(rows: Sequence[Row]) -> dict[str, set[str]]:
     models: dict[str, set[str]] = {}
     for row in rows:
@@ -78,7 +83,7 @@ def _ranked(sets: list[list[Row]], measure: str, outcome: str) -> dict[str, Any]
     if not found:
         return {"models": 0, "missing": missing}
     given = None
-    if len(sets) == 1 and len({row[GIVEN] for row in rows if GIVEN in row and row[GIVEN] == row[GIVEN]}) > 1:
+    if len(sets) == 1 and has_step_sizes(rows):
         steps = columns(rows, GIVEN)[1][there]
         left = [statistics.rest(z[there], steps) for z in (values[measure], y)]
         given = list(statistics.estimated_tau(*left))
