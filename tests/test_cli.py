@@ -121,25 +121,6 @@ def test_the_reproduce_line_reproduces(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_backends_that_exit_are_usage_errors_or_failures(tmp_path, capsys):
-    at_import, at_call = tmp_path / "at_import.py", tmp_path / "at_call.py"
-    at_import.write_text("import sys\nsys.exit(0)\n")
-    at_call.write_text("import sys\ndef inner_product(*a):\n    sys.exit(0)\n")
-    assert main(["check", str(at_import)]) == 2
-    assert "SystemExit" in capsys.readouterr().err
-    assert main(["check", str(at_call), *FEW]) == 1
-    assert "SystemExit: 0" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_hanging_backend_is_a_failed_row_and_the_run_ends(tmp_path, capsys):
-    file = tmp_path / "slow.py"
-    file.write_text("import time\ndef inner_product(*a):\n    time.sleep(60)\n")
-    assert main(["check", str(file), *FEW, "--timeout", "0.2"]) == 1
-    assert "did not return within 0.2 s" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_path):
     import os
     import subprocess
@@ -216,23 +197,6 @@ def test_help_and_version(capsys):
 
 
 @pytest.mark.slow
-def test_checkpoint_from_a_file(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    state = {}
-    for name in ("self.query", "self.key", "self.value", "output.dense"):
-        state[f"bert.encoder.layer.0.attention.{name}.weight"] = rng.standard_normal((6, 6)).astype(np.float32)
-        state[f"bert.encoder.layer.0.attention.{name}.bias"] = rng.standard_normal(6).astype(np.float32)
-    file = tmp_path / "model.safetensors"
-    save_file(state, file)
-    arguments = ["check", "--checkpoint", str(file), "--layout", "bert", "--quiet"]
-    assert main(arguments) == 2
-    assert "heads" in capsys.readouterr().err
-    for dtype in ("float64", "float32"):
-        assert main([*arguments, "--heads", "3", "--dtype", dtype]) == 0
-        assert "6/6" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_a_square_bracket_in_a_name_is_printed_as_it_is(capsys, monkeypatch):
     """rich would take [0] for markup."""
     monkeypatch.setenv("COLUMNS", "120")
@@ -297,7 +261,6 @@ def test_known_failures_are_a_file_and_those_that_have_gone_are_told(tmp_path, c
 
 
 def test_a_layout_that_does_not_fit_is_told_before_heads_are_asked_for(tmp_path, capsys):
-    from safetensors.numpy import save_file
 
     save_file({"encoder.block.0.layer.0.SelfAttention.q.weight": np.eye(4)}, tmp_path / "model.safetensors")
     assert main(["inspect", "--checkpoint", str(tmp_path), "--layout", "bert"]) == 2

@@ -215,14 +215,18 @@ _FLOAT8 = {"F8_E4M3": (3, 7), "F8_E5M2": (2, 15)}
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The tensors of a file; bfloat16, of which float32 has the upper half, and float8 as float32."""
+    """The tensors of a file in its order; bfloat16, of which float32 has the upper half, and float8 as float32."""
     import safetensors
 
     found: dict[str, Any] = {}
+    content = path.read_bytes()
     try:
-        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (safetensors.SafetensorError, ValueError) as error:
         raise _no_safetensors(path, error) from error
+    # what is given comes in another order every time, and random starts would differ from run to run
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    tensors.sort(key=lambda one: (header[one[0]]["data_offsets"], one[0]))
     names = {name for name, _ in tensors}
     scaled = [
         name for name, tensor in tensors

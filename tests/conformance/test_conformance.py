@@ -79,19 +79,6 @@ def scaled(function, factor, metrics=("inv", "mix")):
     return call
 
 
-def float32_inside(function):
-    def call(metric, *arguments):
-        single = [a.astype(np.float32) if isinstance(a, np.ndarray) else a for a in arguments]
-        result = function(metric, *single)
-        return tuple(p.astype(float) for p in result) if isinstance(result, tuple) else result.astype(float)
-
-    return call
-
-
-def other_metric(function):
-    return lambda metric, *arguments: function({"inv": "mix", "mix": "inv"}[metric], *arguments)
-
-
 def swapped(function):
     return lambda *arguments: function(*arguments)[::-1]
 
@@ -106,84 +93,8 @@ def test_a_result_off_by_one_part_in_a_billion_is_wrong_and_nothing_else_is(name
     assert not report.passed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "mistake"), sampled([(f, m) for m in (float32_inside, other_metric) for f in FUNCTIONS], 7)
-)
-def test_single_precision_inside_and_the_other_metric_are_seen(name, mistake):
-    report = rg.check(backend(**{name: mistake(getattr(paper, name))}), cases=SOME)
-    expected = both(name)
-    if mistake is other_metric:
-        expected -= {"geodesic_1[inv]", "geodesic_1[mix]"}  # θ + ta knows no metric
-    assert set(report.wrong) == expected
-
-
-def printed_projection(metric, G, H, v_G, v_H):
-    import scipy.linalg
-
-    if metric == "mix" or G.ndim > 2:
-        return paper.horizontal_projection(metric, G, H, v_G, v_H)
-    S, T = G.T @ G, H.T @ H
-    L = scipy.linalg.solve_sylvester(S @ T, T @ S, S @ H.T @ v_H - v_G.T @ G @ T)
-    return v_G + G @ L, v_H - H @ L.T
-
-
-@pytest.mark.slow
-def test_the_misprinted_sylvester_equation_is_wrong():
-    report = rg.check(backend(horizontal_projection=printed_projection), cases=SOME)
-    assert report.wrong == ["horizontal_projection[inv]"]
-    row = next(row for row in report.rows if row.verdict is Verdict.WRONG)
-    assert row.worst_ratio > 1e10
-    assert report.reproduce(row) == "", "an object has no name on a command line"
-    again = rg.check(
-        backend(horizontal_projection=printed_projection),
-        metrics=[row.metric], checks=[row.check], cases=[row.worst_case.case], seed=report.seed,
-    )  # fmt: skip
-    assert again.rows[0].worst_ratio == row.worst_ratio
-
-
-def only_for_balanced_factors(metric, G, H, v_G, v_H):
-    """S where T belongs: invisible when GᵀG = HᵀH."""
-    if metric == "inv":
-        return paper.horizontal_projection(metric, G, H, v_G, v_H)
-    S = np.swapaxes(G, -1, -2) @ G
-    L = 0.5 * (
-        np.swapaxes(np.linalg.solve(S, np.swapaxes(H, -1, -2) @ v_H), -1, -2)
-        - np.linalg.solve(S, np.swapaxes(G, -1, -2) @ v_G)
-    )
-    return v_G + G @ L, v_H - H @ np.swapaxes(L, -1, -2)
-
-
-def half_missing(metric, *arguments):
-    return scaled(paper.christoffel, 2.0)(metric, *arguments)
-
-
-def not_bilinear(metric, G, H, a_G, a_H, b_G, b_H):
-    return paper.christoffel(metric, G, H, a_G, a_H, a_G, a_H)
-
-
-def absolute_time(metric, G, H, v_G, v_H, t, order):
-    return paper.geodesic(metric, G, H, v_G, v_H, 1.0, order)
-
-
 def both(function):
     return {row for row in EVERY if row.startswith(function)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "function", "wrong"),
-    sampled([
-        ("horizontal_projection", only_for_balanced_factors, {"horizontal_projection[mix]"}),
-        ("christoffel", half_missing, both("christoffel")),
-        ("christoffel", not_bilinear, both("christoffel")),
-        ("geodesic", absolute_time, both("geodesic")),
-        ("riemannian_gradient", swapped(paper.riemannian_gradient), both("riemannian_gradient")),
-        ("horizontal_projection", lambda m, G, H, a, b: (a, b), both("horizontal_projection")),
-    ], 2),
-)  # fmt: skip
-def test_common_mistakes_are_named(name, function, wrong):
-    assert set(rg.check(backend(**{name: function}), cases=SOME).wrong) == wrong
 
 
 def raising(*arguments):
@@ -598,35 +509,8 @@ def mended(function, broken):
     return backend(**{function: call})
 
 
-def _short_vectors_stay(result, metric, G, H, v_G, v_H):
-    return (v_G, v_H) if np.linalg.norm(v_G) < 1e-6 * np.linalg.norm(G) else result
-
-
-def _tiny_entries_are_dropped(result, metric, G, H, e_G, e_H):
-    return paper.riemannian_gradient(metric, G, H, *(np.where(np.abs(e) < 1e-12, 0.0, e) for e in (e_G, e_H)))
-
-
 def _scaled_if(condition):
     return lambda result, metric, G, H, *rest: tuple(1.01 * x for x in result) if condition(G, H, *rest) else result
-
-
-@pytest.mark.parametrize(
-    ("function", "broken"),
-    sampled([
-        ("horizontal_projection", _short_vectors_stay),
-        ("riemannian_gradient", _tiny_entries_are_dropped),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] >= 32)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-1] % 4 == 3 and G.shape[-1] > 4)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.prod(G.shape[:-2]) > 64)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.shape[-2] > 2048)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: G.ndim == 6)),
-        ("riemannian_gradient", _scaled_if(lambda G, H, *e: np.count_nonzero(G) <= G.size / G.shape[-2])),
-        ("christoffel", _scaled_if(lambda G, H, a, b, c, d: np.allclose(a, c) and np.any(a != c))),
-    ], 3),
-)  # fmt: skip
-def test_mistakes_at_sizes_and_values_that_are_seldom_tried_are_caught(function, broken):
-    report = rg.check(mended(function, broken), checks=[function])
-    assert report.wrong == [f"{function}[inv]", f"{function}[mix]"]
 
 
 def test_a_cache_of_gram_matrices_by_their_norms_is_caught():

@@ -264,23 +264,6 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_function_that_overwrites_its_results_is_blamed_alone(tmp_path):
-    file = tmp_path / "buffer.py"
-    file.write_text(
-        "import numpy as np\nfrom refgeo import paper\nfrom refgeo.paper import riemannian_gradient\n\n"
-        "kept = {}\n\n\n"
-        "def horizontal_projection(metric, G, *a):\n"
-        "    parts = paper.horizontal_projection(metric, G, *a)\n"
-        "    buffers = kept.setdefault(tuple(x.shape for x in parts), tuple(map(np.empty_like, parts)))\n"
-        "    for buffer, part in zip(buffers, parts):\n        buffer[...] = part\n    return buffers\n"
-    )
-    checks = ["horizontal_projection", "riemannian_gradient"]
-    report = rg.check(str(file), checks=checks, cases=["5x4x2/k3", "3-5x4x4/k3"])
-    (row,) = (row for row in report.findings if row.check == "keeps_its_results")
-    assert row.broken_by == ("horizontal_projection",)
-
-
-@pytest.mark.slow
 def test_a_backend_that_removes_its_file_is_judged_for_both_metrics(tmp_path):
     file = written(tmp_path, "os.path.exists(__file__) and os.remove(__file__); os._exit(3)")
     report = rg.check(file, checks=["christoffel"])

@@ -12,7 +12,7 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from helpers import documented
+from helpers import documented, relative_error
 
 import refgeo as rg
 from refgeo.geometry.arrays import WeightedMetric
@@ -26,14 +26,14 @@ ARRAY = np.array([[1.5, -0.7, 2.0], [-3.0, 0.4, 1.1]])
 class Case:
     """A geometry at a point.
 
-    `loss` has its symmetry, `act` moves points and vectors by a random element of the group, `verticals` are velocities
-    of it; `relaxed` metrics are not invariant, `open` ones have no exact geodesics.
+    `loss` has its symmetry, `act` moves points and vectors by a random element of the group, of a size,
+    `verticals` are velocities of it; `relaxed` metrics are not invariant, `open` ones have no exact geodesics.
     """
 
     metric: rg.TangentSpace
     point: Any
     loss: Callable[[Any], Any]
-    act: Callable[[Any], tuple[Callable[[Any], Any], Callable[[Any], Any]]] | None = None
+    act: Callable[[Any, float], tuple[Callable[[Any], Any], Callable[[Any], Any]]] | None = None
     verticals: Callable[[Any], list[Any]] = lambda rng: []
     relaxed: bool = False
     open: bool = False
@@ -53,15 +53,19 @@ def pairs(metric, batch, n, m, h, loss=None, action=None, **more):
         X = anp.matmul(p.G, anp.swapaxes(p.H, -1, -2))
         return anp.sum(anp.sin(W * X) + 0.1 * (X - Y) ** 2)
 
-    def element(rng):
-        A = rng.standard_normal((h, h)) if action is None else action(rng.standard_normal((h, h)))
+    def element(rng, size):
+        A = rng.standard_normal((h, h))
+        A = size * A if action is None else action(A) * np.tile(size ** rng.uniform(0.0, 1.0, h // 2), 2)
         return (lambda p: p.transform(A)), (lambda v: v.transform(A))
 
     def verticals(rng):
         generators = [
             rng.standard_normal((h, h)) if action is None else action(rng.standard_normal((h, h))) for _ in "ab"
         ]
-        return [rg.Pair(point.G @ K, -(point.H @ K.T)) for K in generators]
+        written = [rg.Pair(point.G @ K, -(point.H @ K.T)) for K in generators]
+        for K, v in zip(generators, written, strict=True) if hasattr(metric.at(point), "vertical_vector") else ():
+            assert relative_error(metric.at(point).vertical_vector(K), v) < 1e-14
+        return written
 
     return Case(metric, point, loss or of_product, element, verticals, **more)
 
@@ -91,12 +95,12 @@ def sines(w):
     return anp.sum(anp.sin(np.arange(1.0, 7.0).reshape(2, 3) * w))
 
 
-def shifted(rng):
-    return (lambda w: w + 1.7), (lambda v: v)
+def shifted(rng, size):
+    return (lambda w: w + 1.7 * size), (lambda v: v)
 
 
-def stretched(rng):
-    return (lambda w: 2.5 * w), (lambda v: 2.5 * v)
+def stretched(rng, size):
+    return (lambda w: 2.5 * size * w), (lambda v: 2.5 * size * v)
 
 
 def of_blocks(loss):
@@ -299,12 +303,13 @@ def test_the_hessian_is_the_second_derivative_along_geodesics(name):
 
 
 @everything
-def test_everything_is_equivariant(name):
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e6])
+def test_everything_is_equivariant(name, size):
     case = CASES[name]
     if case.act is None or case.relaxed:
         return
     (_, gradient), space, (a, b) = loss_and_gradient(case), case.space, vectors(case, 2)
-    move, carry = case.act(np.random.default_rng(4))
+    move, carry = case.act(np.random.default_rng(4), size)
     there = case.metric.at(move(space.point))
     results = [
         (there.horizontal_projection(carry(a)), carry(space.horizontal_projection(a))),
@@ -386,6 +391,24 @@ def test_points_and_gradients_in_coordinates(name, order):
     # "exact" of a general metric differentiates two integrations by five points
     assert np.sum(gradient * z) == pytest.approx(slope, rel=1e-5 if order == "exact" else 1e-7, abs=1e-8)
     assert np.all(space.is_horizontal(space.from_coordinates(gradient), 1e-8))
+
+
+ANY_VELOCITY = [name for name in CASES if name.startswith("inv (") or name in (
+    "inv neurons", "elementwise", "euclidean", "weighted", "translation", "scaling",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANY_VELOCITY)
+@pytest.mark.parametrize("length", [0.0, 1e-6, 0.028, 0.04, 1.5, 8.0])
+def test_gradients_through_exact_geodesics_are_their_derivatives_whatever_the_velocity(name, length):
+    """Horizontal or not, short (where closed forms are series) or long."""
+    space, rng = CASES[name].space, np.random.default_rng(5)
+    v, w = (space.random_tangent_vector(rng, horizontal=False) for _ in range(2))
+    (e,) = vectors(CASES[name], 1)
+    ends = [flat(space.geodesic(length * v + s * w, 1.0, "exact")) for s in 1e-3 * np.array([1.0, -1.0, 2.0, -2.0])]
+    moved = (8.0 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / 12e-3
+    found = total(space.inner_product(space.geodesic_gradient(length * v, e, "exact"), w))
+    assert found == pytest.approx(flat(e) @ moved, abs=2e-10 * (np.abs(flat(e)) @ np.abs(moved)))
 
 
 @everything

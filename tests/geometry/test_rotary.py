@@ -1,66 +1,11 @@
-"""The quotient behind rotary positions: far along its orbits, and with a loss.
-
-`test_laws` and `test_quotient` hold it against its laws and its definition at one point; equivariance carries both on.
-"""
+"""The quotient behind rotary positions, with a loss; `test_laws` and `test_quotient` have its geometry."""
 
 import numpy as np
 import pytest
-from helpers import like, random_pair, relative_error
+from helpers import random_pair
 
 import refgeo as rg
 from refgeo.geometry.groups import commuting_part
-
-SHAPES = [((), 2, 2, 2), ((), 6, 4, 2), ((3,), 5, 7, 4), ((2, 2), 6, 6, 6)]
-NAMES = ["inv", "mix", "s=0.4"]
-SIZES = [1e-6, 1.0, 1e6]
-shapes = pytest.mark.parametrize(("batch", "n", "m", "h"), SHAPES)
-names = pytest.mark.parametrize("name", NAMES)
-sizes = pytest.mark.parametrize("size", SIZES)
-
-
-def group_element(rng, h, size):
-    """A + bJ in each plane, of very different sizes."""
-    a, b = rng.standard_normal((2, h // 2))
-    scale = size ** rng.uniform(0.0, 1.0, h // 2)
-    A = np.zeros((h, h))
-    i = np.arange(h // 2)
-    A[i, i] = A[i + h // 2, i + h // 2] = scale * a
-    A[i, i + h // 2], A[i + h // 2, i] = -scale * b, scale * b
-    return A
-
-
-@names
-@shapes
-@sizes
-def test_everything_is_equivariant(name, batch, n, m, h, size):
-    rng = np.random.default_rng(0)
-    point, A = random_pair(rng, batch, n, m, h), group_element(rng, h, size)
-    space = rg.RotaryMetric(name).at(point)
-    there = rg.RotaryMetric(name).at(point.transform(A))
-    a, b, e = like(point, rng), like(point, rng), like(point, rng)
-    moved_e = rg.Pair(e.G @ A.T, e.H @ np.linalg.inv(A))
-    for result, expected in [
-        (there.horizontal_projection(a.transform(A)), space.horizontal_projection(a)),
-        (there.christoffel(a.transform(A), b.transform(A)), space.christoffel(a, b)),
-        (there.riemannian_gradient(moved_e), space.riemannian_gradient(e)),
-        (there.geodesic(0.1 * a.transform(A)), space.geodesic(0.1 * a)),
-    ]:
-        expected = expected.transform(A)
-        assert np.all(there.norm(result - expected) <= 1e-12 * (there.norm(expected) + there.norm(there.point)))
-    assert np.allclose(there.to_coordinates(a.transform(A)), space.to_coordinates(a), rtol=0, atol=1e-11)
-    x = space.to_coordinates(space.random_tangent_vector(1))
-    assert np.allclose(there.gradient_at(x, moved_e), space.gradient_at(x, e), rtol=1e-11, atol=1e-11)
-
-
-@names
-def test_vertical_vectors_are_velocities_of_the_group(name):
-    rng = np.random.default_rng(0)
-    point, K, step = random_pair(rng, (3,), 5, 7, 4), commuting_part(rng.standard_normal((4, 4))), 1e-6
-    space = rg.RotaryMetric(name).at(point)
-    vertical = space.vertical_vector(K)
-    ahead, behind = (point.transform(np.eye(4) - sign * step * K) for sign in (1, -1))
-    assert relative_error((ahead - behind) / (2 * step), vertical) < 1e-8
-    assert np.all(space.norm(space.horizontal_projection(vertical)) <= 1e-13 * space.norm(vertical))
 
 
 def rotary_loss(rng, tokens, n, h):
@@ -95,13 +40,13 @@ def test_a_loss_with_rotary_positions_has_this_symmetry_and_not_that_of_all_matr
         rg.worst_case_sharpness(f, point, rg.InvariantMetric(), 0.1, n_iter=2)
 
 
-@names
+@pytest.mark.parametrize("name", ["inv", "mix", "s=0.4"])
 def test_sharpness_is_constant_along_orbits(name):
     rng = np.random.default_rng(5)
     f, point = rotary_loss(rng, 5, 6, 4), random_pair(rng, (), 6, 6, 4)
     values = [
-        rg.worst_case_sharpness(f, point.transform(group_element(rng, 4, size)), rg.RotaryMetric(name), 0.1).value
-        for size in (1.0, 1e3, 1e-3)
+        rg.worst_case_sharpness(f, point.transform(A), rg.RotaryMetric(name), 0.1).value
+        for A in (np.eye(4), *(commuting_part(rng.standard_normal((4, 4))) * [1.0, x, 1.0, x] for x in (1e3, 1e-3)))
     ]
     assert np.ptp(values) <= 1e-9 * values[0]
 

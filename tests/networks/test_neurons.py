@@ -88,22 +88,6 @@ def test_the_group_is_found_and_another_one_is_not(name):
 
 
 @metrics
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-def test_exact_geodesics_have_constant_speed_and_stay_horizontal(name, size):
-    params, _ = relu_network(2)
-    rng = np.random.default_rng(3)
-    moved = rescaled(params, size ** rng.uniform(0, 1, 7))
-    space = METRICS[name].at(pairs(moved).blocks(moved)["hidden"])
-    v = 0.2 * space.random_tangent_vector(4) * space.norm(space.point)
-    step = 1e-3
-    places = [space.geodesic(v, 1.0 + k * step, "exact") for k in (-2, -1, 0, 1, 2)]
-    speed = (8 * (places[3] - places[1]) - (places[4] - places[0])) / (12 * step)
-    there = METRICS[name].at(places[2])
-    assert np.allclose(there.norm(speed), space.norm(v), rtol=1e-7)
-    assert there.is_horizontal(speed, 1e-7).all()
-
-
-@metrics
 @pytest.mark.parametrize("order", [1, 2, "exact"])
 def test_what_is_pruned_stays_zero(name, order):
     params, f = relu_network(4)
