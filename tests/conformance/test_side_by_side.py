@@ -10,7 +10,7 @@ import refgeo as rg
 from refgeo.conformance import run
 from refgeo.conformance.verdict import Verdict
 
-CHECKS = ["inner_product"]
+FEW = {"checks": ["inner_product"], "cases": ["5x4x2/k3", "7x4x1/k3", "5x4x3/k3", "3-5x4x4/k3"]}
 
 WRONG_TWICE = """
 import os
@@ -58,10 +58,10 @@ def test_as_many_metrics_are_judged_at_once_as_there_are_processors(monkeypatch)
 @pytest.mark.slow
 def test_rows_are_the_same_progress_counts_all_points_and_no_process_is_left(backend):
     calls = []
-    apart = rg.check(str(backend), checks=CHECKS, jobs=2, progress=lambda *call: calls.append(call[:2]))
+    apart = rg.check(str(backend), **FEW, jobs=2, progress=lambda *call: calls.append(call[:2]))
     assert len(processes(backend)) >= 3
-    assert apart.rows == rg.check(str(backend), checks=CHECKS, jobs=1).rows
-    assert apart.rows == rg.check(str(backend), checks=CHECKS, jobs=8).rows
+    assert apart.rows == rg.check(str(backend), **FEW, jobs=1).rows
+    assert apart.rows == rg.check(str(backend), **FEW, jobs=8).rows
     assert [(row.metric, row.verdict) for row in apart.rows if row.kind == "value"] == [
         ("inv", Verdict.WRONG),
         ("mix", Verdict.WRONG),
@@ -81,7 +81,7 @@ def test_an_interrupt_ends_all_processes(backend):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rg.check(str(backend), checks=CHECKS, jobs=2, progress=stop)
+        rg.check(str(backend), **FEW, jobs=2, progress=stop)
     assert 2 <= len(processes(backend)) <= 3
     assert all(ends(process) for process in processes(backend))
 
@@ -123,7 +123,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
 def test_what_is_kept_of_the_first_call_is_wrong_however_many_processors_there_are(what, how, said, jobs, tmp_path):
     file = tmp_path / "frozen.py"
     file.write_text(FROZEN.replace("WHAT", what).replace("HOW", how))
-    report = rg.check(str(file), checks=["riemannian_gradient"], jobs=jobs)
+    report = rg.check(str(file), checks=["riemannian_gradient"], jobs=jobs, cases=["5x4x2/k3", "5x4x3/k3/single=1"])
     assert report.wrong
     for row in report.failures:
         assert row.diagnosis == f"right in a plain call, and wrong after a call with {said[row.metric]}"

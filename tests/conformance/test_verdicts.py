@@ -52,7 +52,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
     """Exact geodesics that are wrong for h > 5 alone, where laws see it and no value is enclosed."""
     file = written(tmp_path, TWO_MISTAKES)
-    cases = ["5x4x2/k3", "6x6x3/k3", "9x8x7/k3"]
+    cases = ["5x4x2/k3", "9x8x7/k3"]
     report = rg.check(file, checks=["geodesic"], metrics=["mix"], cases=cases)
     assert report.wrong == ["geodesic_2[mix]", "geodesic_exact[mix]"]
     said = row_of(report, "geodesic_exact[mix]").diagnosis

@@ -99,14 +99,14 @@ def command(monkeypatch, out, *arguments):
 @pytest.mark.slow
 def test_the_quick_command_measures_two_draws_of_images(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
-    monkeypatch.setitem(table1.QUICK, "images", table1.QUICK["images"] | {"count": 5, "train": 300})
+    monkeypatch.setitem(table1.QUICK, "images", table1.QUICK["images"] | {"count": 3, "train": 300, "batch_size": 16})
     given = "--population", "images", "--data", made_images(tmp_path)
     document, rows = command(monkeypatch, tmp_path, *given)
     assert {row["population"] for row in rows} == {"images-0", "images-1"}
     assert {(row["measure"], row["rho"]) for row in rows} == {
         (name, rho) for name, of in protocol.fixed_radii("images").items() for rho in of
     }
-    assert len(rows) == 2 * 5 * 8 * 2  # draws, models, numbers, batches
+    assert len(rows) == 2 * 3 * 8 * 2  # draws, models, numbers, batches
     assert all(np.isfinite(row["value"]) for row in rows)
     assert document["predicts"] == {}, "these are fewer models and batches than the plan has"
     assert "τ with the gap" in capsys.readouterr().out
