@@ -145,10 +145,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every experiment has."""
+def parser(description: str | None, has_quick: bool = True) -> argparse.ArgumentParser:
+    """The options that every experiment has, and nearly all have a smaller version."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")
+    if has_quick:
+        made.add_argument("--quick", action="store_true", help="a smaller version, in about a minute")
     made.add_argument("--out", type=Path, default=Path("results"), help="folder for the pictures and numbers (results)")
     made.add_argument("--workers", type=_positive, default=1, help="threads, or processes (1)")
     return made

@@ -152,8 +152,8 @@ class Network:
         left = [name for name, tensor in self.constants.items() if holds_numbers(tensor.dtype)]
         besides = f", all but {names_of(left)}" if left else ""
         return "" if self.of_module else (
-            f"Taken for parameters: the {len(self.shapes)} tensors of floating-point numbers{besides}. Buffers among "
-            "them cannot be told apart here; refgeo.networks.read takes a module of PyTorch, too, whose are known."
+            f"Taken for parameters: the {len(self.shapes)} tensors of floating-point numbers{besides}. These names do "
+            "not tell which tensors are buffers. A module of PyTorch does: refgeo.networks.read takes one, too."
         )  # fmt: skip
 
     def state_dict(

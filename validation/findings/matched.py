@@ -165,7 +165,7 @@ def page_table(found: dict[str, Any]) -> str:
     columns = {name: title for name, title in COLUMNS.items() if name in rows["inv, matched"]}
 
     def cells(row: dict[str, Any]) -> list[str]:
-        reliability = f"{row['reliability']:+.2f}".replace("-", "−")
+        reliability = statistics.signed(row["reliability"])
         return [*(str(statistics.Estimate(*row[name])) for name in columns), reliability]
 
     header = ["matched measure", *columns.values(), "batches"]

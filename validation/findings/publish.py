@@ -19,7 +19,7 @@ from validation import experiment
 from validation.findings import matched
 from validation.findings.study import runner
 from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
-from validation.findings.study.statistics import Estimate
+from validation.findings.study.statistics import Estimate, signed
 from validation.paper import protocol
 from validation.paper.table1 import PAPER
 
@@ -104,7 +104,7 @@ def page_table(document: dict[str, Any], population: str) -> str:
             here, there = (found["gap"][measure][f"{rho:g}"] for found in (first, second))
             paper = PAPER[population].get(measure)
             rows.append([
-                f"{measure}, {increase:g}", "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
+                f"{measure}, {increase:g}", "" if paper is None else signed(paper),
                 *(str(Estimate(*of["tau_a"])) for of in (here, there)),
                 *(str(Estimate(*of["given"])) for of in (here, there) if of["given"]),
             ])  # fmt: skip

@@ -8,7 +8,6 @@ write into ``protocol.json`` beside this file: the plan, and a radius for each m
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -170,12 +169,10 @@ def verdict(rows: Sequence[Mapping[str, Any]], p: Sequence[float]) -> str:
 
 def main() -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = experiment.parser(__doc__, has_quick=False)
     parser.add_argument("--population", choices=list(POPULATIONS), required=True)
     parser.add_argument("--data", required=True, help="a folder with the four files of Fashion-MNIST, or data.noun")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of what is done (results)")
-    parser.add_argument("--workers", type=int, default=1, help="processes (1)")
+    parser.add_argument("--device", default="cpu", help="of the losses (cpu)")
     options = parser.parse_args()
     fixed = json.loads(PLACE.read_text(encoding="utf-8"))
     if options.population in fixed["radii"]:

@@ -31,7 +31,7 @@ from validation import experiment
 from validation.findings.study import runner, summary
 from validation.findings.study.measures import Effort
 from validation.findings.study.runner import Row, Task, Workers, load_table, of_population, run, save_table
-from validation.findings.study.statistics import Estimate
+from validation.findings.study.statistics import Estimate, signed
 from validation.paper import protocol
 
 PAPER = {"diagonal": {"adaptive": -0.68, "inv": -0.83, "mix": -0.86}} | protocol.PAPER
@@ -159,7 +159,7 @@ def say(document: dict[str, Any]) -> None:
                     measure, rho, str(Estimate(*numbers["tau_a"])), f"{numbers['p']:.3f}",
                     "" if given is None else str(Estimate(*given)),
                     "" if error is None else str(Estimate(*error["tau_a"])),
-                    "" if paper is None else f"{paper:+.2f}".replace("-", "−"),
+                    "" if paper is None else signed(paper),
                 )  # fmt: skip
         experiment.console.print(shown)
     for population, by_measure in document["predicts"].items():

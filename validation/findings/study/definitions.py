@@ -50,34 +50,15 @@ class Recipe:
     steps: int = 384
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Population(FineTuned):
-    """So many models.
+    """As `FineTuned`; and for a quick look, ``steps`` of training, in the place of the recipe's."""
 
-    Parameters
-    ----------
-    data : str
-        The folder with ``data.noun``.
-    count : int
-    draw : int
-        Another one is another population of seeds.
-    batches, batch_size : int
-        Training examples on which sharpness is measured, the same for all models.
-    device : str
-        Of the losses.
-    steps, train : int, optional
-        For a quick look: of training, in the place of the recipe's, and examples.
-    """
-
-    data: str
-    count: int = 35
-    draw: int = 0
-    batches: int = 8
-    batch_size: int = 128
-    device: str = "cpu"
-    steps: int | None = None
-    train: int = TRAIN
     kind = "definitions"
+    count: int = 35
+    batch_size: int = 128
+    train: int = TRAIN
+    steps: int | None = None
 
     def model(self, unit: str, cache: Path) -> Model:
         """Fine-tune it, or load it."""
@@ -177,7 +158,7 @@ def nouns(folder: str | Path) -> dict[str, Noun]:
     place = Path(folder, "data.noun")
     if not place.is_file():
         raise SystemExit(
-            f"--nouns: expected WordNet's data.noun in {folder}, as the Debian package wordnet-base has it"
+            f"the nouns: expected WordNet's data.noun in {folder}, as the Debian package wordnet-base has it"
         )
     found = {}
     for line in place.read_text(encoding="utf-8").splitlines():

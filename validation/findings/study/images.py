@@ -52,34 +52,15 @@ class Recipe:
         )  # fmt: skip
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Population(FineTuned):
-    """So many models.
+    """As `FineTuned`; and for a quick look, ``epochs`` of all models, in the place of the recipe's."""
 
-    Parameters
-    ----------
-    data : str
-        The folder with the four files.
-    count : int
-    draw : int
-        Seed of the recipes: another one is another population.
-    batches, batch_size : int
-        Training images on which sharpness is measured, the same for all models.
-    device : str
-        Of the losses.
-    epochs, train : int, optional
-        For a quick look: of all models, in the place of the recipe's, and images.
-    """
-
-    data: str
-    count: int = 72
-    draw: int = 0
-    batches: int = 8
-    batch_size: int = 256
-    device: str = "cpu"
-    epochs: int | None = None
-    train: int = TRAIN
     kind = "images"
+    count: int = 72
+    batch_size: int = 256
+    train: int = TRAIN
+    epochs: int | None = None
 
     def model(self, unit: str, cache: Path) -> Model:
         """Fine-tune it, or load it."""
@@ -169,12 +150,12 @@ def _idx(folder: str | Path, name: str) -> Any:
     """The numbers of an IDX file of bytes, which may be compressed."""
     places = [place for suffix in ("", ".gz") if (place := Path(folder, f"{name}{suffix}")).is_file()]
     if not places:
-        raise SystemExit(f"--data: expected {name} or {name}.gz in {folder}; Fashion-MNIST has four such files")
+        raise SystemExit(f"the images: expected {name} or {name}.gz in {folder}; Fashion-MNIST has four such files")
     content = places[0].read_bytes()
     content = gzip.decompress(content) if places[0].suffix == ".gz" else content
     kind, rank = content[2], content[3]
     if content[:2] != b"\0\0" or kind != 8:
-        raise SystemExit(f"--data: {places[0]} is no IDX file of bytes")
+        raise SystemExit(f"the images: {places[0]} is no IDX file of bytes")
     sizes = np.frombuffer(content, ">u4", rank, 4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(sizes)
 

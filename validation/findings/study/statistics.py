@@ -19,6 +19,17 @@ Array = npt.NDArray[np.float64]
 RESAMPLES = 2000
 
 
+def signed(value: float) -> str:
+    """With two digits, and a minus that is one.
+
+    Examples
+    --------
+    >>> signed(-0.414), signed(0.2)
+    ('−0.41', '+0.20')
+    """
+    return f"{value:+.2f}".replace("-", "−")
+
+
 class Estimate(NamedTuple):
     """A number with its 95% bootstrap interval."""
 
@@ -27,7 +38,7 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]".replace("-", "−")
+        return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}]"
 
 
 class Correlation(NamedTuple):

@@ -6,9 +6,10 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,13 +57,35 @@ class TrainedModels(ABC):
         """Train it, or load it."""
 
 
+@dataclass(kw_only=True)
 class FineTuned(TrainedModels):
-    """Models that begin at one checkpoint."""
+    """Models that begin at one checkpoint.
 
-    places = ("data", "device", "count")
+    Parameters
+    ----------
+    data : str
+        The folder with the data.
+    count : int
+    draw : int
+        Another one is another population.
+    batches, batch_size : int
+        Training examples on which sharpness is measured, the same for all models.
+    train : int
+        Training examples.
+    device : str
+        Of the losses.
+    """
+
+    places: ClassVar = ("data", "device", "count")
     """Options on which no number depends."""
-    kind: str
-    draw: int
+    kind: ClassVar[str]
+    data: str
+    count: int
+    draw: int = 0
+    batches: int = 8
+    batch_size: int
+    train: int
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
