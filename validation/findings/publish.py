@@ -80,7 +80,8 @@ def publish_table1(folder: Path) -> None:
     save(place, rounded({**document, **merged}))
     for population, rows in of_population(load_table(folder / "table1.csv")).items():
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
-    shutil.copy(folder / "table1.png", HERE / "figures" / "table1.png")
+    if (picture := folder / "table1.png").is_file():  # of populations that are one set each
+        shutil.copy(picture, HERE / "figures" / "table1.png")
 
 
 def publish_matched(folder: Path) -> None:
