@@ -157,14 +157,16 @@ class Report:
 
     def details(self, row: Row) -> list[str]:
         """What there is to say of a row that does not pass, a line each."""
+        place = row.example
+        has_number = place is not None and bool(np.isfinite(place.relative_error))
+        of_none = "  (if ε = 0)" if self.points.relaxation and row.kind == "value" else ""
         lines = [f"{row}: {row.message or row.outcome}"]
         lines += [f"yours:    {line}" for line in row.yours]
-        of_none = "  (if ε = 0)" if self.points.relaxation and row.kind == "value" else ""
-        lines += [f"expected: {line}" for line in row.expected or (row.statement + of_none,)]
+        if has_number or row.kind != "value":
+            lines += [f"expected: {line}" for line in row.expected or (row.statement + of_none,)]
         lines += [f"differs:  {row.differs}"] if row.differs else []
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
-        place = row.example
-        if row.kind in ("value", "law") and place is not None and np.isfinite(place.relative_error):
+        if row.kind in ("value", "law") and place is not None and has_number:
             lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.place})")
         return lines + ([f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else [])
 
