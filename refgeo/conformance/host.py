@@ -564,7 +564,17 @@ class Host:
             raise Unusable(
                 "expected an array without a mask, got a masked array, whose masked entries can hold any data"
             )
-        return np.asarray(detached(found))
+        return array_of(detached(found))
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """An array of a result, or `Unusable`."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        if isinstance(value, (list, tuple)):
+            raise Unusable("expected an array, got rows of different lengths") from error
+        raise
 
 
 def _written(call: Call, before: list[Any], after: list[Any]) -> Conduct:
@@ -607,7 +617,8 @@ def members(result: Any, count: int) -> list[Any]:
 def _real(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iuf" and not array.dtype.name.startswith(("bfloat16", "float8")):
         hint = " (with null or None, for NaN?)" if array.dtype == object and any(x is None for x in array.flat) else ""
-        raise Unusable(f"expected real numbers, got dtype {array.dtype}{hint}")
+        what = "text" if array.dtype.kind == "U" else f"dtype {array.dtype}{hint}"
+        raise Unusable(f"expected real numbers, got {what}")
     if array.size == 0 == math.prod(shape):  # a list does not say how many columns there are of nothing
         array = array.reshape(shape)
     if array.shape != tuple(shape):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from refgeo.conformance.archive import WRITERS, Named, VectorFileError, read_named
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.evidence import units
-from refgeo.conformance.host import NotInFile, Unusable
+from refgeo.conformance.host import NotInFile, Unusable, array_of
 from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
@@ -341,7 +341,7 @@ def _replay(cases: Mapping[str, Scene], recorded: Named) -> SimpleNamespace:
 
 def _fitting(value: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """In its shape, where dimensions of length one have been added or lost on the way."""
-    array = np.asarray(value)
+    array = array_of(value)
     if array.shape != shape and tuple(s for s in array.shape if s != 1) == tuple(s for s in shape if s != 1):
         return array.reshape(shape)
     if array.ndim == 2 and array.shape == shape[::-1] != shape:

@@ -182,7 +182,7 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
         (lambda x: x + 1j, "expected real numbers, got dtype complex"),
         (lambda x: np.full_like(x, np.nan), "NaN or infinity"),
         (lambda x: x[:-1], "expected shape"),
-        (lambda x: x.astype(str), "expected real numbers"),
+        (lambda x: x.astype(str), "expected real numbers, got text"),
     ], 2),
 )  # fmt: skip
 def test_unusable_results_are_failed_rows_with_the_reason(solved, tmp_path, change, message):
@@ -221,10 +221,16 @@ def test_json_with_null_or_ragged_rows_fails_the_row(solved, tmp_path):
     plain = {name: np.asarray(value).tolist() for name, value in results.items()}
     plain["inv_0021__christoffel_G"] = [[1.0, 2.0], [3.0]]
     plain["mix_0048__inner_product"] = None
+    plain["inv_0021__inner_product"] = "1.0"
     file = tmp_path / "results.json"
     file.write_text(json.dumps(plain))
     report = vectors.grade(folder, file)
-    assert set(report.wrong) == {"christoffel[inv]", "inner_product[mix]"}
+    said = {str(row): row.message.partition(": ")[2] for row in report.failures}
+    assert said == {
+        "christoffel[inv]": "expected an array, got rows of different lengths",
+        "inner_product[inv]": "expected real numbers, got text",
+        "inner_product[mix]": "expected real numbers, got dtype object (with null or None, for NaN?)",
+    }
 
 
 class Bomb:
