@@ -35,9 +35,10 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
-from refgeo.conformance.checks import CHECKS, chosen, known_row
+from refgeo.conformance.checks import CHECKS, chosen, functions_of, known_row
+from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import DOUBTFUL, hold, units
-from refgeo.conformance.operations import OPERATIONS, VALUES, Value
+from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, ROUTINE, VALUES, Value
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
@@ -95,17 +96,29 @@ class BackendCheck:
             import pytest
 
             none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
+            if not any(map(backend.provides, self._needed)):
+                none = f"not provided: {self.name} needs {' or '.join(self._needed)}"
+            elif CHECKS[self.name].kind == "contract" and not any(map(backend.provides, OPERATIONS)):
+                none = f"{self.name}: this rule is not watched in whole searches and update rules"
             pytest.skip(f"{rows[0].verdict.value}: {rows[0].message}" if rows else none)
 
-    def _reports(self, backend: Backend) -> list[Report]:
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """Functions, of which the backend must have one."""
         one = CHECKS[self.name]
+        return {"trajectory": UPDATE_RULES, "contract": self.functions}.get(one.kind, (one.function,))
+
+    def _reports(self, backend: Backend) -> list[Report]:
+        one, given = CHECKS[self.name], dict(self.options)
         options = self.dtype, self.profile, self.seed
         if one.kind == "value":
             return [_report(backend, one.function, self.metric, *options)]
         if one.kind == "contract":
-            provided = filter(backend.provides, self.functions)
-            return [_report(backend, f, metric, *options) for f in provided for metric in self.metrics]
-        metrics, given = [self.metric or "inv"], dict(self.options)
+            provided = list(filter(backend.provides, self.functions))
+            values = [name for name in provided if name in OPERATIONS]
+            found = [_report(backend, name, metric, *options) for name in values for metric in self.metrics]
+            return found + ([_conduct(backend, self.dtype, self.seed, self.options)] if values != provided else [])
+        metrics = [self.metric or "inv"]
         return [check(backend, metrics=metrics, checks=[self.name], dtype=self.dtype, seed=self.seed, options=given)]
 
     def __str__(self) -> str:
@@ -125,6 +138,14 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 def _report(backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int) -> Report:
     """All that is to be said of one function."""
     return check(backend, metrics=[metric], checks=[function], dtype=dtype, profile=profile, seed=seed)
+
+
+@lru_cache(maxsize=64)
+def _conduct(backend: Backend, dtype: str, seed: int, options: tuple[tuple[str, tuple[Any, ...]], ...]) -> Report:
+    """The conduct of an update rule and of a search, in a short run of each."""
+    checks = [name for names, name in ((UPDATE_RULES, "step.repeatable"), ((ROUTINE,), "sharpness_1"))
+              if any(map(backend.provides, names))]  # fmt: skip
+    return check(backend, metrics=["inv"], checks=[*checks, *OF_WHOLE], dtype=dtype, seed=seed, options=dict(options))
 
 
 def parametrize_with_checks(
@@ -186,7 +207,7 @@ def parametrize_with_checks(
     given_options = tuple((name, tuple(values)) for name, values in (options or {}).items())
     wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
     wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
-    functions = tuple({one.function for one in wanted if one.kind == "value"})
+    functions = tuple(name for name in FUNCTIONS if name in functions_of(checks))
     items = []
     for implementation in backends:
         backend = Backend.of(implementation, timeout)

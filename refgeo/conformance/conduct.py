@@ -21,6 +21,8 @@ RULES = {
     "thread_safe": "the function must give right results in any thread, and beside calls in other threads",
 }
 ON_EVERY_CALL = tuple(RULES)[:6]
+OF_WHOLE = ("inputs_unchanged", "silent", "leaves_the_process_alone")
+"""Those that are watched in whole searches and trajectories."""
 HARMFUL = ("inputs_unchanged", "keeps_its_results", "thread_safe")
 """Who breaks these makes his caller's numbers wrong: a report with such a row does not pass."""
 

@@ -420,7 +420,8 @@ class Host:
         if answer.failure is None and changed:
             conduct["leaves_the_process_alone"] = f"changed {', '.join(changed)}"
         if answer.failure is None and heard:
-            conduct["silent"] = f"printed {' '.join(heard)[:100]!r}"
+            lines = dict.fromkeys(line for text in heard for line in text.splitlines())
+            conduct["silent"] = f"printed {' '.join(lines)[:100]!r}"
         return answer
 
     def _call(self, call: Call, conduct: Conduct) -> Arrays:

@@ -72,6 +72,11 @@ class Plan:
                    several)  # fmt: skip
 
     @property
+    def is_whole(self) -> bool:
+        """Whether searches and trajectories are run: their points are not chosen."""
+        return self.cases is None and self.points.generated
+
+    @property
     def checks(self) -> list[Check]:
         """What must hold."""
         return [CHECKS[name] for name in self.names]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
+from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points, write_points
 from refgeo.conformance.render import page, plain, terminal
 from refgeo.conformance.scene import Scene
@@ -142,7 +143,7 @@ class Report:
         if row.example is None:
             return ""
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
-        is_alone = row.kind not in WHOLE and not row.needs_others
+        is_alone = row.kind not in WHOLE and not row.needs_others and {*OPERATIONS}.issuperset(row.broken_by)
         case = f" --case {shlex.quote(row.example.case)}" if is_alone else ""
         given = "".join(f" --option {shlex.quote(f'{name}={value!r}')}" for name, value in row.options.items())
         return self._command(f"{metric}--checks {row.check}{case}{given}")
@@ -343,10 +344,8 @@ def _remarks(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
     for (label, text), several in sorted(
         found.items(), key=lambda one: (one[1][0].kind != "contract", one[0][0] == "digits")
     ):
-        if several[0].kind == "contract":
-            yield f"{label:10s} {text}", "bold red" if several[0].fails else "yellow"
-        else:
-            yield f"{label:10s} {', '.join(map(str, several))}: {text}", "" if label == "digits" else "yellow"
+        style = {"FAILS": "bold red", "digits": ""}.get(label, "yellow")
+        yield f"{label:10s} {', '.join(map(str, several))}: {text}", style
 
 
 def _named(rows: list[Row]) -> list[str]:

@@ -53,11 +53,13 @@ class Problem:
         """The loss ‖X vec(G Hᵀ) − y‖² and its gradient at (G, H), in the backend's kind of array."""
         self.calls += 1
         G, H = (np.asarray(self._back(x), dtype=np.float64) for x in (G, H))
-        product = G @ H.mT
-        r = self._X @ product.ravel() - self._y
-        slope = (2.0 * self._X.T @ r).reshape(product.shape)
-        first, second = (self._convert(x.astype(self._dtype)) for x in (slope @ H, slope.mT @ G))
-        return float(r @ r), (first, second)
+        with np.errstate(all="ignore"):  # a warning of ours is not the routine's
+            product = G @ H.mT
+            r = self._X @ product.ravel() - self._y
+            slope = (2.0 * self._X.T @ r).reshape(product.shape)
+            loss, gradient = float(r @ r), [x.astype(self._dtype) for x in (slope @ H, slope.mT @ G)]
+        first, second = map(self._convert, gradient)
+        return loss, (first, second)
 
 
 def plain_routine(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -283,6 +283,10 @@ def _culprit(backend: Backend, judged: Judged, past: list[Judged]) -> str:
     return ANOTHER_ORDER
 
 
+_WATCHED = {"search": "sharpness_1", "trajectory": "step.repeatable"}
+"""What is run to watch conduct alone."""
+
+
 def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterator[Row]:
     """Searches and trajectories; what is seen of their conduct is told as that of any call."""
     for kind, functions, seen in (
@@ -290,13 +294,15 @@ def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterat
         ("trajectory", UPDATE_RULES, partial(trajectory_evidence, options=plan.options)),
     ):
         names = [one.name for one in plan.of_kind(kind)]
-        if names and not any(map(backend.provides, functions)):
+        provided = any(map(backend.provides, functions))
+        if names and not provided:
             yield row_of(replace(CHECKS[names[0]], name=functions[0]), EVERY, [absent(" or ".join(functions))])
-            continue
-        for name, label, options, found in seen(backend, names, plan.points, progress=show) if names else ():
+        watched = plan.of_kind("contract") and plan.is_whole and not plan.functions.isdisjoint(functions)
+        run = names or ([_WATCHED[kind]] if watched else [])
+        for name, label, options, found in seen(backend, run, plan.points, progress=show) if run and provided else ():
             if CHECKS[name].kind == "contract":
                 first.evidence[name] += found.evidence if name in first.rules else []
-            else:
+            elif names:
                 row = row_of(CHECKS[name], label or EVERY, found.evidence, options=options, message=found.message)
                 yield row
 

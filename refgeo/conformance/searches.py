@@ -31,6 +31,7 @@ import scipy  # its modules load where they are used: optimize takes longer than
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
+from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import ROUTINE
@@ -197,11 +198,15 @@ def search_evidence(
         if f"{ROUTINE}_{order}" in names and metric in (*metrics, "adaptive")
     )
     broken: defaultdict[str, list[Evidence]] = defaultdict(list)
+    results = False
     for done, (metric, order) in enumerate(settings):
         progress(done, len(settings), f"searches: {metric} {order}")
         problems = list(networks(points.profile, seed, dtype))
-        yield f"{ROUTINE}_{order}", metric, {}, _seen(backend, metric, order, problems, broken)
-    yield from ((rule, "", {}, Found(found)) for rule, found in broken.items())
+        found = _seen(backend, metric, order, problems, broken)
+        results |= any(one.event is Event.RESULT for one in found.evidence)
+        yield f"{ROUTINE}_{order}", metric, {}, found
+    kept = Evidence("searches", event=Event.RESULT if results else Event.UNKNOWN, about=ROUTINE)
+    yield from ((rule, "", {}, Found(broken.get(rule, [kept]))) for rule in sorted(broken.keys() | {*OF_WHOLE}))
 
 
 def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:

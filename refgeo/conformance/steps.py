@@ -152,8 +152,10 @@ def _steps(
         if walk.noise:
             numbers = [(x * (1.0 + walk.noise * rng.standard_normal(x.shape))).astype(dtype) for x in numbers]
             now = tuple(convert(x) for x in numbers)
-        E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
-        gradients = (convert((E @ numbers[1]).astype(dtype)), convert((E.mT @ numbers[0]).astype(dtype)))
+        with np.errstate(all="ignore"):  # a warning of ours is not the rule's
+            E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
+            slopes = [x.astype(dtype) for x in (E @ numbers[1], E.mT @ numbers[0])]
+        gradients = tuple(map(convert, slopes))
         given, shapes_given = (*now, *gradients), [np.shape(x) for x in (*now, *gradients)]
         before = [*numbers, *map(read, gradients, shapes)]
         try:

@@ -34,6 +34,7 @@ from scipy.optimize import least_squares
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
+from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, Evidence, Found, no_rounding_explains
 from refgeo.conformance.features import Features, design, levels_of, spread
 from refgeo.conformance.points import Points
@@ -191,12 +192,15 @@ class Rule:
     ----------
     conduct : dict
         The rules of conduct that it has broken, and how.
+    has_walked : bool
+        Whether a trajectory had a result.
     """
 
     def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
         self._backend, self.function, self.options, self.points = backend, function, dict(options), points
         self.precision, self.relaxation = PRECISIONS[points.dtype], points.relaxation
         self.conduct: dict[str, str] = {}
+        self.has_walked = False
         self._scales: dict[str, float] = {}
 
     def start(self, features: Features) -> Start:
@@ -220,6 +224,7 @@ class Rule:
         )
         answer = self._backend.call(call)
         self.conduct = answer.conduct | self.conduct
+        self.has_walked |= answer.failure is None
         return Trajectory(*answer.result())
 
     def scale(self, start: Start) -> float:
@@ -427,8 +432,10 @@ def trajectory_evidence(
         for j, name in enumerate(names):
             progress(i * len(names) + j, len(combinations) * len(names), f"trajectories: {name} {label}".rstrip())
             yield name, label, chosen, _judged(rule, name)
-        for name, said in rule.conduct.items():
-            yield name, label, chosen, Found([Evidence("trajectories", event=Event.BROKEN, said=said, about=function)])
+        for name in sorted(rule.conduct.keys() | {*OF_WHOLE}):
+            said = rule.conduct.get(name, "")
+            event = Event.BROKEN if said else Event.RESULT if rule.has_walked else Event.UNKNOWN
+            yield name, label, chosen, Found([Evidence("trajectories", event=event, said=said, about=function)])
 
 
 def _judged(rule: Rule, name: str) -> Found:

@@ -174,7 +174,7 @@ class Row:
         'loses 8 digits at κ=1e+04'
         """
         if self.verdict is not Verdict.PASS:
-            return str(self.verdict.value)
+            return "FAILS" if self.verdict is Verdict.CONTRACT and self.fails else str(self.verdict.value)
         if self.no_result:
             return f"no result at {self.no_result.split(':')[0]}"
         if self.lossy_case is None:
@@ -189,7 +189,7 @@ class Row:
         """What is neither wrong nor simply right: a label and a sentence each."""
         if self.kind == "contract":
             if self.verdict is Verdict.CONTRACT:
-                yield "FAILS" if self.fails else "contract", self.message
+                yield self.outcome, self.message
             return
         if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
             yield self.verdict.value, self.message
@@ -322,7 +322,7 @@ def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdic
     if check.kind == "contract":
         broken = seen.of(Event.BROKEN)
         if broken:
-            return Verdict.CONTRACT, _conduct(check, broken)
+            return Verdict.CONTRACT, _conduct(broken)
         return (Verdict.PASS, "") if seen.results else (Verdict.NOT_JUDGED, "; ".join(dict.fromkeys(
             one.said for one in seen.all)))  # fmt: skip
     if seen.is_wrong:
@@ -367,15 +367,14 @@ def _why_wrong(check: Check, seen: Seen, explanation: Explanation) -> str:
     return "; ".join(words)
 
 
-def _conduct(check: Check, broken: list[Evidence]) -> str:
+def _conduct(broken: list[Evidence]) -> str:
     """Who breaks a rule, and how."""
     how: dict[str, list[Evidence]] = {}
     for one in broken:
         how.setdefault(one.said, []).append(one)
-    said = (
+    return "; ".join(
         f"{text} ({', '.join(dict.fromkeys(one.about for one in some))}; {_places(some)})" for text, some in how.items()
     )
-    return f"{check.name}: " + "; ".join(said)
 
 
 def _by_reason(found: list[Evidence]) -> list[list[Evidence]]:

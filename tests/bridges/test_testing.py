@@ -1,6 +1,7 @@
 """Helpers for somebody's own tests: items, selection, expected failures, and one assertion for one result."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,6 +297,39 @@ def test_a_check_can_be_called_outside_pytest():
     check(paper)
     with pytest.raises(AssertionError, match="diagnosis: no formula"):
         rg.testing.BackendCheck("christoffel", "inv")(backend(christoffel=lambda m, G, H, *a: (0.9 * a[0], 0.9 * a[1])))
+
+
+def in_place(state, G, H, e_G, e_H, rate=0.1):
+    G -= rate * e_G
+    H -= rate * e_H
+    return state, G, H
+
+
+def greedy(metric, problem, G, H, rho, order):
+    step = 1e-3 * rho * G / np.linalg.norm(G)
+    print("searching")
+    return problem.value_and_grad(G + step, H)[0] - problem.value_and_grad(G, H)[0], (step, 0.0 * H)
+
+
+@pytest.mark.parametrize(
+    ("function", "routine", "rule", "said"),
+    [
+        ("step", in_place, "inputs_unchanged", "changed its input G, H"),
+        ("sharpness", greedy, "silent", "printed 'searching'"),
+    ],
+)
+def test_rules_of_conduct_are_items_of_update_rules_and_searches(function, routine, rule, said):
+    items = rg.testing.parametrize_with_checks([SimpleNamespace(**{function: routine})]).args[1]
+    checks = {item.values[1].name: item.values[1] for item in items if item.values[1]}
+    mine = items[0].values[0]
+    for name in sorted({"inputs_unchanged", "silent", "leaves_the_process_alone"} - {rule}):
+        checks[name](mine)
+    with pytest.raises(AssertionError, match=rf"{rule}: {said}"):
+        checks[rule](mine)
+    with pytest.raises(pytest.skip.Exception, match="not watched in whole searches and update rules"):
+        checks["thread_safe"](mine)
+    with pytest.raises(pytest.skip.Exception, match="not provided: no function riemannian_hessian"):
+        rg.testing.BackendCheck("riemannian_hessian", "inv")(mine)
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def test_a_library_that_is_imported_in_a_call_is_no_misconduct_and_hides_none(tm
     options = {"checks": ["inner_product"], "metrics": ["inv"], "cases": ONE}
     assert rg.check(written(tmp_path, IMPORTS.replace("DEED", "pass")), **options).passed_strictly
     report = rg.check(written(tmp_path, IMPORTS.replace("DEED", "random.random()"), "other.py"), **options)
-    said = [row.message.split(" (")[0] for row in report.findings]
+    said = [f"{row}: {row.message.split(' (')[0]}" for row in report.findings]
     assert said == ["leaves_the_process_alone: changed the state of Python's random generator"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from refgeo.conformance.verdict import Row, Verdict
 from refgeo.support.console import as_text, needed
 
-_STYLES = {"pass": "green", "WRONG": "bold red", "inherits": "red", "not provided": "dim"}
+_STYLES = {"pass": "green", "WRONG": "bold red", "FAILS": "bold red", "inherits": "red", "not provided": "dim"}
 _COLUMNS = ("check", "metric", "points", "worst ratio", "digits kept", "verdict", "worst case")
 Line = tuple[str, str]
 """With a style."""
