@@ -481,7 +481,8 @@ def _infer_layout(options: argparse.Namespace, measured: bool = False) -> None:
         options.layout = layout_of(options.checkpoint)
         if not measured:
             refuse_without_evidence(options.layout, options.checkpoint)
-        print(f"layout: {options.layout}; refgeo has chosen it by the names of the tensors", file=sys.stderr)
+        by = "the names of the tensors" + ("" if measured else " and the configuration beside them")
+        print(f"layout: {options.layout}; refgeo has chosen it by {by}", file=sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -601,7 +602,7 @@ def _sharpness(options: argparse.Namespace) -> int:
     metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
     for name in metrics:
         if name != checkpoint.ADAPTIVE:
-            metric_on_pairs(name, argument="--metric")
+            metric_on_pairs(name, argument="--metric", others=f', or "{checkpoint.ADAPTIVE}"')
     if options.plot is not None:
         checkpoint.check_plot(options.plot)
     loaded = _loaded(options)
@@ -635,8 +636,10 @@ def _sharpness(options: argparse.Namespace) -> int:
     if options.json is not None and is_stream(options.json):
         checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
     if radii is None:
-        print("You gave no --rho, so refgeo has chosen a radius ρ for each metric. Up to this radius, second-order "
-              "geodesics are close to straight lines.")  # fmt: skip
+        chosen = "You gave no --rho, so refgeo has chosen a radius ρ for each metric."
+        bent = " Up to this radius, second-order geodesics of inv and mix are close to straight lines."
+        fixed = " For adaptive sharpness, which has no geodesics, it is always 0.1."
+        print(chosen + bent * (metrics != [checkpoint.ADAPTIVE]) + fixed * (checkpoint.ADAPTIVE in metrics))
     if options.plot is not None:
         checkpoint.plot(found, options.plot, loaded.title)
     return _cut_short(options.json, options.plot) if stopped else PASSED

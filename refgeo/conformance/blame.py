@@ -35,6 +35,8 @@ NO_DIAGNOSIS = "no formula was found that gives these numbers"
 _POINTS = 4
 """At so many failing points an explanation is tried, if there are so many."""
 _REPEATS, _FRESH = 3, 80
+_SINGLE, _NEARLY = 2.0**29, 1e-3
+"""The roundoff of float32 beside that of float64; and how near such a result must be in any case."""
 CANNOT_TELL = (NoResult, ValueError, ArithmeticError)
 """Why an explanation may fail: the backend gives nothing, or a formula has no value at its point."""
 _SMALL = 20_000
@@ -87,12 +89,10 @@ class Suspect:
 
     @cached_property
     def failing(self) -> list[Scene]:
-        """The points of that."""
+        """The points of that; where no numbers are wrong, those without numbers."""
         laws = bool(self.plain and self.plain[0].law)
-        doubtful = dict.fromkeys(
-            one.case for one in self.seen.doubtful if not one.circumstance and bool(one.law) == laws
-        )
-        return self.scenes(doubtful)
+        numbers = [one for one in self.seen.doubtful if bool(one.law) == laws] if self.plain else self.seen.failures
+        return self.scenes(dict.fromkeys(one.case for one in numbers if not one.circumstance))
 
     def fresh(self, scene: Scene) -> Scene:
         """Another point with the features of one, if it has some."""
@@ -140,7 +140,7 @@ def _explained(suspect: Suspect) -> Explanation:
         said = [where and f"wrong {where}", _circumstances(seen.wrong_evidence)]
         alone = all(one.circumstance == ANOTHER_ORDER for one in seen.wrong_evidence)
         return Explanation("; ".join(filter(None, said)), needs_others=alone)
-    if suspect.check.kind == "law" or not suspect.plain:
+    if suspect.check.kind == "law" or not suspect.failing:
         return NOTHING
     guilty = [name for name in value.uses if suspect.is_wrong(name)]
     if guilty and not seen.failures and _inherits(suspect, guilty):
@@ -154,7 +154,10 @@ def _explained(suspect: Suspect) -> Explanation:
         ε = views[0].scene.relaxation
         if ε and _explains(("", _without_relaxation), views):  # of results in a file, of which no formula is read
             return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
-    return NOTHING if seen.failures else Explanation(f"{NO_DIAGNOSIS}: {_entries(suspect)}")
+    if not seen.failures:
+        return Explanation(f"{NO_DIAGNOSIS}: {_entries(suspect)}")
+    where = _place(suspect, Place(value, suspect.look, suspect.failing[0]))
+    return Explanation(where and f"wrong {where}")
 
 
 def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
@@ -162,6 +165,11 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     kept = _by_memory(suspect, views)
     if kept:
         return Explanation(kept, needs_others=True)
+    if _are_in_single(views):
+        return Explanation(
+            "your numbers are those of float32, and right to its precision: compute in float64, or judge the function "
+            "with --dtype float32"
+        )
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
     simple = next((one for one in _simple(views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
@@ -327,6 +335,16 @@ def _simple(views: Sequence[View]) -> Iterator[Candidate]:
     yield text, lambda view: tuple(factor * part for factor, part in zip(factors, view.right, strict=True))
     if count == 1:
         yield from _factors_of_the_shape(views)
+
+
+def _are_in_single(views: Sequence[View]) -> bool:
+    """Whether all results have only the digits of float32, and these are right."""
+    plain = [one for one in views if one.scene.dtype == "float64"]
+    few = sum(part.size for one in plain for part in one.right) < _NUMBERS
+    with np.errstate(over="ignore"):
+        rounded = all(np.array_equal(x, x.astype(np.float32)) for one in plain for x in one.result)
+    near = (_distance(one.result, one.right) <= min(one.rounding * _SINGLE, _NEARLY) for one in plain)
+    return not few and rounded and all(near)
 
 
 def _without_relaxation(view: View) -> Parts:

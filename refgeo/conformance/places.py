@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.conformance.call import NoResult
+from refgeo.conformance.call import Event, NoResult
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
 from refgeo.conformance.features import Features, repaired
 from refgeo.conformance.operations import Value
@@ -198,19 +198,21 @@ class Place:
         return build(features, like.metric, dtype, like.seed, like.relaxation)
 
     def ratio(self, features: Features) -> float | None:
-        """How far a fresh point is from right; None where it decides nothing, or gives no number."""
+        """How far a fresh point is from right, infinitely where a call fails; None where it decides nothing."""
         if not features.possible:
             return None
         try:
             found = list(self.look(self.scene(features)))
         except (ValueError, ArithmeticError, NoResult):
             return None
+        if any(one.event is Event.FAILED and one.decisive for one in found):
+            return math.inf
         if not found or not all(one.decisive and np.isfinite(one.relative_error) for one in found):
             return None
         return max(one.ratio for one in found)
 
     def fails(self, features: Features) -> bool | None:
-        """Whether a fresh point fails; None where it decides nothing, or gives no number."""
+        """Whether a fresh point fails; None where it decides nothing."""
         ratio = self.ratio(features)
         return None if ratio is None else ratio > DOUBTFUL
 

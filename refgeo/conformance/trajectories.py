@@ -773,7 +773,10 @@ def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
 
 
 def reading_of_step(rule: Rule) -> str:
-    """Which known rule the first step follows, in words; empty if it is none of them."""
+    """Which known rule the first step follows, in words; empty if it is none of them.
+
+    Where a step leads, its factors or the nearest matrix of rank h, is said of those alone that follow a rule exactly.
+    """
     steps = _first_steps(rule)
 
     def off(reading: tuple[str, str]) -> float:
@@ -786,7 +789,7 @@ def reading_of_step(rule: Rule) -> str:
             )
             return f"the first step is that of {name}{end}{_step_lengths(steps, (name, end))}{left}"
     nearest = min(_READINGS, key=off)
-    near = f"the first step differs from that of {''.join(nearest)} by {100.0 * off(nearest):.2g}%"
+    near = f"the first step differs from that of {nearest[0]} by {100.0 * off(nearest):.2g}%"
     if all(one.residuals[nearest] <= min(one.doubt, _NEAR) for one in steps):
         return f"{near}, which rounding may explain"
     for factor, size in ((_SHORT, "smaller"), (1.0 / _SHORT, "larger")):
@@ -797,7 +800,7 @@ def reading_of_step(rule: Rule) -> str:
             closest = max(one.residuals[reading] for one in far)
             if all(one.is_one_of(reading, 1e-3) for one in far) and closest <= 0.1 * off(reading):
                 return (
-                    f"the {size} the loss, the nearer is the first step to that of {''.join(reading)}; with the loss "
+                    f"the {size} the loss, the nearer is the first step to that of {reading[0]}; with the loss "
                     f"of this check, it differs by {100.0 * off(reading):.2g}%"
                 )
     return near if off(nearest) <= _NEAR else ""

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.pair_metrics import InterpolatedMetric
+from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
 from refgeo.support.arguments import Array
 
 SQRT2 = float(np.sqrt(2.0))
@@ -362,21 +362,24 @@ class Adaptive(Geometry):
 GEOMETRIES: dict[str, Geometry] = {geometry.name: geometry for geometry in (Invariant(), Mixed(), Adaptive())}
 
 
+_OTHERS = f', or "{Adaptive.name}"'
+
+
 def geometry_of(metric: Any) -> Geometry:
     """The geometry that a metric or its name stands for.
 
     Examples
     --------
-    >>> geometry_of("mix").name, geometry_of(InterpolatedMetric(0.5)).name
-    ('mix', 's=0.5')
+    >>> geometry_of("mix").name, geometry_of("s=0.5").name, geometry_of(InterpolatedMetric(0.5)).name
+    ('mix', 's=0.5', 's=0.5')
     """
     if isinstance(metric, InterpolatedMetric):
         if metric.relaxation != 0.0:
             raise ValueError(f"metric: expected no relaxation, got {metric}; refgeo.worst_case_sharpness allows it")
         return GEOMETRIES[metric.name] if metric.s in (0.0, 1.0) else Interpolated(metric.s)
-    if isinstance(metric, str) and metric in GEOMETRIES:
-        return GEOMETRIES[metric]
-    raise ValueError(
-        'metric: expected "inv", "mix" or "adaptive" (or an InvariantMetric, MixedMetric or InterpolatedMetric), '
-        f"got {metric!r}"
+    if isinstance(metric, str):
+        return GEOMETRIES[metric] if metric in GEOMETRIES else Interpolated(pair_metric(metric, others=_OTHERS).s)
+    raise TypeError(
+        'metric: expected a name such as "inv", or an InvariantMetric, MixedMetric or InterpolatedMetric, got '
+        f"{metric!r}"
     )

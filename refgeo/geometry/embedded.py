@@ -150,15 +150,17 @@ class EmbeddedMetric(Metric[Pair]):
         return [general_linear(block)]
 
 
-def metric_on_pairs(name: str, argument: str = "metric") -> Metric[Pair]:
-    """The metric called "inv", "mix", "s=0.5" or "embedded".
+def metric_on_pairs(name: str, argument: str = "metric", others: str = "") -> Metric[Pair]:
+    """The metric called "inv", "mix", "s=0.5" or "embedded"; the caller may know others.
 
     Examples
     --------
     >>> metric_on_pairs("embedded")
     EmbeddedMetric()
     """
-    return EmbeddedMetric() if name == EmbeddedMetric.name else pair_metric(name, argument=argument)
+    if name == EmbeddedMetric.name:
+        return EmbeddedMetric()
+    return pair_metric(name, argument=argument, others=f', "{EmbeddedMetric.name}"{others}')
 
 
 def _exchanged(pair: Iterable[Array]) -> Pair:

@@ -392,6 +392,9 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
     >>> moved["up"].ravel(), moved["down"].ravel()
     (array([2. , 0.5]), array([0.5, 2. ]))
     """
+    for argument, given in (("incoming", incoming), ("outgoing", outgoing)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f'{argument}: expected blocks and axes such as {{"up.weight": 0}}, got {given!r}')
     powers = {block: (1.0, axis) for block, axis in incoming.items()}
     return _multiplied(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
 

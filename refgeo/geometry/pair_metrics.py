@@ -139,7 +139,7 @@ PAIR_METRICS: dict[str, type[InvariantMetric] | type[MixedMetric]] = {"inv": Inv
 """The paper's two metrics by name."""
 
 
-def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric") -> InterpolatedMetric:
+def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric", others: str = "") -> InterpolatedMetric:
     """The metric called "inv", "mix" or, between them, "s=0.5".
 
     Examples
@@ -156,4 +156,4 @@ def pair_metric(name: str, relaxation: float = 0.0, argument: str = "metric") ->
             return metric
     except (AttributeError, ValueError):
         pass
-    raise ValueError(f'{argument}: expected "inv", "mix" or one between them such as "s=0.5", got {name!r}')
+    raise ValueError(f'{argument}: expected "inv", "mix" or one between them such as "s=0.5"{others}, got {name!r}')

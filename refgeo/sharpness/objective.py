@@ -247,10 +247,11 @@ def check_symmetry(
             () if one.base.is_invariant is not None else symmetry.invariance(one.base, block, space.points, _BRIEFLY)
         ):
             if not (found.holds or found.unseen):
+                lives, differs = ("does not", "differs") if found.is_broken else ("may not", "may differ")
                 raise ValueError(
-                    f"metric: {one} does not live on the quotient by its group: {found.symmetry} "
-                    f"{found.verdict}{f' ({found.reason})' if found.reason else ''}, so its sharpness differs along an "
-                    "orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
+                    f"metric: {one} {lives} live on the quotient by its group: {found.symmetry} "
+                    f"{found.verdict}{f' ({found.reason})' if found.reason else ''}, so its sharpness {differs} along "
+                    "an orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
                 )
 
     def loss(blocks: Mapping[str, Any]) -> float:

@@ -143,7 +143,9 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
     """
     what = f"value_and_grad: the gradient of {name!r}" if name else "value_and_grad: the gradient"
     if name not in grads:
-        raise ValueError(f"{what} is missing; expected a gradient for every block that is not frozen")
+        raise ValueError(
+            f"{what} is missing; expected one for every block that moves: those of the metric, or of names"
+        )
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape)
     try:

@@ -230,7 +230,8 @@ class SharpnessResult(Saved):
         """What it found, and what to try where that is not to be taken as it is."""
         starts = self.settings.get("n_restarts", 1)
         several = starts > 1 and not self._found_nowhere_to_go
-        reached = f", reached by {self.n_reached} of {starts} starts" if several else ""
+        by = f"reached by {self.n_reached} of" if self.n_reached else "more than each of"
+        reached = f", {by} {starts} starts" if several else ""
         found = (
             f"sharpness {self.value:.6g} at ρ = {self.rho:g} (loss {self.loss:.6g}, {self.n_evaluations} evaluations, "
             f"{'converged' if self.converged else 'not converged'}{reached})"
@@ -285,7 +286,8 @@ class SharpnessResult(Saved):
             return (
                 f"ρ is too large: the second-order correction is {self.bend:.2g} times as long as the first-order "
                 "step. "
-                'Use a smaller rho (refgeo.proposed_radius) or order="exact"'
+                'Use a smaller rho (refgeo.proposed_radius), or order="exact", which is slow if the geodesics of the '
+                "metric have no closed form"
             )
         again = f"n_restarts={max(5, 2 * self.settings.get('n_restarts', 1))} shows whether another start gives more"
         if self.converged:

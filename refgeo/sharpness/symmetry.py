@@ -165,7 +165,7 @@ class Finding:
     @property
     def reason(self) -> str:
         """Why a verdict is undecided."""
-        if self.unseen:
+        if self.unseen or self.is_broken:
             return self.unseen
         if not self._resolution <= _SEEN:
             return (

@@ -96,3 +96,32 @@ def test_a_backend_without_batches_is_not_asked_for_them_at_a_point_without():
     report = rg.check(SimpleNamespace(riemannian_gradient=riemannian_gradient), cases=["5x4x2"])
     assert report.passed
     assert {row.verdict.value for row in report.rows if row.kind == "value" and row.points} == {"pass"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "fails", "where"),
+    [
+        ("christoffel", lambda G, H: G.shape[-1] > 4, "h ≥ 5"),
+        ("inner_product", lambda G, H: G.shape[-2] != H.shape[-2], "|n − m| ≥ 1"),
+        ("riemannian_gradient", lambda G, H: G.ndim > 2, "the number of leading dimensions ≥ 1"),
+        ("horizontal_projection", lambda G, H: G.ndim > 3, "the number of leading dimensions ≥ 2"),
+    ],
+)
+def test_an_exception_has_a_place_too(function, fails, where):
+    def partly(metric, G, H, *vectors):
+        assert not fails(G, H)
+        return getattr(paper, function)(metric, G, H, *vectors)
+
+    for row in said_of(**{function: partly}).values():
+        assert row.diagnosis == f"wrong where {where}"
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_what_is_computed_in_float32_is_said_to_be_where_it_is_right_there(factor):
+    def inner_product(metric, *arrays):
+        return factor * paper.inner_product(metric, *(x.astype("f4") for x in arrays)).astype(float)
+
+    for row in said_of(inner_product=inner_product).values():
+        assert row.verdict.value == "WRONG"
+        assert row.diagnosis.startswith("your numbers are those of float32, and right") == (factor == 1.0)

@@ -307,7 +307,7 @@ def test_the_core_of_lora_rite_is_the_spectral_rule_and_a_factor_that_rests_has_
 
 def test_a_step_that_is_right_to_first_order_only_is_said_to_be():
     said = judged(one_after_the_other, ["step.reads"])["step.reads"].message
-    assert "the smaller the loss, the nearer is the first step to that of mix" in said
+    assert "the smaller the loss, the nearer is the first step to that of mix; with the loss of this check" in said
 
 
 def adam(state, G, H, e_G, e_H, eps=1e-8):

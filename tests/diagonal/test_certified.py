@@ -562,7 +562,7 @@ def test_repr_says_how_sure_it_is():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metric": "euclidean"}, 'metric: expected "inv", "mix" or "adaptive"'),
+        ({"metric": "euclidean"}, 'or one between them such as "s=0.5", or "adaptive", got'),
         ({"metric": rg.MixedMetric(0.1)}, "metric: expected no relaxation"),
         ({"v": [1.0]}, r"v: expected the shape of u, \(2,\)"),
         ({"X": np.eye(3)}, r"X: expected shape \(\.\.\., n, 2\)"),

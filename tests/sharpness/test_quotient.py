@@ -446,6 +446,12 @@ def test_searches_ask_whether_there_is_a_quotient(tensor, group, point, said):
     assert rg.worst_case_sharpness(told, np.array(point), metric, 0.1, n_restarts=1, verify=False).value >= 0.0
 
 
+def test_what_cannot_be_told_of_a_metric_is_no_accusation():
+    metric = rg.QuotientMetric(lambda w: np.eye(3) / (w @ w) * (1.0 + 1e-5 * np.tanh(w[0])), rg.symmetry.scaling("w"))
+    with pytest.raises(ValueError, match=r"may not live on .* undecided \(it holds to 6\.\d digits.*may differ along"):
+        rg.worst_case_sharpness(lambda w: (float(w[0]), np.eye(3)[0]), np.ones(3), metric, 0.1, n_restarts=1)
+
+
 def test_without_a_group_there_is_nothing_to_verify():
     with pytest.raises(ValueError, match="group: expected a group, so that there is a quotient"):
         rg.QuotientMetric(lambda w: np.eye(2)).verify([1.0, 2.0])

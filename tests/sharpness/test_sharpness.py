@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -760,6 +761,7 @@ def test_several_starts_find_what_one_misses_and_say_how_many_have():
     assert f"reached by {five.n_reached} of 5 starts" in str(five)
     assert "starts" not in str(one)
     assert five.to_dict()["n_reached"] == five.n_reached
+    assert "more than each of 5 starts" in str(dataclasses.replace(five, n_reached=0)), "the best one was continued"
 
 
 def test_tries_are_two_directions_and_their_opposites():

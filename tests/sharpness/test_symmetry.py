@@ -582,6 +582,8 @@ def test_bad_arguments_are_named():
         symmetry.verify(lambda w: 1.0, point, rg.ScalingMetric(), sizes=())
     with pytest.raises(ValueError, match="geometry: expected at least one symmetry, got none"):
         symmetry.verify(lambda w: 1.0, point, [])
+    with pytest.raises(TypeError, match=r'incoming: expected blocks and axes such as .*, got "?\'W1'):
+        symmetry.neurons("W1", "W2")
     with pytest.raises(ValueError, match="key_heads: expected a divisor of the number of heads 4, got 3"):
         symmetry.attention("q", "k", 4, 3)
     assert symmetry.verify(lambda w: float(w[0] / w[1]), point, rg.ScalingMetric(), sizes=0.5).holds
