@@ -58,21 +58,21 @@ def model_of(A, B):
 def walk(backend, A, B, Y, size, dtype):
     """B A after every step."""
     A, B, Y = (np.ascontiguousarray(x, dtype) for x in (A, B, Y))
-    if hasattr(backend, "step"):
-        with np.errstate(all="ignore"):
-            return _steps_of_arrays(backend.step, A, B, Y, size)
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, dtype))
+    torch.manual_seed(0)
     try:
-        return _steps_of_model(backend, A, B, Y, size)
+        if hasattr(backend, "step"):
+            with np.errstate(all="ignore"):
+                return _steps_of_arrays(backend.step, A, B, Y, size)
+        return _steps_of_model(backend.of_model, A, B, Y, size)
     finally:
         torch.set_default_dtype(before)
 
 
-def _steps_of_model(backend, A, B, Y, size):
-    torch.manual_seed(0)
+def _steps_of_model(of_model, A, B, Y, size):
     model = model_of(A, B)
-    optimiser = backend.of_model(model)
+    optimiser = of_model(model)
     A, B = model.layer.lora_A["default"].weight, model.layer.lora_B["default"].weight
     products = [(B @ A).detach().double().numpy()]
     for _ in range(STEPS):
