@@ -113,8 +113,17 @@ def explained(suspect: Suspect) -> Explanation:
     if suspect.check.kind not in ("value", "law") or not suspect.seen.is_wrong or suspect.check.value is None:
         return NOTHING
     with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
-        return _explained(suspect)
+        return _beside_what_is_right(suspect, _explained(suspect))
     return NOTHING  # what fails has said why, in its row; files answer no new questions
+
+
+def _beside_what_is_right(suspect: Suspect, found: Explanation) -> Explanation:
+    """With the right formula of the metric for wrong numbers; those of geodesics take seconds to read."""
+    value = suspect.value
+    if suspect.check.kind == "law" or not suspect.plain or found.expected or found.excuse or value.order is not None:
+        return found
+    right = right_formula(value.name, suspect.metric, suspect.failing[0].relaxation)
+    return found if right is None else replace(found, expected=tuple(right.lines()))
 
 
 def explained_once(scene: Scene, value: Value, backend: Backend) -> Explanation:

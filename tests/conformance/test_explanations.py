@@ -117,6 +117,12 @@ def test_an_exception_has_a_place_too(function, fails, where):
         assert row.diagnosis == f"wrong where {where}"
 
 
+def test_beside_wrong_numbers_stands_the_formula_of_this_metric():
+    rows = said_of(inner_product=lambda *a: 2.0 * paper.inner_product(*a))
+    assert rows["inv"].expected == ("tr(S⁻¹ a_Gᵀb_G) + tr(T⁻¹ a_Hᵀb_H)",)
+    assert rows["mix"].expected == ("tr(T a_Gᵀb_G) + tr(S a_Hᵀb_H)",)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_what_is_computed_in_float32_is_said_to_be_where_it_is_right_there(factor):
     def inner_product(metric, *arrays):
