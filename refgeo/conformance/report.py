@@ -22,6 +22,7 @@ from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
 SCHEMA = "refgeo-report/6"
+_MOST_RANGES = 8
 _PASSING = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)
 _KINDS = {
     "value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
@@ -226,9 +227,13 @@ class Report:
 
     @property
     def missing(self) -> str:
-        """The lines that no decisive call has reached, as ``file.py:41-43, 57``."""
+        """The lines that no decisive call has reached, as ``file.py:41-43, 57``: the first of each file, if they are
+        many; `not_run` has all.
+        """
         return "; ".join(
-            f"{Path(file).name}:" + ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges)
+            f"{Path(file).name}:"
+            + ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges[:_MOST_RANGES])
+            + f" and {len(ranges) - _MOST_RANGES} more" * (len(ranges) > _MOST_RANGES)
             for file, ranges in self.not_run.items()
         )
 

@@ -1,5 +1,6 @@
 """Lines that no decisive call has reached are named, and no others."""
 
+import dataclasses
 import re
 
 import pytest
@@ -127,6 +128,8 @@ def test_packages_in_an_environment_beside_the_file_are_not_its_own(tmp_path, mo
     )
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2"])
     assert report.missing == "mine.py:5"
+    many = dataclasses.replace(report, not_run={"a.py": [(i, i) for i in range(1, 20, 2)]})
+    assert many.missing == "a.py:1, 3, 5, 7, 9, 11, 13, 15 and 2 more"
 
 
 def test_an_object_has_no_file():
