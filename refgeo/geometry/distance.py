@@ -25,7 +25,7 @@ from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.pair_metrics import InterpolatedMetric
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric, complex_columns
-from refgeo.geometry.tangent_space import Metric
+from refgeo.geometry.tangent_space import Metric, as_metric
 from refgeo.support.arguments import Array
 from refgeo.support.errors import about
 
@@ -63,6 +63,7 @@ def quotient_distance(metric: Metric[Any], a: Any, b: Any) -> float:
     >>> round(found, 6), round(float(np.log(2)) / 2**0.5, 6)
     (0.490129, 0.490129)
     """
+    metric = as_metric("metric", metric)
     return _between(metric.at(a), metric.at(b))
 
 

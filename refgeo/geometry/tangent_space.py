@@ -37,6 +37,8 @@ Point = TypeVar("Point")
 
 _SHORT = 0.3
 """Of vectors along which orbits are followed, beside the point."""
+_VERTICAL = 1e-6
+"""What is left of a vector that is vertical, but for rounding."""
 
 
 class Metric(ABC, Generic[Point]):
@@ -436,7 +438,10 @@ class TangentSpace(ABC, Generic[Point]):
         if not (self.dim if horizontal else self.n_coordinates):
             others = "; horizontal=False draws a vertical one" if self.n_coordinates else ""
             raise ValueError(f"horizontal: expected vectors to draw, but this space has dimension 0 here{others}")
-        x: Array = np.random.default_rng(rng).standard_normal((*self.block_shape, self.n_coordinates))
+        rng, shape = np.random.default_rng(rng), (*self.block_shape, self.n_coordinates)
+        x: Array = rng.standard_normal(shape)
+        if horizontal and np.linalg.norm(self.horizontal_coordinates(x), axis=-1).min(initial=1.0) < _VERTICAL:
+            x = rng.standard_normal(shape)  # the seed that has drawn the point may draw its own coordinates again
         # twice: the rounding of the first is large beside what it leaves of a nearly vertical draw
         for _ in range(2 if horizontal else 0):
             x = self.horizontal_coordinates(x)

@@ -144,6 +144,8 @@ def test_arrays_and_products():
 
 
 def test_bad_input_is_named():
+    with pytest.raises(TypeError, match=r"metric: expected a metric such as refgeo.InvariantMetric\(\), got 'inv'"):
+        rg.quotient_distance("inv", rg.Pair([[1.0]], [[1.0]]), rg.Pair([[1.0]], [[1.0]]))
     a, b = random_pair(np.random.default_rng(0), (), 4, 3, 2), random_pair(np.random.default_rng(1), (), 5, 3, 2)
     with pytest.raises(ValueError, match="same shapes"):
         rg.quotient_distance(rg.InvariantMetric(), a, b)

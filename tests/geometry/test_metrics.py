@@ -125,6 +125,13 @@ def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxa
     assert np.array_equal(*(space.random_tangent_vector(7).G for _ in range(2)))
 
 
+def test_the_seed_that_has_drawn_the_point_draws_no_rounding():
+    """Its own coordinates are vertical; what is drawn instead changes little with the point."""
+    point = np.random.default_rng(0).standard_normal(5)
+    here, there = (rg.ScalingMetric().at(x).random_tangent_vector(0) for x in (point, point + 1e-11 * np.arange(5)))
+    assert np.abs(here - there).max() < 1e-9
+
+
 @everything
 def test_a_nearly_vertical_draw_still_becomes_horizontal_to_rounding(name):
     ones = np.ones((20000, 1, 1))

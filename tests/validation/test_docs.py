@@ -184,6 +184,33 @@ def test_every_item_of_the_paper_is_on_its_page():
     assert len(ITEMS) > 75
 
 
+def test_the_overview_of_the_paper_s_page_counts_its_rows():
+    """And names every formula that is corrected in more than its radius."""
+    page = " ".join((DOCS / "paper.md").read_text(encoding="utf-8").split())
+
+    def names_of(rows):
+        first = [row[0] for row in rows]
+        return " and ".join([", ".join(first[:-1]), first[-1]])
+
+    found = {word: [row for row in ITEMS if f"**{word}**" in row[2]] for word in VERDICTS}
+    bad, corrected = found["does not hold"], found["holds with a correction"]
+    right = [row for row in found["holds"] if row not in bad and row not in corrected]
+    numbers = len(ITEMS), len(right), len(corrected), len(bad), len(found["open"]), len(found["not tested here"])
+    assert (
+        "Of {} items, {} hold, {} hold with a correction, {} do not hold in a part or as a whole (of {}), {} are open, "
+        "and {} are not tested here.".format(*numbers[:4], names_of(bad), *numbers[4:])
+        in page
+    )
+    assert numbers[0] == sum(numbers[1:])
+    (listed,) = re.findall(r"Apart from the radius, the corrections are those of (.*?App\. I\.3)\.", page)
+    names = re.split(r", | and ", listed.replace(" (Euclidean sharpness)", ""))
+    of_a_radius = [row for row in corrected if re.search("ball|√2", row[2])]
+    for row in corrected:
+        assert row in of_a_radius or any(name in row[0] or name in row[2] for name in names), row[0]
+    for name in names:
+        assert any(name in row[0] for row in corrected), name
+
+
 @pytest.mark.parametrize("row", ITEMS, ids=lambda row: f"{row[0]}: {row[1][:40]}")
 def test_every_item_has_a_verdict_and_what_shows_it(row):
     _, statement, verdict, _, tests = row
