@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -35,10 +35,11 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
-from refgeo.conformance.checks import CHECKS, chosen, functions_of, known_row
-from refgeo.conformance.conduct import OF_WHOLE
+from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row
+from refgeo.conformance.conduct import OF_WHOLE, RULES
 from refgeo.conformance.evidence import DOUBTFUL, hold, units
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, ROUTINE, VALUES, Value
+from refgeo.conformance.plan import values_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
@@ -65,6 +66,8 @@ class BackendCheck:
         The values of an update rule's keyword arguments.
     metrics, functions : tuple of str
         Of a rule of conduct, where it is tried.
+    relaxation : float
+        ε.
 
     Examples
     --------
@@ -80,6 +83,7 @@ class BackendCheck:
     options: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     metrics: tuple[str, ...] = ("inv", "mix")
     functions: tuple[str, ...] = tuple(OPERATIONS)
+    relaxation: float = 0.0
 
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
@@ -98,8 +102,6 @@ class BackendCheck:
             none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
             if not any(map(backend.provides, self._needed)):
                 none = f"not provided: {self.name} needs {' or '.join(self._needed)}"
-            elif CHECKS[self.name].kind == "contract" and not any(map(backend.provides, OPERATIONS)):
-                none = f"{self.name}: this rule is not watched in whole searches and update rules"
             pytest.skip(f"{rows[0].verdict.value}: {rows[0].message}" if rows else none)
 
     @property
@@ -109,20 +111,33 @@ class BackendCheck:
         return {"trajectory": UPDATE_RULES, "contract": self.functions}.get(one.kind, (one.function,))
 
     def _reports(self, backend: Backend) -> list[Report]:
-        one, given = CHECKS[self.name], dict(self.options)
-        options = self.dtype, self.profile, self.seed
+        one = CHECKS[self.name]
+        options = self.dtype, self.profile, self.seed, self.relaxation
         if one.kind == "value":
             return [_report(backend, one.function, self.metric, *options)]
         if one.kind == "contract":
             provided = list(filter(backend.provides, self.functions))
             values = [name for name in provided if name in OPERATIONS]
             found = [_report(backend, name, metric, *options) for name in values for metric in self.metrics]
-            return found + ([_conduct(backend, self.dtype, self.seed, self.options)] if values != provided else [])
-        metrics = [self.metric or "inv"]
-        return [check(backend, metrics=metrics, checks=[self.name], dtype=self.dtype, seed=self.seed, options=given)]
+            if values != provided:
+                found.append(_conduct(backend, self.dtype, self.seed, self.options, self.relaxation))
+            return found
+        asked: dict[str, Any] = {
+            "metrics": [self.metric or "inv"],
+            "checks": [self.name],
+            "options": dict(self.options),
+        }
+        return [check(backend, **asked, dtype=self.dtype, seed=self.seed, relaxation=self.relaxation)]
+
+    @property
+    def label(self) -> str:
+        """The options of a trajectory, as its row has them."""
+        is_whole = CHECKS[self.name].kind == "trajectory"
+        return ", ".join(f"{name}={values[0]}" for name, values in self.options) if is_whole else ""
 
     def __str__(self) -> str:
-        words = (self.metric, self.name, "" if self.dtype == "float64" else self.dtype)
+        name = f"{self.name}[{self.label}]" if self.label else self.name
+        words = (self.metric, name, "" if self.dtype == "float64" else self.dtype)
         return "-".join(word for word in words if word)
 
 
@@ -135,17 +150,23 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 
 
 @lru_cache(maxsize=64)
-def _report(backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int) -> Report:
+def _report(
+    backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int, relaxation: float
+) -> Report:
     """All that is to be said of one function."""
-    return check(backend, metrics=[metric], checks=[function], dtype=dtype, profile=profile, seed=seed)
+    where: dict[str, Any] = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
+    return check(backend, metrics=[metric], checks=[function], **where)
 
 
 @lru_cache(maxsize=64)
-def _conduct(backend: Backend, dtype: str, seed: int, options: tuple[tuple[str, tuple[Any, ...]], ...]) -> Report:
+def _conduct(
+    backend: Backend, dtype: str, seed: int, options: tuple[tuple[str, tuple[Any, ...]], ...], relaxation: float
+) -> Report:
     """The conduct of an update rule and of a search, in a short run of each."""
     checks = [name for names, name in ((UPDATE_RULES, "step.repeatable"), ((ROUTINE,), "sharpness_1"))
               if any(map(backend.provides, names))]  # fmt: skip
-    return check(backend, metrics=["inv"], checks=[*checks, *OF_WHOLE], dtype=dtype, seed=seed, options=dict(options))
+    where: dict[str, Any] = {"dtype": dtype, "seed": seed, "relaxation": relaxation, "options": dict(options)}
+    return check(backend, metrics=["inv"], checks=[*checks, *OF_WHOLE], **where)
 
 
 def parametrize_with_checks(
@@ -158,6 +179,7 @@ def parametrize_with_checks(
     profile: str = "quick",
     seed: int = 0,
     timeout: float = TIMEOUT,
+    relaxation: float = 0.0,
     options: Mapping[str, Sequence[Any]] | None = None,
     expected_failures: Mapping[str, str | Mapping[str, str]] | None = None,
 ) -> Any:
@@ -175,10 +197,11 @@ def parametrize_with_checks(
         searches and update rules are items of backends that have such functions.
     dtype : str or iterable of str
         The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
-    profile, seed, timeout, options
-        As for `refgeo.check`.
+    profile, seed, timeout, relaxation, options
+        As for `refgeo.check`; each combination of options is an item.
     expected_failures : mapping of str to str, optional
-        Names of checks, ``"christoffel"`` or ``"christoffel[inv]"``, and the reason why each is known to fail; or the
+        Names of rows, ``"christoffel[inv]"`` or ``"step.invariant[eps=0.1]"``, or without the brackets of all rows of
+        a check, and the reason why each is known to fail; or the
         name of a backend, and such a mapping for it alone. It is reported as an expected failure; when it passes, that
         is a failure, so that the entry gets deleted. Laws of a function that gives wrong values are skipped, and what
         inherits its mistake, so that one entry is enough.
@@ -204,7 +227,7 @@ def parametrize_with_checks(
     wanted = chosen(checks)
     if not wanted:
         raise ValueError("checks: expected at least one check, got none")
-    given_options = tuple((name, tuple(values)) for name, values in (options or {}).items())
+    given_options = tuple((name, tuple(values)) for name, values in values_of(options).items())
     wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
     wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
     functions = tuple(name for name in FUNCTIONS if name in functions_of(checks))
@@ -218,27 +241,34 @@ def parametrize_with_checks(
             reason = f"not provided: {', '.join(absent)}"
             skipped = pytest.mark.skip(reason=reason)
             items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
+        watched = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else OF_WHOLE
         for one, precision in itertools.product(wanted, wanted_dtypes):
             several = UPDATE_RULES if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
             if several and checks is None and not any(map(backend.provides, several)):
                 continue
             if one.kind in ("value", "law") and one.function in absent:
                 continue
-            for metric in wanted_metrics if one.kind in ("value", "law", "search") else ("",):
-                item = BackendCheck(
-                    one.name,
-                    metric,
-                    precision,
-                    profile,
-                    seed,
-                    () if metric else given_options,
-                    wanted_metrics,
-                    functions,
-                )
-                failure = expected.get(f"{one.name}[{metric}]", expected.get(one.name))
+            if one.kind == "contract" and one.name not in watched:
+                continue
+            for item in _items(one, wanted_metrics, given_options):
+                item = replace(item, dtype=precision, profile=profile, seed=seed, metrics=wanted_metrics,
+                               functions=functions, relaxation=relaxation)  # fmt: skip
+                failure = expected.get(f"{one.name}[{item.metric or item.label}]", expected.get(one.name))
                 marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                 items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
+
+
+def _items(one: Check, metrics: Sequence[str], options: tuple[tuple[str, tuple[Any, ...]], ...]) -> list[BackendCheck]:
+    """One for each metric, or for each combination of the options of an update rule."""
+    if one.kind == "trajectory":
+        names = [name for name, _ in options]
+        several = itertools.product(*(values for _, values in options))
+        return [BackendCheck(one.name, "", options=tuple((n, (x,)) for n, x in zip(names, values, strict=True)))
+                for values in several]  # fmt: skip
+    if one.kind == "contract":
+        return [BackendCheck(one.name, "", options=options)]
+    return [BackendCheck(one.name, metric) for metric in metrics]
 
 
 def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:

@@ -99,11 +99,13 @@ def functions_of(names: Iterable[str] | None) -> set[str]:
     wanted = list(FUNCTIONS) if names is None else listed(names)
     found = {name for name in wanted if name in FUNCTIONS}
     found |= {CHECKS[name].function for name in wanted if name in CHECKS and CHECKS[name].function}
+    found |= {*UPDATE_RULES} if found & {*UPDATE_RULES} else set()
     return found or {*FUNCTIONS}
 
 
 def known_row(entry: str, argument: str) -> str:
-    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known.
+    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known; of
+    what a trajectory has in brackets, the options of the rule, nothing is known.
 
     Examples
     --------
@@ -112,6 +114,6 @@ def known_row(entry: str, argument: str) -> str:
     """
     name, _, metric = entry.partition("[")
     one_of(argument, name, CHECKS)
-    if metric:
+    if metric and CHECKS[name].kind != "trajectory":
         pair_metric(metric.removesuffix("]"), argument=argument)
     return entry

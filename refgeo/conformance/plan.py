@@ -67,7 +67,7 @@ class Plan:
         whole = cases is None and points.generated
         found = [one for one in found if one.kind not in ("search", "trajectory") or whole]
         names_of = [one.name for one in found if one.kind != "search" or not laws_only]
-        several = {name: list(values) for name, values in (options or {}).items()}
+        several = values_of(options)
         return cls(wanted, names_of, functions_of(names), points, None if cases is None else listed(cases), laws_only,
                    several)  # fmt: skip
 
@@ -84,3 +84,17 @@ class Plan:
     def of_kind(self, kind: str) -> list[Check]:
         """The checks of a kind."""
         return [one for one in self.checks if one.kind == kind]
+
+
+def values_of(options: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+    """The values of each option; one alone is one.
+
+    Examples
+    --------
+    >>> values_of({"momentum": [0, 0.9], "rate": 0.1, "kind": "plain"})
+    {'momentum': [0, 0.9], 'rate': [0.1], 'kind': ['plain']}
+    """
+    return {
+        name: list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+        for name, values in (options or {}).items()
+    }

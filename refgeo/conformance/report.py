@@ -190,9 +190,9 @@ class Report:
             scope = str(Scope.shared([row.scope for row in passing])) if passing else ""
             judged = f", judged at {scope}" if scope else ""
             provided = "" if kind == "contract" else "provided "
-            unjudged = [row.check for row in self._with(Verdict.NOT_JUDGED) if row.kind == kind == "contract"]
-            judged += f"; not judged: {', '.join(unjudged)}" if unjudged else ""
-            lines += [f"{len(passing)} of {len(rows)} {provided}{words} pass{judged}"] if rows else []
+            unjudged = ", ".join(str(row) for row in self._with(Verdict.NOT_JUDGED) if row.kind == kind)
+            judged += f"; not judged: {unjudged}" if unjudged else ""
+            lines += [f"{len(passing)} of {len(rows)} {provided}{words} pass{judged}"] if rows or unjudged else []
         for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
             rows = self._with(verdict)
             lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
@@ -209,7 +209,10 @@ class Report:
         ['All values right.']
         """
         if not self.judged and not self.interrupted and not any(row.fails for row in self.rows):
-            return ["Nothing was checked: the backend has no function that the chosen checks need at these points."]
+            none = "the backend has no function that the chosen checks need at these points."
+            said = [f"{row}: {row.message}" for row in self._with(Verdict.NOT_JUDGED, Verdict.NOT_PROVIDED)
+                    if row.message and (row.kind in WHOLE or not row.is_absent)]  # fmt: skip
+            return [f"Nothing was checked: {'; '.join(said) or none}"]
         late = [row for row in self._with(Verdict.NOT_JUDGED) if row.fails]
         broken = [row for row in self._with(Verdict.CONTRACT) if row.kind in WHOLE]
         bad = {
@@ -220,8 +223,9 @@ class Report:
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
-            right = [row.kind for row in self.judged if row.verdict in _PASSING]
-            judged = next((words for kind, words in _KINDS.items() if kind in right), "")
+            with_findings = {row.kind for row in self._with(Verdict.CONTRACT) if row.kind not in WHOLE}
+            right = {row.kind for row in self.judged if row.verdict in _PASSING} - with_findings
+            judged = next((_KINDS[kind] for kind in sorted(_KINDS, key="contract".__eq__) if kind in right), "")
             said += [f"All {'other ' if said else ''}{judged} right.{self._allowed()}"] if judged else []
         return said
 

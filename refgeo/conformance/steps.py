@@ -142,7 +142,9 @@ def _steps(
     else:
         rule, now = _plain(implementation.step, walk.options), (convert(G), convert(H))
     for k in range(walk.count + 1):
-        numbers = [read(x, shape) for x, shape in zip(now, shapes, strict=True)]
+        numbers = [
+            _read(read, x, shape, f"{name} after step {k}") for name, x, shape in zip("GH", now, shapes, strict=True)
+        ]
         if not all(np.isfinite(x).all() for x in numbers):
             break
         for place, x in zip(kept, numbers, strict=True):
@@ -167,6 +169,14 @@ def _steps(
             error.add_note(f"at step {k + 1}")
             raise
     return kept
+
+
+def _read(read: Callable[[Any, tuple[int, ...]], Array], x: Any, shape: tuple[int, ...], what: str) -> Array:
+    try:
+        return read(x, shape)
+    except Exception as error:
+        error.args = (f"{what}: {error}",)
+        raise
 
 
 def _changed(

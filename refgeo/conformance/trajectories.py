@@ -460,7 +460,8 @@ def _invariant(rule: Rule) -> Found:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
         return _of(Event.FAILED, said, start.name)
     seen = Comparisons.of(rule)
-    if seen.failures or no_rounding_explains(seen.evidence):
+    missed = {trial.element for _, trial in seen.asked} - {one.about for one in seen.evidence}
+    if seen.failures or missed or no_rounding_explains(seen.evidence):
         again = _repeatable(rule).evidence[0]
         if again.event is Event.FAILED:
             return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
@@ -472,7 +473,6 @@ def _invariant(rule: Rule) -> Found:
     evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
     if no_rounding_explains(evidence):
         return Found(evidence, _in_words(rule, seen.told))
-    missed = {trial.element for _, trial in seen.asked} - {one.about for one in evidence}
     if missed and not seen.failures:
         few = f"in only {len(seen.told)} of {len(seen.asked)} pairs of trajectories, rounding is small enough"
         return _of(Event.UNKNOWN, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
@@ -481,8 +481,8 @@ def _invariant(rule: Rule) -> Found:
     group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
     widest = Scope.of("trajectory", evidence)
     said = (
-        f"the optimiser is invariant under {group} at {widest}"
-        f"{'' if rule.precision.name == 'float64' else ' (in float32, no ill-conditioned A was tried)'}: "
+        f"{'' if rule.precision.name == 'float64' else 'as far as float32 tells, and without ill-conditioned A, '}"
+        f"the optimiser is invariant under {group} at {widest}: "
         f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(seen.told)} pairs of trajectories"
     )
     return Found(evidence, "" if seen.failures else said)
@@ -527,7 +527,7 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     last = next(some[-1] for some in told if first in some)
     name = first.case.rpartition("/")[0]
     point = next(one for one in starts(rule.points.profile, rule.points.seed) if one.name == name)
-    seen = [*map(_worst, told), *_by_class(rule, point)]
+    seen = [one for some in (*told, *_by_class(rule, point)) for one in some]
     kept = _kept(seen)
     after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
     differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
@@ -545,10 +545,10 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     return "; ".join([said, *_offers(rule, seen, kept)])
 
 
-def _by_class(rule: Rule, point: Features) -> list[Evidence]:
-    """Of each class of elements the largest difference at a point."""
+def _by_class(rule: Rule, point: Features) -> list[list[Evidence]]:
+    """Of each class of elements the differences at a point, step by step."""
     found = [_compared(rule, rule.start(point), Trial(element)) for element in _classes(rule, point)]
-    return [_worst(some) for some in found if some and some[0].event is Event.RESULT]
+    return [some for some in found if some and some[0].event is Event.RESULT]
 
 
 def _tells(one: Evidence) -> bool:
@@ -596,7 +596,7 @@ def _repeatable(rule: Rule) -> Found:
         return _of(Event.RESULT)
     said = (
         f"from step {k} on, a second run from the same start differs from the first: the optimiser uses what an "
-        "earlier run left"
+        "earlier run left, or random numbers of a generator of its own"
     )
     return _of(Event.FAILED, said, start.name)
 
@@ -821,7 +821,7 @@ def _is_bounded(rule: Rule) -> bool:
 def _reads(rule: Rule) -> Found:
     said = reading_of_step(rule)
     none = f"the first step is that of none of the known rules ({', '.join(_KNOWN)})"
-    return _of(Event.RESULT if said else Event.UNKNOWN, said or none)
+    return _of(Event.RESULT, said or none)
 
 
 def _step_lengths(steps: Sequence[FirstStep], reading: tuple[str, str]) -> str:

@@ -123,16 +123,19 @@ def test_update_rules_are_items_of_backends_that_have_them(pytester):
         import mine
         import refgeo as rg
 
-        failures = {"step.invariant": "gradient descent"}
+        failures = {"step.invariant[rate=0.1]": "gradient descent", "step.invariant[rate=0.2]": "too"}
+        options = {"rate": [0.1, 0.2]}
 
-        @rg.testing.parametrize_with_checks([mine], expected_failures=failures, options={"rate": [0.1, 0.2]})
+        @rg.testing.parametrize_with_checks([mine], expected_failures=failures, options=options)
         def test_mine(backend, check):
             check(backend)
         """
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", "-k", "step")
-    assert {"xfailed": 1, "passed": 4}.items() <= result.parseoutcomes().items()
-    result.stdout.fnmatch_lines(["PASSED *mine-step.repeatable*", "XFAIL *mine-step.invariant*"])
+    assert {"xfailed": 2, "passed": 8}.items() <= result.parseoutcomes().items()
+    result.stdout.fnmatch_lines(
+        ["PASSED *mine-step.repeatable[[]rate=0.1]*", "XFAIL *mine-step.invariant[[]rate=0.2]*"]
+    )
     assert not [item for item in rg.testing.parametrize_with_checks([paper]).args[1] if "step" in item.id]
 
 
@@ -326,10 +329,42 @@ def test_rules_of_conduct_are_items_of_update_rules_and_searches(function, routi
         checks[name](mine)
     with pytest.raises(AssertionError, match=rf"{rule}: {said}"):
         checks[rule](mine)
-    with pytest.raises(pytest.skip.Exception, match="not watched in whole searches and update rules"):
-        checks["thread_safe"](mine)
+    assert "thread_safe" not in checks, "nothing watches it in whole searches and update rules"
     with pytest.raises(pytest.skip.Exception, match="not provided: no function riemannian_hessian"):
         rg.testing.BackendCheck("riemannian_hessian", "inv")(mine)
+
+
+@pytest.mark.slow
+def test_an_optimiser_that_prints_fails_its_rule_of_conduct():
+    torch = pytest.importorskip("torch")
+
+    def make(params):
+        print("made")
+        return torch.optim.SGD(params, lr=0.01)
+
+    items = rg.testing.parametrize_with_checks([SimpleNamespace(make=make)], checks=["step"]).args[1]
+    (silent,) = (check for _, check in (item.values for item in items) if check.name == "silent")
+    with pytest.raises(AssertionError, match="silent: printed 'made'"):
+        silent(items[0].values[0])
+
+
+@pytest.mark.slow
+def test_a_rule_that_adds_an_epsilon_is_declared_in_tests_too():
+    def damped(state, G, H, e_G, e_H, eps=1e-3):
+        S, T = (F.mT @ F + eps * np.eye(F.shape[-1]) for F in (G, H))
+        return state, G - 0.1 * e_G @ np.linalg.inv(T), H - 0.1 * e_H @ np.linalg.inv(S)
+
+    for relaxation in (0.0, 1e-3):
+        items = rg.testing.parametrize_with_checks(
+            [SimpleNamespace(step=damped)], checks=["step.invariant"], relaxation=relaxation, options={"eps": 1e-3}
+        ).args[1]
+        (item,) = (item for item in items if "step.invariant[eps=0.001]" in item.id)
+        implementation, check = item.values
+        if relaxation:
+            check(implementation)
+        else:
+            with pytest.raises(AssertionError, match="depends on the representation"):
+                check(implementation)
 
 
 @pytest.mark.slow

@@ -749,3 +749,44 @@ def test_right_rules_pass_at_twenty_seeds(name, seed):
     for dtype in ("float64", "float32"):
         row = judged(RIGHT[name], dtype=dtype, seed=seed)["step.invariant"]
         assert row.verdict in (Verdict.PASS, Verdict.INACCURATE), row.message
+
+
+@pytest.mark.slow
+def test_random_numbers_of_an_unseeded_generator_are_a_reason_not_to_judge():
+    rng = np.random.default_rng()
+
+    def noisy(state, G, H, e_G, e_H):
+        return state, G - 0.1 * (e_G + rng.standard_normal(G.shape)), H - 0.1 * (e_H + rng.standard_normal(H.shape))
+
+    row = judged(noisy, ["step.invariant"])["step.invariant"]
+    assert row.verdict is Verdict.NOT_JUDGED
+    assert "a second run from the same start differs" in row.message
+    assert "random numbers of a generator of its own" in row.message
+
+
+@pytest.mark.slow
+def test_no_difference_is_larger_than_the_largest():
+    row = judged(plain, ["step.invariant"])["step.invariant"]
+    said = re.search(r"differ by (\S+) of both .* and by (\S+) after .*of at most 1: (.*?); the optimiser", row.message)
+    assert said, row.message
+    largest = max(float(one.split()[-1]) for one in said[3].split(", "))
+    assert max(float(said[1]), float(said[2])) <= 1.06 * largest, "to one digit"
+
+
+@pytest.mark.slow
+def test_the_last_line_is_about_trajectories_and_says_what_was_not_judged():
+    def still(state, G, H, e_G, e_H):
+        return state, 1.0 * G, 1.0 * H
+
+    report = rg.check(SimpleNamespace(step=RIGHT["inv"]), checks=["step"])
+    assert report.conclusion == ["CONTRACT: step.starts", "All other checks of trajectories right."]
+    report = rg.check(SimpleNamespace(step=still), checks=["step"])
+    assert any("not judged: step.invariant" in line for line in report.summary)
+
+
+@pytest.mark.slow
+def test_a_closure_is_said_to_be_why_nothing_is_checked():
+    pytest.importorskip("torch")
+    report = rg.check("torch.optim:LBFGS", checks=["step.invariant"])
+    assert not report.passed
+    assert "needs a closure" in report.conclusion[0]
