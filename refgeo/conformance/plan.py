@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of
+from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import listed
@@ -66,6 +67,11 @@ class Plan:
             )
         whole = cases is None and points.generated
         found = [one for one in found if one.kind not in ("search", "trajectory") or whole]
+        if cases is not None and functions_of(names).isdisjoint(OPERATIONS):
+            raise ValueError(
+                f"cases: expected a check of a function at points, got {', '.join(names or ())}: searches and update "
+                "rules choose points of their own; leave out cases (--case)"
+            )
         names_of = [one.name for one in found if one.kind != "search" or not laws_only]
         several = values_of(options)
         return cls(wanted, names_of, functions_of(names), points, None if cases is None else listed(cases), laws_only,

@@ -267,6 +267,7 @@ def test_unknown_options_are_named():
         ({"checks": ["curvature"]}, "is none of"),
         ({"dtype": "float8"}, "dtype: expected"),
         ({"profile": "slow"}, "profile: expected"),
+        ({"cases": ["1x1x1"], "checks": ["step"]}, "got step: searches and update rules choose points of their own"),
         ({"cases": ["nowhere"]}, "none of the test points is called nowhere"),
         ({"checkpoint": {}}, "layout: expected one of bert"),
     ):
