@@ -201,10 +201,9 @@ def parametrize_with_checks(
         As for `refgeo.check`; each combination of options is an item.
     expected_failures : mapping of str to str, optional
         Names of rows, ``"christoffel[inv]"`` or ``"step.invariant[eps=0.1]"``, or without the brackets of all rows of
-        a check, and the reason why each is known to fail; or the
-        name of a backend, and such a mapping for it alone. It is reported as an expected failure; when it passes, that
-        is a failure, so that the entry gets deleted. Laws of a function that gives wrong values are skipped, and what
-        inherits its mistake, so that one entry is enough.
+        a check, and the reason why each is known to fail; or the name of a backend, and such a mapping for it alone.
+        It is reported as an expected failure; when it passes, that is a failure, so that the entry gets deleted. Laws
+        of a function that gives wrong values are skipped, and what inherits its mistake, so that one entry is enough.
 
     Returns
     -------

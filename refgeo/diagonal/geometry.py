@@ -379,7 +379,7 @@ def geometry_of(metric: Any) -> Geometry:
         return GEOMETRIES[metric.name] if metric.s in (0.0, 1.0) else Interpolated(metric.s)
     if isinstance(metric, str):
         return GEOMETRIES[metric] if metric in GEOMETRIES else Interpolated(pair_metric(metric, others=_OTHERS).s)
-    raise TypeError(
+    raise ValueError(
         'metric: expected a name such as "inv", or an InvariantMetric, MixedMetric or InterpolatedMetric, got '
         f"{metric!r}"
     )
