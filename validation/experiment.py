@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import refgeo
 from refgeo.support.files import write_text
+from refgeo.support.progress import shown
 
 console = Console()
 PACKAGES = ("numpy", "scipy", "torch", "transformers", "scikit-learn")
@@ -65,12 +65,13 @@ class Results:
         """The values of ``function(*arguments)`` by name, in so many processes; each is saved when it is there."""
         missing = {name: arguments for name, arguments in tasks.items() if name not in self.values}
         here = ((name, function(*arguments)) for name, arguments in missing.items())
-        with progress() as bar:
-            task = bar.add_task(description, total=len(tasks), completed=len(tasks) - len(missing))
-            for name, value in here if workers == 1 else _in_processes(function, missing, workers):
+        with shown(description) as tell:
+            tell(len(tasks) - len(missing), len(tasks), "")
+            found = here if workers == 1 else _in_processes(function, missing, workers)
+            for done, (name, value) in enumerate(found, len(tasks) - len(missing) + 1):
                 self.values[name] = value
                 self.save()
-                bar.advance(task)
+                tell(done, len(tasks), name)
         return [self.values[name] for name in tasks]
 
     def save(self) -> None:
@@ -118,12 +119,6 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def progress() -> Progress:
-    """A progress bar with what it is at."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

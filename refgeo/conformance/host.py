@@ -221,7 +221,7 @@ def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _named(error: BaseException) -> str:
     """In characters that a file can hold; somebody's ``__str__`` may itself raise."""
     try:
-        message = printable(str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT])
+        message = printable(str(error).encode("utf-8", "replace").decode("utf-8")[:MOST_TEXT]).strip()
     except Exception:
         message = "(no message)"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

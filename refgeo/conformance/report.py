@@ -162,7 +162,7 @@ class Report:
         place = row.example
         has_number = place is not None and bool(np.isfinite(place.relative_error))
         of_none = "  (if ε = 0)" if self.points.relaxation and row.kind == "value" else ""
-        lines = [f"{row}: {row.message or row.outcome}"]
+        lines = f"{row}: {row.message or row.outcome}".splitlines()
         lines += [f"yours:    {line}" for line in row.yours]
         if has_number or row.kind != "value":
             lines += [f"expected: {line}" for line in row.expected or (row.statement + of_none,)]
@@ -225,8 +225,10 @@ class Report:
         if self.passed:
             with_findings = {row.kind for row in self._with(Verdict.CONTRACT) if row.kind not in WHOLE}
             right = {row.kind for row in self.judged if row.verdict in _PASSING} - with_findings
-            judged = next((_KINDS[kind] for kind in sorted(_KINDS, key="contract".__eq__) if kind in right), "")
-            said += [f"All {'other ' if said else ''}{judged} right.{self._allowed()}"] if judged else []
+            judged = next((kind for kind in sorted(_KINDS, key="contract".__eq__) if kind in right), "")
+            where = " where they are provided" if judged in {row.kind for row in self._with(Verdict.PARTIAL)} else ""
+            all_of = f"All {'other ' if said else ''}{_KINDS.get(judged)}"
+            said += [f"{all_of} right{where}.{self._allowed()}"] if judged else []
         return said
 
     @property
@@ -354,7 +356,9 @@ def _remarks(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
         found.items(), key=lambda one: (one[1][0].kind != "contract", one[0][0] == "digits")
     ):
         style = {"FAILS": "bold red", "digits": ""}.get(label, "yellow")
-        yield f"{label:10s} {', '.join(map(str, several))}: {text}", style
+        first, *others = text.splitlines()
+        yield f"{label:10s} {', '.join(map(str, several))}: {first}", style
+        yield from ((f"           {line}", style) for line in others)
 
 
 def _named(rows: list[Row]) -> list[str]:
@@ -363,5 +367,6 @@ def _named(rows: list[Row]) -> list[str]:
     for check, message in {row.check: row.message for row in rows}.items():
         several = [row for row in rows if row.check == check]
         name = check if len(several) > 1 or several[0].metric == EVERY else str(several[0])
-        names.append(name if several[0].is_absent else f"{name} ({message})")
+        told = several[0].is_absent or several[0].verdict is Verdict.PARTIAL  # by a remark
+        names.append(name if told else f"{name} ({message})")
     return names

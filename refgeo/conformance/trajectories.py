@@ -54,7 +54,7 @@ _NOISE = 16.0
 _KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
 TRAJECTORY = {
     "step.invariant": "k steps of the optimiser from (G, H) and from (G A⁻¹, H Aᵀ) give the same product G Hᵀ, for "
-    "all A of GL(h)",
+    "all A of GL(h); with a relaxation ε, for all A of O(h)",
     "step.repeatable": "a new run of the optimiser from the same start gives the same trajectory",
     "step.blocks": "in a batch of blocks, each block takes the steps that it takes alone",
     "step.starts": "from G = 0, from H = 0, and with a large loss, the optimiser moves X = G Hᵀ; from G = 0 and "
@@ -469,7 +469,7 @@ def _invariant(rule: Rule) -> Found:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
         return Found(seen.failures[:1]) if seen.failures else _of(Event.UNKNOWN, said)
     shown = max(seen.told, key=lambda some: _worst(some).ratio)
-    shown = [replace(one, decisive=False, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
+    shown = [replace(one, decisive=False, blocks=0, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
     evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
     if no_rounding_explains(evidence):
         return Found(evidence, _in_words(rule, seen.told))
@@ -520,7 +520,7 @@ class Comparisons:
 
 
 def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
-    """How a rule depends on the representation: from which step on, by how much, and under which elements not."""
+    """How a rule depends on the representation, a line each: from which step on, by how much, under what not."""
     least = _SLIGHT * max(one.relative_error for some in told for one in some if _tells(one))
     broken = [[one for one in some if _tells(one) and one.relative_error >= least] for some in told]
     first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
@@ -540,9 +540,11 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     sizes = ", ".join(f"{name} {largest[name]:.1g}" for name in ELEMENTS if largest.get(name))
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
-        f"{first.about}); the largest differences, of at most 1: {sizes}; the optimiser is invariant {under}"
+        f"{first.about})",
+        f"the largest differences, of at most 1: {sizes}",
+        f"the optimiser is invariant {under}",
     )
-    return "; ".join([said, *_offers(rule, seen, kept)])
+    return "\n".join([*said, *_offers(rule, seen, kept)])
 
 
 def _by_class(rule: Rule, point: Features) -> list[list[Evidence]]:

@@ -304,7 +304,8 @@ def row_of(
         digits_lost=lost,
         lossy_case=lossy if lost >= 1.0 else None,
         no_result=said if verdict is Verdict.PASS else "",
-        message="; ".join(filter(None, (message, words) if check.kind == "trajectory" else (words, message))),
+        message="\n".join(filter(None, (message, words))) if check.kind == "trajectory" else "; ".join(
+            filter(None, (words, message))),
         measurements=tuple(distinct(seen.results)) if numbers else (),
         diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
         broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),

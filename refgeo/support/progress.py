@@ -34,7 +34,8 @@ def shown(what: str, quiet: bool = False) -> Iterator[Tell]:
 
     console = Console(file=sys.stderr)  # this one, whatever a backend's output is redirected to meanwhile
     if not console.is_terminal:
-        yield _lines(what, sys.stderr)
+        with _lines(what, sys.stderr) as show:
+            yield show
         return
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
                TimeRemainingColumn(), TextColumn("{task.description}"))  # fmt: skip
@@ -49,25 +50,36 @@ def shown(what: str, quiet: bool = False) -> Iterator[Tell]:
         yield show
 
 
-def _lines(what: str, stream: Any) -> Tell:
-    """Progress as lines of text, the first after `FIRST_LINE`, then `LINE_EVERY` seconds apart."""
+@contextmanager
+def _lines(what: str, stream: Any) -> Iterator[Tell]:
+    """Progress as lines of text, also while a single call takes long."""
     begun = time.monotonic()
-    next_line, piece = begun + FIRST_LINE, (0, begun, 0)  # its total, and when it was first heard of, at what
+    piece = last = (0, begun, 0, "")  # a piece of work: its total, when it was first heard of, at what
+    over = threading.Event()
 
     def show(done: int, total: int, of: str) -> None:
-        nonlocal next_line, piece
-        now = time.monotonic()
+        nonlocal piece, last
+        last = total, time.monotonic(), done, of
         if total != piece[0] or done < piece[2]:
-            piece = total, now, done
-        if now < next_line:
-            return
-        next_line = now + LINE_EVERY
-        new, past = done - piece[2], now - piece[1]
-        # the first few evaluations take longer, and say nothing yet
-        left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
-        print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
+            piece = last
 
-    return show
+    def write() -> None:
+        seconds = FIRST_LINE
+        while not over.wait(seconds):
+            (total, since, first, _), (_, _, done, of), now = piece, last, time.monotonic()
+            new, past = done - first, now - since
+            # the first few evaluations take longer, and say nothing yet
+            left = f", about {past * (total - done) / new:.0f} s left" if total / 20 < new and done < total else ""
+            print(f"{what} {of}: {done} of {total or '?'}, {now - begun:.0f} s{left}", file=stream, flush=True)
+            seconds = LINE_EVERY
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

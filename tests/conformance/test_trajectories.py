@@ -1,5 +1,6 @@
 """Update rules with state, right and wrong ones: invariance, from which step on, starts at zero, the first step."""
 
+import io
 import itertools
 import re
 from dataclasses import replace
@@ -337,7 +338,7 @@ def damped(eps):
 def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
     row = judged(damped(eps), seed=seed)["step.invariant"]
     assert row.verdict is Verdict.WRONG
-    assert "invariant only under rotations; with --relaxation ε, rotations alone are asked for" in row.message
+    assert "invariant only under rotations\nwith --relaxation ε, rotations alone are asked for" in row.message
 
 
 @pytest.mark.slow
@@ -706,10 +707,16 @@ def test_optimisers_of_pytorch():
 
 
 @pytest.mark.slow
-def test_the_plot_and_the_plain_data(tmp_path):
+def test_the_plot_the_plain_data_and_the_table(tmp_path):
     report = rg.check(SimpleNamespace(step=plain), checks=["step.invariant"])
     assert "distance of X" in report.to_html()
     (row,) = report.to_dict()["rows"]
+    assert row["points"] == row["decisive_points"] == sum(one["blocks"] for one in row["measurements"])
+    report.print(printed := io.StringIO())
+    points, ratio = re.search(r"^step.invariant +any metric +(\S+) +(\S+) +-  WRONG", printed.getvalue(), re.M).groups()
+    assert points == f"{row['points']}/{row['points']}"
+    assert float(ratio) == pytest.approx(row["worst_ratio"], rel=0.05)
+    assert "\n           the optimiser is invariant only under rotations\n" in printed.getvalue()
     assert row["kind"] == "trajectory"
     steps = [one["condition"] for one in row["measurements"] if "/step" in one["case"]]
     assert {1.0, 2.0, 5.0, 10.0, 25.0} <= set(steps)
@@ -767,7 +774,7 @@ def test_random_numbers_of_an_unseeded_generator_are_a_reason_not_to_judge():
 @pytest.mark.slow
 def test_no_difference_is_larger_than_the_largest():
     row = judged(plain, ["step.invariant"])["step.invariant"]
-    said = re.search(r"differ by (\S+) of both .* and by (\S+) after .*of at most 1: (.*?); the optimiser", row.message)
+    said = re.search(r"differ by (\S+) of both .* and by (\S+) after (?s:.*)of at most 1: (.*)\n", row.message)
     assert said, row.message
     largest = max(float(one.split()[-1]) for one in said[3].split(", "))
     assert max(float(said[1]), float(said[2])) <= 1.06 * largest, "to one digit"

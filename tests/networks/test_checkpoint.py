@@ -248,8 +248,8 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
 ):
     from refgeo.support import progress
 
-    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress, "FIRST_LINE", 1e-4)
+    monkeypatch.setattr(progress, "LINE_EVERY", 1e-4)
     arguments = [*given(files), "--metric", "inv,mix", "--rho", "0.01,0.1", "--n-iter", "3", "--n-restarts", "1"]
     measure, seen = checkpoint.measure, []
 
@@ -262,8 +262,8 @@ def test_progress_is_lines_where_there_is_no_terminal_and_each_search_is_printed
     assert main(["sharpness", *arguments]) == 0
     assert [len(shown.out.splitlines()) for shown in seen] == [0, 3], "the header and the rows of the first search"
     assert seen[1].out.splitlines()[1].startswith("inv ")
-    assert "searching inv: checks of the loss: 1 of ?" in seen[0].err
-    assert "searching inv: 3 of 16, 0 s, about " in seen[0].err
+    assert re.search(r"^searching inv: checks of the loss: \d+ of \?, 0 s$", seen[0].err, re.M)
+    assert re.search(r"^searching inv: \d+ of 16, 0 s, about \d+ s left$", seen[0].err, re.M)
     assert main(["sharpness", *arguments, "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import refgeo as rg
+from refgeo.support.progress import shown
 from validation import experiment
 from validation.examples import minilm
 
@@ -147,19 +148,19 @@ def measure(network: Any, results: experiment.Results, scales: list[float]) -> d
         return rg.worst_case_sharpness(loss, params, network.metric(kind), network.rho, **options).value
 
     table: dict[str, Any] = {}
-    with experiment.progress() as bar:
-        task = bar.add_task(network.name, total=len(KINDS) * 2 * (len(scales) + 1))
-        for kind in KINDS:
-            for dtype in ("float64", "float32"):
+    with shown(network.name) as tell:
+        total = len(KINDS) * 2 * (len(scales) + 1)
+        for j, kind in enumerate(KINDS):
+            for k, dtype in enumerate(("float64", "float32")):
                 label = f"{network.name}, {kind}, {dtype}"
                 values = []
                 for i, scale in enumerate([None, *scales]):
-                    bar.update(task, description=label + (f", a = {scale:g}" if scale else ""))
+                    begun = i + (k + 2 * j) * (len(scales) + 1)
+                    tell(begun, total, f"{kind}, {dtype}" + (f", a = {scale:g}" if scale else ""))
                     at = network.params if scale is None else moved(network.params, scale, i)
                     values.append(
                         results.measure(f"{label}, {scale}", lambda k=kind, d=dtype, p=at: sharpness(k, d, p))
                     )
-                    bar.advance(task)
                 table[f"{kind} {dtype}"] = [value / values[0] for value in values[1:]]
     return table
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import refgeo as rg
+from refgeo.support.progress import shown
 from validation import experiment
 from validation.findings.orbit import NETWORKS, moved, networks
 
@@ -123,15 +124,14 @@ def main() -> None:
         count = 1 if key == "minilm" else 3
         results = experiment.Results(options.out / f"spectrum_{key}.json", {"scales": scales, "quick": options.quick})
         loss = network.loss(np.float64)
-        with experiment.progress() as bar:
-            task = bar.add_task(network.name, total=len(scales) * len(KINDS))
+        with shown(network.name) as tell:
             for seed, scale in enumerate(scales):
                 params = moved(network.params, scale, seed)
-                for kind in KINDS:
+                for i, kind in enumerate(KINDS):
+                    tell(seed * len(KINDS) + i, len(scales) * len(KINDS), f"{kind}, a = {scale:g}")
                     results.measure(
                         f"{kind} a={scale:g}", lambda f=loss, p=params, k=kind, count=count: measure(f, p, k, count)
                     )  # type: ignore[misc]
-                    bar.advance(task)
         tables[network.name] = results.values
         inv, mix, euclidean = (change(results.values, kind, scales) for kind in KINDS)
         rows.append([network.name, f"{inv - 1.0:.0e}", f"{mix - 1.0:.0e}", f"× {euclidean:,.0f}"])

@@ -70,7 +70,7 @@ def table_of(rows: Sequence[Row], without: Collection[str] = ()) -> Any:
     for row in rows:
         if row.is_absent or (row.kind == "contract" and row.verdict is not Verdict.CONTRACT):
             continue
-        counted = row.kind in ("value", "law") and row.points
+        counted = row.worst_case is not None and row.worst_case.case != ""
         style = _STYLES.get(row.outcome, "yellow")
         cells: dict[str, Any] = {
             "check": row.check,
@@ -79,7 +79,7 @@ def table_of(rows: Sequence[Row], without: Collection[str] = ()) -> Any:
             "worst ratio": f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
             "digits kept": "-" if row.digits_kept is None else f"{row.digits_kept:.1f}",
             "verdict": Text(row.outcome, style=style),
-            "worst case": Text("-" if row.worst_case is None or not counted else row.worst_case.place),
+            "worst case": Text(row.worst_case.place if row.worst_case and counted else "-"),
         }
         table.add_row(*(cell for name, cell in cells.items() if name not in without))
     return table

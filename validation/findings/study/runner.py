@@ -23,6 +23,7 @@ import numpy as np
 
 import refgeo
 from refgeo.support.files import write_text, write_whole
+from refgeo.support.progress import shown
 from validation import experiment
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
 
@@ -172,13 +173,13 @@ def run(tasks: Sequence[Task], workers: Workers = 1) -> list[Row]:
         prepare = getattr(task.population, "prepare", None)
         if prepare is not None:  # what all models begin with, before several processes need it
             prepare(task.weights)
-    with experiment.progress() as bar:
-        shown = bar.add_task("models", total=len(tasks), completed=len(found))
+    with shown("models") as tell:
+        tell(len(found), len(tasks), "")
         for task, rows in _mapped(missing, workers):
             if done(task) is None:  # it was done on a machine with other files
                 write(task, rows)
             found[task.place] = json.loads(json.dumps(rows))
-            bar.advance(shown)
+            tell(len(found), len(tasks), task.place.stem)
     return [row for task in tasks for row in found[task.place]]
 
 
