@@ -577,7 +577,7 @@ def test_what_an_optimiser_does_to_its_parameters_when_it_is_made_counts():
         return torch.optim.SGD(params, lr=0.1)
 
     rows = {row.check: row for row in rg.check(make, checks=["step.invariant", "step.starts"]).rows}
-    assert "the optimiser is invariant only under rotations and scalings; " in rows["step.invariant"].message
+    assert "\nthe optimiser is invariant only under rotations and scalings\n" in rows["step.invariant"].message
     assert "from G = 0, G, H or G Hᵀ is not finite after step 0" in rows["step.starts"].message
     changed = SimpleNamespace(
         riemannian_gradient=rg.adapters.torch_optimizer(
