@@ -31,7 +31,7 @@ _SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
-class Point(NamedTuple):
+class Case(NamedTuple):
     """A point that is made when it is wanted: those of a large network together need much memory.
 
     Attributes
@@ -112,38 +112,38 @@ class Points:
             return self.files is None and isinstance(self.checkpoint, (str, Path, type(None)))
         return sum(np.size(x) for arrays in self.points.values() for x in arrays.values()) < _MOST_NUMBERS
 
-    def scenes(self, metric: str) -> Sequence[Point]:
+    def scenes(self, metric: str) -> Sequence[Case]:
         """The names of the points, each with the function that makes it; a search makes its own."""
         options = metric, self.dtype, self.seed, self.relaxation
         if self.generated:
             largest = PRECISIONS[self.dtype].largest
             fitting = (one for one in design(self.profile, self.seed) if one.fits(self.dtype, largest))
-            return [Point(features.name, partial(_built, features, *options), features) for features in fitting]
+            return [Case(features.name, partial(_built, features, *options), features) for features in fitting]
         if self.files is not None:
             some = [scene for scene in self.files[1] if scene.metric == metric]
-            return [Point(scene.name, partial(_itself, scene), _shaped(scene.point.G, scene.point.H)) for scene in some]
+            return [Case(scene.name, partial(_itself, scene), _shaped(scene.point.G, scene.point.H)) for scene in some]
         arrays = self._network if self.points is None else self.points
         assert not isinstance(arrays, (str, Path))
         return [
-            Point(name, partial(given, name, one, *options), _shaped(one.get("G"), one.get("H")))
+            Case(name, partial(given, name, one, *options), _shaped(one.get("G"), one.get("H")))
             for name, one in arrays.items()
             if str(one.get("metric", metric)) == metric
         ]
 
-    def selected(self, metric: str, names: Iterable[str] | None) -> list[Point]:
+    def selected(self, metric: str, names: Iterable[str] | None) -> list[Case]:
         """The points with these names, or whose names begin with one; None: all. A generated point that the profile
         does not hold is made from its name.
         """
         if names is None:
             return list(self.scenes(metric))
-        chosen: dict[str, Point] = {}
+        chosen: dict[str, Case] = {}
         for name in listed(names):
             start = name.split("[")[0].rstrip("/.")  # a block's index, as a table shows it, is no part of a name
             features = Features.parse(start) if self.generated else None
-            several: list[Point]
+            several: list[Case]
             if features is not None:
                 make = partial(_built, features, metric, self.dtype, self.seed, self.relaxation)
-                several = [Point(features.name, make, features)]
+                several = [Case(features.name, make, features)]
             else:
                 found = self.scenes(metric)
                 several = [one for one in found if one[0] == start] or [

@@ -16,7 +16,7 @@ import numpy as np
 from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points, write_points
-from refgeo.conformance.render import page, plain, terminal
+from refgeo.conformance.render import data, page, terminal
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
@@ -287,14 +287,14 @@ class Report:
         from refgeo import __version__
 
         rows = [
-            plain.as_plain(row) | {"outcome": row.outcome, "fails": row.fails, "reproduce": self.reproduce(row)}
+            data.as_plain(row) | {"outcome": row.outcome, "fails": row.fails, "reproduce": self.reproduce(row)}
             for row in self.rows
         ]
         head = {
             "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
             "wrong": self.wrong, "backend": self.backend, "process": self.where, "dtype": self.dtype,
             "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
-            "source": str(self.points), "not_run": plain.as_plain(self.not_run), "interrupted": self.interrupted,
+            "source": str(self.points), "not_run": data.as_plain(self.not_run), "interrupted": self.interrupted,
         }  # fmt: skip
         return head | {"rows": rows}
 
@@ -330,7 +330,7 @@ def schema() -> dict[str, Any]:
     >>> schema()["properties"]["schema"]["const"]
     'refgeo-report/6'
     """
-    row = plain.schema_of(Row)
+    row = data.schema_of(Row)
     row["properties"] |= {"outcome": {"type": "string"}, "fails": {"type": "boolean"}, "reproduce": {"type": "string"}}
     text, flag = {"type": "string"}, {"type": "boolean"}
     properties = {

@@ -237,12 +237,12 @@ def _replay(plan: Plan, backend: Backend, judges: list[Judge]) -> None:
     """
     calls = [(one, judged) for one in judges for judged in one.judged] if plan.closely else []
     rng = np.random.default_rng(plan.points.seed)
-    order = [calls[i] for i in rng.permutation(len(calls))[:MOST_REPLAYED]]
+    shuffled = [calls[i] for i in rng.permutation(len(calls))[:MOST_REPLAYED]]
     first: dict[str, tuple[Judge, Judged]] = {}
-    for one in sorted(order, key=lambda one: (one[1].dtype == "float64", one[0] is judges[0])):
+    for one in sorted(shuffled, key=lambda one: (one[1].dtype == "float64", one[0] is judges[0])):
         first.setdefault(one[1].call.function, one)
     opening = list(first.values())
-    rest = sorted((one for one in order if one not in opening), key=lambda one: one[1].dtype == "float64")
+    rest = sorted((one for one in shuffled if one not in opening), key=lambda one: one[1].dtype == "float64")
     past: list[Judged] = []
     with backend.isolated() as fresh:
         for one, judged in [*opening, *rest]:  # in single precision first: in the other processes that came last

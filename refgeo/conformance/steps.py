@@ -31,8 +31,8 @@ class Walk:
     ----------
     count : int
         Steps.
-    scale, size : float
-        Of the loss ``scale · size · Σ log cosh((X − Y)/size)`` of X = G Hᵀ, whose gradient in X is bounded.
+    scale, magnitude : float
+        Of the loss ``scale · magnitude · Σ log cosh((X − Y)/magnitude)`` of X = G Hᵀ, whose gradient in X is bounded.
     noise : float
         By which random share every number of G and H is changed before every step.
     seed : int
@@ -43,7 +43,7 @@ class Walk:
 
     count: int
     scale: float
-    size: float
+    magnitude: float
     noise: float = 0.0
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -101,9 +101,9 @@ def _own_random_numbers(conduct: dict[str, str]) -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def slope(X: Array, Y: Array, scale: float, size: float) -> Array:
+def slope(X: Array, Y: Array, scale: float, magnitude: float) -> Array:
     """The gradient in X of the loss of a `Walk`."""
-    return np.asarray(scale * np.tanh((X - Y) / size))
+    return np.asarray(scale * np.tanh((X - Y) / magnitude))
 
 
 def trajectory(
@@ -155,7 +155,7 @@ def _steps(
             numbers = [(x * (1.0 + walk.noise * rng.standard_normal(x.shape))).astype(dtype) for x in numbers]
             now = tuple(convert(x) for x in numbers)
         with np.errstate(all="ignore"):  # a warning of ours is not the rule's
-            E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.size)
+            E = slope(numbers[0] @ numbers[1].mT, Y, walk.scale, walk.magnitude)
             slopes = [x.astype(dtype) for x in (E @ numbers[1], E.mT @ numbers[0])]
         gradients = tuple(map(convert, slopes))
         given, shapes_given = (*now, *gradients), [np.shape(x) for x in (*now, *gradients)]

@@ -98,7 +98,7 @@ class Start:
     G, H : ndarray
     Y : ndarray
         The target, about as far from G Hᵀ as that is long.
-    size : float
+    magnitude : float
         Of the entries of G Hᵀ.
     sizes : tuple of int
     condition : float
@@ -108,7 +108,7 @@ class Start:
     G: Array
     H: Array
     Y: Array
-    size: float
+    magnitude: float
     sizes: tuple[int, ...]
     condition: float
 
@@ -117,9 +117,9 @@ class Start:
         """The point that has these features."""
         scene = build(features, "mix", dtype, seed)
         (G, H), X = scene.point, scene.point.product
-        size = float(np.sqrt(np.mean(X**2)))
-        Y = X + size * scene.rng("trajectory").standard_normal(X.shape)
-        return cls(features.name, G, H, Y, size, scene.sizes, float(np.max(scene.space.gauge.condition)))
+        magnitude = float(np.sqrt(np.mean(X**2)))
+        Y = X + magnitude * scene.rng("trajectory").standard_normal(X.shape)
+        return cls(features.name, G, H, Y, magnitude, scene.sizes, float(np.max(scene.space.gauge.condition)))
 
     def at(self, A: Array, dtype: str) -> Start:
         """The same loss from A·θ."""
@@ -217,7 +217,7 @@ class Rule:
     ) -> Trajectory:
         """The trajectory."""
         arrays = [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
-        walk = Walk(count, scale, start.size, noise * self.precision.roundoff, seed, self.options)
+        walk = Walk(count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options)
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
         call = Call(
             self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory", in_thread=in_thread
@@ -737,7 +737,7 @@ class FirstStep:
         scale = factor * rule.scale(start)
         walked = rule.walk(start, scale, count=1)
         point, (X, after) = Pair(walked.G[0], walked.H[0]), walked.products
-        E, length = slope(X, start.Y, scale, start.size), float(np.linalg.norm(after - X))
+        E, length = slope(X, start.Y, scale, start.magnitude), float(np.linalg.norm(after - X))
         residuals, rates = dict.fromkeys(_READINGS, np.inf), dict.fromkeys(_READINGS, np.full(2, np.nan))
         for name, end in _READINGS if 0.0 < length < np.inf else ():
             parts = rule_moves(name, point, E)

@@ -176,9 +176,9 @@ def test_every_geometry_agrees_with_the_recipe(name):
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if name in RECIPES and not case.open])
+@pytest.mark.parametrize("name", ["inv ((), 5, 4, 2)", "rotary mix", "scaling"])
 def test_exact_geodesics_agree_with_the_recipe(name):
+    """Those of a recipe are integrated; that the others solve their equation, whose Γ is the recipe's, is a law."""
     case = CASES[name]
     recipe, v = QuotientMetric(*RECIPES[name]).at(case.point), horizontal(case)
     found, expected = flat(recipe.geodesic(v, 0.8, "exact")), flat(case.space.geodesic(v, 0.8, "exact"))

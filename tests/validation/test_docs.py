@@ -142,6 +142,19 @@ def test_commands_are_such(command, capsys):
         pytest.importorskip(words[2])  # what an extra installs
 
 
+WORKFLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".ci" / "run"]
+RUN = {run for path in WORKFLOWS for run in re.findall(r"python -m validation (\w+)([^\n|]*)", path.read_text())}
+
+
+@pytest.mark.parametrize(("name", "options"), sorted(RUN))
+def test_programs_that_workflows_run_are_there_and_have_these_options(name, options):
+    programs = importlib.import_module("validation.__main__").EXPERIMENTS
+    validation = ROOT / "validation"
+    files = [validation / f"{programs[name].replace('.', '/')}.py", validation / "experiment.py"]
+    known = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert all(f'"{option}"' in known for option in re.findall(r"--\w+", options)), options
+
+
 TESTS = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
 
 
@@ -231,9 +244,9 @@ def test_every_item_has_a_verdict_and_what_shows_it(row):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_reads_where_the_repository_shows_it(page):
-    """There, formulas stand between dollars, no file is included, and every reference of a link has a target."""
+    """There, formulas stand between dollars, no file is included, no box is drawn, and every link has a target."""
     text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    assert "--8<--" not in text
+    assert not re.search(r"--8<--|^ *(!!!|\?\?\?|===) ", text, re.M)
     assert not re.search(r"\\\(|\\\)|^\\\[", text, re.M), "formulas between dollars"
     defined = set(re.findall(r"^\[([^\]]+)\]:", text, re.M))
     assert set(re.findall(r"\]\[([^\]]+)\]", text)) <= defined

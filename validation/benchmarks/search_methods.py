@@ -5,8 +5,8 @@
 *Pairs*: small problems with one pair, of six kinds, in inv and mix, at the proposed radius and at ρ = 0.1, 0.5 and 1.
 The truth is the best of SciPy's SLSQP from 40 random points and of a search from 48 starts of 40 iterations; a search
 misses the maximum if it finds less than 99% of it. *Diagonal networks*, near a minimum and away from one: the same
-beside the certified maximum. *Digits*: small vision transformers trained on scikit-learn's digits, as a share of what
-a search from ten starts of 40 iterations finds.
+beside the lower bound of `rg.diagonal.worst_case`, for mix nearly always the exact maximum. *Digits*: small vision
+transformers trained on scikit-learn's digits, as a share of what a search from ten starts of 40 iterations finds.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def diagonal_problems():
 
 
 def diagonal_shares(n_restarts=1):
-    """Of the certified maximum."""
+    """Of the lower bound of the maximum."""
     for loss, point, metric, rho, certified in diagonal_problems():
         result = rg.worst_case_sharpness(loss, point, metric, rho, order="exact", n_restarts=n_restarts, verify=False)
         yield result.value / certified
