@@ -35,7 +35,7 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
-from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row
+from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
 from refgeo.conformance.conduct import OF_WHOLE, RULES
 from refgeo.conformance.evidence import DOUBTFUL, hold, units
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, ROUTINE, VALUES, Value
@@ -233,6 +233,10 @@ def parametrize_with_checks(
     items = []
     for implementation in backends:
         backend = Backend.of(implementation, timeout)
+        if functions and not any(map(backend.provides, functions)):
+            raise ValueError(
+                f"checks: {_short(backend)} has none of the functions of these checks, {', '.join(functions)}"
+            )
         expected = _expected_of(_short(backend), expected_failures or {})
         asked = dict.fromkeys(one.function for one in wanted if one.kind in ("value", "law"))
         absent = [] if checks is not None else [function for function in asked if not backend.provides(function)]
@@ -252,7 +256,8 @@ def parametrize_with_checks(
             for item in _items(one, wanted_metrics, given_options):
                 item = replace(item, dtype=precision, profile=profile, seed=seed, metrics=wanted_metrics,
                                functions=functions, relaxation=relaxation)  # fmt: skip
-                failure = expected.get(f"{one.name}[{item.metric or item.label}]", expected.get(one.name))
+                name = sorted_name(f"{one.name}[{item.metric or item.label}]")
+                failure = expected.get(name, expected.get(one.name))
                 marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                 items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
@@ -276,10 +281,9 @@ def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> 
     own = given.get(backend)
     entries: dict[str, Any] = {**plain, **(own if isinstance(own, Mapping) else {})}
     for entry, reason in entries.items():
-        known_row(entry, "expected_failures")
         if not reason or not isinstance(reason, str):
             raise ValueError(f"expected_failures: expected a text that says why {entry} fails, got {reason!r}")
-    return entries
+    return {known_row(entry, "expected_failures"): reason for entry, reason in entries.items()}
 
 
 def assert_matches(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from refgeo.conformance.conduct import HARMFUL, RULES
@@ -104,8 +106,8 @@ def functions_of(names: Iterable[str] | None) -> set[str]:
 
 
 def known_row(entry: str, argument: str) -> str:
-    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known; of
-    what a trajectory has in brackets, the options of the rule, nothing is known.
+    """The name of a row, such as ``christoffel[inv]`` or ``christoffel``, if its check and its metric are known, as
+    `sorted_name` writes it; of what a trajectory has in brackets, the options of the rule, nothing is known.
 
     Examples
     --------
@@ -116,4 +118,20 @@ def known_row(entry: str, argument: str) -> str:
     one_of(argument, name, CHECKS)
     if metric and CHECKS[name].kind != "trajectory":
         pair_metric(metric.removesuffix("]"), argument=argument)
-    return entry
+    return sorted_name(entry)
+
+
+def sorted_name(row: str) -> str:
+    """The name of a row with its options in one order, and their numbers as Python writes them.
+
+    Examples
+    --------
+    >>> sorted_name("step.invariant[momentum=0,eps=1e-6]")
+    'step.invariant[eps=1e-06, momentum=0]'
+    """
+    name, _, options = row.partition("[")
+    with suppress(SyntaxError):  # a text that is no Python stands as it is
+        given = ast.parse(f"f({options.removesuffix(']')})", mode="eval").body
+        if isinstance(given, ast.Call) and given.keywords:
+            return f"{name}[{', '.join(sorted(f'{one.arg}={ast.unparse(one.value)}' for one in given.keywords))}]"
+    return row

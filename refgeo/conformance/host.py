@@ -41,7 +41,7 @@ from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct,
 from refgeo.conformance.interleaving import in_a_thread, interleaved
 from refgeo.conformance.memory import Laid, copies, laid_out
 from refgeo.conformance.routine import Problem, plain_routine
-from refgeo.conformance.steps import ARITY, Walk, rule_of, takes, trajectory
+from refgeo.conformance.steps import ARITY, Walk, rule_of, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 from refgeo.support.arguments import detached
@@ -158,7 +158,7 @@ def _provides(implementation: Any, function: str) -> bool:
     """Whether it has a function; some have common names, and are told by what they get (a method ``step`` is none)."""
     try:
         found = getattr(implementation, function, None)
-        return callable(found) and (function not in ARITY or takes(found, ARITY[function]))
+        return callable(found) and (function not in ARITY or rule_of(found) == function)
     except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
         return True
 

@@ -82,12 +82,15 @@ class Law:
         Of a scene, a value and what asks the backend: the errors beside their natural size, per block.
     scale, roundoff_power : float
         Of the unit.
+    part : callable
+        Of a scene what the law is judged on.
     """
 
     statement: str
     errors: Callable[[Scene, Value, Ask], Array]
     scale: float
     roundoff_power: float = 1.0
+    part: Callable[[Scene], Scene] = lambda scene: scene
 
     def units(self, scene: Scene, value: Value) -> Units:
         """What the errors are measured in."""
@@ -98,18 +101,19 @@ def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, **more: Any
     """What is seen of laws at a point, as far as they can tell anything there."""
     found: list[Evidence] = []
     for law in laws:
-        unit = law.units(scene, value)
+        part = law.part(scene)
+        unit = law.units(part, value)
         if not np.all(unit.decisive):
             continue
         try:
             with np.errstate(all="ignore"):
-                errors = law.errors(scene, value, ask)
+                errors = law.errors(part, value, ask)
         except NoResult as failure:
             return [*found, *hold(scene, value, Answer(failure=failure), **more)]
         except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
             said = f"{type(error).__name__}: {error}"
             return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said, **more)]
-        found += measured(scene, unit, errors, law=law.statement, **more)
+        found += measured(part, unit, errors, law=law.statement, **more)
     return found
 
 
@@ -313,14 +317,13 @@ def _horizontal(scene: Scene, value: Value, ask: Ask) -> Array:
 
 def _loop_over_blocks(scene: Scene, value: Value, ask: Ask) -> Array:
     """A batch gives what its blocks give one by one."""
-    some = scene.first_blocks(4)
-    together = _results(some, value, ask, some.inputs(value.operation))
+    together = _results(scene, value, ask, scene.inputs(value.operation))
     alone = tuple(np.zeros_like(part) for part in together)
-    for block in np.ndindex(some.shape):
-        one = some.changed(operator.itemgetter(block))
+    for block in np.ndindex(scene.shape):
+        one = scene.changed(operator.itemgetter(block))
         for all_of_them, part in zip(alone, _results(one, value, ask, one.inputs(value.operation)), strict=True):
             all_of_them[block] = part
-    return np.full(scene.shape, np.max(difference(some, value, together, alone, some.size(value))))
+    return difference(scene, value, together, alone, scene.size(value))
 
 
 OF_TYPES: dict[str, tuple[Law, Callable[[Operation], bool]]] = {
@@ -328,7 +331,15 @@ OF_TYPES: dict[str, tuple[Law, Callable[[Operation], bool]]] = {
     "symmetric": (Law("f(a, b) = f(b, a)", _symmetric, 2.0), lambda one: one.symmetric),
     "equivariant": (Law("f(A·θ, A·v) = A·f(θ, v)", _equivariant, 256.0), lambda one: one.name != "retraction"),
     "horizontal": (Law("the result is horizontal", _horizontal, 4.0), lambda one: one.horizontal),
-    "loop_over_blocks": (Law("a batch gives the same results as its blocks", _loop_over_blocks, 2.0), lambda _: True),
+    "loop_over_blocks": (
+        Law(
+            "a batch gives the same results as its blocks",
+            _loop_over_blocks,
+            2.0,
+            part=lambda scene: scene.first_blocks(4),
+        ),
+        lambda _: True,
+    ),
 }
 
 

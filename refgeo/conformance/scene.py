@@ -310,11 +310,14 @@ class Scene:
         return next(metric for metric in ENDS if metric != self.metric)
 
     def first_blocks(self, count: int, rows: int | None = None) -> Scene:
-        """The first blocks of a larger batch, and of these the first rows."""
+        """The first blocks of a larger batch, with all its leading dimensions, and of these the first rows."""
         if math.prod(self.shape) <= count and (rows is None or rows >= max(self.point.sizes[:2])):
             return self
-        found: Scene = self.kept(("first", count, rows), lambda: self.changed(
-            lambda x: x.reshape(-1, *x.shape[-2:])[:count, :rows]))  # fmt: skip
+        taken: list[int] = []
+        for i, size in reversed([*enumerate(self.shape)]):
+            taken.insert(0, min(size, count // math.prod(taken), 2 if i else count))
+        some = (*map(slice, taken), slice(rows))
+        found: Scene = self.kept(("first", count, rows), lambda: self.changed(lambda x: x[some]))
         return found
 
 

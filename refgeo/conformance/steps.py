@@ -6,7 +6,7 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,11 +52,15 @@ class Walk:
 def rule_of(function: Callable[..., Any]) -> str:
     """Which of the rules a function alone is, by how many arguments it must get; "" if it is none of them.
 
+    A class of optimisers makes one, whatever else its constructor must get.
+
     Examples
     --------
     >>> rule_of(lambda state, G, H, e_G, e_H: (state, G, H)), rule_of(lambda params, lr=0.1: None)
     ('step', 'make')
     """
+    if isinstance(function, type) and all(hasattr(function, name) for name in ("step", "zero_grad")):
+        return "make"
     return next((name for name in UPDATE_RULES if takes(function, ARITY[name])), "")
 
 
@@ -210,6 +214,8 @@ def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[st
     import torch
 
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
+    with suppress(ValueError):  # what has no signature says for itself what is missing
+        inspect.signature(make).bind(params, **options)
     optimizer = make(list(params), **options)
     if not callable(getattr(optimizer, "step", None)):
         raise TypeError(f"make must return an optimiser with a method step, got {type(optimizer).__name__}")

@@ -223,6 +223,9 @@ class Rule:
             self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory", in_thread=in_thread
         )
         answer = self._backend.call(call)
+        if any(said in str(answer.failure) for said in ("unexpected keyword argument", "missing a required argument")):
+            expected = f"expected all arguments of {self.function} that have no default, and no unknown ones"
+            raise BackendError(f"options: {expected}, got {answer.failure}")
         self.conduct = answer.conduct | self.conduct
         self.has_walked |= answer.failure is None
         return Trajectory(*answer.result())
@@ -445,8 +448,6 @@ def _judged(rule: Rule, name: str) -> Found:
     try:
         return _LAWS[name](rule)
     except NoResult as failure:
-        if rule.options and "unexpected keyword argument" in str(failure):
-            raise BackendError(f"options: expected keyword arguments of {rule.function}, got {failure}") from None
         return _of(failure.event, str(failure))
 
 

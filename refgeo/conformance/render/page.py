@@ -55,8 +55,9 @@ def to_html(title: str, rows: Sequence[Row], lines: Sequence[Line], dtype: str) 
     require_html()
     table = _as_html(lambda console: write(console, title, table_of(rows), ()), "overflow-x: auto")
     text = _as_html(lambda console: write_lines(console, lines), "white-space: pre-wrap; overflow-wrap: anywhere")
-    checks = list(dict.fromkeys(row.check for row in rows if row.measurements))
-    plots = {check: _plot(dtype, [row for row in rows if row.check == check]) for check in checks}
+    drawn = [row for row in rows if _measured(row)]
+    checks = dict.fromkeys(row.check for row in drawn)
+    plots = {check: _plot(dtype, [row for row in drawn if row.check == check]) for check in checks}
     figures = "".join(f"<figure><figcaption>{check}</figcaption>{plot}</figure>\n" for check, plot in plots.items())
     head = '<meta charset="UTF-8"><meta name="viewport" content="width=device-width"><title>refgeo check</title>'
     return f"<!DOCTYPE html>\n<html lang='en'><head>{head}</head>\n<body>{table}{text}{figures}</body></html>\n"
@@ -70,6 +71,11 @@ def _as_html(written: Callable[[Any], None], style: str) -> str:
     written(console)
     code = f'<pre style="font-family: Menlo, Consolas, monospace; {style}">{{code}}</pre>\n'
     return console.export_html(inline_styles=True, code_format=code).encode("utf-8", "replace").decode("utf-8")
+
+
+def _measured(row: Row) -> list[Evidence]:
+    """What a plot shows of a row: of trajectories the steps of one of them, which count as no points."""
+    return [one for one in row.measurements if row.kind != "trajectory" or not one.blocks]
 
 
 def _plot(dtype: str, rows: list[Row]) -> str:
@@ -86,7 +92,8 @@ def _plot(dtype: str, rows: list[Row]) -> str:
             _draw_orbits(axes, rows)
         else:
             _draw(axes, dtype, rows)
-        figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
+        columns = 1 if rows[0].kind == "trajectory" else 2  # whose labels are options
+        figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=columns)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = buffer.getvalue()
@@ -146,9 +153,9 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
 def _draw_orbits(axes: Axes, rows: list[Row]) -> None:
     """How far trajectories from a point and from its orbit come apart, and what rounding does to a right rule."""
     for row, colour in zip(rows, itertools.cycle([*_COLOURS.values(), "#7a4fa3"]), strict=False):
-        steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in row.measurements]).T
+        steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in _measured(row)]).T
         axes.plot(steps, np.maximum(apart, 1e-17), "o-", ms=4.5, lw=1.0, color=colour, label=row.metric)
         axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=f"rounding of a right rule, {row.metric}")
-    axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, as a share of the way")
+    axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, share of the way")
     axes.grid(alpha=0.25)
     plain_axes(axes)
