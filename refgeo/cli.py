@@ -12,6 +12,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -455,6 +456,8 @@ def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) 
     if strict and report.passed and not report.passed_strictly:
         found = [*map(str, report.findings), *(["lines that were not run"] if report.not_run else [])]
         print(f"not passed with --strict, because of {', '.join(found)}")
+    if report.expected is not None:
+        return PASSED if report.passed_as_expected else FAILED
     return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
 
 
@@ -489,7 +492,7 @@ def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
     points, outputs = _chosen_points(options) | {"points": options.points}, _output_files(options)
-    expected = _expected_failures(options.expected)
+    expected = None if options.expected is None else _expected_failures(options.expected)
     if options.list:
         return _list(options, points)
     names = ("checks", "timeout", "jobs", "laws_only", "specification")
@@ -502,33 +505,16 @@ def _check(options: argparse.Namespace) -> int:
             report = check(options.backend, progress=progress, **chosen, **points)
     except Interrupted as stop:
         report = stop.report
-    status = _deliver(report, outputs, options.strict)
-    return status if options.expected is None or report.interrupted else _held_against(report, expected)
+    return _deliver(replace(report, expected=expected), outputs, options.strict)
 
 
-def _expected_failures(file: Path | None) -> set[str]:
+def _expected_failures(file: Path) -> frozenset[str]:
     """The rows that a file names."""
     from refgeo.conformance.checks import known_row
 
-    lines = [] if file is None else file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_text(encoding="utf-8").splitlines()
     rows = sorted({row for line in lines if (row := line.partition("#")[0].strip())})
-    return {known_row(row, f"--expected: {file}") for row in rows}
-
-
-def _held_against(report: Report, expected: set[str]) -> int:
-    """The exit status beside known failures."""
-    from refgeo.conformance.checks import sorted_name
-
-    known = {str(row) for row in report.judged if expected & {row.check, sorted_name(str(row))}}
-    failed = {str(row) for row in report.rows if row.fails}
-    found = failed | {str(row) for row in report.findings}
-    new, gone = sorted(failed - known), sorted(known - found)
-    print(f"expected failures: {len(found & known)} of {len(known)}")
-    if new:
-        print(f"new failures: {', '.join(new)}")
-    if gone:
-        print(f"pass now, delete them from the file: {', '.join(gone)}")
-    return FAILED if new or gone or not report.judged else PASSED
+    return frozenset(known_row(row, f"--expected: {file}") for row in rows)
 
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:

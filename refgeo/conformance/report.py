@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
+from refgeo.conformance.checks import sorted_name
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points, write_points
 from refgeo.conformance.render import data, page, terminal
@@ -56,6 +57,8 @@ class Report:
         The lines of the backend's own files that no decisive call has reached, as ranges, by file.
     interrupted : str
         How far it had come when Ctrl-C ended it.
+    expected : frozenset of str, optional
+        The rows, or whole checks, that are known to fail.
 
     Examples
     --------
@@ -76,6 +79,7 @@ class Report:
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     interrupted: str = ""
+    expected: frozenset[str] | None = None
 
     @property
     def dtype(self) -> str:
@@ -98,6 +102,20 @@ class Report:
     def passed_strictly(self) -> bool:
         """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out."""
         return self.passed and not self.findings and not self.not_run
+
+    @property
+    def passed_as_expected(self) -> bool:
+        """Something has been judged, all that is expected to fail fails or has a finding, and nothing else fails."""
+        _, new, gone = self._beside_expected
+        return bool(self.judged) and not self.interrupted and not new and not gone
+
+    @property
+    def _beside_expected(self) -> tuple[list[str], list[str], list[str]]:
+        """The rows that are known to fail, the others that fail, and those of the first that pass."""
+        known = [str(row) for row in self.judged if {row.check, sorted_name(str(row))} & (self.expected or set())]
+        failed = [str(row) for row in self.rows if row.fails]
+        found = {*failed, *map(str, self.findings)}
+        return known, [row for row in failed if row not in known], [row for row in known if row not in found]
 
     @property
     def judged(self) -> list[Row]:
@@ -281,6 +299,13 @@ class Report:
             yield f"not run    {self.missing}: these lines did not run in any call that decides a verdict", "yellow"
         yield from ((line, "") for line in self.summary)
         yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
+        if self.expected is not None:
+            known, new, gone = self._beside_expected
+            said = {"new failures": new, "pass now, delete them from the file": gone}
+            lines = [f"{words}: {', '.join(rows)}" for words, rows in said.items() if rows]
+            style = "bold green" if self.passed_as_expected else "bold red"
+            yield f"expected failures: {len(known) - len(gone)} of {len(known)}", style
+            yield from ((line, style) for line in lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: what `schema` describes; infinities become strings."""
@@ -292,7 +317,9 @@ class Report:
         ]
         head = {
             "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
-            "wrong": self.wrong, "backend": self.backend, "process": self.where, "dtype": self.dtype,
+            "wrong": self.wrong, "expected_failures": sorted(self.expected or ()),
+            "passed_as_expected": self.passed_as_expected,
+            "backend": self.backend, "process": self.where, "dtype": self.dtype,
             "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
             "source": str(self.points), "not_run": data.as_plain(self.not_run), "interrupted": self.interrupted,
         }  # fmt: skip
@@ -336,7 +363,8 @@ def schema() -> dict[str, Any]:
     properties = {
         "schema": {"const": SCHEMA}, **dict.fromkeys(("refgeo", "backend", "process", "dtype", "profile", "source",
                                                      "interrupted"), text),
-        **dict.fromkeys(("passed", "passed_strictly"), flag), "wrong": {"type": "array", "items": text},
+        **dict.fromkeys(("passed", "passed_strictly", "passed_as_expected"), flag),
+        **{key: {"type": "array", "items": text} for key in ("wrong", "expected_failures")},
         "relaxation": {"type": "number"}, "seed": {"type": "integer"}, "not_run": {"type": "object"},
         "rows": {"type": "array", "items": row},
     }  # fmt: skip
