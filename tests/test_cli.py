@@ -289,3 +289,12 @@ def test_known_findings_that_pass_have_not_gone(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "expected failures: 1 of 1" in printed
     assert "pass now" not in printed
+
+
+def test_values_of_an_option_may_be_given_one_by_one(tmp_path, capsys):
+    (tmp_path / "rule.py").write_text(
+        "def step(state, G, H, e_G, e_H, rate=1.0):\n    return state, 1.0 * G, 1.0 * H\n"
+    )
+    command = ["check", str(tmp_path / "rule.py"), "--checks", "step.repeatable", "--quiet"]
+    assert main([*command, "--option", "rate=0.1", "--option", "rate=0.2"]) == 0
+    assert re.findall(r"rate=0\.\d", capsys.readouterr().out) == ["rate=0.1", "rate=0.2"]

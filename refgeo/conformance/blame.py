@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -160,11 +161,8 @@ def _explained(suspect: Suspect) -> Explanation:
         found = _of_views(suspect, views)
         if found != NOTHING:
             return found
-        ε = views[0].scene.relaxation
-        if ε and _explains(("", _without_relaxation), views):  # of results in a file, of which no formula is read
-            return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
     if not seen.failures:
-        return Explanation(f"{NO_DIAGNOSIS}: {_entries(suspect)}")
+        return Explanation(_alone(suspect) or f"{NO_DIAGNOSIS}: {_entries(suspect)}")
     where = _place(suspect, Place(value, suspect.look, suspect.failing[0]))
     return Explanation(where and f"wrong {where}")
 
@@ -179,6 +177,9 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
             "your numbers are those of float32, and right to its precision: compute in float64, or judge the function "
             "with --dtype float32"
         )
+    ε = views[0].scene.relaxation
+    if ε and _explains(("", _without_relaxation), views):
+        return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
     simple = next((one for one in _simple(views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
@@ -503,8 +504,8 @@ def _lambdas(views: Sequence[View]) -> Iterator[Candidate]:
     yield "Λᵀ stands where Λ belongs", lambda view: with_lambda(view, lambda _, L: L.mT)
     if all(one.scene.metric == "inv" and one.scene.relaxation == 0.0 for one in views):
         yield (
-            "this is the paper's printed equation AΛ + ΛAᵀ, whose Λ gives no horizontal vector; Λᵀ belongs on its left "
-            "side (see refgeo.paper.horizontal_projection)",
+            "you solve the paper's printed equation (ST)Λ + Λ(ST)ᵀ = ..., whose Λ gives no horizontal vector; right is "
+            "(ST)Λᵀ + Λᵀ(ST) = ... (see refgeo.paper.horizontal_projection)",
             lambda view: with_lambda(view, lambda scene, _: _printed(scene)),
         )
 
@@ -630,6 +631,18 @@ def _blocks(suspect: Suspect) -> str:
         flat = [int(np.ravel_multi_index(one.block, scene.shape)) for one in found]
         outcomes += [(i, count, one.ratio > DOUBTFUL) for i, one in zip(flat, found, strict=True)]
     return blocks_in_words(outcomes)
+
+
+def _alone(suspect: Suspect) -> str:
+    """Whether blocks are right alone that are wrong in their batch, in words; empty if something alone is wrong."""
+    batches = suspect.failing[:_POINTS]
+    alone = [one.changed(itemgetter(block)) for one in batches for block in [*np.ndindex(one.shape)][:_POINTS]]
+    if not all(one.shape for one in batches) or not all(_is_right(suspect, suspect.backend, one) for one in alone):
+        return ""
+    return (
+        f"in a batch, the results are not those of its blocks: {len(alone)} blocks were tried, and each of them is "
+        f"right when your function gets it alone ({_entries(suspect)})"
+    )
 
 
 def _entries(suspect: Suspect) -> str:

@@ -348,7 +348,8 @@ def _said(feature: Feature, low: End | None, high: End | None) -> str:
         return f"{feature.divided} is {is_multiple if high is None else is_none}"
 
     def number(end: End) -> str:
-        return f"{end.value:.4g}" if not feature.is_whole else f"{end.value:.0f}"
+        short = f"{end.value:.0f}" if feature.is_whole else f"{end.value:.3g}"
+        return short if float(short) == end.value else f"about {end.value:.2g}"
 
     less = ", and less and less beyond" if (low and low.fades) or (high and high.fades) else ""
     if low is not None and high is not None:

@@ -164,7 +164,9 @@ class Report:
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
         is_alone = row.kind not in WHOLE and not row.needs_others and {*OPERATIONS}.issuperset(row.broken_by)
         case = f" --case {shlex.quote(row.example.case)}" if is_alone else ""
-        given = "".join(f" --option {shlex.quote(f'{name}={value!r}')}" for name, value in row.options.items())
+        words = {name: repr(x) for name, x in row.options.items()}
+        words |= {name: word[1:-1] for name, word in words.items() if re.fullmatch("'[a-z_]+'", word)}
+        given = "".join(f" --option {shlex.quote(f'{name}={word}')}" for name, word in words.items())
         return self._command(f"{metric}--checks {row.check}{case}{given}")
 
     def _command(self, selection: str) -> str:
@@ -179,7 +181,8 @@ class Report:
         """What there is to say of a row that does not pass, a line each."""
         place = row.example
         has_number = place is not None and bool(np.isfinite(place.relative_error))
-        of_none = "  (if ε = 0)" if self.points.relaxation and row.kind == "value" else ""
+        is_relaxed = self.points.relaxation > 0.0 and row.kind == "value"
+        of_none = "  (if ε = 0; see the section Relaxation of the mathematics)" if is_relaxed else ""
         lines = f"{row}: {row.message or row.outcome}".splitlines()
         lines += [f"yours:    {line}" for line in row.yours]
         if has_number or row.kind != "value":

@@ -224,7 +224,7 @@ class Rule:
         )
         answer = self._backend.call(call)
         if any(said in str(answer.failure) for said in ("unexpected keyword argument", "missing a required argument")):
-            expected = f"expected all arguments of {self.function} that have no default, and no unknown ones"
+            expected = f"expected keyword arguments of {self.function}, and all that have no default"
             raise BackendError(f"options: {expected}, got {answer.failure}")
         self.conduct = answer.conduct | self.conduct
         self.has_walked |= answer.failure is None
@@ -525,7 +525,7 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     least = _SLIGHT * max(one.relative_error for some in told for one in some if _tells(one))
     broken = [[one for one in some if _tells(one) and one.relative_error >= least] for some in told]
     first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
-    last = next(some[-1] for some in told if first in some)
+    last = next(some[-1] for some in broken if first in some)
     name = first.case.rpartition("/")[0]
     point = next(one for one in starts(rule.points.profile, rule.points.seed) if one.name == name)
     seen = [one for some in (*told, *_by_class(rule, point)) for one in some]
@@ -582,11 +582,14 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
             "rule that adds an ε, and for any other it hides the mistake"
         )
     exact = not any(_tells(one) for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
-    if rule.precision.name == "float64" and exact:
+    if rule.precision.name == "float64" and exact and "rotations" not in kept:  # which round, too
         single = Comparisons.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
         if single.told and not single.failures and not no_rounding_explains(single.evidence):
             left = max(one.relative_error for one in single.evidence)
-            yield f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}"
+            yield (
+                f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}: right for a "
+                "rule that computes in float32, and for any other it hides the mistake"
+            )
 
 
 def _repeatable(rule: Rule) -> Found:

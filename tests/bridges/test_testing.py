@@ -139,6 +139,22 @@ def test_update_rules_are_items_of_backends_that_have_them(pytester):
     assert not [item for item in rg.testing.parametrize_with_checks([paper]).args[1] if "step" in item.id]
 
 
+def test_options_of_an_expected_failure_stand_in_any_order():
+    options, name = {"momentum": [0], "eps": [1e-6]}, "step.invariant[eps=1e-6,momentum=0]"
+    mark = rg.testing.parametrize_with_checks([paper_step], options=options, expected_failures={name: "known"})
+    known = [one.id for one in mark.args[1] if one.marks and one.marks[0].name == "xfail"]
+    assert known == ["paper_step-step.invariant[momentum=0, eps=1e-06]"]
+
+
+def paper_step(state, G, H, e_G, e_H, momentum=0.0, eps=0.0):
+    return state, G, H
+
+
+def test_checks_of_which_a_backend_has_no_function_are_an_error():
+    with pytest.raises(ValueError, match="has none of the functions of these checks, step, make"):
+        rg.testing.parametrize_with_checks([paper], checks=["step"])
+
+
 def test_one_name_may_be_given_alone():
     mark = rg.testing.parametrize_with_checks([paper], metrics="inv", checks="inner_product", dtypes="float64")
     assert mark.args[1][0].id == "refgeo.paper-inv-inner_product"

@@ -1050,6 +1050,35 @@ def test_what_hides_nan_is_told_so():
     assert {row.check for row in report.findings} == {"nan_stays_in_its_block"}
 
 
+def test_nan_in_a_factor_that_spreads_is_told_so():
+    def gradient(metric, G, *others):
+        size = np.abs(G).max(initial=1e-9)
+        return tuple(x / size * size for x in paper.riemannian_gradient(metric, G, *others))
+
+    report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME)
+    (found,) = report.findings
+    assert found.message.startswith("NaN in G of the first block of a batch changes the results of the other blocks")
+
+
+def test_blocks_that_are_right_alone_are_said_to_be():
+    def gradient(metric, G, H, e_G, e_H):
+        if G.ndim > 2:
+            G = G[::-1]
+        return paper.riemannian_gradient(metric, G, H, e_G, e_H)
+
+    cases = ["3-5x4x3/k3", "5x4x2", "4-5x4x3/k3", "5x4x3/k3", "2.3-6x7x2/k3", "1.2.1.2-5x4x3"]
+    report = rg.check(backend(riemannian_gradient=gradient), metrics=["inv"], cases=cases)
+    (row,) = [row for row in report.failures if row.check == "riemannian_gradient"]
+    assert "each of them is right when your function gets it alone" in row.diagnosis
+
+
+def test_a_relaxation_that_is_left_out_is_said_to_be():
+    cases = ["5x4x2", "3-5x4x3/k3", "5x4x3/k3"]
+    left_out = {name: getattr(paper, name) for name in ("riemannian_gradient", "horizontal_projection")}
+    report = rg.check(backend(**left_out), checks=left_out, cases=cases, relaxation=1e-8)
+    assert [row.diagnosis for row in report.failures] == ["your result is that of ε = 0, not of ε = 1e-08"] * 4
+
+
 @pytest.mark.slow
 def test_an_iteration_that_stops_early_for_large_h_is_caught():
     def gradient(metric, G, H, e_G, e_H):

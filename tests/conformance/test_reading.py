@@ -99,7 +99,7 @@ solve = scipy.linalg.solve_sylvester
     ("equation", "differs"),
     [
         (lambda S, T, G, H, v, w: solve(S @ T, T @ S, S @ H.T @ w - v.T @ G @ T),
-         "this is the paper's printed equation AΛ + ΛAᵀ"),
+         "you solve the paper's printed equation (ST)Λ + Λ(ST)ᵀ = ..."),
         (lambda S, T, G, H, v, w: solve(S @ T, S @ T, S @ H.T @ w + v.T @ G @ T).T, "the sign of v_GᵀG T"),
         (lambda S, T, G, H, v, w: solve(T @ S, T @ S, S @ H.T @ w - v.T @ G @ T).T,
          "T S Λᵀ + Λᵀ T S stands where S T Λᵀ + Λᵀ S T belongs"),

@@ -141,6 +141,35 @@ def test_a_rule_of_another_metric_is_put_to_laws_that_it_can_pass():
     assert set(laws.values()) == {"pass"}
 
 
+def gradient_by(gram):
+    def gradient(metric, G, H, e_G, e_H):
+        S, T = gram(G), gram(H)
+        return (e_G @ S, e_H @ T) if metric == "inv" else (e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S))
+
+    return gradient
+
+
+def einsum_of_batches(F):
+    return np.einsum("...ni,...nj->...ij", F, F) if F.ndim > 2 else F.T @ F
+
+
+def first_axis_alone(F):
+    grams = np.einsum("...ni,...nj->...ij", F, F)
+    return grams.reshape(F.shape[0], -1, *grams.shape[-2:])[:, ::-1].reshape(grams.shape) if F.ndim > 3 else grams
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("gram", "right"), [(einsum_of_batches, True), (first_axis_alone, False)])
+def test_a_batch_is_held_against_its_blocks_one_by_one(gram, right, seed):
+    """The error of an ill-conditioned block says nothing of the others; two leading dimensions stay two."""
+    cases = ["3.1-70x68x3", "2.3-6x7x2", "1.2.1.2-5x4x3", "3-5x4x3"]
+    options = {"checks": ["riemannian_gradient.loop_over_blocks"], "seed": seed}
+    points = [f"3.1-70x68x3/k3/uneven_condition={x}" for x in (200, 2000)]
+    report = rg.check(SimpleNamespace(riemannian_gradient=gradient_by(gram)), cases=[*cases[1:], *points], **options)
+    assert report.passed == right
+    assert bool(report.wrong) != right
+
+
 def exact_of_mix(change):
     """refgeo's exact geodesics, but for what is changed of mix."""
 
