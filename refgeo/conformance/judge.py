@@ -243,24 +243,25 @@ class Judge:
         return doubtful
 
     def _with_nan(self, scene: Scene, subject: Subject) -> tuple[str, str]:
-        """NaN in the first block's G, H or vector: NaN there, the other blocks right; or a clear refusal. How that is
-        broken, or why it is not seen.
+        """NaN in the first block's vector or point: NaN there, the other blocks right; or a clear refusal. How that
+        is broken, or why it is not seen.
         """
         value, first = subject.value, (0,) * len(scene.shape)
         right, call = scene.reference(value), scene.call(value)
         if right is None or any(one.is_doubtful for one in self._evidence(scene, subject)):
             return "", "the results of the other blocks are not right, or nothing is known of them"
         others = np.arange(math.prod(scene.shape)).reshape(scene.shape) > 0
-        for i, name in enumerate(("G", "H", "a vector")):
+        for name, places in (("a vector", (2,)), ("G and H", (0, 1))):  # together, lest caches keep half a point
             arrays = list(map(np.array, call.arrays))
-            arrays[i][first] = np.nan
+            for i in places:
+                arrays[i][first] = np.nan
             answer = self._ask(scene, replace(call, arrays=arrays))
             if answer.failure is not None:
                 if answer.failure.event is Event.FAILED:  # an error is an answer, too
                     continue
                 return "", str(answer.failure)
             if all(np.isfinite(part[first]).all() for part in answer.parts):
-                return f"the function returns finite numbers where {name} is NaN", ""
+                return f"the function returns finite numbers where it gets NaN in {name}", ""
             parts = tuple(
                 np.where(others.reshape(others.shape + (1,) * (x.ndim - others.ndim)), x, y)
                 for x, y in zip(answer.parts, right, strict=True)
