@@ -156,9 +156,12 @@ def fitting_layout(names: Iterable[str]) -> str:
             f"{example}. For other names give, in Python, a layout of your own: "
             "layout=refgeo.networks.own_layout(attention, query, key, value, out)"
         )
+        if any(_FUSED.search(name) for name in seen):
+            found += ", for separate layers; one layer for all three is read under the names of timm or gpt2"
     raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
 
 
+_FUSED = re.compile(r"(?i)qkv|c_attn|in_proj")
 _ATTENTION = re.compile(r"(?i)(attn|attention|\bq(uery)?\b|\bk(ey)?\b|[qkv]_?(proj|lin)|qkv).*weight$")
 
 

@@ -144,7 +144,8 @@ def checked_gradient(name: str, grads: Any, point: Any) -> Any:
     what = f"value_and_grad: the gradient of {name!r}" if name else "value_and_grad: the gradient"
     if name not in grads:
         raise ValueError(
-            f"{what} is missing; expected one for every block that moves: those of the metric, or of names"
+            f"{what} is missing; expected one for every block that moves: those of the metric, or of names (what the "
+            "loss freezes must be frozen there, too)"
         )
     if not isinstance(point, Pair):
         return _checked_array(what, grads[name], point.shape)

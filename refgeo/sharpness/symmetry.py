@@ -360,7 +360,7 @@ def verify(
     return Verification((*found, *(one for one in of_metrics if not one.holds)))
 
 
-IGNORED = "no change of these blocks that was tried changes the loss"
+IGNORED = "no change of these blocks that was tried changes the loss (in float64, one may)"
 OUTSIDE = "the loss is not finite after any other change of this size (try smaller sizes)"
 
 

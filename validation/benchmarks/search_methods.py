@@ -10,6 +10,7 @@ transformers trained on scikit-learn's digits, as a share of what a search from 
 """
 
 import argparse
+import itertools
 import sys
 
 import numpy as np
@@ -19,6 +20,7 @@ import refgeo as rg
 from refgeo.sharpness.objective import Objective, ParameterSpace
 
 STARTS = (1, 5)
+METRICS = (rg.InvariantMetric(), rg.MixedMetric())
 RADII = {"diagonal": (0.01, 0.1, 0.5), "digits": (0.02, 0.1, 0.5, 2.0)}
 
 
@@ -26,7 +28,8 @@ def one_by_one(u, v):
     return rg.Pair(u[:, None, None], v[:, None, None])
 
 
-def diagonal_problems():
+def far_from_zero():
+    """Networks that are not trained, all of whose weights are at least ½."""
     for i in range(24):
         rng = np.random.default_rng([i, 77])
         d, n = int(rng.integers(4, 40)), int(rng.integers(2, 40))
@@ -34,6 +37,20 @@ def diagonal_problems():
         u, v = u + 0.5 * np.sign(u), v + 0.5 * np.sign(v)
         X = rng.standard_normal((n, d))
         y = X @ (u * v) + (1e-3, 1e-2, 0.1, 1.0)[i % 4] * rng.standard_normal(n)
+        yield u, v, X, y
+
+
+def trained():
+    """Networks that are trained, with entries of β near zero."""
+    rng = np.random.default_rng(0)
+    X, u, v = rng.standard_normal((10, 20)), *(0.3 * rng.standard_normal((2, 12, 20)))
+    y = X @ (rng.standard_normal(20) * (rng.random(20) < 0.2))
+    found = rg.diagonal.train(X, y, u, v, step_size=0.005)
+    yield from ((u, v, X, y) for u, v in zip(found.u, found.v, strict=True))
+
+
+def diagonal_problems(networks, metrics=METRICS, radii=RADII["diagonal"]):
+    for u, v, X, y in networks:
 
         def loss(pair, X=X, y=y):
             a, b = pair.G[:, 0, 0], pair.H[:, 0, 0]
@@ -41,15 +58,15 @@ def diagonal_problems():
             e = 2.0 * X.T @ residual
             return float(residual @ residual), one_by_one(e * b, e * a)
 
-        for metric in (rg.InvariantMetric(), rg.MixedMetric()):
-            for rho in RADII["diagonal"]:
+        for metric in metrics:
+            for rho in radii:
                 certified = rg.diagonal.worst_case(metric, u, v, X, y, rho, n_starts=4)
                 yield loss, one_by_one(u, v), metric, rho, float(certified.lower)
 
 
-def diagonal_shares(n_restarts=1):
+def diagonal_shares(problems, n_restarts=1):
     """Of the lower bound of the maximum."""
-    for loss, point, metric, rho, certified in diagonal_problems():
+    for loss, point, metric, rho, certified in problems:
         result = rg.worst_case_sharpness(loss, point, metric, rho, order="exact", n_restarts=n_restarts, verify=False)
         yield result.value / certified
 
@@ -278,7 +295,11 @@ def main():
     options = parser.parse_args()
     tell_pairs(pair_searches(options.problems))
     for n_restarts in STARTS:
-        told(f"diagonal, starts {n_restarts}", np.array(list(diagonal_shares(n_restarts))))
+        shares = diagonal_shares(diagonal_problems(far_from_zero()), n_restarts)
+        told(f"diagonal, starts {n_restarts}", np.array(list(shares)))
+    for metric, rho in itertools.product(METRICS, RADII["diagonal"]):
+        shares = diagonal_shares(diagonal_problems(trained(), (metric,), (rho,)), STARTS[-1])
+        told(f"diagonal, trained, {metric.name}, ρ = {rho:g}, starts {STARTS[-1]}", np.array(list(shares)))
     if options.seeds:
         told("digits, one start", np.array(list(digits_shares(options.seeds))))
 
