@@ -206,6 +206,7 @@ def verify(
             untold.append(name)
         elif found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
+            objective.check_symmetry(rounding)  # without it, differences along geodesics may be none of the loss's
             raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
     objective.check_symmetry(rounding)
     return Seen(rounding, tuple(untold))
