@@ -603,3 +603,18 @@ def test_without_a_dimension_the_symmetry_is_asked_for_all_the_same():
             search(lambda p: (float(p @ p), 2.0 * p))
     mean = rg.average_case_sharpness(lambda p: float(p @ p), point, metric, 0.1, verify=False)
     assert mean.value == 0.0
+
+
+def test_a_loss_without_the_group_is_told_so_where_differences_do_not_confirm_its_gradient():
+    """A random slope that is nearly zero, of a loss that oscillates: it was called a wrong gradient."""
+    import autograd.numpy as anp
+
+    rng = np.random.default_rng(0)
+    Y, B = rng.standard_normal((6, 3)), rng.standard_normal((6, 6))
+    loss = rg.value_and_grad(lambda Y: anp.sum(anp.sin(Y @ Y.T - B)))
+    metric = rg.QuotientMetric(
+        lambda Y, a, b: anp.trace(anp.linalg.solve(Y.T @ Y, a.T @ b)),
+        lambda Y: [Y @ K for K in np.eye(9).reshape(9, 3, 3)],
+    )
+    with pytest.raises(ValueError, match="which the loss does not have"):
+        rg.worst_case_sharpness(loss, Y, metric, 0.1)
