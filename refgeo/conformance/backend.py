@@ -107,7 +107,7 @@ class Backend:
         if not self._functions:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
-                + "".join(f"{hint} " for hint in self.misspelt)
+                + "".join(f"{hint}; " for hint in self.misspelt)
                 + f"for one function or class of this module, write {self.name}:NAME; see https://refgeo.github.io/refgeo/check/"
             )
 

@@ -41,6 +41,7 @@ from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct,
 from refgeo.conformance.interleaving import in_a_thread, interleaved
 from refgeo.conformance.memory import Laid, copies, laid_out
 from refgeo.conformance.routine import Problem, plain_routine
+from refgeo.conformance.scope import counted
 from refgeo.conformance.steps import ARITY, Walk, rule_of, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
@@ -378,8 +379,8 @@ class Host:
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
                 and near[0] not in name.split("_")  # toy_sharpness is no mistake
             ] + [
-                f"{name} must take {ARITY[name]} arguments (others need defaults), but the {name} here takes "
-                "another number"
+                f"{name} must take {counted(ARITY[name], 'argument')} (others need defaults), but the {name} here "
+                "takes another number"
                 for name in missing if name in ARITY and inspect.isfunction(getattr(self.implementation, name, None))
             ],
         }  # fmt: skip

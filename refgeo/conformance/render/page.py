@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def to_html(title: str, rows: Sequence[Row], lines: Sequence[Line], dtype: str) 
     require_html()
     table = _as_html(lambda console: write(console, title, table_of(rows), ()), "overflow-x: auto")
     text = _as_html(lambda console: write_lines(console, lines), "white-space: pre-wrap; overflow-wrap: anywhere")
-    drawn = [row for row in rows if _measured(row)]
+    drawn = [replace(row, measurements=seen) for row in rows if (seen := _drawn(row, dtype))]
     checks = dict.fromkeys(row.check for row in drawn)
     plots = {check: _plot(dtype, [row for row in drawn if row.check == check]) for check in checks}
     figures = "".join(f"<figure><figcaption>{check}</figcaption>{plot}</figure>\n" for check, plot in plots.items())
@@ -73,9 +74,13 @@ def _as_html(written: Callable[[Any], None], style: str) -> str:
     return console.export_html(inline_styles=True, code_format=code).encode("utf-8", "replace").decode("utf-8")
 
 
-def _measured(row: Row) -> list[Evidence]:
-    """What a plot shows of a row: of trajectories the steps of one of them, which count as no points."""
-    return [one for one in row.measurements if row.kind != "trajectory" or not one.blocks]
+def _drawn(row: Row, dtype: str) -> tuple[Evidence, ...]:
+    """What a plot shows of a row: of values those in the precision of the run; of trajectories the steps of one of
+    them, which count as no points.
+    """
+    if row.kind == "trajectory":
+        return tuple(one for one in row.measurements if not one.blocks)
+    return tuple(one for one in row.measurements if one.dtype == dtype or row.kind == "search")
 
 
 def _plot(dtype: str, rows: list[Row]) -> str:
@@ -153,7 +158,7 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
 def _draw_orbits(axes: Axes, rows: list[Row]) -> None:
     """How far trajectories from a point and from its orbit come apart, and what rounding does to a right rule."""
     for row, colour in zip(rows, itertools.cycle([*_COLOURS.values(), "#7a4fa3"]), strict=False):
-        steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in _measured(row)]).T
+        steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in row.measurements]).T
         axes.plot(steps, np.maximum(apart, 1e-17), "o-", ms=4.5, lw=1.0, color=colour, label=row.metric)
         axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=f"rounding of a right rule, {row.metric}")
     axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, share of the way")

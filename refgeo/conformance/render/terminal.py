@@ -33,14 +33,15 @@ def show(title: str, rows: Sequence[Row], lines: Sequence[Line], file: Any = Non
     if console.is_terminal:
         write(console, title, table, lines)
     else:
-        print(title, "", as_text(table, width=console.width), "", *(line for line, _ in lines), sep="\n", file=file)
+        shown = [as_text(table, width=console.width), ""] if table.row_count else []
+        print(title, "", *shown, *(line for line, _ in lines), sep="\n", file=file)
 
 
 def write(console: Any, title: str, table: Any, lines: Sequence[Line]) -> None:
     """In colours, on a console of rich."""
     from rich.text import Text
 
-    console.print(Text(title, style="bold"), "", table, "", sep="\n")
+    console.print(Text(title, style="bold"), "", *([table, ""] if table.row_count else []), sep="\n")
     write_lines(console, lines)
 
 
