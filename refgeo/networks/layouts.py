@@ -296,6 +296,11 @@ def own_layout(
     -------
     AttentionLayout
 
+    Raises
+    ------
+    ValueError
+        Positions are said to rotate in some way, and not to rotate.
+
     Examples
     --------
     >>> distilbert = own_layout("transformer.layer.*.attention", "q_lin", "k_lin", "v_lin", "out_lin")
@@ -304,6 +309,8 @@ def own_layout(
     >>> list(distilbert.split(state, heads=2, key_heads=2))
     ['transformer.layer.0.attention.query_key', 'transformer.layer.0.attention.value_out']
     """
+    if (interleaved or rotated != 1.0) and not rotary:
+        raise ValueError("rotary: expected True together with rotated or interleaved, which say what positions rotate")
     inside, matrices = r"[^.]+".join(map(re.escape, attention.rstrip(".").split("*"))), (query, key, value, out)
     return _separate(
         rf"(?:.*\.)?{inside}\.", attention.rstrip("."), *matrices, others=others, rotary=rotary, rotated=rotated,

@@ -342,3 +342,9 @@ def test_a_layout_of_ones_own_and_the_way_to_it(tmp_path):
         rg.networks.read(state | {f"layer.{i}.attention.norm.weight": np.ones(6) for i in range(2)}
                          | {f"distilbert.transformer.layer.{i}.attention.norm.weight": np.ones(6) for i in range(2)},
                          layout, heads=2)  # fmt: skip
+
+
+@pytest.mark.parametrize("positions", [{"rotated": 0.5}, {"interleaved": True}])
+def test_how_positions_rotate_is_said_of_positions_that_rotate(positions):
+    with pytest.raises(ValueError, match="rotary: expected True together with rotated or interleaved"):
+        rg.networks.own_layout("l.*", "q", "k", "v", "o", **positions)
