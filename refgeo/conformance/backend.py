@@ -108,7 +108,7 @@ class Backend:
             raise BackendError(
                 f"backend {self.name}: expected at least one of the functions {', '.join(FUNCTIONS)}, found none; "
                 + "".join(f"{hint}; " for hint in self.misspelt)
-                + f"for one function or class of this module, write {self.name}:NAME; see https://refgeo.github.io/refgeo/check/"
+                + "for one function or class of a module, write MODULE:NAME; see https://refgeo.github.io/refgeo/check/"
             )
 
     def _starts_process(self, known: dict[str, Any] | None) -> bool:

@@ -41,8 +41,7 @@ from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct,
 from refgeo.conformance.interleaving import in_a_thread, interleaved
 from refgeo.conformance.memory import Laid, copies, laid_out
 from refgeo.conformance.routine import Problem, plain_routine
-from refgeo.conformance.scope import counted
-from refgeo.conformance.steps import ARITY, Walk, rule_of, trajectory
+from refgeo.conformance.steps import RULE_ARGUMENTS, Walk, needs, rule_of, trajectory
 from refgeo.conformance.uncovered import Coverage
 from refgeo.support import files
 from refgeo.support.arguments import detached
@@ -159,7 +158,7 @@ def _provides(implementation: Any, function: str) -> bool:
     """Whether it has a function; some have common names, and are told by what they get (a method ``step`` is none)."""
     try:
         found = getattr(implementation, function, None)
-        return callable(found) and (function not in ARITY or rule_of(found) == function)
+        return callable(found) and (function not in RULE_ARGUMENTS or rule_of(found) == function)
     except Exception:  # somebody's property raises: it is there, and calling it will say why it fails
         return True
 
@@ -379,9 +378,10 @@ class Host:
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
                 and near[0] not in name.split("_")  # toy_sharpness is no mistake
             ] + [
-                f"{name} must take {counted(ARITY[name], 'argument')} (others need defaults), but the {name} here "
-                "takes another number"
-                for name in missing if name in ARITY and inspect.isfunction(getattr(self.implementation, name, None))
+                f"{name} must take the arguments {', '.join(RULE_ARGUMENTS[name])}, but the {name} here takes "
+                f"{', '.join(needs(found)) or 'none'}"
+                for name in missing if name in RULE_ARGUMENTS
+                and inspect.isfunction(found := getattr(self.implementation, name, None))
             ],
         }  # fmt: skip
 

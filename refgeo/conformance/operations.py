@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from refgeo import paper
-from refgeo.conformance.steps import UPDATE_RULES
+from refgeo.conformance.steps import RULE_ARGUMENTS, UPDATE_RULES
 from refgeo.exact import Enclosure, ExactTangentSpace
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_space import PairTangentSpace
@@ -161,10 +161,6 @@ ROUTINE = "sharpness"
 """The one function of the protocol that is a whole search: `refgeo.conformance.searches`."""
 
 FUNCTIONS = (*OPERATIONS, ROUTINE, *UPDATE_RULES)
-_OTHERS = {
-    "step": ("state", "G", "H", "e_G", "e_H"),
-    "make": ("params",),
-}
 
 
 def arguments_of(function: str, is_plain: bool = False) -> tuple[str, ...]:
@@ -175,8 +171,8 @@ def arguments_of(function: str, is_plain: bool = False) -> tuple[str, ...]:
     >>> arguments_of("geodesic")
     ('metric', 'G', 'H', 'v_G', 'v_H', 't', 'order')
     """
-    if function in _OTHERS:
-        return _OTHERS[function]
+    if function in RULE_ARGUMENTS:
+        return RULE_ARGUMENTS[function]
     if function == ROUTINE:
         return (
             ("value_and_grad", "params", "metric", "rho")

@@ -17,7 +17,7 @@ Hessian is horizontal, so its words are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -750,6 +750,7 @@ def read(
     dtype: str = "float64",
     relaxation: float = 0.0,
     timeout: float = TIMEOUT,
+    options: Mapping[str, Any] | None = None,
 ) -> Readings:
     """Read the formulas that a backend computes, right or wrong, from its numbers.
 
@@ -767,6 +768,8 @@ def read(
         A known ε: S_ε = S + εI and T_ε = T + εI are words, too.
     timeout : float
         Seconds that one call may take.
+    options : mapping, optional
+        Of an optimiser: keyword arguments.
 
     Returns
     -------
@@ -802,7 +805,7 @@ def read(
                     found[name, metric], found.silent[name, metric] = None, str(error)
         if "step" in asked and any(map(loaded.provides, UPDATE_RULES)):
             points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, UPDATE_RULES))
-            found.step = reading_of_step(Rule(loaded, function, points, {})) or "none of the known rules"
+            found.step = reading_of_step(Rule(loaded, function, points, options or {})) or "none of the known rules"
     finally:
         if loaded is not backend:
             loaded.close()

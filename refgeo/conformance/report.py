@@ -299,12 +299,13 @@ class Report:
                 "dim",
             )
         if self.not_run:
-            yield f"not run    {self.missing}: these lines did not run in any call that decides a verdict", "yellow"
+            said = "these lines, or a way on from an if, did not run in any call that decides a verdict"
+            yield f"not run    {self.missing}: {said}", "yellow"
         yield from ((line, "") for line in self.summary)
         yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
         if self.expected is not None:
             known, new, gone = self._beside_expected
-            said = {"new failures": new, "pass now, delete them from the file": gone}
+            said = {"new failures": new, "expected to fail, but they pass now": gone}
             lines = [f"{words}: {', '.join(rows)}" for words, rows in said.items() if rows]
             style = "bold green" if self.passed_as_expected else "bold red"
             yield f"expected failures: {len(known) - len(gone)} of {len(known)}", style

@@ -14,10 +14,9 @@ import numpy as np
 
 from refgeo.support.arguments import Array
 
-UPDATE_RULES = ("step", "make")
-"""``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
-ARITY = {"step": 5, "make": 1}
-"""So many arguments these functions must get: their names are common ones, by which others have other functions."""
+RULE_ARGUMENTS = {"step": ("state", "G", "H", "e_G", "e_H"), "make": ("params",)}
+"""What these functions get: ``step(state, G, H, e_G, e_H) -> (state, G, H)``, and ``make(params) -> optimizer``."""
+UPDATE_RULES = (*RULE_ARGUMENTS,)
 
 Rule = Callable[..., tuple[Any, Any]]
 """From G, H and the gradients to the next G and H."""
@@ -50,9 +49,9 @@ class Walk:
 
 
 def rule_of(function: Callable[..., Any]) -> str:
-    """Which of the rules a function alone is, by how many arguments it must get; "" if it is none of them.
-
-    A class of optimisers makes one, whatever else its constructor must get.
+    """Which of the rules a function alone is, by how many arguments it must get, as the names of the functions are
+    common ones; "" if it is none of them. A function with the very arguments of the protocol, and a class of
+    optimisers, may have to get more, by options.
 
     Examples
     --------
@@ -61,23 +60,31 @@ def rule_of(function: Callable[..., Any]) -> str:
     """
     if isinstance(function, type) and all(hasattr(function, name) for name in ("step", "zero_grad")):
         return "make"
-    return next((name for name in UPDATE_RULES if takes(function, ARITY[name])), "")
+    needed = needs(function)
+    of_names = (name for name, names in RULE_ARGUMENTS.items() if needed[: len(names)] == names)
+    return next((name for name, names in RULE_ARGUMENTS.items() if len(needed) == len(names)), next(of_names, ""))
 
 
-def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function must get so many arguments.
+def needs(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The arguments that a function must get, by position; none where it does not say so.
 
     Examples
     --------
-    >>> takes(lambda factors, weights, rank=None: None, 2)
-    True
+    >>> needs(lambda factors, weights, rank=None: None)
+    ('factors', 'weights')
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return ()
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in plain and one.default is inspect.Parameter.empty for one in parameters) == count
+    return tuple(one.name for one in parameters if one.kind in plain and one.default is inspect.Parameter.empty)
+
+
+def _bound(function: Callable[..., Any], options: Mapping[str, Any], *arguments: Any) -> None:
+    """An error if these are not the arguments of a function that says which it has."""
+    with suppress(ValueError):
+        inspect.signature(function).bind(*arguments, **options)
 
 
 def _random_state() -> tuple[Any, ...]:
@@ -196,6 +203,7 @@ def _changed(
 
 def _plain(step: Callable[..., Any], options: Mapping[str, Any]) -> Rule:
     state: Any = None
+    _bound(step, options, *RULE_ARGUMENTS["step"])
 
     def rule(G: Any, H: Any, e_G: Any, e_H: Any) -> tuple[Any, Any]:
         nonlocal state
@@ -214,12 +222,11 @@ def _optimiser(make: Callable[..., Any], G: Array, H: Array, options: Mapping[st
     import torch
 
     params = [torch.nn.Parameter(torch.tensor(np.ascontiguousarray(x))) for x in (G, H)]
-    with suppress(ValueError):  # what has no signature says for itself what is missing
-        inspect.signature(make).bind(params, **options)
+    _bound(make, options, params)
     optimizer = make(list(params), **options)
     if not callable(getattr(optimizer, "step", None)):
         raise TypeError(f"make must return an optimiser with a method step, got {type(optimizer).__name__}")
-    if takes(optimizer.step, 1):
+    if needs(optimizer.step):
         raise NotImplementedError("the method step of the optimiser needs a closure, which refgeo cannot give to it")
 
     def rule(*numbers: Any) -> tuple[Any, Any]:

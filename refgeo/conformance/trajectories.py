@@ -542,7 +542,7 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
         f"{first.about})",
-        f"the largest differences, of at most 1: {sizes}",
+        f"the largest differences, over all points and sizes of the loss, of at most 1: {sizes}",
         f"the optimiser is invariant {under}",
     )
     return "\n".join([*said, *_offers(rule, seen, kept)])
@@ -635,12 +635,12 @@ def _blocks(rule: Rule) -> Found:
 
 def _starts(rule: Rule) -> Found:
     start = rule.start(_READ[0])
-    scale, general = rule.scale(start), Trial("general elements")
+    scale, asked = rule.scale(start), Trial("rotations" if rule.relaxation > 0.0 else "general elements")
     said, bad = [], False
     for name, begun in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
         stuck = _stuck(rule, begun, scale)
         rule._scales[f"{name} = 0"] = scale
-        found = [] if stuck else _compared(rule, replace(begun, name=f"{name} = 0"), general)
+        found = [] if stuck else _compared(rule, replace(begun, name=f"{name} = 0"), asked)
         if stuck or no_rounding_explains(found):
             said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
         bad |= bool(stuck)

@@ -194,10 +194,11 @@ class Row:
         if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
             yield self.verdict.value, self.message
         if self.verdict is Verdict.PASS and self.no_result:
-            yield "no result", f"right elsewhere, but the function gives no result at {self.no_result}"
+            where = "at well-conditioned points" if self.lossy_case is not None else "elsewhere"
+            yield "no result", f"right {where}, but the function gives no result at {self.no_result}"
         elif self.verdict is Verdict.PASS and self.message:
             yield "note", self.message
-        if self.lossy_case is not None and not self.no_result:
+        if self.lossy_case is not None:
             yield "digits", f"{self._lost} ({self.lossy_case})"
 
     @property

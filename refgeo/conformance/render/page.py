@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -89,16 +88,16 @@ def _plot(dtype: str, rows: list[Row]) -> str:
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "refgeo", "svg.fonttype": "none", "font.size": 11.0}):
-        figure = Figure(figsize=(5.2, 3.8), layout="constrained")
+        is_orbit = rows[0].kind == "trajectory"
+        figure = Figure(figsize=(5.2, 3.8 + 0.17 * len(rows) * is_orbit), layout="constrained")
         axes = figure.add_subplot()
         if rows[0].kind == "search":
             _draw_shares(axes, rows)
-        elif rows[0].kind == "trajectory":
+        elif is_orbit:
             _draw_orbits(axes, rows)
         else:
             _draw(axes, dtype, rows)
-        columns = 1 if rows[0].kind == "trajectory" else 2  # whose labels are options
-        figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=columns)
+        figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=1 if is_orbit else 2)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = buffer.getvalue()
@@ -157,10 +156,11 @@ def _draw_shares(axes: Axes, rows: list[Row]) -> None:
 
 def _draw_orbits(axes: Axes, rows: list[Row]) -> None:
     """How far trajectories from a point and from its orbit come apart, and what rounding does to a right rule."""
-    for row, colour in zip(rows, itertools.cycle([*_COLOURS.values(), "#7a4fa3"]), strict=False):
+    for i, row in enumerate(rows):
+        colour, said = f"C{i % 10}", "rounding of a right rule" if row is rows[-1] else None
         steps, apart, rounding = np.array([(m.condition, m.relative_error, m.attainable) for m in row.measurements]).T
         axes.plot(steps, np.maximum(apart, 1e-17), "o-", ms=4.5, lw=1.0, color=colour, label=row.metric)
-        axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=f"rounding of a right rule, {row.metric}")
+        axes.plot(steps, rounding, ":", lw=1.2, color=colour, label=said)
     axes.set(xscale="log", yscale="log", xlabel="step k", ylabel="distance of X$_k$, share of the way")
     axes.grid(alpha=0.25)
     plain_axes(axes)

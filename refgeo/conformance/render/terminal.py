@@ -71,7 +71,7 @@ def table_of(rows: Sequence[Row], without: Collection[str] = ()) -> Any:
     for row in rows:
         if row.is_absent or (row.kind == "contract" and row.verdict is not Verdict.CONTRACT):
             continue
-        counted = row.worst_case is not None and row.worst_case.case != ""
+        counted = row.worst_case is not None and row.points > (row.kind == "trajectory")  # one is no number
         style = _STYLES.get(row.outcome, "yellow")
         cells: dict[str, Any] = {
             "check": row.check,
