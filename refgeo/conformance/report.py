@@ -305,8 +305,8 @@ class Report:
         yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
         if self.expected is not None:
             known, new, gone = self._beside_expected
-            said = {"new failures": new, "expected to fail, but they pass now": gone}
-            lines = [f"{words}: {', '.join(rows)}" for words, rows in said.items() if rows]
+            told = {"new failures": new, "expected to fail, but they pass now": gone}
+            lines = [f"{words}: {', '.join(rows)}" for words, rows in told.items() if rows]
             style = "bold green" if self.passed_as_expected else "bold red"
             yield f"expected failures: {len(known) - len(gone)} of {len(known)}", style
             yield from ((line, style) for line in lines)
