@@ -290,6 +290,7 @@ def test_anchors_that_are_linked_are_there(page):
         other = page.parent / path if path else page
         if anchor and not path.startswith("http") and not anchor.startswith("refgeo."):
             assert anchor in anchors_of(other), f"{page.name}: {target}"
+            assert anchor.isascii(), "the site leaves other letters out, and the repository does not"
 
 
 def test_every_feature_in_the_name_of_a_test_point_is_explained():
