@@ -499,15 +499,21 @@ def _check(options: argparse.Namespace) -> int:
         return _list(options, points)
     names = ("checks", "timeout", "jobs", "laws_only", "specification")
     chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
-    chosen["options"] = {}
-    for name, values in options.rule_options or ():
-        chosen["options"].setdefault(name, []).extend(values)
+    chosen["options"] = _rule_options(options)
     try:
         with _progress(options) as progress:
             report = check(options.backend, progress=progress, **chosen, **points)
     except Interrupted as stop:
         report = stop.report
     return _deliver(replace(report, expected=expected), outputs, options.strict)
+
+
+def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
+    """The values of each option of an update rule, given at once or one by one."""
+    found: dict[str, list[Any]] = {}
+    for name, values in options.rule_options or ():
+        found.setdefault(name, []).extend(values)
+    return found
 
 
 def _expected_failures(file: Path) -> frozenset[str]:
@@ -535,10 +541,14 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
 def _read(options: argparse.Namespace) -> int:
     from refgeo.conformance import read
 
+    given = _rule_options(options)
+    for name, values in given.items():
+        if len(values) > 1:
+            raise ValueError(f"--option: expected one value of {name}, got {', '.join(map(repr, values))}")
     found = read(
         options.backend, metrics=options.metric or ("inv", "mix"), functions=options.checks, dtype=options.dtype,
         relaxation=options.relaxation, timeout=options.timeout,
-        options={name: values[0] for name, values in options.rule_options or ()},
+        options={name: values[0] for name, values in given.items()},
     )  # fmt: skip
     print(found)
     return PASSED

@@ -298,3 +298,5 @@ def test_values_of_an_option_may_be_given_one_by_one(tmp_path, capsys):
     command = ["check", str(tmp_path / "rule.py"), "--checks", "step.repeatable", "--quiet"]
     assert main([*command, "--option", "rate=0.1", "--option", "rate=0.2"]) == 0
     assert re.findall(r"rate=0\.\d", capsys.readouterr().out) == ["rate=0.1", "rate=0.2"]
+    assert main(["read", str(tmp_path / "rule.py"), "--option", "rate=0.1,0.2"]) == 2
+    assert "--option: expected one value of rate, got 0.1, 0.2" in capsys.readouterr().err

@@ -45,6 +45,7 @@ from refgeo.conformance.report import Report
 from refgeo.conformance.run import check
 from refgeo.conformance.scene import Scene, given
 from refgeo.conformance.steps import UPDATE_RULES
+from refgeo.conformance.trajectories import combinations, label_of
 from refgeo.conformance.verdict import Row, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
@@ -133,7 +134,7 @@ class BackendCheck:
     def label(self) -> str:
         """The options of a trajectory, as its row has them."""
         is_whole = CHECKS[self.name].kind == "trajectory"
-        return ", ".join(f"{name}={values[0]}" for name, values in self.options) if is_whole else ""
+        return label_of({name: values[0] for name, values in self.options}) if is_whole else ""
 
     def __str__(self) -> str:
         name = f"{self.name}[{self.label}]" if self.label else self.name
@@ -266,10 +267,10 @@ def parametrize_with_checks(
 def _items(one: Check, metrics: Sequence[str], options: tuple[tuple[str, tuple[Any, ...]], ...]) -> list[BackendCheck]:
     """One for each metric, or for each combination of the options of an update rule."""
     if one.kind == "trajectory":
-        names = [name for name, _ in options]
-        several = itertools.product(*(values for _, values in options))
-        return [BackendCheck(one.name, "", options=tuple((n, (x,)) for n, x in zip(names, values, strict=True)))
-                for values in several]  # fmt: skip
+        return [
+            BackendCheck(one.name, "", options=tuple((name, (value,)) for name, value in chosen.items()))
+            for chosen in combinations(dict(options))
+        ]
     if one.kind == "contract":
         return [BackendCheck(one.name, "", options=options)]
     return [BackendCheck(one.name, metric) for metric in metrics]

@@ -164,8 +164,8 @@ class Report:
         metric = f"--metric {row.metric} " if row.of_one_metric else ""
         is_alone = row.kind not in WHOLE and not row.needs_others and {*OPERATIONS}.issuperset(row.broken_by)
         case = f" --case {shlex.quote(row.example.case)}" if is_alone else ""
-        words = {name: repr(x) for name, x in row.options.items()}
-        words |= {name: word[1:-1] for name, word in words.items() if re.fullmatch("'[a-z_]+'", word)}
+        words = {name: json.dumps(x, ensure_ascii=False) if isinstance(x, str) else repr(x)
+                 for name, x in row.options.items()}  # fmt: skip
         given = "".join(f" --option {shlex.quote(f'{name}={word}')}" for name, word in words.items())
         return self._command(f"{metric}--checks {row.check}{case}{given}")
 

@@ -223,7 +223,8 @@ class Rule:
             self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory", in_thread=in_thread
         )
         answer = self._backend.call(call)
-        if any(said in str(answer.failure) for said in ("unexpected keyword argument", "missing a required argument")):
+        refused = ["missing a required argument"] + ["unexpected keyword argument"] * bool(self.options)
+        if any(said in str(answer.failure) for said in refused):
             expected = f"expected keyword arguments of {self.function}, and all that have no default"
             raise BackendError(f"options: {expected}, got {answer.failure}")
         self.conduct = answer.conduct | self.conduct
@@ -417,6 +418,28 @@ def _of(event: Event, said: str = "", case: str = "") -> Found:
     return Found([Evidence(case, event=event, said=said)], said if event is Event.RESULT else "")
 
 
+def combinations(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every choice of one value for each option.
+
+    Examples
+    --------
+    >>> combinations({"momentum": [0, 0.9], "rate": [0.1]})
+    [{'momentum': 0, 'rate': 0.1}, {'momentum': 0.9, 'rate': 0.1}]
+    """
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def label_of(chosen: Mapping[str, Any]) -> str:
+    """What the row of a choice of options is called.
+
+    Examples
+    --------
+    >>> label_of({"momentum": 0.9, "rate": 0.1})
+    'momentum=0.9, rate=0.1'
+    """
+    return ", ".join(f"{option}={value}" for option, value in chosen.items())
+
+
 def trajectory_evidence(
     backend: Backend,
     names: Collection[str],
@@ -428,12 +451,11 @@ def trajectory_evidence(
     are, and what was seen; of rules of conduct, the check is one of these.
     """
     function = next(name for name in UPDATE_RULES if backend.provides(name))
-    combinations = [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
-    for i, chosen in enumerate(combinations):
-        rule = Rule(backend, function, points, chosen)
-        label = ", ".join(f"{option}={value}" for option, value in chosen.items())
+    several = combinations(options)
+    for i, chosen in enumerate(several):
+        rule, label = Rule(backend, function, points, chosen), label_of(chosen)
         for j, name in enumerate(names):
-            progress(i * len(names) + j, len(combinations) * len(names), f"trajectories: {name} {label}".rstrip())
+            progress(i * len(names) + j, len(several) * len(names), f"trajectories: {name} {label}".rstrip())
             yield name, label, chosen, _judged(rule, name)
         for name in sorted(rule.conduct.keys() | {*OF_WHOLE}):
             said = rule.conduct.get(name, "")

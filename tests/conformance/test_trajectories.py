@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,7 +14,9 @@ from helpers import sampled
 
 import refgeo as rg
 from refgeo.conformance import trajectories
-from refgeo.conformance.verdict import Verdict
+from refgeo.conformance.points import Points
+from refgeo.conformance.report import Report
+from refgeo.conformance.verdict import Row, Verdict
 
 
 def grams(G, H):
@@ -803,7 +806,7 @@ def test_the_last_line_is_about_trajectories_and_says_what_was_not_judged():
 
 
 @pytest.mark.slow
-def test_a_class_of_optimisers_gets_what_it_must_get_from_options(capsys):
+def test_a_class_of_optimisers_gets_what_it_must_get_from_options():
     torch = pytest.importorskip("torch")
 
     class Needy(torch.optim.SGD):
@@ -814,6 +817,26 @@ def test_a_class_of_optimisers_gets_what_it_must_get_from_options(capsys):
     assert "gradient descent, with step length η = 0.1" in report.rows[0].message
     with pytest.raises(ValueError, match=r"all that have no default, got TypeError: missing .* 'rate'"):
         rg.check(Needy, checks=["step.starts"])
+
+
+@pytest.mark.slow
+def test_a_mistake_inside_a_rule_is_none_of_options_that_nobody_gave():
+    def step(state, G, H, e_G, e_H):
+        return state, np.sum(G, axis=0, size=3), H
+
+    row = judged(step)["step.invariant"]
+    assert row.verdict is Verdict.WRONG
+    assert "unexpected keyword argument 'size'" in row.message
+
+
+@pytest.mark.parametrize("value", ["plain", "true", "None", "it's", 'a "b"', True, None, 0.5, (0.9, 0.99)])
+def test_an_option_in_a_command_is_read_as_what_it_was(value):
+    from refgeo.cli import _option
+    from refgeo.conformance.evidence import Evidence
+
+    row = Row("step.reads", "trajectory", "step", "", "", Verdict.PASS, example=Evidence("x"), options={"o": value})
+    words = shlex.split(Report("mine", Points(), [row], spec="mine.py").reproduce(row))
+    assert _option(words[words.index("--option") + 1]) == ("o", [value])
 
 
 @pytest.mark.slow

@@ -162,10 +162,10 @@ def first_axis_alone(F):
 @pytest.mark.parametrize(("gram", "right"), [(einsum_of_batches, True), (first_axis_alone, False)])
 def test_a_batch_is_held_against_its_blocks_one_by_one(gram, right, seed):
     """The error of an ill-conditioned block says nothing of the others; two leading dimensions stay two."""
-    cases = ["3.1-70x68x3", "2.3-6x7x2", "1.2.1.2-5x4x3", "3-5x4x3"]
+    cases = ["2.3-6x7x2", "1.2.1.2-5x4x3", "3-5x4x3"]
     options = {"checks": ["riemannian_gradient.loop_over_blocks"], "seed": seed}
     points = [f"3.1-70x68x3/k3/uneven_condition={x}" for x in (200, 2000)]
-    report = rg.check(SimpleNamespace(riemannian_gradient=gradient_by(gram)), cases=[*cases[1:], *points], **options)
+    report = rg.check(SimpleNamespace(riemannian_gradient=gradient_by(gram)), cases=[*cases, *points], **options)
     assert report.passed == right
     assert bool(report.wrong) != right
 
