@@ -293,6 +293,7 @@ def row_of(
     said = f"κ={breakdowns[0].condition:.0e}: {_told(breakdowns)}" if breakdowns else ""
     broken = tuple(dict.fromkeys(one.about for one in seen.of(Event.BROKEN)))
     numbers = check.kind != "contract"
+    separator, said_of_it = ("\n", (message, words)) if check.kind == "trajectory" else ("; ", (words, message))
     digits = [one.digits for one in seen.decisive if one.dtype == dtype and is_value]
     return Row(
         check.name, check.kind, check.function, metric, check.statement_of(metric), verdict,
@@ -305,8 +306,7 @@ def row_of(
         digits_lost=lost,
         lossy_case=lossy if lost >= 1.0 else None,
         no_result=said if verdict is Verdict.PASS else "",
-        message="\n".join(filter(None, (message, words))) if check.kind == "trajectory" else "; ".join(
-            filter(None, (words, message))),
+        message=separator.join(filter(None, said_of_it)),
         measurements=tuple(distinct(seen.results)) if numbers else (),
         diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
         broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),

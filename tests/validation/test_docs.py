@@ -244,9 +244,12 @@ def test_every_item_has_a_verdict_and_what_shows_it(row):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_reads_where_the_repository_shows_it(page):
-    """There, formulas stand between dollars, no file is included, no box is drawn, and every link has a target."""
+    """There, formulas stand between dollars, no file is included, no box is drawn, items of lists have lines
+    of their own, and every link has a target.
+    """
     text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     assert not re.search(r"--8<--|^ *(!!!|\?\?\?|===) ", text, re.M)
+    assert not re.search(r"\S (\d\.|-) \*\w", text), "an item of a list begins a line"
     assert not re.search(r"\\\(|\\\)|^\\\[", text, re.M), "formulas between dollars"
     defined = set(re.findall(r"^\[([^\]]+)\]:", text, re.M))
     assert set(re.findall(r"\]\[([^\]]+)\]", text)) <= defined
