@@ -7,8 +7,8 @@ rounds the midpoint to double and widens the radius by that rounding. A ball tha
 
 The formulas are those of `refgeo.paper`, which runs on balls as it does on arrays (`refgeo.exact.ball`, with a
 certified solution of the Sylvester equation): with enough bits the loss of digits by Gram matrices does not matter.
-Here is what the paper does not have: exact geodesics (`refgeo.exact.closed`, `refgeo.exact.flow`), the metrics between
-inv and mix (`refgeo.exact.family`) and the embedded one (`refgeo.exact.embedded`).
+Here is what the paper does not have: exact geodesics (`refgeo.exact.closed`, `refgeo.exact.flow`) and the metrics
+between inv and mix (`refgeo.exact.family`).
 
 Examples
 --------

@@ -11,7 +11,6 @@ Points where singular values of G Hᵀ coincide are refused.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,42 +22,7 @@ from refgeo.exact.ball import Ball, EnclosureError
 Balls = Sequence[Ball]
 
 
-class OwnPoint(ABC):
-    """What follows from the operations of a metric that the paper does not have."""
-
-    factors: tuple[Ball, Ball]
-
-    @abstractmethod
-    def riemannian_gradient(self, *e: Ball) -> tuple[Ball, Ball]:
-        """(e_G M_G⁻¹, e_H M_H⁻¹), or what takes its place."""
-
-    @abstractmethod
-    def horizontal_projection(self, *v: Ball) -> tuple[Ball, Ball]:
-        """The horizontal part."""
-
-    @abstractmethod
-    def christoffel(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """Γ(a, b)."""
-
-    @abstractmethod
-    def christoffel_adjoint(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """Γ(a, ·)* e."""
-
-    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
-        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
-        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
-        falling = self.christoffel_adjoint(*v, *e)
-        return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
-
-    def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
-        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
-        bend = self.christoffel(v_G, v_H, v_G, v_H)
-        half = t * t / 2 if order == 2 else arb(0)
-        G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
-        return G, H
-
-
-class BetweenPoint(OwnPoint):
+class BetweenPoint:
     """The operations of `refgeo.paper` for S⁻¹ #ₛ T, at one point.
 
     Parameters
@@ -117,6 +81,19 @@ class BetweenPoint(OwnPoint):
             f @ along[i] * half + F @ bends[i] - x @ falls[i]
             for i, (F, x, f) in enumerate(zip(self.factors, a, raised, strict=True))
         )
+        return G, H
+
+    def riemannian_hessian(self, *vectors: Ball) -> tuple[Ball, Ball]:
+        """The horizontal part of the gradient of w − Γ(v, ·)* e."""
+        e, w, v = vectors[:2], vectors[2:4], vectors[4:]
+        falling = self.christoffel_adjoint(*v, *e)
+        return self.horizontal_projection(*self.riemannian_gradient(w[0] - falling[0], w[1] - falling[1]))
+
+    def geodesic(self, v_G: Ball, v_H: Ball, t: arb, order: Any) -> tuple[Ball, Ball]:
+        """θ + tv, or θ + tv − ½t²Γ(v, v)."""
+        bend = self.christoffel(v_G, v_H, v_G, v_H)
+        half = t * t / 2 if order == 2 else arb(0)
+        G, H = (F + x * t - c * half for F, x, c in zip(self.factors, (v_G, v_H), bend, strict=True))
         return G, H
 
     def _along(self, v: Balls) -> tuple[Ball, Ball]:
