@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from refgeo.conformance.reading import read as read
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check
-    from refgeo.geometry.ablations import ConstantMetric as ConstantMetric
     from refgeo.geometry.arrays import ElementwiseMetric as ElementwiseMetric
     from refgeo.geometry.arrays import EuclideanMetric as EuclideanMetric
     from refgeo.geometry.arrays import ScalingMetric as ScalingMetric

@@ -245,6 +245,9 @@ class WeightedTangentSpace(ArrayTangentSpace):
         array[self._free] = x
         return array
 
+    def _exact_gradient(self, v: Array, e: Array) -> Array:
+        return self.riemannian_gradient(e)  # of straight lines
+
     def horizontal_projection(self, v: Array) -> Array:
         """`v` with zeros at the frozen parameters.
 
@@ -321,6 +324,12 @@ class ElementwiseMetric(Metric[Array]):
 
     Geodesics are :math:`w_i e^{tξ_i/w_i}`. The unit ball of a step w + ξ is that of adaptive sharpness.
 
+    Parameters
+    ----------
+    curved : bool
+        False leaves Γ out: whatever the order, a step is w + ξ. The paper has it so for every parameter outside
+        attention (App. C.1).
+
     Examples
     --------
     >>> import refgeo as rg
@@ -332,9 +341,15 @@ class ElementwiseMetric(Metric[Array]):
     name = "elementwise"
     is_invariant = True
 
-    def at(self, point: npt.ArrayLike) -> ElementwiseTangentSpace:
+    def __init__(self, curved: bool = True) -> None:
+        self.curved = curved
+
+    def __repr__(self) -> str:
+        return f"ElementwiseMetric({'' if self.curved else 'curved=False'})"
+
+    def at(self, point: npt.ArrayLike) -> WeightedTangentSpace:
         """The tangent space at `point`, an array of any shape."""
-        return ElementwiseTangentSpace(self, point)
+        return (ElementwiseTangentSpace if self.curved else WeightedTangentSpace)(self, point)
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """None that a loss would need: signs do not change within the ball of a search."""

@@ -77,10 +77,11 @@ def _between(here: Any, there: Any) -> float:
                 of_blocks.append(_between(here.spaces[name], there.spaces[name]))
         return math.hypot(*of_blocks)
     known = (InterpolatedMetric, RotaryMetric, ElementwiseMetric, EuclideanMetric, ScalingMetric)
-    if getattr(metric, "relaxation", 0.0) > 0.0 or not isinstance(metric, known) or isinstance(metric, WeightedMetric):
+    no_metric = getattr(metric, "relaxation", 0.0) > 0.0 or not getattr(metric, "curved", True)
+    if no_metric or not isinstance(metric, known) or isinstance(metric, WeightedMetric):
         raise NotImplementedError(
             f"metric: expected a metric for which refgeo knows a distance, got {metric!r}; it knows none for a metric "
-            "with relaxation, and none for ConstantMetric and EmbeddedMetric. For a network, pass "
+            "with relaxation or without curvature, and none for EmbeddedMetric. For a network, pass "
             "arrays=refgeo.ElementwiseMetric() to network.metric"
         )
     if _shapes(here.point) != _shapes(there.point):

@@ -54,11 +54,6 @@ class Metric(ABC, Generic[Point]):
     def at(self, point: Point) -> TangentSpace[Point]:
         """The tangent space at `point`."""
 
-    @property
-    def base(self) -> Metric[Any]:
-        """The metric itself, or the one that an ablation leaves something out of."""
-        return self
-
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:
         """The groups that the metric divides out, as they act on parameters of which it measures this block.
 

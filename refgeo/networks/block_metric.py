@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from refgeo.geometry.ablations import ConstantMetric
 from refgeo.geometry.arrays import ElementwiseMetric, EuclideanMetric, ScalingMetric
 from refgeo.geometry.embedded import metric_on_pairs
 from refgeo.geometry.pair import Pair
@@ -30,8 +29,8 @@ def block_metric(
     pairs : "inv", "mix", "s=0.5", "embedded" or a metric
         For every `Pair`.
     arrays : metric, optional
-        For every array. Default: the elementwise metric with Γ = 0, ``ConstantMetric(ElementwiseMetric())``, the
-        paper's choice.
+        For every array. Default: the elementwise metric with Γ = 0, ``ElementwiseMetric(curved=False)``, the paper's
+        choice.
     frozen : iterable of str
         Names of blocks that do not move, with wildcards: ``"*embeddings*"``.
 
@@ -51,35 +50,33 @@ def block_metric(
     >>> import numpy as np, refgeo as rg
     >>> blocks = {"heads": rg.Pair(np.ones((2, 3, 1)), np.ones((2, 3, 1))), "bias": np.ones(3), "table": np.ones(9)}
     >>> rg.networks.block_metric(blocks, "mix", frozen=["tab*"])
-    ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ConstantMetric(ElementwiseMetric())})
+    ProductMetric({'heads': MixedMetric(relaxation=0.0), 'bias': ElementwiseMetric(curved=False)})
     """
     on_pairs = metric_on_pairs(pairs, argument="pairs") if isinstance(pairs, str) else as_metric("pairs", pairs)
-    if isinstance(on_pairs.base, (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
+    if isinstance(on_pairs, (ElementwiseMetric, EuclideanMetric, ScalingMetric)):
         raise TypeError(
             f"pairs: expected a metric on pairs, got {pairs!r}, which is for arrays; to measure the "
             "change of every weight relative to this weight, use refgeo.adaptive_sharpness"
         )
-    array_metric = ConstantMetric(ElementwiseMetric()) if arrays is None else arrays
+    array_metric = ElementwiseMetric(curved=False) if arrays is None else arrays
     return ProductMetric(
         {name: on_pairs if isinstance(blocks[name], Pair) else array_metric for name in moving(blocks, frozen)}
     )
 
 
 def behind_rotations(metric: Metric[Any]) -> Metric[Any]:
-    """A metric on pairs as a `RotaryMetric`, also inside a `ConstantMetric`.
+    """A metric on pairs as a `RotaryMetric`.
 
     Examples
     --------
     >>> import refgeo as rg
-    >>> behind_rotations(rg.ConstantMetric(rg.MixedMetric()))
-    ConstantMetric(RotaryMetric(MixedMetric(relaxation=0.0)))
+    >>> behind_rotations(rg.MixedMetric())
+    RotaryMetric(MixedMetric(relaxation=0.0))
     """
-    if isinstance(metric, ConstantMetric):
-        return ConstantMetric(behind_rotations(metric.base))
     if not isinstance(metric, InterpolatedMetric):
         raise TypeError(
-            'pairs: expected "inv", "mix", a metric on pairs such as refgeo.MixedMetric(), or a ConstantMetric of '
-            f"such a metric, because the network has rotary positions; got {metric!r}"
+            'pairs: expected "inv", "mix" or a metric on pairs such as refgeo.MixedMetric(), because the network has '
+            f"rotary positions; got {metric!r}"
         )
     return RotaryMetric(metric)
 

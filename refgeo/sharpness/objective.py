@@ -40,7 +40,7 @@ class ParameterSpace:
     def __init__(self, params: Any, metric: Metric[Any]) -> None:
         as_metric("metric", metric)
         self.parameters = Parameters(params)
-        if not (self.parameters.single or metric.base.has_blocks):
+        if not (self.parameters.single or metric.has_blocks):
             raise TypeError(
                 f"metric: for a dict of parameters, expected a refgeo.ProductMetric that names its blocks, got {metric}"
             )
@@ -244,7 +244,7 @@ def check_symmetry(
         return
     for block, one in symmetry.metrics_of(metric).items():
         for found in (
-            () if one.base.is_invariant is not None else symmetry.invariance(one.base, block, space.points, _BRIEFLY)
+            () if one.is_invariant is not None else symmetry.invariance(one, block, space.points, _BRIEFLY)
         ):
             if not (found.holds or found.unseen):
                 lives, differs = ("does not", "differs") if found.is_broken else ("may not", "may differ")

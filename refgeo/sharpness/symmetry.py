@@ -354,7 +354,7 @@ def verify(
     of_metrics = [
         one.called(f"the {one.symmetry}, of {metric}")
         for block, metric in metrics_of(geometry).items()
-        if not metric.base.is_invariant
+        if not metric.is_invariant
         for one in invariance(metric, block, blocks, times, generator)
     ]
     return Verification((*found, *(one for one in of_metrics if not one.holds)))
@@ -444,7 +444,7 @@ def metrics_of(geometry: Any) -> dict[str, Metric[Any]]:
     """
     if not isinstance(geometry, Metric):
         return {}
-    return geometry.base.metrics if isinstance(geometry.base, ProductMetric) else {ONLY: geometry}
+    return geometry.metrics if isinstance(geometry, ProductMetric) else {ONLY: geometry}
 
 
 _NOTHING = {

@@ -161,7 +161,7 @@ def test_bad_input_is_named():
             rg.quotient_distance(rg.RotaryMetric(), a, b)
     with pytest.raises(rg.RankDeficientError):
         rg.quotient_distance(rg.InvariantMetric(), rg.Pair(np.zeros((2, 1)), np.ones((2, 1))), a)
-    network = rg.ProductMetric({"w": rg.ConstantMetric(rg.ElementwiseMetric())})
+    network = rg.ProductMetric({"w": rg.ElementwiseMetric(curved=False)})
     with pytest.raises(NotImplementedError, match=r"block 'w': .*arrays=refgeo.ElementwiseMetric"):
         rg.quotient_distance(network, {"w": np.ones(2)}, {"w": np.ones(2)})
     with pytest.raises(NotImplementedError, match=r"got h = 2; .* no closed form"):

@@ -329,7 +329,7 @@ def test_metric_of_a_network():
     _, network, prefix, _, _ = read_layer("bert")
     metric = network.metric("mix", frozen=["embedding*"])
     assert isinstance(metric.metrics[prefix + "query_key"], rg.MixedMetric)
-    assert isinstance(metric.metrics["mlp.weight"], rg.ConstantMetric)
+    assert not metric.metrics["mlp.weight"].curved
     assert "embedding.weight" not in metric.metrics
     own = network.metric(rg.InvariantMetric(0.1), arrays=rg.EuclideanMetric())
     assert isinstance(own.metrics["mlp.weight"], rg.EuclideanMetric)

@@ -239,7 +239,7 @@ def test_without_curvature_and_pairs_sharpness_is_adaptive_sharpness(norm):
         if rho < 1:  # at rho = 1 signs flip, and 20 iterations amplify rounding
             assert ours.value == pytest.approx(theirs.value, rel=1e-12)
         assert ours.loss == theirs.loss
-    constant = rg.ProductMetric({name: rg.ConstantMetric(rg.ElementwiseMetric()) for name in params})
+    constant = rg.ProductMetric({name: rg.ElementwiseMetric(curved=False) for name in params})
     again = worst_case(g, entries, constant, 0.1, order=2)
     assert again.value == pytest.approx(adaptive_case(f, params, 0.1).value, rel=1e-12)
 

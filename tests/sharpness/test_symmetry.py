@@ -47,7 +47,7 @@ def test_products_have_gl_h_and_a_penalty_takes_it_away(seed):
         grads = residual @ pair.H + penalty * pair.G, residual.mT @ pair.G
         return 0.5 * float(np.sum(residual**2) + penalty * np.sum(pair.G**2)), rg.Pair(*grads)
 
-    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.ConstantMetric(rg.InvariantMetric())):
+    for metric in (rg.InvariantMetric(), rg.MixedMetric()):
         (found,) = symmetry.verify(loss, point, metric, rng=seed)
         assert found.verdict == "holds"
         assert found.digits > 10
@@ -443,7 +443,6 @@ DIVIDING = {
     "s=0.5": rg.InterpolatedMetric(0.5),
     "mix": rg.MixedMetric(),
     "rotary": rg.RotaryMetric("inv"),
-    "constant": rg.ConstantMetric(rg.MixedMetric()),
 }
 
 

@@ -261,7 +261,7 @@ class Digits:
         }
 
     def metric(self, pairs):
-        elementwise = rg.ConstantMetric(rg.ElementwiseMetric())
+        elementwise = rg.ElementwiseMetric(curved=False)
         return rg.ProductMetric(
             {name: pairs if isinstance(block, rg.Pair) else elementwise for name, block in self.blocks.items()}
         )
@@ -270,11 +270,11 @@ class Digits:
 def digits_shares(seeds):
     for seed in range(seeds):
         network = Digits(seed).train()
-        pairs = (rg.ConstantMetric(rg.InvariantMetric()), rg.InvariantMetric(), rg.MixedMetric())
-        for metric in map(network.metric, pairs):
+        for pairs, order in ((rg.InvariantMetric(), 1), (rg.InvariantMetric(), 2), (rg.MixedMetric(), 2)):
+            metric = network.metric(pairs)
             for rho in RADII["digits"]:
                 one, many = (
-                    rg.worst_case_sharpness(network.value_and_grad, network.blocks, metric, rho, **effort).value
+                    rg.worst_case_sharpness(network.value_and_grad, network.blocks, metric, rho, order=order, **effort).value
                     for effort in ({"n_restarts": 1}, {"n_restarts": 10, "n_iter": 40})
                 )
                 yield one / max(one, many)

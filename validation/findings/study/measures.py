@@ -214,8 +214,6 @@ class Measured:
             on_arrays = rg.ElementwiseMetric() if measure.metric == "adaptive" else rg.EuclideanMetric()
             return rg.ProductMetric(dict.fromkeys(_arrays(moving), on_arrays))
         on_pairs: Any = pair_metric(measure.metric, measure.relaxation)
-        if not measure.curvature:
-            on_pairs = rg.ConstantMetric(on_pairs)
         return rg.networks.block_metric(moving, on_pairs)
 
     def _problem(self, measure: Measure, batch: Any) -> tuple[Any, Blocks, rg.ProductMetric]:
@@ -234,7 +232,7 @@ class Measured:
     def _worst(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
         found = rg.worst_case_sharpness(
-            loss, params, metric, list(radii), order=measure.order, n_iter=self.effort.n_iter, n_restarts=1,
+            loss, params, metric, list(radii), order=measure.order if measure.curvature else 1, n_iter=self.effort.n_iter, n_restarts=1,
             rng=self.seed, verify=self.model.verify, maximizers=False,
         )  # fmt: skip
         return [result.value for result in found.results]
