@@ -1,6 +1,5 @@
-"""The same geometry of many large blocks, faster: nothing here is a formula that `refgeo.geometry.pair_space` has not.
+"""The same geometry of large blocks, faster: nothing here is a formula that `refgeo.geometry.pair_space` has not.
 
-- *Groups.* A few blocks at a time stay in the processor's cache, and groups are spread over threads (`GroupedSpace`).
 - *Cholesky.* Where κ(G) is small, R of GᵀG is as good as Householder's (`fast_balance`).
 - *Fused changes of coordinates* (`FusedSpace`). The small matrices that carry a vector to coordinates and back are
   multiplied with the h×h matrices of a formula, so that only products with tall matrices are left that a formula
@@ -9,56 +8,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import cached_property
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.geometry.gauge import BalancedGauge, balance, check_sizes, from_triangular
+from refgeo.geometry.gauge import BalancedGauge, check_sizes, from_triangular
 from refgeo.geometry.pair import Pair, each
-from refgeo.geometry.pair_space import Matrices, PairTangentSpace
+from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array, Order, number, order_of
-from refgeo.support.errors import RankDeficientError
-from refgeo.support.threads import groups, spread
 
 LARGE = 1 << 12
 """A point of so many numbers is worth it."""
-
-
-def space_of_many(metric: Any, point: Pair) -> PairTangentSpace:
-    """The tangent space of a pair metric at a large point.
-
-    Raises
-    ------
-    RankDeficientError
-        A factor has numerical rank below h.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> type(space_of_many(rg.MixedMetric(), rg.Pair(np.eye(3, 2), np.eye(4, 2)))).__name__
-    'FusedSpace'
-    """
-    parts = groups(math.prod(point.block_shape), (point.sizes[0] + point.sizes[1]) * point.sizes[2])
-    if len(parts) < 2:
-        return FusedSpace(metric, point, fast_balance(point.G, point.H, metric.relaxation))
-    whole = each(lambda F: _flattened(F, point.block_shape), point)
-    spaces: dict[int, FusedSpace] = {}
-
-    def factorise(i: int) -> None:
-        G, H = whole.G[parts[i]], whole.H[parts[i]]
-        spaces[i] = FusedSpace(metric, Pair.unchecked(G, H), fast_balance(G, H, metric.relaxation))
-
-    try:
-        spread(factorise, range(len(parts)))
-    except RankDeficientError:
-        balance(point.G, point.H, metric.relaxation)  # which names the block among all
-        raise
-    return GroupedSpace(metric, point, [(part, spaces[i]) for i, part in enumerate(parts)])
 
 
 def fast_balance(G: Array, H: Array, relaxation: float = 0.0) -> BalancedGauge:
@@ -201,161 +162,3 @@ class FusedSpace(PairTangentSpace):
         """QᵀQ, where it is not the identity."""
         G, H = (Q.mT @ Q if self.gauge.relaxed else None for Q in self.gauge.columns)
         return G, H
-
-
-class GroupedSpace(PairTangentSpace):
-    """Several spaces of a few blocks each.
-
-    Parameters
-    ----------
-    metric : InterpolatedMetric
-    point : Pair
-    parts : list of (slice, FusedSpace)
-        Blocks counted through all leading dimensions.
-    """
-
-    def __init__(self, metric: Any, point: Pair, parts: Sequence[tuple[slice, FusedSpace]]) -> None:
-        one, self._parts = parts[0][1], parts
-        self.metric, self.point, self.is_complex = metric, point, False
-        self.block_shape, self.dim, self.n_coordinates = point.block_shape, one.dim, one.n_coordinates
-        self._cut = one._cut
-
-    @cached_property
-    def gauge(self) -> BalancedGauge:  # type: ignore[override]
-        """That of all blocks."""
-        gauges = [space.gauge for _, space in self._parts]
-
-        def joined(*arrays: Array) -> Array:
-            whole = np.concatenate(arrays)
-            return whole.reshape(*self.block_shape, *whole.shape[1:])
-
-        def of_all(name: str) -> Any:
-            values = [getattr(gauge, name) for gauge in gauges]
-            if isinstance(values[0], tuple):
-                return tuple(joined(*arrays) for arrays in zip(*values, strict=True))
-            return values[0] if isinstance(values[0], bool) else joined(*values)
-
-        simple = {field.name for field in fields(BalancedGauge)} - {"factors", "turns"}
-        return BalancedGauge(**{name: of_all(name) for name in simple}, factors=of_all("columns"), turns=(None, None))
-
-    @cached_property
-    def _whole(self) -> FusedSpace:
-        return FusedSpace(self.metric, self.point, self.gauge)
-
-    def _pair(self, method: str, *arguments: Any, **more: Any) -> Pair:
-        """A method of all groups, whose result is a pair."""
-        return Pair.unchecked(*self._collect([np.empty(F.shape) for F in self.point], method, arguments, more))
-
-    def _array(self, method: str, *arguments: Any, **more: Any) -> Array:
-        """The same, where it is coordinates."""
-        return self._collect([np.empty((*self.block_shape, self.n_coordinates))], method, arguments, more)[0]
-
-    def _collect(self, whole: list[Array], method: str, arguments: Sequence[Any], more: dict[str, Any]) -> list[Array]:
-        targets = [_flattened(target, self.block_shape) for target in whole]
-
-        def flat(array: Array) -> Array:
-            return _flattened(array, self.block_shape)
-
-        given = [each(flat, a) if isinstance(a, Pair) else flat(a) for a in arguments]
-
-        def of_group(group: tuple[slice, FusedSpace]) -> None:
-            part, space = group
-            found = getattr(space, method)(*(_blocks(a, part) for a in given), **more)
-            for target, values in zip(targets, found if isinstance(found, Pair) else (found,), strict=True):
-                target[part] = values
-
-        spread(of_group, self._parts)
-        return whole
-
-    def _to(self, v: Pair) -> Array:
-        return self._array("_to", v)
-
-    def _back(self, x: Array) -> Pair:
-        return self._pair("_back", x)
-
-    def _gradient_to(self, e: Pair) -> Array:
-        return self._array("_gradient_to", e)
-
-    def _gradient_back(self, x: Array) -> Pair:
-        return self._pair("_gradient_back", x)
-
-    def _vertical(self, x: Array) -> Array:
-        return self._array("_vertical", x)
-
-    def _gamma(self, x: Array, z: Array) -> Array:
-        return self._array("_gamma", x, z)
-
-    def _gamma_adjoint(self, x: Array, e: Array) -> Array:
-        return self._array("_gamma_adjoint", x, e)
-
-    def _exact(self, v: Pair, t: float) -> Pair:
-        return self._pair("_exact", v, t=t) if self._is_separate else self._whole._exact(v, t)
-
-    def _exact_gradient(self, v: Pair, e: Pair) -> Pair:
-        return self._pair("_exact_gradient", v, e) if self._is_separate else self._whole._exact_gradient(v, e)
-
-    @property
-    def _is_separate(self) -> bool:
-        """Whether exact geodesics have a closed form in every block."""
-        return bool(self.metric.s == 0.0 and self.metric.relaxation == 0.0)
-
-    def inner_product(self, a: Pair, b: Pair) -> Array:
-        """As `TangentSpace`."""
-        given = self._vector("a", a), self._vector("b", b)
-        return self._collect([np.empty(self.block_shape)], "inner_product", given, {})[0]
-
-    def riemannian_gradient(self, egrad: Pair) -> Pair:
-        """As `TangentSpace`."""
-        return self._pair("riemannian_gradient", self._vector("egrad", egrad))
-
-    def horizontal_projection(self, v: Pair) -> Pair:
-        """As `TangentSpace`."""
-        return self._pair("horizontal_projection", self._vector("v", v))
-
-    def christoffel(self, a: Pair, b: Pair | None = None) -> Pair:
-        """As `TangentSpace`."""
-        given = [self._vector("a", a)] if b is None else [self._vector("a", a), self._vector("b", b)]
-        return self._pair("christoffel", *given)
-
-    def christoffel_adjoint(self, a: Pair, e: Pair) -> Pair:
-        """As `TangentSpace`."""
-        return self._pair("christoffel_adjoint", self._vector("a", a), self._vector("e", e))
-
-    def geodesic(self, v: Pair, t: float = 1.0, order: Order = 2) -> Pair:
-        """As `TangentSpace`."""
-        if order_of(order) == 1 or (order == "exact" and not self._is_separate):
-            return super().geodesic(v, t, order)
-        return self._pair("geodesic", self._vector("v", v), t=number("t", t), order=order)
-
-    def point_at(self, x: npt.ArrayLike, order: Order = 2) -> Pair:
-        """As `TangentSpace`."""
-        if order == "exact" and not self._is_separate:
-            return super().point_at(x, order)
-        return self._pair("point_at", self._coordinates(x), order=order)
-
-    def gradient_at(self, x: npt.ArrayLike, e: Pair, order: Order = 2) -> Array:
-        """As `TangentSpace`."""
-        if order == "exact" and not self._is_separate:
-            return super().gradient_at(x, e, order)
-        return self._array("gradient_at", self._coordinates(x), self._vector("e", e), order=order)
-
-    def metric_tensor(self) -> Matrices:
-        """As `PairTangentSpace`."""
-        return self._whole.metric_tensor()
-
-    def momenta(self, v: Pair) -> dict[str, Array]:
-        """As `PairTangentSpace`."""
-        return self._whole.momenta(v)
-
-    def normal_coordinates(self, rng: np.random.Generator) -> Array:
-        """As `PairTangentSpace`."""
-        return self._whole.normal_coordinates(rng)
-
-
-def _flattened(array: Array, block_shape: tuple[int, ...]) -> Array:
-    """With one leading dimension in the place of several."""
-    return array.reshape(math.prod(block_shape), *array.shape[len(block_shape) :])
-
-
-def _blocks(argument: Pair | Array, part: slice) -> Pair | Array:
-    return each(lambda F: F[part], argument) if isinstance(argument, Pair) else argument[part]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refgeo.geometry.accelerated import LARGE, space_of_many
+from refgeo.geometry.accelerated import LARGE, FusedSpace, fast_balance
 from refgeo.geometry.blocks import ONLY
 from refgeo.geometry.gauge import balance
 from refgeo.geometry.groups import Symmetry, general_linear
@@ -75,7 +75,7 @@ class InterpolatedMetric(Metric[Pair]):
         """
         point = as_pair("point", point)
         if point.G.size + point.H.size >= LARGE:
-            return space_of_many(self, point)
+            return FusedSpace(self, point, fast_balance(point.G, point.H, self.relaxation))
         return PairTangentSpace(self, point, balance(point.G, point.H, self.relaxation))
 
     def symmetries(self, block: str = ONLY) -> list[Symmetry]:

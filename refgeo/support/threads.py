@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 LEAST = 10_000
 """Below so many numbers BLAS uses one thread anyway."""
-_LARGE, _CACHED = 1 << 21, 1 << 18
-"""More operations are worth several threads; so many numbers, and what is made of them, stay in a core's cache."""
-
-Item = TypeVar("Item")
 _in_control = threading.RLock()
 
 
@@ -63,51 +57,3 @@ def one_thread(size: float = math.inf) -> Iterator[int]:
                     pool.set_num_threads(number)
     finally:
         _in_control.release()
-
-
-def spread(function: Callable[[Item], object], items: Sequence[Item]) -> None:
-    """Call the function with each item, in as many threads as BLAS would use, of which each has one of BLAS.
-
-    Products of a few blocks at a time stay in the cache of a core, and factorisations, of which BLAS does one at a
-    time, take place side by side.
-
-    Examples
-    --------
-    >>> squares = {}
-    >>> spread(lambda x: squares.update({x: x * x}), [1, 2, 3])
-    >>> sorted(squares.values())
-    [1, 4, 9]
-    """
-    with one_thread() as threads:
-        if threads == 1 or len(items) < 2:
-            for item in items:
-                function(item)
-            return
-        running: list[Future[object]] = []
-        with ThreadPoolExecutor(threads) as pool:
-            try:
-                for item in items:  # each with the caller's context, such as NumPy's errstate
-                    running.append(pool.submit(copy_context().run, function, item))
-            except RuntimeError:  # no thread can be started any more, as when the interpreter ends
-                for item in items[len(running) :]:
-                    function(item)
-            for one in running:
-                one.result()
-
-
-def groups(blocks: int, entries: int) -> list[slice]:
-    """A large batch, a few blocks at a time; where there are fewer than 2 million numbers, it is one group.
-
-    Parameters
-    ----------
-    blocks, entries : int
-        How many, of so many numbers each.
-
-    Examples
-    --------
-    >>> groups(48, 100_000)[:2], groups(12, 100_000)
-    ([slice(0, 2, None), slice(2, 4, None)], [slice(0, 12, None)])
-    """
-    large = blocks * entries > _LARGE
-    count = max(1, min(_CACHED // entries, -(-blocks // 8))) if large else blocks
-    return [slice(start, start + count) for start in range(0, blocks, max(count, 1))]

@@ -8,7 +8,6 @@ import refgeo as rg
 from refgeo.geometry import accelerated
 from refgeo.geometry.gauge import balance
 from refgeo.geometry.pair_space import PairTangentSpace
-from refgeo.support import threads
 
 OPERATIONS = {
     "horizontal_projection": lambda space, a, b, x: space.horizontal_projection(a),
@@ -36,18 +35,16 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("condition", [1.0, 1e4])
 @pytest.mark.parametrize("relaxation", [0.0, 0.1])
 @pytest.mark.parametrize("name", FAMILY)
-def test_the_accelerated_spaces_are_the_plain_one(name, relaxation, condition, grouped, monkeypatch):
-    monkeypatch.setattr(threads, "_LARGE", 500 if grouped else 1 << 40)
+def test_the_accelerated_spaces_are_the_plain_one(name, relaxation, condition):
     rng, metric = np.random.default_rng(0), FAMILY[name](relaxation)
     point = random_pair(rng, (2, 3), 50, 40, 8)
     point = rg.Pair(point.G * np.geomspace(1.0, 1.0 / condition, 8), point.H)
     plain = PairTangentSpace(metric, point, balance(*point, relaxation))
     space = metric.at(point)
-    assert type(space) is (accelerated.GroupedSpace if grouped else accelerated.FusedSpace)
+    assert type(space) is accelerated.FusedSpace
     a, b = like(point, rng), like(point, rng)
     a = a * (1.0 / plain.norm(a))
     x = 0.1 * plain.to_coordinates(plain.horizontal_projection(a))
