@@ -3,12 +3,11 @@
 from refgeo.diagonal.certified import Certified, second_order, worst_case
 from refgeo.diagonal.geodesics import end_time, geodesic, horizontal_projection, norm
 from refgeo.diagonal.paper import paper_25, paper_26, paper_35
-from refgeo.diagonal.training import Trained, TrainingProgress, train
+from refgeo.diagonal.training import Trained, train
 
 __all__ = [
     "Certified",
     "Trained",
-    "TrainingProgress",
     "end_time",
     "geodesic",
     "horizontal_projection",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 
