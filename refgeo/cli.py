@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
         "implementations of its formulas.",
         epilog="examples:\n  refgeo check                        check refgeo's own implementation of the formulas\n"
         "  refgeo check my_backend.py          check your implementation\n"
-        "  refgeo inspect --checkpoint model/  show the heads of a network\n\n"
+        "  refgeo inspect --checkpoint model/ --layout bert  show the heads of a network\n\n"
         "words:\n  G, H      the factors of a pair: the network uses only G Hᵀ; both have h columns\n"
         "  GL(h)     the invertible h×h matrices A; (G A⁻¹, H Aᵀ) has the same product as (G, H)\n"
         '  inv, mix  the metrics of the paper "Hide & Seek" (arXiv:2505.05409); they divide out GL(h)\n'
@@ -224,7 +224,7 @@ def _points(dtypes: Sequence[str], metrics: str) -> argparse.ArgumentParser:
     shared.add_argument("--relaxation", type=float, default=0.0, metavar="ε",
                         help="judge by the relaxed metrics: S + εI and T + εI replace S = GᵀG and T = HᵀH "
                         "(App. H.2 of the paper)")  # fmt: skip
-    _checkpoint_arguments(shared, "the layout that fits", "take the test points from this network: ")
+    _checkpoint_arguments(shared, "take the test points from this network: ")
     return shared
 
 
@@ -232,11 +232,11 @@ _POINTS = ("metrics", "dtype", "profile", "seed", "relaxation", "cases", "checkp
 
 
 def _checkpoint_arguments(
-    parser: argparse.ArgumentParser, layout: str, purpose: str = "the network: ", required: bool = False
+    parser: argparse.ArgumentParser, purpose: str = "the network: ", required: bool = False
 ) -> None:
     parser.add_argument("--checkpoint", type=Path, required=required, metavar="PATH",
                         help=f"{purpose}a safetensors file, or a folder that contains one")  # fmt: skip
-    parser.add_argument("--layout", help=f"how the file names its tensors: {LAYOUTS} (default: {layout})")
+    parser.add_argument("--layout", required=required, help=f"how the network uses its weights: {LAYOUTS}")
     parser.add_argument("--heads", type=int, help="number of attention heads (default: the number in config.json)")
 
 
@@ -341,7 +341,7 @@ def _vectors_parser(commands: Any) -> None:
 
 def _network_parsers(commands: Any) -> None:
     network, loss = _shared(), _shared()
-    _checkpoint_arguments(network, "by config.json; else to be given, except to verify symmetries", required=True)
+    _checkpoint_arguments(network, required=True)
     network.add_argument("--json", type=_new_file, metavar="FILE", help="also write the numbers as JSON")
     loss.add_argument(
         "--loss", type=Path, required=True, metavar="FILE.py", help="Python file that defines model(path, network)"
@@ -354,7 +354,7 @@ def _network_parsers(commands: Any) -> None:
         "of G Hᵀ, and the distance to equivalent weights with GᵀG = HᵀH. G and H are the two factors of a head:\n"
         "the network uses only their product G Hᵀ. Also count the redundant parameters, that is, the number of\n"
         "directions in which the weights can change without changing the network's function.",
-        "refgeo inspect --checkpoint model/ --plot heads.png", network,
+        "refgeo inspect --checkpoint model/ --layout bert --plot heads.png", network,
     )  # fmt: skip
     inspect.add_argument(
         "--verify", action="store_true",
@@ -373,7 +373,7 @@ def _network_parsers(commands: Any) -> None:
         "checkpoint suggests: it moves the weights by random elements of each symmetry group, and prints to how\n"
         "many digits the loss stays the same.\n"
         "The exit status is 0 if the loss has all symmetries that inv and mix divide out, and 1 if not.",
-        "refgeo verify --checkpoint model/ --loss loss.py", network, loss,
+        "refgeo verify --checkpoint model/ --layout bert --loss loss.py", network, loss,
     )  # fmt: skip
     verify.add_argument(
         "--samples",
@@ -395,7 +395,7 @@ def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: arg
         "function must return a dict with the entry value_and_grad, a function that computes the loss and its\n"
         "gradient. The dict may also have the entries batches (a list) and frozen (names of blocks that do not\n"
         "move). For details, call help('refgeo.networks.checkpoint') in Python.",
-        "refgeo sharpness --checkpoint model/ --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
+        "refgeo sharpness --checkpoint model/ --layout bert --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
     )  # fmt: skip
     sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, a "
                            "metric between these two (such as s=0.5), embedded (a step is as long as the change of "
@@ -473,21 +473,7 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"--{name}: expected --checkpoint PATH together with this option")
     if options.checkpoint is not None:
         options.checkpoint = options.checkpoint.resolve()
-        _infer_layout(options)
     return {name: getattr(options, name) for name in _POINTS} | {"metrics": options.metrics or ("inv", "mix")}
-
-
-def _infer_layout(options: argparse.Namespace, measured: bool = False) -> None:
-    """The layout that fits, which is said; names are no evidence of symmetries, unless these are measured then."""
-    if options.layout is None:
-        from refgeo.networks import layout_of
-        from refgeo.networks.evidence import refuse_without_evidence
-
-        options.layout = layout_of(options.checkpoint)
-        if not measured:
-            refuse_without_evidence(options.layout, options.checkpoint)
-        by = "the names of the tensors" + ("" if measured else " and the configuration beside them")
-        print(f"layout: {options.layout}; refgeo has chosen it by {by}", file=sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -560,7 +546,6 @@ def _inspect(options: argparse.Namespace) -> int:
 
     if options.plot is not None:
         checkpoint.check_plot(options.plot)
-    _infer_layout(options, measured=options.verify)
     network = networks.read(options.checkpoint, options.layout, options.heads)
     if options.verify and not _has_its_symmetries(options, network):
         return FAILED
@@ -591,11 +576,10 @@ def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:
     return found.holds
 
 
-def _loaded(options: argparse.Namespace, measured: bool = False) -> Any:
+def _loaded(options: argparse.Namespace) -> Any:
     """The checkpoint with its loss."""
     from refgeo.networks import checkpoint
 
-    _infer_layout(options, measured)
     return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
 
 
@@ -671,7 +655,7 @@ def _verify(options: argparse.Namespace) -> int:
     from refgeo.networks import checkpoint
     from refgeo.sharpness import symmetry
 
-    loaded = _loaded(options, measured=True)
+    loaded = _loaded(options)
     moving = checkpoint.geometry(loaded, "inv")
     evaluations = itertools.count(1)
     with _progress(options, "verifying") as progress:

@@ -6,7 +6,7 @@ import itertools
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,18 +87,12 @@ class Points:
             raise ValueError("points, checkpoint: expected at most one of these two, got both")
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):
             raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
+        if self.checkpoint is not None and self.layout is None:
+            raise ValueError("layout: expected that of the checkpoint, see refgeo.networks.read, got none")
         if isinstance(self.points, (str, Path)):
             object.__setattr__(self, "points", read_points(self.points))
         elif self.points is not None:
             _refuse_strange(self.points)
-
-    def with_layout(self) -> Points:
-        """The same, with the layout that fits the checkpoint where none was given."""
-        if self.checkpoint is None or self.layout is not None:
-            return self
-        from refgeo import networks
-
-        return replace(self, layout=networks.layout_of(self.checkpoint))
 
     @property
     def generated(self) -> bool:

@@ -96,7 +96,7 @@ def check(
     checkpoint : path or state dict, optional
         Take the test points from a network instead.
     layout : str, optional
-        The network's layout, see `refgeo.networks.read`. Default: the one that fits.
+        The network's layout, see `refgeo.networks.read`.
     heads : int, optional
         The network's number of attention heads, where no ``config.json`` beside the file says it.
     options : mapping of str to sequence, optional
@@ -142,7 +142,7 @@ def check(
         )
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
-    where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads).with_layout()
+    where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads)
     plan = Plan.of(metrics, checks, where, laws_only, cases, options)
     with one_thread(), ExitStack() as stack:
         loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from refgeo.networks.block_metric import block_metric
 from refgeo.networks.neurons import NeuronPairs
-from refgeo.networks.reading import LAYOUTS, LayoutError, Network, layout_of, own_layout, read
+from refgeo.networks.reading import LAYOUTS, LayoutError, Network, own_layout, read
 from refgeo.support.deferred import deferred
 
 if TYPE_CHECKING:  # it needs autograd, and reading a checkpoint does not
@@ -17,7 +17,6 @@ __all__ = [
     "Network",
     "NeuronPairs",
     "block_metric",
-    "layout_of",
     "own_layout",
     "read",
 ]

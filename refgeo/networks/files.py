@@ -1,11 +1,10 @@
-"""Checkpoints on disk: safetensors, whole or in shards, the configuration beside them, and which layout fits."""
+"""Checkpoints on disk: safetensors, whole or in shards, and the configuration beside them."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.networks.attention import LayoutError
-from refgeo.networks.layouts import LAYOUTS, Heads
+from refgeo.networks.layouts import Heads
 from refgeo.support.arguments import detached, refuse_masked
 
 INDEX_ENDS = ".safetensors.index.json"
@@ -73,22 +72,6 @@ def _weight_map(index: Path) -> dict[str, str]:
         ) from error
 
 
-def parameter_names(source: str | Path | Mapping[str, Any]) -> list[str]:
-    """The names of the tensors that hold floating-point numbers, of a file without their numbers."""
-    if isinstance(source, Mapping):
-        return [name for name, tensor in source.items() if holds_numbers(as_numpy(tensor).dtype)]
-    from safetensors import SafetensorError, safe_open
-
-    names: list[str] = []
-    for file in weight_files(Path(source)):
-        try:
-            with safe_open(file, "np") as opened:
-                names += [name for name in opened.keys() if "F" in opened.get_slice(name).get_dtype()]  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise _no_safetensors(file, error) from error
-    return names
-
-
 def as_numpy(tensor: Any) -> npt.NDArray[Any]:
     """An array or a PyTorch tensor as NumPy's; bfloat16 and float8, which NumPy lacks, as float32.
 
@@ -120,61 +103,6 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
     (True, False)
     """
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
-
-
-def fitting_layout(names: Iterable[str]) -> str:
-    """The layout whose names a checkpoint's parameters have, which is no evidence that it has its symmetries.
-
-    Of Llama's names it is ``llama_rotary``, unless a network normalises queries and keys.
-
-    Raises
-    ------
-    LayoutError
-        None fits, or several do.
-
-    Examples
-    --------
-    >>> fitting_layout(["base.lora_A.weight", "base.lora_B.weight"])
-    'lora'
-    """
-    known = list(names)
-    fitting = [layout for layout in LAYOUTS if _fits(layout, known)]
-    llama = [layout for layout in fitting if layout.startswith("llama")]
-    if fitting and fitting == llama:
-        return "llama_rotary" if "llama_rotary" in llama else llama[0]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {' and '.join(fitting)} fit")
-    found = f"none fits tensors such as {', '.join(known[:2])}"
-    seen = list(dict.fromkeys(re.sub(r"\d+", "N", name) for name in known if _ATTENTION.search(name)))
-    if seen:
-        near = max(LAYOUTS, key=lambda layout: _alike(getattr(LAYOUTS[layout], "example", ""), seen))
-        example = getattr(LAYOUTS[near], "example", "")
-        found += (
-            f". What may be attention: {', '.join(seen[:8])}. The nearest layout is {near}, with tensors named "
-            f"{example}. For other names give, in Python, a layout of your own: "
-            "layout=refgeo.networks.own_layout(attention, query, key, value, out)"
-        )
-        if any(_FUSED.search(name) for name in seen):
-            found += ", for separate layers; one layer for all three is read under the names of timm or gpt2"
-    raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}; of these {found}")
-
-
-_FUSED = re.compile(r"(?i)qkv|c_attn|in_proj")
-_ATTENTION = re.compile(r"(?i)(attn|attention|\bq(uery)?\b|\bk(ey)?\b|[qkv]_?(proj|lin)|qkv).*weight$")
-
-
-def _alike(example: str, seen: Iterable[str]) -> float:
-    return max(difflib.SequenceMatcher(None, example, name).ratio() for name in seen)
-
-
-def _fits(layout: str, names: Iterable[str]) -> bool:
-    one, constant = LAYOUTS[layout], re.compile(LAYOUTS[layout].constants)
-    try:
-        return bool(one.used({name: None for name in names if not constant.fullmatch(name)}))
-    except LayoutError:
-        return False
 
 
 def _no_safetensors(path: Path, error: Exception) -> LayoutError:

@@ -21,15 +21,13 @@ from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import AttentionLayer, LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
-from refgeo.networks.evidence import refuse_contradictions, refuse_packed, refuse_without_evidence
+from refgeo.networks.evidence import refuse_contradictions, refuse_packed
 from refgeo.networks.files import (
     as_numpy,
     configuration,
     configured,
-    fitting_layout,
     holds_numbers,
     load,
-    parameter_names,
 )
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, heads_of, own_layout
 from refgeo.networks.summary import NetworkSummary, summarised
@@ -259,7 +257,7 @@ class Network:
 
 def read(
     source: str | Path | Mapping[str, npt.ArrayLike] | Any,
-    layout: str | Layout | None = None,
+    layout: str | Layout,
     heads: Heads | None = None,
     key_value_heads: Heads | None = None,
 ) -> Network:
@@ -272,12 +270,11 @@ def read(
         module of PyTorch. Of a module, its parameters are blocks, each once, and buffers are kept as they are. Files
         and state dicts do not tell the two apart: there all tensors of floating-point numbers are parameters, but for
         those that the layout knows better (`Network.constants`).
-    layout : str or AttentionLayout, optional
+    layout : str or AttentionLayout
         One of ``refgeo.networks.LAYOUTS``: ``"bert"``, ``"vit"``, ``"gpt2"``, ``"clip"``, ``"clip_hf"``, ``"timm"``,
         ``"llama"``, ``"llama_rotary"``, ``"llama_nope"`` or ``"lora"``; `refgeo.networks.layouts` says what each is.
-        Or one of your own, see `own_layout`. Default: the one that fits the names of the tensors; of Llama's names
-        ``"llama_rotary"``. Names are no evidence of symmetries: the ``config.json`` beside the file must then say
-        that this is an architecture that refgeo knows, with the options that the layout assumes.
+        Or one of your own, see `own_layout`. It says how the network uses its weights, which their names do not tell;
+        `refgeo.symmetry.verify` measures whether it is so.
     heads : int or mapping of str to int, optional
         Number of attention heads, which the tensors do not show; for towers that differ, by pattern of the names:
         ``{"text_model.*": 8, "vision_model.*": 12}``. Default: ``num_attention_heads`` or ``n_head`` in the
@@ -295,8 +292,7 @@ def read(
     FileNotFoundError
         There is no such file.
     LayoutError
-        The tensors do not fit the layout (the message names those missing), or without a layout there is no evidence
-        for one; or the number of heads is unknown or does not divide the width.
+        The tensors do not fit the layout (the message names those missing), or the number of heads is unknown or does not divide the width.
 
     Examples
     --------
@@ -313,15 +309,11 @@ def read(
     True
     """
     _check_source(source)
-    if not (layout is None or isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
+    if not (isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
     state, parameters, tied = _tensors_of(source)
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
-    if layout is None:
-        numbers = (name for name, tensor in tensors.items() if holds_numbers(tensor.dtype))
-        layout = fitting_layout([*numbers, *tied])
-        refuse_without_evidence(layout, file)
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
         refuse_packed(file)
@@ -383,23 +375,6 @@ def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:
 
 def _is_module(source: object) -> bool:
     return hasattr(source, "named_parameters") and hasattr(source, "state_dict")
-
-
-def layout_of(source: str | Path | Mapping[str, Any]) -> str:
-    """The layout that fits the names of a checkpoint's tensors, for what measures its symmetries.
-
-    Raises
-    ------
-    LayoutError
-        None fits, or several do.
-
-    Examples
-    --------
-    >>> layout_of({"lora_A.weight": np.ones((2, 5)), "lora_B.weight": np.ones((4, 2))})
-    'lora'
-    """
-    _check_source(source)
-    return fitting_layout(parameter_names(source))
 
 
 def _check_source(source: object) -> None:

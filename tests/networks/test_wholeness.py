@@ -46,18 +46,18 @@ def sharded(folder, index, names=("model-00001-of-00002.safetensors", "model-000
 def test_shards_are_read_whole_or_not_at_all(index, tmp_path):
     names = sharded(tmp_path, index)
     for place in (tmp_path, tmp_path / index):
-        network = rg.networks.read(place)
+        network = rg.networks.read(place, "llama_rotary")
         assert len([one for one in network.blocks if one.endswith("value_out")]) == LAYERS
     for name in names:
         with pytest.raises(LayoutError, match="is one of 2 shards, a part of the network"):
-            rg.networks.read(tmp_path / name)
-        assert main(["inspect", "--checkpoint", str(tmp_path / name)]) == 2
+            rg.networks.read(tmp_path / name, "llama_rotary")
+        assert main(["inspect", "--layout", "llama_rotary", "--checkpoint", str(tmp_path / name)]) == 2
     (tmp_path / names[1]).unlink()
     with pytest.raises(LayoutError, match="files that are not there"):
-        rg.networks.read(tmp_path)
+        rg.networks.read(tmp_path, "llama_rotary")
     (tmp_path / index).unlink()
     with pytest.raises(LayoutError, match="is one of 2 shards"):
-        rg.networks.read(tmp_path)
+        rg.networks.read(tmp_path, "llama_rotary")
 
 
 def test_shards_have_what_their_index_lists_once(tmp_path):
@@ -77,12 +77,12 @@ def test_shards_have_what_their_index_lists_once(tmp_path):
 
 
 def test_a_file_of_some_layers_is_no_network(tmp_path):
-    assert rg.networks.read(written(tmp_path, llama())).summary().redundant > 0
+    assert rg.networks.read(written(tmp_path, llama()), "llama_rotary").summary().redundant > 0
     for layers in ([0, 1, 2], [0, 3], [0, 1, 2, 5], [0, 1, 2, 3, 4]):
         with pytest.raises(LayoutError, match=rf"there are {len(layers)} of 4 layers that .*config.json tells of"):
-            rg.networks.read(written(tmp_path, llama(layers)))
+            rg.networks.read(written(tmp_path, llama(layers)), "llama_rotary")
     assert rg.networks.read(llama([0, 1]), "llama_rotary", HEADS).blocks  # a state dict is what it is
-    assert rg.networks.read(written(tmp_path, llama([0, 1]), num_hidden_layers=2)).blocks
+    assert rg.networks.read(written(tmp_path, llama([0, 1]), num_hidden_layers=2), "llama_rotary").blocks
 
 
 @pytest.mark.parametrize("more", [{}, {"head_dim": H}])
@@ -90,21 +90,21 @@ def test_heads_that_have_been_removed_are_not_counted(more, tmp_path):
     """Two of four heads are left: four heads of half the width would have another group, which changes the outputs."""
     written(tmp_path, llama(heads=2), **more)
     with pytest.raises(LayoutError, match=r"queries of width 8, which are not 4 heads of the width 4 .* removed\?"):
-        rg.networks.read(tmp_path)
+        rg.networks.read(tmp_path, "llama_rotary")
     for heads in (2, {"*": 2}):
         with pytest.warns(UserWarning, match="says 4"):
-            network = rg.networks.read(tmp_path, heads=heads, key_value_heads=2)
+            network = rg.networks.read(tmp_path, "llama_rotary", heads=heads, key_value_heads=2)
         assert network.blocks["model.layers.0.self_attn.value_out"].block_shape == (2,)
     written(tmp_path, llama(), pruned_heads={"0": [1]})
     with pytest.raises(LayoutError, match="has pruned_heads"):
-        rg.networks.read(tmp_path)
+        rg.networks.read(tmp_path, "llama_rotary")
 
 
 def test_keys_that_do_not_fit_their_heads_are_told(tmp_path):
     with pytest.raises(
         LayoutError, match=r"key_value_heads: .* has queries of 4 heads of the width 4, and keys of 1 heads"
     ):
-        rg.networks.read(written(tmp_path, llama(), num_key_value_heads=1))
+        rg.networks.read(written(tmp_path, llama(), num_key_value_heads=1), "llama_rotary")
 
 
 PREFIX = "base.q_proj."
@@ -150,26 +150,3 @@ def model(path, network):
         return value, grads
     return {"value_and_grad": value_and_grad}
 """
-
-
-@pytest.mark.parametrize("command", ["inspect", "sharpness", "check"])
-def test_names_are_no_evidence_for_any_command_that_does_not_measure(command, tmp_path, capsys):
-    """RoFormer has BERT's names; ``verify`` measures what they suggest."""
-    rng, prefix = np.random.default_rng(0), "roformer.encoder.layer.0.attention."
-    state = {prefix + f"self.{name}.weight": rng.standard_normal((6, 6)) for name in ("query", "key", "value")}
-    save_file(state | {prefix + "output.dense.weight": rng.standard_normal((6, 6))}, tmp_path / "model.safetensors")
-    config = {"model_type": "roformer", "num_attention_heads": 2, "hidden_size": 6, "num_hidden_layers": 1}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "loss.py").write_text(LOSS)
-    given, loss = ["--checkpoint", str(tmp_path)], ["--loss", str(tmp_path / "loss.py")]
-    more = {"inspect": [], "sharpness": [*loss, "--rho", "0.1", "--quiet"], "check": ["--quiet"]}[command]
-    assert main([command, *given, *more]) == 2
-    assert "no evidence of its symmetries" in capsys.readouterr().err
-    assert main(["verify", *given, *loss, "--quiet"]) == 0
-    assert "the loss has them all" in capsys.readouterr().out
-    flat = LOSS.replace("return value, grads", "return 1.0, {name: (0 * g[0], 0 * g[1]) for name, g in grads.items()}")
-    (tmp_path / "flat.py").write_text(flat)
-    assert main(["verify", *given, "--loss", str(tmp_path / "flat.py"), "--quiet"]) == 1
-    shown = capsys.readouterr().out
-    assert "of 2 of these it is undecided whether the loss has them" in shown
-    assert "no change of these blocks that was tried changes the loss" in " ".join(shown.split())

