@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from refgeo import __version__
 from refgeo.support import progress
 from refgeo.support.console import printable, show
-from refgeo.support.errors import Interrupted, LossFileError, RefereeError
-from refgeo.support.files import is_stream, write_text
+from refgeo.support.errors import Interrupted, RefereeError
+from refgeo.support.extras import require
+from refgeo.support.files import is_stream, strict_json, write_text
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -61,10 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("refgeo: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, OSError, RefereeError, LossFileError) as error:
-        if isinstance(error, LossFileError):
-            print(printable("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
-        print(f"refgeo: {printable(_as_option(_in_words_of_the_command(str(error)), options))}", file=sys.stderr)
+    except (ValueError, OSError, RefereeError) as error:
+        print(f"refgeo: {printable(_as_option(str(error), options))}", file=sys.stderr)
         return FAILED if isinstance(error, RefereeError) else USAGE
 
 
@@ -76,12 +74,6 @@ def _refuse_to_overwrite(options: argparse.Namespace) -> None:
         for other, file in given.items():
             if other not in written and not is_stream(file) and file.samefile(given[name]):
                 raise ValueError(f"{name}: {given[name]} is what is read ({other}); give another name")
-
-
-def _in_words_of_the_command(message: str) -> str:
-    """Without advice that only Python code can take."""
-    message = re.sub("(,| and|;) verify=False turns this check off", "", message)
-    return message.replace("refgeo.symmetry.verify measures", "refgeo verify measures")
 
 
 def _as_option(message: str, options: argparse.Namespace) -> str:
@@ -182,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     _check_parser(commands)
     _read_parser(commands)
-    _network_parsers(commands)
+    _inspect_parser(commands)
     _vectors_parser(commands)
     return parser
 
@@ -339,14 +331,10 @@ def _vectors_parser(commands: Any) -> None:
     grade.add_argument("results", type=Path, metavar="RESULTS", help="the file with the results: .npz or .json")
 
 
-def _network_parsers(commands: Any) -> None:
-    network, loss = _shared(), _shared()
+def _inspect_parser(commands: Any) -> None:
+    network = _shared()
     _checkpoint_arguments(network, required=True)
     network.add_argument("--json", type=_new_file, metavar="FILE", help="also write the numbers as JSON")
-    loss.add_argument(
-        "--loss", type=Path, required=True, metavar="FILE.py", help="Python file that defines model(path, network)"
-    )
-    loss.add_argument("--seed", type=_seed, default=0, help="seed of the random numbers")
     inspect = _command(
         commands, "inspect", _inspect,
         "show condition numbers, singular values and redundant parameters of attention heads",
@@ -364,61 +352,9 @@ def _network_parsers(commands: Any) -> None:
     inspect.add_argument(
         "--each-head", action="store_true", help="print one row for each head, not one row for all heads of a layer"
     )
-    for parser in (inspect, _sharpness_parser(commands, network, loss)):
-        parser.add_argument("--plot", type=_new_file, metavar="FILE",
-                            help='also draw a plot (needs pip install "refgeo[plot]")')  # fmt: skip
-    verify = _command(
-        commands, "verify", _verify, "measure which symmetries the loss of a checkpoint has",
-        "Measure which symmetries the loss of a checkpoint has. refgeo tests the symmetries that the layout of the\n"
-        "checkpoint suggests: it moves the weights by random elements of each symmetry group, and prints to how\n"
-        "many digits the loss stays the same.\n"
-        "The exit status is 0 if the loss has all symmetries that inv and mix divide out, and 1 if not.",
-        "refgeo verify --checkpoint model/ --layout bert --loss loss.py", network, loss,
-    )  # fmt: skip
-    verify.add_argument(
-        "--samples",
-        type=int,
-        default=2,
-        metavar="N",
-        help="how many random group elements of each size are applied to the weights",
-    )
-    for parser in (inspect, verify):
-        parser.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
-
-
-def _sharpness_parser(commands: Any, network: argparse.ArgumentParser, loss: argparse.ArgumentParser) -> Any:
-    sharpness = _command(
-        commands, "sharpness", _sharpness, "measure the sharpness of a checkpoint",
-        "Measure the worst-case sharpness of a checkpoint: the largest increase of the loss in the ball of radius ρ\n"
-        "around the weights, in which all blocks move together. FILE.py must define a function model(path, network).\n"
-        "refgeo calls it with the path of the weights and with the network that refgeo has read from them. The\n"
-        "function must return a dict with the entry value_and_grad, a function that computes the loss and its\n"
-        "gradient. The dict may also have the entries batches (a list) and frozen (names of blocks that do not\n"
-        "move). For details, call help('refgeo.networks.checkpoint') in Python.",
-        "refgeo sharpness --checkpoint model/ --layout bert --loss loss.py --rho 0.01,0.1 --plot curve.png", network, loss, _quiet(),
-    )  # fmt: skip
-    sharpness.add_argument("--metric", action=_Several, nargs="+", metavar="M,...", help="inv, mix, a "
-                           "metric between these two (such as s=0.5), embedded (a step is as long as the change of "
-                           "G Hᵀ that it causes), or adaptive (the change of each weight is measured relative to "
-                           "this weight) (default: inv,mix,adaptive)")  # fmt: skip
-    sharpness.add_argument(
-        "--rho", action=_Several, convert=float, nargs="+", metavar="ρ,...", help="radii of the balls (default: for "
-        "each metric one radius, up to which second-order geodesics are close to straight lines)",
-    )  # fmt: skip
-    sharpness.add_argument(
-        "--order",
-        default="2",
-        choices=["1", "2", "exact"],
-        help="order of the geodesics that lead to the points of the ball",
-    )
-    sharpness.add_argument("--n-iter", type=int, default=20, metavar="N", help="number of iterations of a search")
-    sharpness.add_argument(
-        "--n-restarts",
-        type=int,
-        metavar="N",
-        help="number of points from which a search starts (default: 5; 1 is the paper's protocol, eight times faster)",
-    )
-    return sharpness
+    inspect.add_argument("--plot", type=_new_file, metavar="FILE",
+                         help='also draw a plot (needs pip install "refgeo[plot]")')  # fmt: skip
+    inspect.add_argument("--quiet", action="store_true", help=argparse.SUPPRESS)
 
 
 # Progress and results -------------------------------------------------------------------------------------------------
@@ -542,19 +478,18 @@ def _read(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace) -> int:
     from refgeo import networks
-    from refgeo.networks import checkpoint
 
     if options.plot is not None:
-        checkpoint.check_plot(options.plot)
+        require("--plot", "plot", "matplotlib")
     network = networks.read(options.checkpoint, options.layout, options.heads)
     if options.verify and not _has_its_symmetries(options, network):
         return FAILED
     summary = network.summary()
     show(summary.table(options.each_head), *summary.remarks)
     if options.json is not None:
-        checkpoint.write_json(options.json, summary.to_dict())
+        write_text(options.json, strict_json(summary.to_dict()))
     if options.plot is not None:
-        checkpoint.save_figure(summary.plot()[0].figure, options.plot)
+        summary.plot()[0].figure.savefig(options.plot, dpi=150)
     return PASSED
 
 
@@ -574,119 +509,6 @@ def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:
         unseen = f"It is undecided whether the network has the symmetries that the layout {network.layout} "
         print(f"{missing if broken else unseen}claims, so refgeo does not count redundant parameters.")
     return found.holds
-
-
-def _loaded(options: argparse.Namespace) -> Any:
-    """The checkpoint with its loss."""
-    from refgeo.networks import checkpoint
-
-    return checkpoint.load(options.checkpoint, options.layout, options.loss, options.heads)
-
-
-def _sharpness(options: argparse.Namespace) -> int:
-    from refgeo.geometry.embedded import metric_on_pairs
-    from refgeo.networks import checkpoint
-
-    metrics, radii = options.metric or ["inv", "mix", checkpoint.ADAPTIVE], sorted(options.rho or []) or None
-    for name in metrics:
-        if name != checkpoint.ADAPTIVE:
-            metric_on_pairs(name, argument="--metric", others=f', or "{checkpoint.ADAPTIVE}"')
-    if options.plot is not None:
-        checkpoint.check_plot(options.plot)
-    loaded = _loaded(options)
-    found: dict[str, Any] = {}
-    cut: list[Any] = []
-    settings: dict[str, Any] = {name: getattr(options, name) for name in ("n_iter",)}
-    if options.n_restarts is not None:
-        settings["n_restarts"] = options.n_restarts
-    settings["order"] = options.order if options.order == "exact" else int(options.order)
-    with progress.interruptible() as interrupted, _progress(options, "searching") as tell:
-
-        def heard(what: str, done: int, total: int) -> None:
-            tell(done, total, what)
-            if interrupted():
-                raise StopIteration  # which gives what has been found so far
-
-        try:
-            for name, results in checkpoint.measure(loaded, metrics, radii, heard, rng=options.seed, **settings):
-                # radii are searched one after the other; of several batches some are missing for all of them
-                cut = [] if not interrupted() else results if len(loaded.batches) > 1 else results[-1:]
-                _show_sharpness(found, name, results, cut)
-                if options.json is not None and not is_stream(options.json):  # what kills the process takes one metric
-                    checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
-                if interrupted():
-                    break
-            stopped = interrupted()
-        except KeyboardInterrupt:  # between two searches, or the second one
-            stopped = True
-    if stopped and not found:
-        raise KeyboardInterrupt
-    if options.json is not None and is_stream(options.json):
-        checkpoint.write_json(options.json, checkpoint.document(loaded, found, cut))
-    if radii is None:
-        chosen = "You gave no --rho, so refgeo has chosen a radius ρ for each metric."
-        bent = " Up to this radius, second-order geodesics of inv and mix are close to straight lines."
-        fixed = " For adaptive sharpness, which has no geodesics, it is always 0.1."
-        print(chosen + bent * (metrics != [checkpoint.ADAPTIVE]) + fixed * (checkpoint.ADAPTIVE in metrics))
-    if options.plot is not None:
-        checkpoint.plot(found, options.plot, loaded.title)
-    return _cut_short(options.json, options.plot) if stopped else PASSED
-
-
-def _cut_short(*files: Path | None) -> int:
-    """Say what Ctrl-C has left."""
-    written = " and ".join(str(file) for file in files if file is not None)
-    saved = f", and the results are saved in {written}" if written else ""
-    print(f"refgeo: interrupted; rows above that do not say 'interrupted' are complete{saved}", file=sys.stderr)
-    return INTERRUPTED
-
-
-def _show_sharpness(found: dict[str, Any], name: str, results: list[Any], cut: list[Any]) -> None:
-    from refgeo.networks import checkpoint
-
-    if not found:
-        print(checkpoint.HEADER)
-    found[name] = results
-    rows = (line for one in results for line in checkpoint.lines(name, one, any(one is other for other in cut)))
-    print("\n".join(rows), flush=True)
-
-
-def _verify(options: argparse.Namespace) -> int:
-    from refgeo.networks import checkpoint
-    from refgeo.sharpness import symmetry
-
-    loaded = _loaded(options)
-    moving = checkpoint.geometry(loaded, "inv")
-    evaluations = itertools.count(1)
-    with _progress(options, "verifying") as progress:
-
-        def evaluated(blocks: Any) -> Any:
-            progress(next(evaluations), 0, "evaluations")
-            return loaded.value_and_grad(blocks, loaded.batches[0])
-
-        found = symmetry.verify(
-            evaluated,
-            loaded.network.blocks,
-            [one for one in loaded.network.symmetries() if set(one.blocks) <= set(moving.metrics)],
-            samples=options.samples,
-            rng=options.seed,
-        )
-    if options.json is not None:
-        checkpoint.write_json(options.json, found.to_dict())
-    show(found.table(), *found.reasons)
-    divided = {(one.name, one.blocks) for one in moving.symmetries()}
-    missing = [one for one in found if (one.symmetry, one.blocks) in divided and not one.holds]
-    wrong = [one for one in missing if one.is_broken]
-    first = f"Of the symmetries in this table, inv and mix divide out {len(divided)}, and"
-    if wrong:
-        print(f"{first} the loss does not have {len(wrong)} of these. So weights that they treat as equivalent have "
-              "different losses and different sharpness.")  # fmt: skip
-    elif missing:
-        print(f"{first} of {len(missing)} of these it is undecided whether the loss has them.")
-    else:
-        rest = len(found) - len(divided)
-        print(f"{first} the loss has them all." + (f" They do not divide out the rest ({rest})." if rest > 0 else ""))
-    return FAILED if missing else PASSED
 
 
 def _write_vectors(options: argparse.Namespace) -> int:

@@ -270,7 +270,7 @@ def test_a_layout_that_does_not_fit_is_told_before_heads_are_asked_for(tmp_path,
 
 
 def test_options_with_several_values_look_alike(capsys):
-    for command in ("sharpness", "check", "read"):
+    for command in ("check", "read"):
         with contextlib.suppress(SystemExit):
             main([command, "--help"])
         shown = " ".join(capsys.readouterr().out.split())

@@ -21,7 +21,6 @@ SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), r
     ("missing", "extra", "use"),
     [
         ("matplotlib", "plot", f"{SEARCH}.plot()"),
-        ("matplotlib", "plot", "import pathlib, refgeo.networks.checkpoint as c; c.check_plot(pathlib.Path('x.png'))"),
         ("matplotlib", "html", "rg.check(checks=['inner_product'], cases=['10x9x4/k1']).to_html()"),
         ("pymanopt", "pymanopt", "import refgeo.bridges.pymanopt"),
         ("hypothesis", "strategies", "import refgeo.bridges.strategies"),
@@ -38,8 +37,8 @@ def test_a_missing_package_is_an_error_that_names_the_extra(missing, extra, use)
 def test_the_command_line_says_so_before_the_run(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     file = str(tmp_path / "x")
-    model = ["--checkpoint", file, "--layout", "bert", "--loss", file]
-    for command in (["sharpness", *model, "--plot", file + ".png"], ["check", "--html", file]):
+    model = ["--checkpoint", file, "--layout", "bert"]
+    for command in (["inspect", *model, "--plot", file + ".png"], ["check", "--html", file]):
         assert main(command) == 2
         assert 'pip install "refgeo[' in capsys.readouterr().err
     assert rg.__version__

@@ -67,10 +67,6 @@ class Interrupted(KeyboardInterrupt):
         return self.result
 
 
-class LossFileError(RuntimeError):
-    """A user's loss file raised something; the cause says what."""
-
-
 class GeodesicAccuracyError(ArithmeticError):
     """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""
 
