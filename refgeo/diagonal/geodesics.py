@@ -9,15 +9,15 @@ u e^{tη_u/u} for any velocity. mix is e^{2(a+c)}(da² + dc²); along horizontal
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.diagonal.geometry import geometry_of
+from refgeo.diagonal.geometry import Adaptive
+from refgeo.geometry.pair import Pair
+from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import Array, number, real_array
-from refgeo.support.errors import GeodesicIncompleteError
 
 
 def geodesic(
@@ -50,8 +50,6 @@ def geodesic(
     ------
     GeodesicIncompleteError
         mix: a weight reaches zero at or before t.
-    ValueError
-        mix: the velocity is not horizontal.
 
     Examples
     --------
@@ -59,22 +57,11 @@ def geodesic(
     >>> rg.diagonal.geodesic("mix", [2.0], [3.0], [2.0], [3.0], t=1.5)
     (array([4.]), array([6.]))
     """
-    geometry = geometry_of(metric)
-    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    time = number("t", t)
-    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    forward = math.copysign(1.0, time)
-    ends = geometry.end_time(forward * rate_u, forward * rate_v)
-    if np.any(abs(time) >= ends):
-        block = tuple(int(i) for i in np.unravel_index(int(np.argmin(ends)), ends.shape))
-        first = math.copysign(float(ends[block]), time)
-        raise GeodesicIncompleteError(
-            f"t: the geodesic{f' of network {block}' if block else ''} ends at t = {first:.6g}, where an entry of u ⊙ "
-            f"v is 0, got t = {time:.6g}; take a shorter time or a smaller velocity",
-            first,
-            block,
-        )
-    return u * geometry.growth(time * rate_u), v * geometry.growth(time * rate_v)
+    (u, v, eta_u, eta_v), t = _arguments(u, v, eta_u, eta_v), number("t", t)
+    free, space, eta = _pairs(metric, u, v, eta_u, eta_v)
+    moved = space.point + t * eta if metric == Adaptive.name else space.geodesic(eta, t, "exact")
+    moved_u, moved_v = (np.where(free, part[..., 0, 0], w) for part, w in zip(moved, (u, v), strict=True))
+    return moved_u, moved_v
 
 
 def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
@@ -97,10 +84,8 @@ def norm(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, 
     >>> rg.diagonal.norm("mix", [2.0, 0.0], [3.0, 1.0], [1.0, 0.0], [2.0, 5.0])
     array(5.)
     """
-    geometry = geometry_of(metric)
-    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    return np.asarray(np.linalg.norm(np.hypot(rate_u, rate_v) * np.abs(u * v) ** geometry.s, axis=-1))
+    _, space, eta = _pairs(metric, *_arguments(u, v, eta_u, eta_v))
+    return np.asarray(np.linalg.norm(space.norm(eta), axis=-1))
 
 
 def horizontal_projection(
@@ -123,41 +108,9 @@ def horizontal_projection(
     >>> rg.diagonal.horizontal_projection([2.0], [3.0], [2.0], [0.0])
     (array([1.]), array([1.5]))
     """
-    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    rate_u, rate_v = _rates(u, v, eta_u, eta_v)
-    b = 0.5 * (rate_u + rate_v)
-    return u * b, v * b
-
-
-def end_time(metric: Any, u: npt.ArrayLike, v: npt.ArrayLike, eta_u: npt.ArrayLike, eta_v: npt.ArrayLike) -> Array:
-    """When a geodesic leaves the manifold: mix at the first 1 + 2b_i t = 0 with t > 0, inv and adaptive never.
-
-    Parameters
-    ----------
-    metric, u, v
-        As in `geodesic`.
-    eta_u, eta_v : array_like, shape ``(..., d)``
-        A horizontal velocity, b = η_u/u = η_v/v.
-
-    Returns
-    -------
-    ndarray, shape ``(...)``
-        Infinite where it never does.
-
-    Raises
-    ------
-    ValueError
-        The velocity is not horizontal, for mix or a metric between inv and mix.
-
-    Examples
-    --------
-    >>> import refgeo as rg
-    >>> rg.diagonal.end_time("mix", [2.0, 1.0], [3.0, 1.0], [-2.0, 1.0], [-3.0, 1.0])
-    array(0.5)
-    """
-    geometry = geometry_of(metric)
-    u, v, eta_u, eta_v = _arguments(u, v, eta_u, eta_v)
-    return geometry.end_time(*_rates(u, v, eta_u, eta_v))
+    _, space, eta = _pairs("inv", *_arguments(u, v, eta_u, eta_v))
+    along_u, along_v = (part[..., 0, 0] for part in space.horizontal_projection(eta))
+    return along_u, along_v
 
 
 def _arguments(*arrays: npt.ArrayLike) -> list[Array]:
@@ -173,8 +126,12 @@ def _arguments(*arrays: npt.ArrayLike) -> list[Array]:
     return checked
 
 
-def _rates(u: Array, v: Array, eta_u: Array, eta_v: Array) -> tuple[Array, Array]:
-    """η_u/u and η_v/v, 0 where u v is."""
+def _pairs(metric: Any, u: Array, v: Array, eta_u: Array, eta_v: Array) -> tuple[Array, Any, Pair]:
+    """Which coordinates move; and each as a pair with h = 1, those that do not at (1, 1) and at rest."""
     free = u * v != 0.0
-    zero = np.zeros(u.shape)
-    return np.divide(eta_u, u, out=zero.copy(), where=free), np.divide(eta_v, v, out=zero, where=free)
+    point, eta = (
+        Pair(*(np.where(free, w, rest)[..., None, None] for w in parts))
+        for parts, rest in (((u, v), 1.0), ((eta_u, eta_v), 0.0))
+    )
+    on_pairs = pair_metric("inv" if metric == Adaptive.name else metric) if isinstance(metric, str) else metric
+    return free, on_pairs.at(point), eta

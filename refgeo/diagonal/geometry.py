@@ -31,7 +31,6 @@ from refgeo.geometry.pair_metrics import InterpolatedMetric, pair_metric
 from refgeo.support.arguments import Array
 
 SQRT2 = float(np.sqrt(2.0))
-_HORIZONTAL = 1e-8
 _TURN = -1.0 / SQRT2
 """Where the cheapest way to a product ceases to treat both weights alike."""
 _WIDE, _HALVINGS = 690.0, 64
@@ -101,16 +100,8 @@ class Geometry(ABC):
         """The tangent vector (η_u, η_v) of coordinates t."""
 
     @abstractmethod
-    def growth(self, b: Array) -> Array:
-        """By what factor a weight has changed at the end of the geodesic that begins with the rate b."""
-
-    @abstractmethod
     def price(self, beta: Array) -> Price:
         """What moving β₀ to β₀(1 + e) costs."""
-
-    def end_time(self, rate_u: Array, rate_v: Array) -> Array:
-        """When the geodesic with these rates leaves the manifold."""
-        return np.full(rate_u.shape[:-1], np.inf)
 
     def end(self, beta: Array) -> Array:
         """Where the manifold ends."""
@@ -159,10 +150,6 @@ class Invariant(Geometry):
     def velocity(self, u: Array, v: Array, t: Array) -> tuple[Array, Array]:
         """The tangent vector (η_u, η_v) of coordinates t."""
         return u * (t / SQRT2), v * (t / SQRT2)
-
-    def growth(self, b: Array) -> Array:
-        """eᵇ."""
-        return np.exp(b)
 
     def price(self, beta: Array) -> Price:
         """½ log²(1 + e)."""
@@ -251,10 +238,6 @@ class Interpolated(Geometry):
         """−|β₀|ˢ/(√2 s)."""
         return np.abs(beta) ** self.s / (-SQRT2 * self.s)
 
-    def growth(self, b: Array) -> Array:
-        """(1 + 2sb)^{1/2s}."""
-        return np.asarray((1.0 + 2.0 * self.s * b) ** (0.5 / self.s))
-
     def price(self, beta: Array) -> Price:
         """½(|β₀|ˢ((1 + e)ˢ − 1)/s)²."""
         s = self.s
@@ -266,17 +249,6 @@ class Interpolated(Geometry):
             # φ‴ < 0 while 2(1 − 2s)(1 + e)ˢ < 2 − s
             np.min(1.5 * s * scale, axis=-1) / (SQRT2 * (1.0 - 2.0 * s)) if s < 0.5 else np.asarray(np.inf),
         )
-
-    def end_time(self, rate_u: Array, rate_v: Array) -> Array:
-        """The first t > 0 with 1 + 2sbt = 0; the closed form is of horizontal velocities."""
-        if np.any(np.abs(rate_u - rate_v) > _HORIZONTAL * np.max(np.hypot(rate_u, rate_v), axis=-1, keepdims=True)):
-            raise ValueError(
-                "eta_u, eta_v: expected a horizontal velocity, eta_u / u = eta_v / v, for the closed form; "
-                "refgeo.diagonal.horizontal_projection gives one, and refgeo.MixedMetric() accepts any velocity"
-            )
-        lowest = np.min(rate_u, axis=-1)
-        return np.asarray(np.divide(-0.5 / self.s, lowest, out=np.full(lowest.shape, np.inf), where=lowest < 0.0))
-
 
 class Mixed(Interpolated):
     """s = 1: β₀ + √2 sgn(β₀) t, while it keeps its sign."""
@@ -344,10 +316,6 @@ class Adaptive(Geometry):
     def concave_from(self, beta: Array, g: Array, D: Array, multiplier: Array) -> Array:
         """Below t = −1/√2, W falls linearly in t², and the term is a convex function of t²."""
         return np.full_like(beta, _TURN)
-
-    def growth(self, b: Array) -> Array:
-        """1 + b: no curvature is known."""
-        return 1.0 + b
 
     def price(self, beta: Array) -> Price:
         """2(√(1 + e) − 1)²."""
