@@ -7,7 +7,6 @@ import ast
 import io
 import itertools
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -69,7 +69,7 @@ GROUPS = {
     "inv": rg.InvariantMetric().symmetries("encoder.layer.0.attention.query_key"),
     "embedded": rg.EmbeddedMetric().symmetries("encoder.layer.0.attention.query_key"),
     "arrays": [rg.symmetry.scaling("w"), rg.symmetry.translation("w", axis=0), rg.symmetry.rescaling("w", "v"),
-               rg.symmetry.neurons({"w": 0}, {"v": 1}), rg.symmetry.attention("w", "v", 1)],
+               rg.symmetry.neurons({"w": 0}, {"v": 1})],
     "any": rg.QuotientMetric(tensor, turning).symmetries("u"),
 }  # fmt: skip
 BLOCKS = {

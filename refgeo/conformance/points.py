@@ -88,7 +88,7 @@ class Points:
         if self.checkpoint is None and (self.layout is not None or self.heads is not None):
             raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
         if self.checkpoint is not None and self.layout is None:
-            raise ValueError("layout: expected that of the checkpoint, see refgeo.networks.read, got none")
+            raise ValueError("layout: expected one of refgeo.networks.LAYOUTS together with a checkpoint, got none")
         if isinstance(self.points, (str, Path)):
             object.__setattr__(self, "points", read_points(self.points))
         elif self.points is not None:
@@ -154,7 +154,7 @@ class Points:
     def _network(self) -> dict[str, dict[str, Array]]:
         from refgeo import networks
 
-        assert self.checkpoint is not None
+        assert self.checkpoint is not None and self.layout is not None  # noqa: PT018
         blocks = networks.read(self.checkpoint, self.layout, self.heads).blocks
         pairs = {name: block for name, block in blocks.items() if isinstance(block, Pair)}
         portions = itertools.chain(_first_rows(pairs), *(_portions(*pair) for pair in pairs.items()))

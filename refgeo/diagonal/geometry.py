@@ -250,6 +250,7 @@ class Interpolated(Geometry):
             np.min(1.5 * s * scale, axis=-1) / (SQRT2 * (1.0 - 2.0 * s)) if s < 0.5 else np.asarray(np.inf),
         )
 
+
 class Mixed(Interpolated):
     """s = 1: β₀ + √2 sgn(β₀) t, while it keeps its sign."""
 

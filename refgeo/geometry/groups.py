@@ -16,7 +16,7 @@ import scipy  # whose modules load where they are used
 from refgeo.geometry.blocks import Blocks, Named
 from refgeo.geometry.gauge import balance
 from refgeo.geometry.pair import Pair, as_pair
-from refgeo.support.arguments import Array, integer
+from refgeo.support.arguments import Array
 from refgeo.support.differences import five_point
 from refgeo.support.errors import RankDeficientError
 
@@ -126,99 +126,11 @@ def _of_planes(block: str, params: Named, rng: np.random.Generator) -> Array:
     return _commuting(pair.sizes[2], pair.block_shape, rng)
 
 
-def attention(query: str, key: str, heads: int, key_heads: int | None = None, name: str = "GL(h)") -> Symmetry:
-    r"""GL(h) on the weights of queries and keys that are kept as two arrays, ``(heads · h, n)`` each.
-
-    Queries q = W_q x of all heads that share a key turn by :math:`A^{-\top}` where keys turn by A.
-
-    Parameters
-    ----------
-    query, key : str
-        Blocks. Biases, ``(heads · h,)``, turn with them if there is a block of the same name with ``bias`` for
-        ``weight``.
-    heads, key_heads : int
-
-    Returns
-    -------
-    Symmetry
-
-    Examples
-    --------
-    >>> weights = {"q.weight": np.eye(4), "k.weight": np.eye(4)}
-    >>> group = attention("q.weight", "k.weight", heads=2)
-    >>> moved = group.act(weights, group.generator(weights, np.random.default_rng(0)), 1.0)
-    >>> scores = moved["q.weight"][:2].T @ moved["k.weight"][:2]  # of the first head, as before
-    >>> bool(np.allclose(scores, np.diag([1.0, 1.0, 0.0, 0.0])))
-    True
-    """
-    return _on_heads(name, query, key, heads, key_heads, _matrices)
-
-
-def _matrices(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    return _unit((*shape, h, h), rng, len(shape))
-
-
-def rotary(query: str, key: str, heads: int, key_heads: int | None = None) -> Symmetry:
-    """The same as `commutant`, on the weights of queries and keys that are kept as two arrays.
-
-    Parameters
-    ----------
-    query, key, heads, key_heads
-        As for `attention`.
-
-    Returns
-    -------
-    Symmetry
-
-    Examples
-    --------
-    >>> rotary("q.weight", "k.weight", heads=8, key_heads=2).name
-    'commutant of rotations'
-    """
-    return _on_heads(ROTATIONS, query, key, heads, key_heads, _commuting)
-
-
 def _commuting(h: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     if h % 2:
         raise ValueError(f"h: expected an even number, because rotary positions rotate pairs of columns, got h = {h}")
     K = commuting_part(rng.standard_normal((*shape, h, h)))
     return np.asarray(K / np.linalg.norm(K, axis=(-2, -1), keepdims=True))
-
-
-def _on_heads(
-    name: str,
-    query: str,
-    key: str,
-    heads: int,
-    key_heads: int | None,
-    drawn: Callable[[int, tuple[int, ...], np.random.Generator], Array],
-) -> Symmetry:
-    groups = heads if key_heads is None else key_heads
-    several, rest = divmod(integer("heads", heads), integer("key_heads", groups))
-    if rest:
-        raise ValueError(f"key_heads: expected a divisor of the number of heads {heads}, got {groups}")
-
-    generator = partial(_drawn_for_heads, key, groups, drawn)
-    return Symmetry(name, (query, key), generator, partial(_turned, query, key, several))
-
-
-def _drawn_for_heads(
-    key: str, groups: int, drawn: Callable[..., Array], params: Named, rng: np.random.Generator
-) -> Array:
-    return drawn(len(params[key]) // groups, (groups,), rng)
-
-
-def _turned(query: str, key: str, several: int, params: Named, K: Array, t: float) -> dict[str, Any]:
-    moved = {}
-    for weight, A in (
-        (query, np.repeat(scipy.linalg.expm(-t * K).mT, several, axis=0)),
-        (key, scipy.linalg.expm(t * K)),
-    ):
-        bias = weight.removesuffix("weight") + "bias"
-        for part in (weight, bias) if weight.endswith("weight") and bias in params else (weight,):
-            array = np.asarray(params[part])
-            moved[part] = (A @ array.reshape(len(A), len(array) // len(A), -1)).reshape(array.shape)
-    return moved
 
 
 def key_bias(block: str) -> Symmetry:

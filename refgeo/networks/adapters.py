@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -74,14 +74,13 @@ def torch_value_and_grad(
     import torch
 
     from refgeo.networks.block_metric import moving
-    from refgeo.networks.renaming import Renaming
 
     if isinstance(module, torch.jit.ScriptModule):
         raise TypeError("module: expected a module of Python, got TorchScript, whose parameters cannot be exchanged")
-    renaming = Renaming(module, network)
     own = threading.local()  # functional_call exchanges the module's parameters: a module for every thread
     fixed = network.blocks.keys() - moving(network.blocks, frozen)
-    renaming.check_moving(network.shapes.keys() - fixed)
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    _refuse_strange(network.shapes.keys() - fixed - parameters)
     _refuse_tied(module, network)
     precision = getattr(torch, np.dtype(dtype).name)
 
@@ -99,7 +98,7 @@ def torch_value_and_grad(
                 for name, array in network.state_dict(blocks, dtype, without=fixed).items()
                 if name in network.shapes
             }
-            named = renaming(tensors)
+            named = {name: tensor for name, tensor in tensors.items() if name in parameters}
 
             def call(*x: Any, **kw: Any) -> Any:
                 return torch.func.functional_call(own.module, named, x, kw)
@@ -187,6 +186,16 @@ def _checked_loss(evaluate: Callable[[], Any], originals: list[Any]) -> Any:
             "function, with their gradients)"
         )
     return value
+
+
+def _refuse_strange(names: Set[str]) -> None:
+    """An error if a tensor is to move that is no parameter of the module."""
+    for name in sorted(names):
+        raise ValueError(
+            f"network: {name!r} is to move, and the module has no parameter of this name (it may be a buffer, or have "
+            "another name in files); freeze it, or read the network from the module: refgeo.networks.read(module, "
+            "layout)"
+        )
 
 
 def _refuse_tied(module: Any, network: Network) -> None:

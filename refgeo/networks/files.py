@@ -1,10 +1,9 @@
-"""Checkpoints on disk: safetensors, whole or in shards, and the configuration beside them."""
+"""Checkpoints on disk: safetensors, whole or in shards."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.networks.attention import LayoutError
-from refgeo.networks.layouts import Heads
 from refgeo.support.arguments import detached, refuse_masked
 
 INDEX_ENDS = ".safetensors.index.json"
@@ -189,59 +187,3 @@ def _float8(bits: npt.NDArray[np.uint8], fraction_bits: int, offset: int) -> npt
     value = np.ldexp(np.where(exponent > 0, 1.0, 0.0) + fraction, np.maximum(exponent, 1) - offset)
     special = (bits & 0x7F) == 0x7F if offset == 7 else exponent == 31
     return np.where(special, np.nan, np.where(bits & 0x80, -value, value)).astype(np.float32)
-
-
-def configuration(path: Path) -> tuple[Path, dict[str, Any]]:
-    """The config.json beside a file, or in a folder, if there is one; or a file of this kind itself."""
-    is_itself = path.suffix == ".json" and not path.name.endswith(INDEX_ENDS)
-    file = path / "config.json" if path.is_dir() else path if is_itself else path.with_name("config.json")
-    if not file.is_file():
-        return file, {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LayoutError(f"{file}: expected JSON, got {error}; correct or remove this file") from error
-    if not isinstance(config, dict):
-        raise LayoutError(f"{file}: expected a JSON object, got {type(config).__name__}; correct or remove this file")
-    return file, config
-
-
-def configured(configuration: tuple[Path, dict[str, Any]], keys: tuple[str, ...]) -> Heads | None:
-    """The first of the keys that the configuration has, a whole number, or one for each tower."""
-    file, config = configuration
-    sides = _sides(file, config) if "num_attention_heads" in keys else {}
-    for key in () if sides else keys:
-        if config.get(key) is not None:
-            return _whole_number(file, key, config[key])
-    towers = {
-        f"{tower}_model.*": found
-        for tower in ("text", "vision")
-        if isinstance(config.get(f"{tower}_config"), dict)
-        and (found := configured((file, config[f"{tower}_config"]), keys)) is not None
-    }
-    return sides | {pattern: found for pattern, found in towers.items() if isinstance(found, int)} or None
-
-
-def _sides(file: Path, config: Mapping[str, Any]) -> dict[str, int]:
-    """The heads of encoder and decoder, where the configuration has them apart."""
-    whole = config.get("num_attention_heads")
-    found: dict[str, int] = {}
-    for side in ("decoder", "encoder"):
-        keys = (f"{side}_attention_heads", f"{side}_num_attention_heads")
-        value = next((config[key] for key in keys if config.get(key) is not None), None)
-        if value is not None:
-            found[f"*{side}.*"] = _whole_number(file, keys[0], value)
-    if found and whole is not None:
-        if found.get("*encoder.*", whole) != whole:
-            raise LayoutError(
-                f"{file}: num_attention_heads = {whole} contradicts encoder_attention_heads = {found['*encoder.*']}; "
-                "correct this file"
-            )
-        found["*"] = _whole_number(file, "num_attention_heads", whole)
-    return found
-
-
-def _whole_number(file: Path, key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-        raise LayoutError(f"{file}: expected a whole number for {key}, got {value!r}; correct this file")
-    return int(value)

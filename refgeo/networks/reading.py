@@ -14,22 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.geometry.blocks import names_of
-from refgeo.geometry.groups import Symmetry, attention, general_linear, key_bias, rotary, value_bias
+from refgeo.geometry.groups import Symmetry, key_bias, value_bias
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.rotary import RotaryMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.networks.attention import AttentionLayer, LayoutError
+from refgeo.networks.attention import LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
-from refgeo.networks.evidence import refuse_contradictions, refuse_packed
-from refgeo.networks.files import (
-    as_numpy,
-    configuration,
-    configured,
-    holds_numbers,
-    load,
-)
-from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, heads_of, own_layout
+from refgeo.networks.configuration import Configuration
+from refgeo.networks.files import as_numpy, holds_numbers, load
+from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, own_layout
 from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
 
@@ -95,37 +89,18 @@ class Network:
         turned = self.form.rotary(self.shapes)
         return ProductMetric({name: behind_rotations(one) if name in turned else one for name, one in metrics.items()})
 
-    @property
-    def claims(self) -> list[Symmetry]:
+    def symmetries(self) -> list[Symmetry]:
         """The groups along which the weights can change without changing the function, if the layout is right: what the
         metric of `metric` divides out, and what biases can do besides. `summary` counts their dimension.
         """
         found, redundant = self.metric("inv").symmetries(), self.form.redundant_biases(self.shapes)
-        for layer in self._layers:
+        for layer in self.form.layers(self.shapes) if isinstance(self.form, AttentionLayout) else []:
             keys, out = f"{layer.prefix}query_key", f"{layer.out.weight.removesuffix('weight')}bias"
             found += [key_bias(pair) for pair in (keys, f"{keys}_rest") if pair in redundant]
             pair = f"{layer.prefix}value_out"
             if pair in redundant:
                 found.append(value_bias(pair, out))
         return found
-
-    def symmetries(self) -> list[Symmetry]:
-        """What `claims` says, and what the names tempt to, but which is not there: GL(h) of queries and keys behind
-        rotary positions, and, where they are arrays because something normalises them, what commutes with rotations.
-        """
-        tempting: list[Symmetry] = []
-        for layer in self._layers:
-            names = layer.query.weight, layer.key.weight
-            heads = heads_of(layer, self.heads), heads_of(layer, self.key_value_heads)
-            if layer.rotary and layer.paired:
-                tempting.append(general_linear(f"{layer.prefix}query_key"))
-            elif layer.rotary and _are_heads(self.shapes[names[0]][0], self.shapes[names[1]][0], *heads):
-                tempting += [attention(*names, *heads), rotary(*names, *heads)]
-        return [*self.claims, *tempting]
-
-    @property
-    def _layers(self) -> list[AttentionLayer]:
-        return self.form.layers(self.shapes) if isinstance(self.form, AttentionLayout) else []
 
     def summary(self) -> NetworkSummary:
         """The shapes, condition numbers and spectra of all heads, and how many parameters are redundant.
@@ -292,7 +267,8 @@ def read(
     FileNotFoundError
         There is no such file.
     LayoutError
-        The tensors do not fit the layout (the message names those missing), or the number of heads is unknown or does not divide the width.
+        The tensors do not fit the layout (the message names those missing), or the number of heads is unknown or does
+        not divide the width.
 
     Examples
     --------
@@ -312,11 +288,12 @@ def read(
     if not (isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
+    configuration = None if file is None else Configuration.beside(file)
     state, parameters, tied = _tensors_of(source)
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
-        refuse_packed(file)
+        Configuration.beside(file, "adapter_config.json").refuse_packed()
     constant = re.compile(form.constants)
     numeric = {
         name: tensor for name, tensor in tensors.items()
@@ -328,9 +305,9 @@ def read(
     try:
         used = form.used({**exact, **tied})  # names that do not fit are told before heads are asked for
         _refuse_tied(tied, used)
-        heads, key_value_heads = _counts(file, name, heads, key_value_heads)
-        if file is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
-            refuse_contradictions(file, form.layers(exact), exact, heads)
+        heads, key_value_heads = _counts(configuration, name, heads, key_value_heads)
+        if configuration is not None and isinstance(form, AttentionLayout) and form in LAYOUTS.values():
+            configuration.refuse_other_tensors(form.layers(exact), exact, heads)
         pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
         raise LayoutError(f"layout {name}: {error}") from error
@@ -387,30 +364,28 @@ def _check_source(source: object) -> None:
         raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 
 
-def _counts(file: Path | None, layout: str, heads: Heads | None, key_value_heads: Heads | None) -> tuple[Heads, Heads]:
-    """The numbers of heads, of queries and of keys: as given, or as the configuration beside the file says."""
-    place = None
-    if file is not None:
-        place, _ = config = configuration(file)
-        found = configured(config, ("num_attention_heads", "n_head"))
+def _counts(
+    configuration: Configuration | None, layout: str, heads: Heads | None, key_value_heads: Heads | None
+) -> tuple[Heads, Heads]:
+    """The numbers of heads, of queries and of keys: as given, or as the configuration says."""
+    if configuration is not None:
+        found = configuration.heads
         if heads is not None and found is not None and heads != found:
-            warnings.warn(f"heads: {place} says {found}, got {heads}, which is taken", stacklevel=3)
+            message = f"heads: {configuration.file} says {found}, got {heads}, which is taken"
+            warnings.warn(message, stacklevel=3)
         heads = found if heads is None else heads
-        key_value_heads = configured(config, ("num_key_value_heads",)) if key_value_heads is None else key_value_heads
+        key_value_heads = configuration.key_value_heads if key_value_heads is None else key_value_heads
     if heads is None and layout == "lora":
         heads = 1
     heads, key_value_heads = _checked_heads("heads", heads), _checked_heads("key_value_heads", key_value_heads)
     if heads is None:
-        missing = f"{place} lacks it" if place and place.is_file() else "there is no config.json in the same folder"
+        missing = "there is no config.json in the same folder"
+        if configuration is not None and configuration.content:
+            missing = f"{configuration.file} lacks it"
         raise LayoutError(
             f"heads: expected the number of heads, because the tensors do not contain it and {missing}; give it"
         )
     return heads, heads if key_value_heads is None else key_value_heads
-
-
-def _are_heads(queries: int, keys: int, heads: int, key_heads: int) -> bool:
-    """Whether all heads are equally wide; behind a gate, for example, there is more among the queries."""
-    return queries % heads == 0 and keys % key_heads == 0 and queries // heads == keys // key_heads
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.pair import Pair
-from refgeo.networks.reading import Network
-from refgeo.networks.renaming import Renaming
+from refgeo.networks.reading import Network, read
 from refgeo.sharpness import symmetry
 from refgeo.support.extras import require
 
 
 def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda: None) -> symmetry.Verification:
-    """Measure `Network.claims` on the outputs of the model that transformers makes of a folder.
+    """Measure `Network.symmetries` on the outputs of the model that transformers makes of a folder.
 
     The symmetries are those of the architecture, so the weights of the pairs are random ones, for which scores and
     outputs are of the order of 1; fresh weights are so small that nothing would be seen. The squares of the outputs,
@@ -44,7 +43,9 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
     import torch
 
     module, rng = _module(folder if folder.is_dir() else folder.parent), np.random.default_rng(0)
-    inputs, renaming, claims = _inputs(module), Renaming(module, network), network.claims
+    # read again, since tensors of files may have older names than the module's
+    network = read(module, network.form, network.heads, network.key_value_heads)
+    inputs, claims = _inputs(module), network.symmetries()
     moving = {block for one in claims for block in one.blocks}
     blocks = {name: _random(block, rng) if name in moving else block for name, block in network.blocks.items()}
 
@@ -60,14 +61,13 @@ def verify(network: Network, folder: Path, progress: Callable[[], None] = lambda
         kind = type(module).__name__
         raise ValueError(
             f"--verify: {kind} could not be run on random {' and '.join(inputs) or 'inputs'}: {error}; measure it with "
-            "a loss of your own: refgeo verify --loss, or refgeo.symmetry.verify"
+            "a loss of your own: refgeo.symmetry.verify"
         ) from error
 
     def loss(blocks: Any) -> float:
         state = network.state_dict(blocks, np.float64)
-        tensors = renaming({name: torch.from_numpy(state[name]) for name in network.shapes})
         progress()
-        return float(outputs(tensors) ** 2 @ weights)
+        return float(outputs({name: torch.from_numpy(state[name]) for name in network.shapes}) ** 2 @ weights)
 
     found = symmetry.verify(loss, blocks, claims)
     for one in found:

@@ -243,9 +243,7 @@ def check_symmetry(
     if not groups:
         return
     for block, one in symmetry.metrics_of(metric).items():
-        for found in (
-            () if one.is_invariant is not None else symmetry.invariance(one, block, space.points, _BRIEFLY)
-        ):
+        for found in () if one.is_invariant is not None else symmetry.invariance(one, block, space.points, _BRIEFLY):
             if not (found.holds or found.unseen):
                 lives, differs = ("does not", "differs") if found.is_broken else ("may not", "may differ")
                 raise ValueError(

@@ -12,8 +12,8 @@ decay that has led to the balanced point would hide what is missing; and for pai
 does not matter which representative of an orbit is given.
 
 A `Symmetry` is a group acting on some blocks of the parameters. Metrics and networks have a method `symmetries`, and
-functions make others: `general_linear`, `attention`, `rotary`, `translation`, `key_bias`, `value_bias`, `scaling`,
-`rescaling`, `neurons`.
+functions make others: `general_linear`, `commutant`, `translation`, `key_bias`, `value_bias`, `scaling`, `rescaling`,
+`neurons`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ import numpy as np
 from refgeo.geometry.blocks import ONLY, Blocks, Named, flat, names_of
 from refgeo.geometry.groups import (
     Symmetry,
-    attention,
     commutant,
     general_linear,
     key_bias,
     neurons,
     rescaling,
-    rotary,
     scaling,
     to_balanced,
     translation,
@@ -53,13 +51,11 @@ __all__ = [
     "Finding",
     "Symmetry",
     "Verification",
-    "attention",
     "commutant",
     "general_linear",
     "key_bias",
     "neurons",
     "rescaling",
-    "rotary",
     "scaling",
     "translation",
     "value_bias",

@@ -270,7 +270,7 @@ def test_unknown_options_are_named():
         ({"profile": "slow"}, "profile: expected"),
         ({"cases": ["1x1x1"], "checks": ["step"]}, "got step: searches and update rules choose points of their own"),
         ({"cases": ["nowhere"]}, "none of the test points is called nowhere"),
-        ({"checkpoint": {}}, "layout: expected one of bert"),
+        ({"checkpoint": {}}, "layout: expected one of refgeo.networks.LAYOUTS"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(**options)

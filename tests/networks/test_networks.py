@@ -581,8 +581,8 @@ def test_biases_are_optional_and_running_statistics_are_constants():
     )
     assert not any("running" in name for name in network.blocks)
     assert {"norm.running_mean", "norm.running_var"} <= network.constants.keys()
-    assert network.claims
-    assert {one.name for one in network.claims} == {"GL(h)"}
+    assert network.symmetries()
+    assert {one.name for one in network.symmetries()} == {"GL(h)"}
 
 
 def test_pytorchs_tensors_and_parameters_are_taken_as_they_are():

@@ -64,7 +64,7 @@ def test_redundant_parameters_are_the_dimension_of_the_orbit():
     for state, layout, heads in ((bert(1), "bert", 3), (llama(), "llama_rotary", 4)):
         network = rg.networks.read(state, layout, heads=heads, key_value_heads=2 if layout != "bert" else None)
         rng, velocities = np.random.default_rng(0), []
-        for group in network.claims:
+        for group in network.symmetries():
             for _ in range(3 * 4 * 4 * 4):
                 velocities.append(flat(network, group.velocity(network.blocks, group.generator(network.blocks, rng))))
         values = np.linalg.svd(np.array(velocities), compute_uv=False)
@@ -178,7 +178,10 @@ def test_heads_that_the_configuration_contradicts_are_warned_of(folder):
 
 def test_inspect_shows_writes_and_draws(folder, capsys):
     out, picture = folder / "out.json", folder / "heads.png"
-    assert main(["inspect", "--layout", "bert", "--checkpoint", str(folder), "--json", str(out), "--plot", str(picture)]) == 0
+    assert (
+        main(["inspect", "--layout", "bert", "--checkpoint", str(folder), "--json", str(out), "--plot", str(picture)])
+        == 0
+    )
     shown = capsys.readouterr()
     assert all(line == line.rstrip() for line in shown.out.splitlines())
     assert max(len(line) for line in shown.out.splitlines() if "x13x" in line) <= 80
@@ -193,7 +196,10 @@ def test_inspect_shows_writes_and_draws(folder, capsys):
 
 @pytest.mark.slow
 def test_check_takes_a_folder_and_finds_the_layout(folder, capsys):
-    assert main(["check", "--layout", "bert", "--checkpoint", str(folder), "--checks", "riemannian_gradient", "--quiet"]) == 0
+    assert (
+        main(["check", "--layout", "bert", "--checkpoint", str(folder), "--checks", "riemannian_gradient", "--quiet"])
+        == 0
+    )
     shown = capsys.readouterr()
     assert "bert checkpoint" in shown.out
     report = rg.check(checkpoint=folder, layout="bert", checks=["inner_product"], metrics=["inv"])

@@ -106,7 +106,7 @@ def test_a_state_dict_does_not_tell_and_it_is_said():
     assert "scale" in network.blocks
     (said,) = (one for one in network.summary().remarks if "Taken for parameters" in one)
     assert f"the {len(network.shapes)} tensors" in said
-    with pytest.raises(ValueError, match=r"network: 'scale' is to move, but it is a buffer of the module"):
+    with pytest.raises(ValueError, match=r"network: 'scale' is to move, and the module has no parameter of this name"):
         rg.adapters.torch_value_and_grad(module, network, squares(x, y))
     evaluate = rg.adapters.torch_value_and_grad(module, network, squares(x, y), frozen=["scale"], dtype=np.float64)
     assert evaluate(network.blocks)[0] == pytest.approx(squares(x, y)(module).item())

@@ -4,12 +4,9 @@ import json
 import runpy
 from pathlib import Path
 
-import numpy as np
 import pytest
-from helpers import grown
 
 import refgeo as rg
-from refgeo.cli import main
 from validation.examples import tour
 
 FOLDER = Path(tour.__file__).parent

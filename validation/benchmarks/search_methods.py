@@ -274,7 +274,9 @@ def digits_shares(seeds):
             metric = network.metric(pairs)
             for rho in RADII["digits"]:
                 one, many = (
-                    rg.worst_case_sharpness(network.value_and_grad, network.blocks, metric, rho, order=order, **effort).value
+                    rg.worst_case_sharpness(
+                        network.value_and_grad, network.blocks, metric, rho, order=order, **effort
+                    ).value
                     for effort in ({"n_restarts": 1}, {"n_restarts": 10, "n_iter": 40})
                 )
                 yield one / max(one, many)

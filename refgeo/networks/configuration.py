@@ -1,0 +1,157 @@
+"""The configuration beside a checkpoint: the heads that it tells of, and what of the tensors it contradicts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from refgeo.geometry.blocks import names_of
+from refgeo.networks.attention import AttentionLayer, LayoutError, Tensors
+from refgeo.networks.layouts import Heads, heads_of
+
+_WIDTHS = "true_hidden_size", "hidden_size", "n_embd", "d_model", "dim"
+_DEPTHS = "num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"
+_HEADS = "num_attention_heads", "n_head", "attention_heads"
+_KEY_HEADS = ("num_key_value_heads",)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a file of JSON says of a network, nothing if it is not there.
+
+    Attributes
+    ----------
+    file : Path
+    content : mapping
+
+    Examples
+    --------
+    >>> Configuration.beside(Path("nowhere/model.safetensors")).heads is None
+    True
+    >>> Configuration(Path("config.json"), {"text_config": {"n_head": 8}, "vision_config": {"n_head": 12}}).heads
+    {'text_model.*': 8, 'vision_model.*': 12}
+    """
+
+    file: Path
+    content: Mapping[str, Any]
+
+    @classmethod
+    def beside(cls, path: Path, name: str = "config.json") -> Configuration:
+        """The one in the folder of a checkpoint, or in a folder."""
+        file = path / name if path.is_dir() else path.with_name(name)
+        if not file.is_file():
+            return cls(file, {})
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise LayoutError(f"{file}: expected JSON, got {error}; correct or remove this file") from error
+        if not isinstance(content, dict):
+            kind = type(content).__name__
+            raise LayoutError(f"{file}: expected a JSON object, got {kind}; correct or remove this file")
+        return cls(file, content)
+
+    @property
+    def heads(self) -> Heads | None:
+        """The number of attention heads, or one for each pattern of layers' names."""
+        found = self._numbers(_HEADS)
+        encoder, whole = found.get("*encoder.*"), found.get("*")
+        if encoder is not None and whole not in (None, encoder):
+            raise LayoutError(
+                f"{self.file}: num_attention_heads = {whole} contradicts encoder_attention_heads = {encoder}; correct "
+                "this file"
+            )
+        return found.get("*") if found.keys() <= {"*"} else found
+
+    @property
+    def key_value_heads(self) -> Heads | None:
+        """The same of keys and values, where several query heads share one."""
+        found = self._numbers(_KEY_HEADS)
+        return found.get("*") if found.keys() <= {"*"} else found
+
+    @property
+    def _parts(self) -> dict[str, Mapping[str, Any]]:
+        """What it says of towers, or of encoder and decoder where they differ, by patterns of layers' names."""
+        towers = {f"{tower}_model.*": self.content.get(f"{tower}_config") for tower in ("text", "vision")}
+        found = {pattern: part for pattern, part in towers.items() if isinstance(part, Mapping)}
+        if found:
+            return found
+        for side in ("decoder", "encoder"):
+            start = f"{side}_"
+            own = {name.removeprefix(start): x for name, x in self.content.items() if name.startswith(start)}
+            if any(own.get(name) is not None for name in _HEADS):
+                found[f"*{side}.*"] = {name: x for name, x in self.content.items() if name == "d_model"} | own
+        return {**found, "*": self.content}
+
+    def _numbers(self, names: Iterable[str]) -> dict[str, int]:
+        """The first of these that each part has, a whole number."""
+        found = {}
+        for pattern, part in {**self._parts, "*": self.content}.items():
+            name, value = next(((name, part[name]) for name in names if part.get(name) is not None), ("", None))
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
+                raise LayoutError(f"{self.file}: expected a whole number for {name}, got {value!r}; correct this file")
+            found[pattern] = int(value)
+        return found
+
+    def refuse_other_tensors(self, layers: Sequence[AttentionLayer], tensors: Tensors, heads: Heads) -> None:
+        """An error where the tensors are not those that it tells of: heads that are gone or of another width, layers
+        that are elsewhere.
+        """
+        if self.content.get("pruned_heads") and isinstance(heads, int):
+            raise LayoutError(
+                f"heads: {self.file} has pruned_heads = {self.content['pruned_heads']!r}; give the heads that are left "
+                'of every layer, by patterns: {"*layer.0.*": 10, "*": 12}'
+            )
+        of_patterns: dict[str, list[AttentionLayer]] = {}
+        for layer in layers:
+            pattern = next((pattern for pattern in self._parts if fnmatchcase(layer.prefix, pattern)), None)
+            if pattern is not None:
+                of_patterns.setdefault(pattern, []).append(layer)
+        for pattern, those in of_patterns.items():
+            self._refuse_widths(self._parts[pattern], those, tensors, heads)
+            self._refuse_depth(self._parts[pattern], those)
+
+    def _refuse_widths(
+        self, part: Mapping[str, Any], layers: Iterable[AttentionLayer], tensors: Tensors, heads: Heads
+    ) -> None:
+        width, count, each = _first(part, _WIDTHS), _first(part, _HEADS), _first(part, ("head_dim",))
+        if each is None and width is not None and count is not None:
+            each = width // count
+        for layer in layers:
+            here, has = heads_of(layer, heads), layer.query.matrix(tensors).shape[1]
+            if each is not None and has != here * each:
+                raise LayoutError(
+                    f"heads: {layer.prefix.rstrip('.')} has queries of width {has}, which are not {here} heads of the "
+                    f"width {each} that {self.file} tells of; have heads been removed? Give the number that is left, "
+                    'also by patterns such as {"*layers.0.*": 2, "*": 4}, or correct the file'
+                )
+
+    def _refuse_depth(self, part: Mapping[str, Any], layers: Sequence[AttentionLayer]) -> None:
+        depth = _first(part, _DEPTHS)
+        numbers = [int(digits[-1]) for layer in layers if (digits := re.findall(r"\d+", layer.prefix))]
+        if depth is not None and len(numbers) == len(set(numbers)) and set(numbers) != set(range(depth)):
+            raise LayoutError(
+                f"checkpoint: there are {len(layers)} of {depth} layers that {self.file} tells of, with the numbers "
+                f"{names_of(sorted(numbers), 8)}; give the whole network, correct the file, or read a state dict"
+            )
+
+    def refuse_packed(self) -> None:
+        """An error for adapters of PEFT's ``target_parameters``: their group is GL(r)ᴱ for E experts of rank r, where
+        one pair of rank E·r would claim GL(E·r).
+        """
+        if self.content.get("target_parameters"):
+            raise LayoutError(
+                f"layout lora: {self.file} has target_parameters = {self.content['target_parameters']!r}; PEFT packs "
+                "the factors of several experts into one lora_A and one lora_B, of which each expert uses a part, so "
+                "they are no pair. Take them apart, and read a state dict with a lora_A and a lora_B for each expert"
+            )
+
+
+def _first(part: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    return next((x for name in names if isinstance(x := part.get(name), int) and x), None)
