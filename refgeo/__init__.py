@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from refgeo.geometry.arrays import EuclideanMetric as EuclideanMetric
     from refgeo.geometry.arrays import ScalingMetric as ScalingMetric
     from refgeo.geometry.arrays import TranslationMetric as TranslationMetric
-    from refgeo.geometry.distance import quotient_distance as quotient_distance
     from refgeo.geometry.embedded import EmbeddedMetric as EmbeddedMetric
     from refgeo.geometry.pair import Pair as Pair
     from refgeo.geometry.pair_metrics import InterpolatedMetric as InterpolatedMetric

@@ -68,7 +68,6 @@ rg.proposed_radius(loss, params, metric)
 small = {"qk": pair, "w": np.ones(3)}
 rg.spectrum.eigenvalues(rg.spectrum.RiemannianHessian(loss, small, metric), 2)
 assert rg.symmetry.verify(loss, small, metric).holds
-rg.quotient_distance(rg.RotaryMetric(), pair, 2.0 * pair)
 rg.paper.christoffel("inv", *pair, *pair, *pair)
 rg.diagonal.worst_case("inv", np.ones(2), np.ones(2), np.eye(2), np.zeros(2), 0.1)
 weights = {f"h.0.attn.{name}.weight": np.ones((4, size)) for name, size in (("c_attn", 12), ("c_proj", 4))}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.arrays import ElementwiseMetric
-from refgeo.geometry.distance import quotient_distance
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import Metric, TangentSpace
 from refgeo.support.arguments import Array, Order
@@ -153,18 +152,8 @@ class QuotientManifold(Manifold):  # type: ignore[misc]  # Pymanopt has no types
         """The exact geodesic; `GeodesicIncompleteError` where it ends before."""
         return self.at(point).geodesic(tangent_vector, 1.0, "exact")
 
-    def dist(self, point_a: Any, point_b: Any) -> float:
-        """The distance in the quotient, where it has a closed form, see `refgeo.quotient_distance`."""
-        return quotient_distance(self.metric, point_a, point_b)
-
     def transport(self, point_a: Any, point_b: Any, tangent_vector_a: Any) -> Any:
-        """Projected to the horizontal space at the representative of the other point that is near this one, and
-        carried on to the one that is given: as a vector of the quotient it is the same for all of them.
+        """Projected to the horizontal space at the other point, a vector transport where the two are near each other,
+        as a point and its retraction are: other representatives of their orbits give other vectors.
         """
-        v, groups = self._vector(tangent_vector_a), self.metric.symmetries()
-        if not groups:
-            return self.at(point_b).horizontal_projection(v)
-        if groups[0].nearest is None:
-            raise NotImplementedError(f"{self.metric!r} does not say which points of two orbits are near")
-        carry, back = groups[0].nearest(point_a, point_b)
-        return back(self.metric.at(carry(point_b)).horizontal_projection(v))
+        return self.at(point_b).horizontal_projection(self._vector(tangent_vector_a))

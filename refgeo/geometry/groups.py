@@ -23,9 +23,6 @@ from refgeo.support.errors import RankDeficientError
 ROTATIONS = "commutant of rotations"
 
 
-Map = Callable[[Any], Any]
-
-
 @dataclass(frozen=True)
 class Symmetry:
     """A group that acts on blocks of the parameters.
@@ -40,9 +37,6 @@ class Symmetry:
         ``generator(params, rng) -> K``, a random element of the Lie algebra of about unit size in every head.
     act : callable
         ``act(params, K, t) -> blocks``, the moved blocks: those of exp(t K) θ.
-    nearest : callable, optional
-        ``nearest(a, b) -> (carry, back)`` for two points of a block: the group element that carries b to the
-        representative of its orbit that is near a, as a map of points, and its inverse, as a map of tangent vectors.
     whole : bool
         Whether it moves all blocks that there are, if its own is not there.
     """
@@ -51,7 +45,6 @@ class Symmetry:
     blocks: tuple[str, ...]
     generator: Callable[[Named, np.random.Generator], Any]
     act: Callable[[Named, Any, float], dict[str, Any]]
-    nearest: Callable[[Any, Any], tuple[Map, Map]] | None = None
     whole: bool = False
 
     def velocity(self, params: Named, K: Any) -> dict[str, Any]:
@@ -80,7 +73,7 @@ def general_linear(block: str) -> Symmetry:
     >>> moved.G.round(12), moved.H.round(12)
     (array([[1.]]), array([[6.]]))
     """
-    return Symmetry("GL(h)", (block,), partial(_of_heads, block), partial(_transformed, block), _nearest_pair)
+    return Symmetry("GL(h)", (block,), partial(_of_heads, block), partial(_transformed, block))
 
 
 def _of_heads(block: str, params: Named, rng: np.random.Generator) -> Array:
@@ -118,7 +111,7 @@ def commutant(block: str) -> Symmetry:
            [0., 1.]])
     """
     generator = partial(_of_planes, block)
-    return replace(general_linear(block), name=ROTATIONS, generator=generator, nearest=_nearest_of_planes)
+    return replace(general_linear(block), name=ROTATIONS, generator=generator)
 
 
 def _of_planes(block: str, params: Named, rng: np.random.Generator) -> Array:
@@ -226,7 +219,7 @@ def translation(block: str, axis: int | None = None) -> Symmetry:
     array([2., 0.])
     """
     drawn, moved = partial(_direction, block, axis), partial(_shifted, block, axis)
-    return Symmetry("translation", (block,), drawn, moved, partial(_nearest_shift, axis))
+    return Symmetry("translation", (block,), drawn, moved)
 
 
 def _direction(block: str, axis: int | None, params: Named, rng: np.random.Generator) -> Array:
@@ -237,11 +230,6 @@ def _direction(block: str, axis: int | None, params: Named, rng: np.random.Gener
 def _shifted(block: str, axis: int | None, params: Named, K: Array, t: float) -> dict[str, Any]:
     array = np.asarray(params[block])
     return {block: array + t * K * float(np.sqrt(np.mean(array**2)) or 1.0)}
-
-
-def _nearest_shift(axis: int | None, a: Any, b: Any) -> tuple[Map, Map]:
-    shift = np.mean(np.asarray(a) - np.asarray(b), axis=axis, keepdims=True)
-    return (lambda point: point + shift), (lambda v: v)
 
 
 def scaling(block: str) -> Symmetry:
@@ -260,7 +248,7 @@ def scaling(block: str) -> Symmetry:
     >>> scaling("weight").act({"weight": np.array([1.0, -1.0])}, 1.0, np.log(2.0))["weight"]
     array([ 2., -2.])
     """
-    return replace(_multiplied("scaling", {block: (1.0, None)}), nearest=_nearest_multiple)
+    return _multiplied("scaling", {block: (1.0, None)})
 
 
 def rescaling(first: str, second: str) -> Symmetry:
@@ -309,34 +297,6 @@ def neurons(incoming: Mapping[str, int], outgoing: Mapping[str, int], name: str 
             raise TypeError(f'{argument}: expected blocks and axes such as {{"up.weight": 0}}, got {given!r}')
     powers = {block: (1.0, axis) for block, axis in incoming.items()}
     return _multiplied(name, powers | {block: (-1.0, axis) for block, axis in outgoing.items()})
-
-
-def _nearest_pair(a: Pair, b: Pair) -> tuple[Map, Map]:
-    """Both ways, so that nothing is inverted."""
-    A, inverse = b.aligned_to(a)[1], a.aligned_to(b)[1]
-    return (lambda point: point.transform(A)), (lambda v: v.transform(inverse))
-
-
-def _nearest_of_planes(a: Pair, b: Pair) -> tuple[Map, Map]:
-    """The same plane by plane: lengths are balanced by numbers, and Q turns each plane."""
-
-    def balancing(pair: Pair) -> tuple[Array, Pair]:
-        half = pair.sizes[2] // 2
-        z, w = (np.hypot(*np.split(np.linalg.norm(F, axis=-2), (half,), axis=-1)) for F in pair)
-        ratio = np.tile(np.sqrt(z / w), 2)[..., None, :]
-        return ratio, Pair(pair.G / ratio, pair.H * ratio)
-
-    (of_a, balanced_a), (of_b, balanced_b) = balancing(a), balancing(b)
-    overlap: Any = commuting_part(balanced_b.G.mT @ balanced_a.G + balanced_b.H.mT @ balanced_a.H)
-    U, _, V_transposed = np.linalg.svd(overlap)
-    Q = U @ V_transposed
-    A, inverse = Q.mT * of_b / of_a.mT, Q * of_a / of_b.mT
-    return (lambda point: point.transform(A)), (lambda v: v.transform(inverse))
-
-
-def _nearest_multiple(a: Any, b: Any) -> tuple[Map, Map]:
-    ratio = float(np.linalg.norm(a) / np.linalg.norm(b))
-    return (lambda point: np.asarray(point) * ratio), (lambda v: v / ratio)
 
 
 def _multiplied(name: str, powers: Mapping[str, tuple[float, int | None]]) -> Symmetry:

@@ -227,48 +227,6 @@ class Pair:
         gauge = balance(self.G, self.H)
         return Pair.unchecked(*gauge.representative), gauge.to_balanced[0]
 
-    def aligned_to(self, other: Pair) -> tuple[Pair, Array]:
-        r"""The representative of this orbit that is turned towards another point: nearest to it among the rotations of
-        the balanced gauge.
-
-        Two checkpoints can be the same network and far apart. In the balanced gauge of each, only rotations are left:
-        of all :math:`(\hat G Q^\top, \hat H Q^\top)` the nearest to the other is the orthogonal Procrustes solution,
-        Q the polar factor of :math:`\hat G'^\top \hat G + \hat H'^\top \hat H`. It is then carried to where the other
-        is. The result does not depend on which representative of this orbit is given. Among all of the orbit, others
-        can be nearer: that problem has no closed form.
-
-        Parameters
-        ----------
-        other : Pair of the same shapes
-
-        Returns
-        -------
-        aligned : Pair
-            :math:`(G A^{-1}, H A^\top)`.
-        A : ndarray, shape ``(..., h, h)``
-
-        Raises
-        ------
-        RankDeficientError
-            A factor has numerical rank below h.
-
-        Examples
-        --------
-        >>> rng = np.random.default_rng(0)
-        >>> point = Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
-        >>> moved = point.transform(rng.standard_normal((2, 2)))
-        >>> bool(np.allclose(moved.aligned_to(point)[0].G, point.G))
-        True
-        """
-        self._require_same_shapes(other)
-        here, there = balance(self.G, self.H), balance(other.G, other.H)
-        overlap = sum(b.mT @ a for a, b in zip(here.representative, there.representative, strict=True))
-        U, _, V_transposed = np.linalg.svd(overlap)
-        turn, (to, back) = U @ V_transposed, there.to_balanced
-        G, H = here.representative
-        # from gauge to gauge: a transformation by A would have the condition numbers of both
-        return Pair.unchecked(G @ turn.mT @ to, H @ turn.mT @ back.mT), back @ turn @ here.to_balanced[0]
-
     def __add__(self, other: Pair) -> Pair:
         if not isinstance(other, Pair):
             return NotImplemented

@@ -389,7 +389,7 @@ class QuotientMetric(Metric[Any]):
     def _on(self, block: str, one: Symmetry) -> Symmetry:
         """A symmetry under the name that the block has there."""
         generator, act = partial(self._drawn, block, one), partial(self._carried, block, one)
-        return replace(one, blocks=(block,), generator=generator, act=act, nearest=None, whole=block == ONLY)
+        return replace(one, blocks=(block,), generator=generator, act=act, whole=block == ONLY)
 
     def _drawn(self, block: str, one: Symmetry, params: Named, rng: np.random.Generator) -> Any:
         return one.generator(self._named(params.get(block, params)), rng)

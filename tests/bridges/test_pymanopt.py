@@ -180,18 +180,6 @@ def test_zeros_that_are_frozen_stay_in_random_points():
     assert np.array_equal(manifold.random_point() == 0.0, [False, True, False])
 
 
-def test_distances_where_they_have_a_closed_form():
-    rng = np.random.default_rng(0)
-    a, b = (rg.Pair(rng.standard_normal((5, 1)), rng.standard_normal((4, 1))) for _ in range(2))
-    manifold = QuotientManifold(rg.MixedMetric(), a)
-    assert manifold.dist(a, b) == rg.quotient_distance(rg.MixedMetric(), a, b)
-    v = 0.1 * manifold.random_tangent_vector(a)
-    assert manifold.dist(a, manifold.exp(a, v)) == pytest.approx(0.1, rel=1e-9)
-    wide = rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2)))
-    with pytest.raises(NotImplementedError, match="no closed form"):
-        QuotientManifold(rg.MixedMetric(), wide).dist(wide, 2 * wide)
-
-
 def test_two_points_are_factorised_once_each():
     rng = np.random.default_rng(0)
     points = [rg.Pair(rng.standard_normal((5, 2)), rng.standard_normal((4, 2))) for _ in range(3)]
@@ -215,48 +203,13 @@ def test_heads_are_one_manifold():
     assert manifold.random_point().G.shape == like.G.shape
 
 
-QUOTIENTS = [
-    rg.InvariantMetric(), rg.InterpolatedMetric(0.5), rg.MixedMetric(), rg.EmbeddedMetric(), rg.RotaryMetric("mix"),
-    rg.TranslationMetric(), rg.ScalingMetric(), rg.EuclideanMetric(),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("metric", QUOTIENTS, ids=repr)
-def test_transport_is_of_the_quotient(metric):
-    """It does not depend on the representatives, gives a vector back where it is, and nearby hardly changes it."""
+@pytest.mark.parametrize("metric", [rg.InvariantMetric(), rg.EmbeddedMetric(), rg.RotaryMetric("mix")], ids=repr)
+def test_transport_is_horizontal_and_nearby_hardly_changes_a_vector(metric):
     rng = np.random.default_rng(0)
-    is_pair = not isinstance(metric, (rg.TranslationMetric, rg.ScalingMetric, rg.EuclideanMetric))
-    a, step = (rg.Pair(rng.standard_normal((6, 4)), rng.standard_normal((5, 4))) if is_pair else rng.standard_normal(5)
-               for _ in range(2))  # fmt: skip
-    b, manifold = a + 0.3 * step, QuotientManifold(metric, a)
+    a, step = (rg.Pair(rng.standard_normal((6, 4)), rng.standard_normal((5, 4))) for _ in range(2))
+    manifold = QuotientManifold(metric, a)
     v = manifold.random_tangent_vector(a)
-
-    def moved(x):
-        """Along the orbit: the point, and the map of its vectors."""
-        groups = metric.symmetries("x")
-        if not groups:
-            return x, lambda w: w
-        K = groups[0].generator({"x": x}, rng)
-        linear = not isinstance(metric, rg.TranslationMetric)
-        act = lambda w: groups[0].act({"x": w}, K, 1.0)["x"] if linear else w  # noqa: E731
-        return groups[0].act({"x": x}, K, 1.0)["x"], act
-
-    there = manifold.transport(a, b, v)
-    other, carried = moved(b)
-    again = manifold.transport(a, other, v)
-    assert manifold.norm(b, there) == pytest.approx(manifold.norm(other, again), rel=1e-9)
-    assert manifold.norm(other, again - carried(there)) < 1e-9
-    start, carried = moved(a)
-    assert manifold.norm(b, manifold.transport(start, b, carried(v)) - there) < 1e-9
-    assert manifold.norm(start, manifold.transport(a, start, v) - carried(v)) < 1e-9
-    near = a + 1e-6 * step
-    assert manifold.norm(a, manifold.transport(a, near, v) - v) < 1e-4
-
-
-def test_a_point_has_no_distance_from_itself_and_what_has_none_is_not_implemented():
-    a = rg.Pair(np.random.default_rng(0).standard_normal((5, 2)), np.random.default_rng(1).standard_normal((4, 2)))
-    for metric in (rg.InvariantMetric(), rg.MixedMetric(), rg.InterpolatedMetric(0.5), rg.RotaryMetric("mix")):
-        assert QuotientManifold(metric, a).dist(a, rg.Pair(a.G, a.H)) == 0.0
-    for metric in (rg.EmbeddedMetric(), rg.MixedMetric(relaxation=0.1)):
-        with pytest.raises(NotImplementedError):
-            QuotientManifold(metric, a).dist(a, 2.0 * a)
+    b = a + 0.3 * step
+    assert metric.at(b).is_horizontal(manifold.transport(a, b, v)).all()
+    changes = [manifold.norm(a, manifold.transport(a, a + size * step, v) - v) for size in (1e-2, 1e-3)]
+    assert changes[1] < 0.11 * changes[0] < 1e-2

@@ -17,6 +17,7 @@ from refgeo.diagonal.ascent import climbed, farthest, value_at
 from refgeo.diagonal.geometry import geometry_of
 from refgeo.diagonal.problem import LeastSquares
 from refgeo.diagonal.separable import dominating_diagonal, dual
+from validation.paper import figure3
 
 NAMES = ("inv", "mix", "adaptive", rg.InterpolatedMetric(0.3), rg.InterpolatedMetric(0.7))
 
@@ -482,9 +483,9 @@ def test_the_printed_formulas_differ_by_what_the_table_of_misprints_says():
     u, v = rng.standard_normal((2, d)) + 2.0
     X, y = orthonormal(rng, 6, d), rng.standard_normal(6)
     second = diagonal.second_order("inv", u, v, X, y, 2**0.5 * rho)
-    assert diagonal.paper_26(u, v, X, y, rho) == pytest.approx(float(second.lower), rel=1e-12)
+    assert figure3.printed_26(u, v, X, y, rho) == pytest.approx(float(second.lower), rel=1e-12)
     exact = diagonal.worst_case("mix", u, v, X, y, rho)
-    expected = 2 * 2**0.5 * diagonal.paper_35(u, v, X, y, rho) + 2 * rho**2
+    expected = 2 * 2**0.5 * figure3.printed_35(u, v, X, y, rho) + 2 * rho**2
     assert float(exact.lower) == pytest.approx(float(expected), rel=1e-12)
 
 

@@ -150,31 +150,6 @@ def test_adding_other_shapes_or_types_is_refused():
         x * np.ones(3)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_same_network_is_aligned_to_itself_and_another_to_the_nearest(seed):
-    rng = np.random.default_rng(seed)
-    shapes = (3, 6, 2), (3, 5, 2)
-    point = rg.Pair(*(rng.standard_normal(shape) for shape in shapes))
-    moved = point.transform(rng.standard_normal((3, 2, 2)) * 10.0 ** rng.uniform(-3, 3))
-    aligned, A = moved.aligned_to(point)
-    assert all(np.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(aligned, point, strict=True))
-    assert all(np.allclose(a, b) for a, b in zip(moved.transform(A), aligned, strict=True))
-    # another point: whatever represents it, the same; and no rotation of the other's gauge brings it nearer
-    other = rg.Pair(*(factor + 0.3 * rng.standard_normal(factor.shape) for factor in point))
-    nearest, _ = other.aligned_to(point)
-    again, _ = other.transform(rng.standard_normal((3, 2, 2))).aligned_to(point)
-    assert all(np.allclose(a, b, rtol=1e-8, atol=1e-8) for a, b in zip(nearest, again, strict=True))
-    _, to_gauge = point.balanced()
-    target, found = point.transform(to_gauge), nearest.transform(to_gauge)
-
-    def apart(pair):
-        return sum(np.sum((a - b) ** 2, axis=(-2, -1)) for a, b in zip(pair, target, strict=True))
-
-    for _ in range(20):
-        Q, _ = np.linalg.qr(np.eye(2) + 10.0 ** rng.uniform(-3, 0) * rng.standard_normal((3, 2, 2)))
-        assert np.all(apart(found.transform(Q)) >= apart(found) * (1 - 1e-12))
-
-
 def test_ill_conditioned_and_well_conditioned_blocks_share_a_batch():
     """Ill-conditioned and well-conditioned, huge and tiny blocks, in one large batch."""
     rng = np.random.default_rng(0)
