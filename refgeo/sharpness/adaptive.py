@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     params: Any,
     rho: float | Sequence[float],
     *,
-    scale: Any | Literal["filter"] = None,
+    scale: Any = None,
     norm: float = 2,
     names: Iterable[str] | None = None,
     n_iter: int = 20,
@@ -61,10 +61,8 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     params : Pair, array or dict of these
     rho : float or sequence of float
         Radius of the ball, or radii, as in `worst_case_sharpness`.
-    scale : like params, or "filter", optional
-        The vector c: an array for each of the parameters, or for every filter its Euclidean length, a filter being a
-        row of an array with all its further dimensions, or a column of a pair's factor; in arrays of one dimension it
-        is |θ|. Default: |θ| everywhere. Where c is zero, parameters do not move.
+    scale : like params, optional
+        The vector c, an array for each of the parameters; default: |θ|. Where c is zero, parameters do not move.
     norm : 2 or inf
     names : iterable of str, optional
         The blocks of a dict that are perturbed; default: all.
@@ -102,7 +100,7 @@ def adaptive_sharpness(  # type: ignore[misc]  # it names the settings that the 
     arrays = Arrays(params, _chosen(params, names))
     space = _ScaledSteps(arrays, _scales(arrays, scale))
     settings = {"sharpness": "adaptive", "norm": "inf" if norm == math.inf else 2}
-    settings |= {} if scale is None else {"scale": scale if isinstance(scale, str) else "given"}
+    settings |= {} if scale is None else {"scale": "given"}
     return search(
         value_and_grad, params, lambda loss: Objective(arrays.value_and_grad(loss), space, 1, 1), batches,
         [_NORMS[norm](radius) for radius in radii], effort, settings, np.ndim(rho) == 0,
@@ -130,10 +128,6 @@ def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
     """The array c of every array."""
     if scale is None:
         return {name: np.abs(array) for name, array in arrays.given.items()}
-    if isinstance(scale, str):
-        if scale != "filter":
-            raise ValueError(f'scale: expected arrays like the parameters, or "filter", got {scale!r}')
-        return {name: _of_filters(name, array) for name, array in arrays.given.items()}
     if not (arrays.parameters.single or isinstance(scale, Mapping)):
         raise TypeError(f"scale: expected a dict with an array for every block, got {type(scale).__name__}")
     of_blocks = {ONLY: scale} if arrays.parameters.single else scale
@@ -149,16 +143,6 @@ def _scales(arrays: Arrays, scale: Any) -> dict[Any, Array]:
         if found[name].shape != array.shape:
             raise ValueError(f"scale: expected {arrays.label(name)} of shape {array.shape}, got {found[name].shape}")
     return found
-
-
-def _of_filters(name: Any, array: Array) -> Array:
-    """The length of its filter, for every entry, of numbers of any size."""
-    if array.ndim < 2:
-        return np.abs(array)
-    axes = (-2,) if name[1] else tuple(range(1, array.ndim))
-    largest = np.max(np.abs(array), axis=axes, keepdims=True, initial=0.0)
-    divisor = np.where(largest > 0.0, largest, 1.0)
-    return np.broadcast_to(divisor * np.sqrt(np.sum((array / divisor) ** 2, axis=axes, keepdims=True)), array.shape)
 
 
 def _chosen(params: Any, names: Iterable[str] | None) -> list[str] | None:

@@ -5,9 +5,9 @@ the left singular vectors of LᵀV as a basis, where the columns of V are veloci
 
     g(Γ(v, w), ·) = ½ (D_v g w + D_w g v − ∇(vᵀg w))
 
-needs derivatives of g only. Complex steps, D_v g = Im g(θ + iεv)/ε, have no error but rounding. Where they do not go
-through g, as through an absolute value or an eigendecomposition, differences take their place, and `error` says how far
-they are right. Dense, for up to a few hundred numbers: a point takes N evaluations of g, and N³ numbers of memory.
+needs derivatives of g only. Complex steps, D_v g = Im g(θ + iεv)/ε, have no error but rounding. A g that they do not go
+through, as through an absolute value or an eigendecomposition, is refused. Dense, for up to a few hundred numbers: a
+point takes N evaluations of g, and N³ numbers of memory.
 """
 
 from __future__ import annotations
@@ -57,13 +57,6 @@ class QuotientTangentSpace(TangentSpace[Any]):
 
     Coordinates are those of a Cholesky factor. So random vectors of the same seed are not the same along an orbit, as
     those of pairs are.
-
-    Attributes
-    ----------
-    derivatives : str
-        How the metric tensor is differentiated: by "complex steps" or "differences".
-    error : float
-        Of these derivatives, relative, beside rounding: 0 for complex steps, and measured for differences.
     """
 
     metric: QuotientMetric
@@ -105,22 +98,15 @@ class QuotientTangentSpace(TangentSpace[Any]):
         """An orthonormal basis of the vertical space, in coordinates."""
         return _span(self._root.T @ self.metric.velocities(self.point, self._root))
 
-    @property
-    def derivatives(self) -> str:
-        """See the class."""
-        return self._route[0]
-
-    @property
-    def error(self) -> float:
-        """See the class."""
-        return self._route[1]
-
     @cached_property
-    def _route(self) -> tuple[str, float, float]:
-        """How derivatives are taken, their error, and the step of differences.
+    def _derivative(self) -> Callable[[Callable[[Array], Any], Array, Array], Array]:
+        """Complex steps, if they agree with differences, of one step or another: here along all directions, and at a
+        point beside, where no zero hides the kink of an absolute value.
 
-        Complex steps are right if they agree with differences, of one step or another: here along all directions, and
-        at a point beside, where no zero hides the kink of an absolute value.
+        Raises
+        ------
+        ValueError
+            They do not.
         """
         drawn = np.random.default_rng(0).standard_normal((3, self.n_coordinates))
         along, v, aside = (self._frame @ (x / np.linalg.norm(x)) for x in drawn)
@@ -135,34 +121,28 @@ class QuotientTangentSpace(TangentSpace[Any]):
                 self._numbers,
             )  # fmt: skip
             steps = [_STEP * 4.0**-k * self._size for k in range(_SHORTER)]
-            lines = [(near, along), *((self._numbers, column) for column in self._frame.T)]
-            if all(self._goes_through(length, *line, steps) for line in lines):
-                return "complex steps", 0.0, steps[0]
-            error, step = min((max(self._apart(length, *line, step) for line in lines), step) for step in steps)
-        if not error < math.inf:
-            raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
-        return "differences", max(error, float(np.finfo(np.float64).eps)), step
+            for line in ((near, along), *((self._numbers, column) for column in self._frame.T)):
+                self._refuse_what_is_not_analytic(length, *line, steps)
+        return _complex_step
 
-    def _goes_through(
+    def _refuse_what_is_not_analytic(
         self, length: Callable[[Array], Any], numbers: Array, direction: Array, steps: Iterable[float]
-    ) -> bool:
-        """Whether a complex step is what differences are, of one step or another."""
-        expected = _complex_step_if_any(length, numbers, direction)
-        quotients = (float(_differences(length, numbers, direction, step)) for step in steps)
-        return any(abs(expected - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients)
-
-    def _apart(self, length: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> float:
-        """How far differences of two steps are, relative."""
-        once, twice = (float(_differences(length, numbers, direction, c * step)) for c in (1.0, 2.0))
-        apart = abs(once - twice) / max(abs(once), 1e-3 / self._size)
-        return apart if math.isfinite(apart) else math.inf
-
-    def _derivative(self, function: Callable[[Array], Any], numbers: Array, direction: Array) -> Array:
-        """By complex steps where they go through, else by differences, of a step that the metric measures."""
-        if self.derivatives == "complex steps":
-            return _complex_step(function, numbers, direction)
-        length = float(np.linalg.norm(self._root.T @ direction)) or 1.0
-        return _differences(function, numbers, direction, self._route[2] / length)
+    ) -> None:
+        """An error unless a complex step is what differences are, of one step or another."""
+        quotients = [float(five_point(lambda t: length(numbers + t * direction), step)) for step in steps]
+        if not np.isfinite(quotients).any():
+            raise NotFiniteError("tensor: expected finite numbers near the point, so that it can be differentiated")
+        try:
+            found = float(_complex_step(length, numbers, direction))
+            told = f"a complex step gives the slope {found:.6g}, and differences give {quotients[0]:.6g}"
+        except (TypeError, ValueError, np.linalg.LinAlgError) as error:
+            found, told = math.nan, f"of a complex θ it gives {error!r}"
+        if not any(abs(found - one) < 1e-6 * max(abs(one), 1e-3 / self._size) for one in quotients):
+            raise ValueError(
+                "tensor: expected a function in double precision that can be differentiated by complex steps, made of "
+                f"sums, products, powers and inverses; {told}. Write x * x for abs(x)**2 and (x @ x)**0.5 for a norm; "
+                "float(), .real, comparisons and eigh lose the imaginary part, too"
+            )
 
     @cached_property
     def _slopes(self) -> Array:
@@ -233,8 +213,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
         start = np.concatenate([self._numbers, velocity])
         size = np.linalg.norm(self._numbers) + np.linalg.norm(velocity)
         try:
-            rtol = max(1e-12, self.error)  # steps beyond the error of derivatives would follow their noise
-            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=rtol, atol=1e-2 * rtol * size)
+            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=1e-12, atol=1e-14 * size)
             arrived = bool(flow.success)
         except NO_GEODESIC:
             arrived = False
@@ -245,7 +224,7 @@ class QuotientTangentSpace(TangentSpace[Any]):
             )  # fmt: skip
         end, arriving = (shaped(part, self.point) for part in np.split(flow.y[:, -1], 2))
         speed, before = float(self.metric.at(end).norm(arriving)), float(self.norm(shaped(velocity, self.point)))
-        if abs(speed - before) > max(1e-8, 1e3 * self.error) * before:
+        if abs(speed - before) > 1e-8 * before:
             raise GeodesicAccuracyError(
                 f"along the integrated geodesic the speed changes from {before:.12g} to {speed:.12g}; ask for a "
                 "shorter time or a smaller velocity"
@@ -263,9 +242,8 @@ class QuotientMetric(Metric[Any]):
     ----------
     tensor : callable
         ``tensor(θ)``, the symmetric positive definite N×N matrix g(θ), where N counts the numbers of θ in their order;
-        or ``tensor(θ, a, b)``, the inner product of two vectors of the form of θ. Made of sums, products and inverses,
-        it is differentiated to rounding, by complex steps (θ is complex then); else by differences
-        (`QuotientTangentSpace.error`).
+        or ``tensor(θ, a, b)``, the inner product of two vectors of the form of θ. It is made of sums, products, powers
+        and inverses, so that it can be differentiated by complex steps (θ is complex then).
     group : callable, Symmetry, list of Symmetry, or None
         ``group(θ)``: the velocities of the group at θ, an N×k matrix or a list of vectors of the form of θ; or
         symmetries of `refgeo.symmetry`. Velocities may be linearly dependent. None: nothing is divided out.
@@ -487,21 +465,9 @@ def _complex_step(function: Callable[[Array], Any], numbers: Array, direction: A
     return np.asarray(np.imag(function(numbers + 1j * _TINY * direction)) / _TINY)
 
 
-def _complex_step_if_any(function: Callable[[Array], Any], numbers: Array, direction: Array) -> float:
-    """NaN where the function takes no complex numbers."""
-    try:
-        return float(_complex_step(function, numbers, direction))
-    except (TypeError, ValueError, np.linalg.LinAlgError):
-        return math.nan
-
-
 def _is_positive(matrix: Any) -> bool:
     """Finite and positive definite."""
     return bool(np.isfinite(matrix).all()) and bool(np.linalg.eigvalsh(matrix)[0] > 0.0)
-
-
-def _differences(function: Callable[[Array], Any], numbers: Array, direction: Array, step: float) -> Array:
-    return np.asarray(five_point(lambda t: function(numbers + t * direction), step))
 
 
 def _span(columns: Array) -> Array:

@@ -1,22 +1,17 @@
-"""What the sharpness functions return: values that can be saved, loaded and plotted."""
+"""What the sharpness functions return."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.figures import plain_axes
-from refgeo.support.files import write_whole
 
-FORMAT = "refgeo-sharpness/2"
 _CLEARLY = 100.0
 """A value that is less than so many times the noise of the loss has no two digits."""
 _BENT = 0.5
@@ -52,103 +47,8 @@ class Progress(NamedTuple):
     rho: float
 
 
-class Saved:
-    """A result that one .npz file holds: a JSON document, and the arrays in it by their numbers."""
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to an .npz file, whole or not at all; `load` reads it back.
-
-        Examples
-        --------
-        >>> import tempfile, refgeo as rg
-        >>> loss = lambda w: (float(w @ w), 2 * w)
-        >>> result = rg.worst_case_sharpness(loss, np.ones(3), rg.EuclideanMetric(), rho=0.1)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/result.npz")
-        ...     rg.SharpnessResult.load(f"{folder}/result.npz") == result
-        True
-        """
-        arrays: list[Array] = []
-        document = json.dumps({"format": FORMAT, "result": _flattened(self, arrays)})
-        members = {f"array{i}": array for i, array in enumerate(arrays)}
-
-        def write(beside: Path) -> None:
-            with open(beside, "wb") as file:
-                np.savez(file, document=np.array(document), **members)  # type: ignore[arg-type]
-
-        write_whole(path, write)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """What `save` wrote.
-
-        Raises
-        ------
-        ValueError
-            The file is not one that `save` wrote, or not whole.
-        """
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as contents:
-                document = json.loads(str(contents["document"]))
-                if document["format"] != FORMAT:
-                    raise ValueError(f"its format is {document['format']!r}")
-                result = _unflattened(document["result"], [contents[f"array{i}"] for i in range(len(contents) - 1)])
-            if not isinstance(result, cls):
-                raise ValueError(f"it holds a {type(result).__name__}")
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            kind = f"a file written by {cls.__name__}.save"
-            raise ValueError(f"{path}: expected {kind}; reading it failed: {error}") from error
-        return result
-
-    def __eq__(self, other: object) -> bool:
-        mine: list[Array] = []
-        theirs: list[Array] = []
-        return (
-            type(self) is type(other)
-            and json.dumps(_flattened(self, mine)) == json.dumps(_flattened(other, theirs))
-            and all(np.array_equal(a, b, equal_nan=True) for a, b in zip(mine, theirs, strict=True))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _flattened(value: Any, arrays: list[Array]) -> Any:
-    """A number or word, else a list of a kind and what it consists of; arrays go to the list."""
-    if isinstance(value, np.ndarray):
-        arrays.append(value)
-        return ["array", len(arrays) - 1]
-    if isinstance(value, Mapping):
-        strange = [block for block in value if not isinstance(block, str)]
-        if strange:
-            raise TypeError(f"blocks: expected names that are strings, so that they can be saved, got {strange[0]!r}")
-        return ["dict", {name: _flattened(part, arrays) for name, part in value.items()}]
-    if isinstance(value, Saved):
-        return [type(value).__name__, _flattened(vars(value), arrays)]
-    for kind in (Pair, tuple, list):
-        if isinstance(value, kind):
-            return [kind.__name__, [_flattened(part, arrays) for part in value]]
-    return value
-
-
-def _unflattened(value: Any, arrays: list[Array]) -> Any:
-    if not isinstance(value, list):
-        return value
-    kind, content = value
-    if kind == "array":
-        return arrays[content]
-    if kind == "dict":
-        return {name: _unflattened(part, arrays) for name, part in content.items()}
-    if kind in ("Pair", "tuple", "list"):
-        parts = [_unflattened(part, arrays) for part in content]
-        return Pair(*parts) if kind == "Pair" else tuple(parts) if kind == "tuple" else parts
-    (made,) = (one for one in Saved.__subclasses__() if one.__name__ == kind)
-    return made(**_unflattened(content, arrays))
-
-
 @dataclass(frozen=True, eq=False)
-class SharpnessResult(Saved):
+class SharpnessResult:
     """The largest increase of the loss that was found in a ball.
 
     Attributes
@@ -318,7 +218,7 @@ class SharpnessResult(Saved):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SharpnessCurve(Saved):
+class SharpnessCurve:
     """Results for several radii, a sequence of `SharpnessResult`.
 
     Attributes
@@ -411,7 +311,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class AverageSharpness(Saved):
+class AverageSharpness:
     """The mean increase of the loss over random perturbations.
 
     Attributes

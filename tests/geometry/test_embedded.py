@@ -91,7 +91,7 @@ def test_it_serves_searches_of_sharpness():
 
 
 def test_there_is_no_exact_geodesic():
-    _, point, space = setting(((), 6, 5, 2))
+    _, _, space = setting(((), 6, 5, 2))
     v = space.random_tangent_vector(0)
     with pytest.raises(NotImplementedError, match="order 1 and 2 only"):
         space.geodesic(v, 1.0, "exact")

@@ -231,9 +231,10 @@ class Measured:
 
     def _worst(self, measure: Measure, radii: Sequence[float], batch: Any) -> list[float]:
         loss, params, metric = self._problem(measure, batch)
+        order = measure.order if measure.curvature else 1
         found = rg.worst_case_sharpness(
-            loss, params, metric, list(radii), order=measure.order if measure.curvature else 1, n_iter=self.effort.n_iter, n_restarts=1,
-            rng=self.seed, verify=self.model.verify, maximizers=False,
+            loss, params, metric, list(radii), order=order, n_iter=self.effort.n_iter, n_restarts=1, rng=self.seed,
+            verify=self.model.verify, maximizers=False,
         )  # fmt: skip
         return [result.value for result in found.results]
 
