@@ -186,7 +186,7 @@ def from_triangular(
     array([[0.6],
            [0.8]])
     """
-    (R_G, exponent_G), (R_H, exponent_H) = triangular = _scaled(R[0]), _scaled(R[1])
+    (R_G, exponent_G), (R_H, exponent_H) = triangular = scaled(R[0]), scaled(R[1])
     if relaxation > 0.0:
         R_G, R_H = _relaxed(R_G, relaxation, exponent_G), _relaxed(R_H, relaxation, exponent_H)
     U, sigma, V = np.linalg.svd(R_G @ R_H.conj().mT)
@@ -227,8 +227,15 @@ _TELLING = 1e-10
 """Above this share of ‖G‖‖H‖ a singular value of the product is accurate, and the factors have full rank."""
 
 
-def _scaled(R: Array) -> tuple[Array, Array]:
-    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the power."""
+def scaled(R: Array) -> tuple[Array, Array]:
+    """R divided by a power of two near its largest entry (exact), so that products cannot overflow; and the power.
+
+    Examples
+    --------
+    >>> scaled(np.array([[6.0], [-8.0]]))
+    (array([[ 0.375],
+           [-0.5  ]]), np.int32(4))
+    """
     exponent = np.frexp(np.abs(R).max(axis=(-2, -1), initial=0.0))[1]
     return R * np.ldexp(1.0, -exponent[..., None, None]), exponent
 

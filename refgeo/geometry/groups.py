@@ -5,7 +5,7 @@ Every metric says which (`Metric.symmetries`), and so does every network that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -50,6 +50,31 @@ class Symmetry:
     def velocity(self, params: Named, K: Any) -> dict[str, Any]:
         """d/dt exp(t K) θ at t = 0, by differences of fourth order."""
         return dict(five_point(lambda t: Blocks(self.act(params, K, t)), 1e-3))
+
+
+def together(groups: Sequence[Symmetry]) -> Symmetry:
+    """Several groups as one, whose elements are one of each, one after the other.
+
+    Examples
+    --------
+    >>> both = together([scaling("w"), translation("b")])
+    >>> both.blocks, sorted(both.act({"w": np.ones(2), "b": np.ones(2)}, [1.0, 1.0], 1.0))
+    (('w', 'b'), ['b', 'w'])
+    """
+    blocks = tuple(dict.fromkeys(block for one in groups for block in one.blocks))
+    drawn, moved = partial(_drawn_of_each, groups), partial(_moved_by_each, groups)
+    return Symmetry("all together", blocks, drawn, moved, any(one.whole for one in groups))
+
+
+def _drawn_of_each(groups: Sequence[Symmetry], params: Named, rng: np.random.Generator) -> list[Any]:
+    return [one.generator(params, rng) for one in groups]
+
+
+def _moved_by_each(groups: Sequence[Symmetry], params: Named, K: Sequence[Any], t: float) -> dict[str, Any]:
+    moved: dict[str, Any] = {}
+    for one, part in zip(groups, K, strict=True):
+        moved |= one.act({**params, **moved}, part, t)
+    return moved
 
 
 def _unit(shape: tuple[int, ...], rng: np.random.Generator, parts: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.geometry.gauge import lacks_rank
+from refgeo.geometry.gauge import balance, lacks_rank, scaled
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 from refgeo.support.console import as_text, without_common_words
@@ -66,24 +66,21 @@ class PairSummary:
         """
         n, m, h = pair.sizes
         # in units of powers of two, so that products neither overflow nor underflow
-        factors = [factor.reshape(-1, rows, h) for factor, rows in zip(pair, (n, m), strict=True)]
-        powers = [np.frexp(np.abs(factor).max(axis=(-2, -1), initial=0.0))[1] for factor in factors]
-        factors = [np.ldexp(factor, -power[:, None, None]) for factor, power in zip(factors, powers, strict=True)]
+        parts = [scaled(factor.reshape(-1, rows, h)) for factor, rows in zip(pair, (n, m), strict=True)]
+        powers = [power for _, power in parts]
         # rows of zeros, where there are fewer than columns, change no product, and no rank
-        factors = [np.pad(factor, ((0, 0), (0, max(0, h - factor.shape[1])), (0, 0))) for factor in factors]
+        factors = [np.pad(factor, ((0, 0), (0, max(0, h - factor.shape[1])), (0, 0))) for factor, _ in parts]
         values = [np.linalg.svd(factor, compute_uv=False) for factor in factors]
         full = [~lacks_rank(v, rows) for v, rows in zip(values, (n, m), strict=True)]
-        R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)
-        U, sigma, _ = np.linalg.svd(R_G @ R_H.mT)
-        ranked = full[0] & full[1] & (sigma[:, -1] > 0.0)
-        scale = np.where(ranked[:, None], np.sqrt(sigma), 1.0)
-        A = np.where(ranked[:, None, None], (U.mT @ R_G) / scale[..., None], np.eye(h))
-        logs = np.log(np.linalg.svd(A, compute_uv=False)) + 0.5 * np.log(2.0) * (powers[0] - powers[1])[:, None]
         conditions = [v[:, 0] / np.where(one, v[:, -1], 1.0) for v, one in zip(values, full, strict=True)]
         conditions = [np.where(one, condition, np.inf) for condition, one in zip(conditions, full, strict=True)]
-        imbalance = np.where(ranked, np.linalg.norm(logs, axis=-1), np.inf)
+        ranked, imbalance = full[0] & full[1], np.full(len(full[0]), np.inf)
+        A, _ = balance(factors[0][ranked], factors[1][ranked]).to_balanced
+        logs = np.log(np.linalg.svd(A, compute_uv=False)) + 0.5 * np.log(2.0) * (powers[0] - powers[1])[ranked, None]
+        imbalance[ranked] = np.linalg.norm(logs, axis=-1)
         least = np.minimum(*(np.ldexp(v[:, -1] ** 2, 2 * power) for v, power in zip(values, powers, strict=True)))
-        sigma = np.ldexp(sigma, (powers[0] + powers[1])[:, None])
+        R_G, R_H = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in factors)
+        sigma = np.ldexp(np.linalg.svd(R_G @ R_H.mT, compute_uv=False), (powers[0] + powers[1])[:, None])
         return cls(name, n, m, h, len(sigma), orbit, conditions[0], conditions[1], sigma, imbalance, least)
 
     @property

@@ -11,7 +11,15 @@ import numpy as np
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.noise import CLEAR, least_noise
 from refgeo.sharpness.objective import Objective
-from refgeo.sharpness.parameters import Arrays, Calls, LossAndGradient, Name, Parameters, checked_evaluation
+from refgeo.sharpness.parameters import (
+    Arrays,
+    Calls,
+    LossAndGradient,
+    Name,
+    Parameters,
+    checked_evaluation,
+    refuse_chance,
+)
 from refgeo.support.arguments import Array
 
 _AGREE = 0.1
@@ -20,7 +28,7 @@ _AGREE_AT_RANDOM = 0.03
 """Along a random direction, where a part that is left out is one of many."""
 _CONVERGED = 0.3
 """Two quotients that agree to this share of what is asked for are the slope, whatever the gradient says."""
-_REPEATS = 1e-5
+_SILENT = "the loss changes, but the gradient is zero"
 _FAR = 10.0
 """Differences may be so many times as long where rounding hides the slope."""
 _ASIDE = 0.1
@@ -87,13 +95,15 @@ def _checked(
     loss, grads = checked_evaluation(value_and_grad(params))
     if not math.isfinite(loss):
         raise ValueError(f"value_and_grad: expected a finite loss, got {loss}")
-    again, _ = checked_evaluation(value_and_grad(params))
-    _refuse_chance(loss, again)
-    found: dict[str, float] = {}
-    complaints: list[str] = []
     arrays = _moving(params, grads)
+    if not arrays.given:
+        raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
+    of_arrays = arrays.value_and_grad(value_and_grad)
+    again, gradients = of_arrays(arrays.given)
+    refuse_chance(loss, again)
     rounding = measured_noise(value_and_grad, arrays)
-    of_arrays, gradients = arrays.value_and_grad(value_and_grad), arrays.gradients(grads)
+    found: dict[str, float] = {}
+    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in _unsaid(of_arrays, arrays, gradients, rounding).wrong]
     for name, gradient in gradients.items():
         given = arrays.given[name]
 
@@ -111,10 +121,8 @@ def _checked(
         found[label] = worst if len(seen) == len(told) or worst > tolerance else math.nan
         if found[label] > tolerance:
             complaints.append(f"{label}: {said}")
-        if len(complaints) == _MOST:
+        if len(complaints) >= _MOST:
             break
-    if not found:
-        raise ValueError(f"value_and_grad: expected gradients among {', '.join(params)}, got {', '.join(grads)}")
     if complaints:
         left = f"; of {len(gradients)} blocks {len(found)} were looked at" if len(found) < len(gradients) else ""
         raise ValueError(f"value_and_grad: the gradient is not that of the loss; {'; '.join(complaints)}{left}")
@@ -148,13 +156,12 @@ def _disagreement(
     unit = direction / length
     slope = float(np.vdot(gradient, unit))
     beside = max(abs(slope), size / math.sqrt(gradient.size))
+    if beside == 0.0:
+        return 0.0, ""  # `_unsaid` asks
 
     def along(s: float) -> float:
         return change(s * unit)
 
-    if beside == 0.0:
-        is_sloped = _is_sloped(along, rounding, step)
-        return (1.0, "the loss changes, but the gradient is zero") if is_sloped else (0.0, "neither changes")
     telling = 10.0 * CLEAR * rounding / (_CONVERGED * agree * beside)
     quotient = _slope_by_differences(
         along, slope, beside, rounding, max(step, min(telling, longest)), agree, enough or agree
@@ -183,10 +190,11 @@ def verify(
     """
     arrays = Arrays(params, objective.space.that_move or None)
     again, slopes = arrays.value_and_grad(value_and_grad)(arrays.given)
-    _refuse_chance(objective.loss, again)
+    refuse_chance(objective.loss, again)
     if objective.is_flat:
         return Seen(math.nan, ())
-    refuse_silent_parts(value_and_grad, arrays, slopes)
+    _refuse_silent_parts(value_and_grad, arrays, slopes)
+    del slopes  # as long as the parameters
     gradient, size = objective.gradient_at_origin, objective.space.size
     random = [objective.space.random_direction(np.random.default_rng(seed)) for seed in range(2)]
     units = [size / (norm(direction) or 1.0) for direction in random]
@@ -212,44 +220,43 @@ def verify(
     return Seen(rounding, tuple(untold))
 
 
-def refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
-    """An error where the gradient of an array is zero at θ and beside it, although the array is to move.
+class Unsaid(NamedTuple):
+    """Arrays whose gradient is zero at θ and beside it: those with which the loss changes all the same, and others."""
 
-    There one more change of the array alone tells whether the gradient is wrong, or the loss does not depend on it.
+    wrong: list[Name]
+    idle: list[Name]
 
-    Examples
-    --------
-    >>> loss = lambda p: (float(p["w"] @ p["w"]), {"w": 2 * p["w"], "b": 0 * p["b"]})
-    >>> arrays = Arrays({"w": np.ones(2), "b": np.ones(1)})
-    >>> refuse_silent_parts(loss, arrays, {("w", ""): 2 * np.ones(2), ("b", ""): np.zeros(1)})
-    Traceback (most recent call last):
-    ...
-    ValueError: value_and_grad: the loss does not depend on b, which is to move: ...
-    """
+
+def _unsaid(of_arrays: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array], rounding: float) -> Unsaid:
+    """Of each of the first few, one more change beside θ tells."""
+    found = Unsaid([], [])
     silent = [name for name, slope in slopes.items() if slope.size and not slope.any()]
     if not silent:
-        return
-    of_arrays = arrays.value_and_grad(value_and_grad)
-    rounding, near = measured_noise(value_and_grad, arrays), _aside(arrays.given, 0)
+        return found
+    near = _aside(arrays.given, 0)
     here, slopes = of_arrays(near)
-    silent = [name for name in silent if name in slopes and not slopes[name].any()]
-    wrong: list[str] = []
-    idle: list[str] = []
-    for name in silent[:_MOST]:
-        other = _aside({name: near[name]}, 1)
-        change = abs(of_arrays({**near, **other})[0] - here)
-        (wrong if change > CLEAR * rounding else idle).append(arrays.label(name))
-    if wrong:
+    for name in [name for name in silent if name in slopes and not slopes[name].any()][:_MOST]:
+        change = abs(of_arrays({**near, **_aside({name: near[name]}, 1)})[0] - here)
+        (found.wrong if change > CLEAR * rounding else found.idle).append(name)
+    return found
+
+
+def _refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
+    """An error where the gradient of an array that is to move is zero, and is wrong or the loss ignores the array."""
+    if all(slope.any() for slope in slopes.values() if slope.size):
+        return
+    rounding = measured_noise(value_and_grad, arrays)
+    found = _unsaid(arrays.value_and_grad(value_and_grad), arrays, slopes, rounding)
+    if found.wrong:
         raise ValueError(
-            f"value_and_grad: the gradient is not that of the loss; {', '.join(wrong)}: the loss changes, but the "
-            "gradient is zero. Are gradients off where it is computed (no_grad, detach)? verify=False turns this check "
-            "off"
+            f"value_and_grad: the gradient is not that of the loss; {', '.join(map(arrays.label, found.wrong))}: "
+            f"{_SILENT}. Are gradients off where it is computed (no_grad, detach)? verify=False turns this check off"
         )
-    if idle and len(idle) < len(arrays.given):  # a loss that ignores all is flat, and a search says so
+    if found.idle and len(found.idle) < len(arrays.given):  # a loss that ignores all is flat, and a search says so
         raise ValueError(
-            f"value_and_grad: the loss does not depend on {', '.join(idle)}, which is to move: beside its noise, a "
-            f"change of {_ASIDE:.0%} does nothing to it. Does it use other weights than it is given? If it is meant, "
-            "leave the block out of the metric, or freeze it; verify=False turns this check off"
+            f"value_and_grad: the loss does not depend on {', '.join(map(arrays.label, found.idle))}, which is to "
+            f"move: beside its noise, a change of {_ASIDE:.0%} does nothing to it. Does it use other weights than it "
+            "is given? If it is meant, leave the block out of the metric, or freeze it; verify=False turns this check off"
         )
 
 
@@ -286,17 +293,7 @@ def verify_unchanged(objective: Objective) -> None:
     """One evaluation again at the parameters, after the search: an error if it has changed them."""
     again, _ = objective(objective.origin)
     when = " before and after the search; does the function change the model"
-    _refuse_chance(objective.loss, objective.loss + again, when)
-
-
-def _refuse_chance(
-    loss: float, again: float, when: str = "; is dropout on, or does the function change the model"
-) -> None:
-    if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
-        raise ValueError(
-            f"value_and_grad: two calls with the same parameters gave the losses {loss:.8g} and {again:.8g}{when}? "
-            "(module.eval(), a fixed batch and a fixed seed help; verify=False turns this check off)"
-        )
+    refuse_chance(objective.loss, objective.loss + again, when)
 
 
 def _slope_by_differences(
@@ -333,13 +330,3 @@ def _slope_by_differences(
     off = abs(seen[-1] - slope)
     settled = len(seen) > 1 and abs(seen[-1] - seen[-2]) <= _CONVERGED * off and apart <= off
     return seen[-1] if settled else None
-
-
-def _is_sloped(change: Callable[[float], float], rounding: float, step: float) -> bool:
-    """Whether differences with two steps are the same, and more than rounding."""
-    quotients = []
-    for s in (step, 0.1 * step):
-        quotients.append((change(s) - change(-s)) / (2.0 * s))
-        if not abs(quotients[-1]) > CLEAR * rounding / s:
-            return False
-    return abs(quotients[0] - quotients[1]) <= 0.1 * abs(quotients[1])

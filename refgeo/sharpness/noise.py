@@ -19,7 +19,7 @@ CLEAR = 30.0
 _AROUND = (-3, -2, -1, 0, 1, 2, 3)
 
 
-def noise(function: Callable[[float], Any], step: float) -> float:
+def noise_along(function: Callable[[float], Any], step: float) -> float:
     """The error of a function's values, from seven of them at a distance `step`; infinite where one is not finite.
 
     Parameters
@@ -35,8 +35,8 @@ def noise(function: Callable[[float], Any], step: float) -> float:
 
     Examples
     --------
-    >>> single = noise(lambda t: float(np.float32(np.sin(1.0 + t))), 1e-3)
-    >>> 1e-8 < single < 1e-7, noise(lambda t: math.sin(1.0 + t), 1e-5) < 1e-15
+    >>> single = noise_along(lambda t: float(np.float32(np.sin(1.0 + t))), 1e-3)
+    >>> 1e-8 < single < 1e-7, noise_along(lambda t: math.sin(1.0 + t), 1e-5) < 1e-15
     (True, True)
     """
     return noise_of([function(step * k) for k in _AROUND])
@@ -57,8 +57,8 @@ def least_noise(along: Callable[[int], Callable[[float], Any]]) -> float:
     True
     """
     line = along(0)
-    first = noise(line, TINY)
-    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise(along(1), TINY))
+    first = noise_along(line, TINY)
+    return first if first <= 1e-6 * abs(line(0.0)) else min(first, noise_along(along(1), TINY))
 
 
 def noise_of(values: Sequence[Any]) -> float:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.blocks import ONLY
+from refgeo.geometry.groups import together
 from refgeo.geometry.product import ProductTangentSpace
 from refgeo.geometry.tangent_space import Metric, TangentSpace, as_metric
 from refgeo.sharpness import symmetry
 from refgeo.sharpness.auto_pgd import norm
-from refgeo.sharpness.noise import least_noise
 from refgeo.sharpness.parameters import (
     CheckedGradients,
     LossAndGradient,
@@ -211,7 +211,7 @@ class Objective:
     def check_symmetry(self, rounding: float | None = None) -> None:
         """See `check_symmetry`; a loss that never changes has every symmetry."""
         if not self.is_flat:
-            check_symmetry(self.space, self._value, self.loss, rounding)
+            check_symmetry(self.space, self._value, rounding)
 
     def _value(self, params: Any) -> float:
         return checked_evaluation(self.value_and_grad(params))[0]
@@ -221,19 +221,14 @@ class Objective:
         return self.space.bend(x, 1) if self._order == 2 else 0.0
 
 
-def check_symmetry(
-    space: ParameterSpace, value: Callable[[Any], float], here: float, rounding: float | None = None
-) -> None:
-    """An error unless the metric lives on the quotient by its groups, and a loss, which is `here` at θ, does so, too,
-    as far as its noise tells.
-
-    Two evaluations: one with all blocks moved at once by elements of their groups, and one with other changes of the
-    same size; seven more if the noise, `rounding`, is not known, and others where these do not tell.
+def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], noise: float | None = None) -> None:
+    """An error unless the metric lives on the quotient by its groups, and a loss does so, too, as far as its noise
+    tells: with all groups at once, and with each where that does not tell.
 
     Examples
     --------
     >>> import refgeo as rg
-    >>> check_symmetry(ParameterSpace(np.ones(3), rg.TranslationMetric()), lambda w: float(w @ w), 3.0)
+    >>> check_symmetry(ParameterSpace(np.ones(3), rg.TranslationMetric()), lambda w: float(w @ w))
     Traceback (most recent call last):
     ...
     ValueError: metric: the metric divides out the symmetry translation, which the loss does not have: ...
@@ -255,21 +250,12 @@ def check_symmetry(
     def loss(blocks: Mapping[str, Any]) -> float:
         return value(space.parameters.assembled(blocks))
 
-    point = symmetry.balanced(space.points)  # where elements of the group are as they should be to all digits
-    rng, moved = np.random.default_rng([0, 1]), dict(point)  # a stream that parameters are not drawn from
-    for group in groups:
-        moved |= group.act(moved, group.generator(moved, rng), 1.0)
-    if symmetry.is_same(point, moved):
+    whole = together(groups)
+    points = space.points if whole.whole else {name: space.points[name] for name in whole.blocks}
+    if symmetry.verify(loss, points, whole, sizes=1.0, samples=1, noise=noise).holds:
         return
-    here = loss(point) if any(point[name] is not space.points[name] for name in point) else here
-    # beside what changes of the same size do: a loss may be large for another reason
-    change, other = abs(loss(moved) - here), abs(loss(symmetry.scrambled(point, moved, rng)) - here)
-    if rounding is None:
-        rounding = least_noise(lambda i: lambda t: loss(symmetry.changed(point, t, np.random.default_rng(i))))
-    if symmetry.Finding("all together", (), change, other, rounding).holds:
-        return
-    for found in symmetry.verify(loss, point, groups, samples=1):
-        if found.holds:
+    for found in symmetry.verify(loss, points, groups, samples=1):
+        if found.holds or found.unseen == symmetry.UNMOVED:
             continue
         where = "" if found.blocks[0] == ONLY else f" of {found.blocks[0]!r}"
         missing = (

@@ -227,6 +227,26 @@ def checked_evaluation(result: Any) -> tuple[float, Any]:
     return checked_loss("value_and_grad", result[0]), result[1]
 
 
+_REPEATS = 1e-5
+"""Of a loss, what two calls may differ by."""
+
+
+def refuse_chance(
+    loss: float, again: float, when: str = "; is dropout on, or does the function change the model"
+) -> None:
+    """An error unless two calls with the same parameters gave the same loss.
+
+    Examples
+    --------
+    >>> refuse_chance(1.0, 1.0 + 1e-6)
+    """
+    if abs(again - loss) > _REPEATS * max(abs(loss), abs(again)):
+        raise ValueError(
+            f"value_and_grad: two calls with the same parameters gave the losses {loss:.8g} and {again:.8g}{when}? "
+            "(module.eval(), a fixed batch and a fixed seed help; verify=False turns the check of a search off)"
+        )
+
+
 def checked_loss(name: str, loss: Any) -> float:
     """The loss as a float.
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.noise import TINY, noise
+from refgeo.sharpness.noise import TINY, noise_along
 from refgeo.sharpness.objective import Objective, ParameterSpace
 from refgeo.sharpness.parameters import Calls, LossAndGradient, checked_evaluation
 from refgeo.support.arguments import Array, integer, number, one_of
@@ -131,7 +131,7 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             value, gradient = self._objective((t * scale) * unit)
             return gradient if np.isfinite(value) else np.full_like(gradient, np.nan)
 
-        off = noise(slope, TINY)
+        off = noise_along(slope, TINY)
         curvature = float(np.linalg.norm(slope(longest / scale) - slope(-longest / scale))) / (2.0 * longest)
         if not (np.isfinite(off) and np.isfinite(curvature) and curvature > 0.0):
             return off if np.isfinite(off) else 0.0, longest

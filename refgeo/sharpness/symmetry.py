@@ -41,8 +41,8 @@ from refgeo.geometry.groups import (
 from refgeo.geometry.pair import Pair, as_factors
 from refgeo.geometry.product import ProductMetric
 from refgeo.geometry.tangent_space import Metric
-from refgeo.sharpness.noise import CLEAR, SHORT, last_digit, least_noise, noise
-from refgeo.sharpness.parameters import Calls, Parameters, checked_loss
+from refgeo.sharpness.noise import CLEAR, SHORT, last_digit, least_noise, noise_along
+from refgeo.sharpness.parameters import Calls, Parameters, checked_loss, refuse_chance
 from refgeo.support.arguments import Array, integer, number
 from refgeo.support.console import as_text, without_common_words
 from refgeo.support.differences import five_point
@@ -260,6 +260,7 @@ def verify(
     sizes: float | Sequence[float] = (0.1, 1.0),
     samples: int = 2,
     least_digits: float | None = None,
+    noise: float | None = None,
     rng: np.random.Generator | int | None = 0,
 ) -> Verification:
     r"""Measure which symmetries a loss has.
@@ -289,6 +290,8 @@ def verify(
         Random K for each size.
     least_digits : float, optional
         Digits, beside other changes, that count as a symmetry. Default: 8, or as many as the noise leaves.
+    noise : float, optional
+        What values of the loss are off by, if it is known.
     rng : numpy Generator, or a seed
 
     Returns
@@ -335,13 +338,13 @@ def verify(
     (here, grads), there = at(near), loss_at(blocks)
     if not (math.isfinite(here) and math.isfinite(there)):
         raise ValueError("value_and_grad: expected a finite loss at the given parameters")
+    refuse_chance(here, loss_at(near))
     scale = max(abs(here), abs(here - there)) or 1.0
-    if abs(loss_at(near) - here) > 1e-6 * scale:
-        raise ValueError("value_and_grad: expected the same loss twice at the same parameters, got two; is dropout on?")
-    rounding = least_noise(lambda i: lambda t: loss_at(changed(near, t, np.random.default_rng(i)))) / scale
+    if noise is None:
+        noise = least_noise(lambda i: lambda t: loss_at(changed(near, t, np.random.default_rng(i))))
     found = [
         replace(
-            _compared(one, loss_at, near, here, scale, rounding, times * samples, generator),
+            _compared(one, loss_at, near, here, scale, noise / scale, times * samples, generator),
             gradient=math.nan if grads is None else _share(one, near, grads, generator, samples),
             least_digits=least_digits,
         )
@@ -357,6 +360,7 @@ def verify(
 
 
 IGNORED = "no change of these blocks that was tried changes the loss (in float64, one may)"
+UNMOVED = "the group moves nothing here"
 OUTSIDE = "the loss is not finite after any other change of this size (try smaller sizes)"
 
 
@@ -410,12 +414,12 @@ def _compared(
         beside.append(change(scrambled({b: near[b] for b in moved}, moved, rng)))
     if CLEAR * rounding < worst < math.inf:
         K, t = farthest
-        values = noise(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
+        values = noise_along(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
         rounding = max(rounding, values) if math.isfinite(values) else rounding
     digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
     rounding = max(min(rounding, CLEAR * worst), 0.5 * digit)
     other = max(filter(math.isfinite, beside))
-    unseen = "" if other > 0.0 else IGNORED if moves else "the group moves nothing here"
+    unseen = "" if other > 0.0 else IGNORED if moves else UNMOVED
     unseen = OUTSIDE if moves and not any(map(math.isfinite, beside[1:])) else unseen
     return Finding(
         symmetry.name, symmetry.blocks, worst, other, rounding, math.nan, max(times), len(losses) - 1, unseen=unseen

@@ -93,7 +93,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
         groups that the metric divides out carry θ, and after other changes of the same size: an error says which
         symmetry the loss has not, or that it cannot be told (`refgeo.symmetry.verify`); one says that a metric of your
         own does not live on the quotient. Evaluate at θ once more after the search of every batch: an error says that
-        the loss has changed. None of these evaluations, usually 14 to 18 of the first batch, is counted; its noise
+        the loss has changed. None of these evaluations, usually 14 to 20 of the first batch, is counted; its noise
         stands for that of the others.
     maximizers : bool
         Whether results keep their maximizers. Each takes 8 bytes a parameter that moves.

@@ -66,7 +66,7 @@ def test_each_network_of_a_batch_ends_by_itself():
     """1 + 2bt = 0 at t = 1/(2|b|) where b < 0; the first of the batch is named."""
     u, v = np.ones((3, 2)), np.full((3, 2), 2.0)
     b = np.array([[0.1, -0.25], [-1.0, 0.5], [0.3, 0.2]])
-    with pytest.raises(rg.GeodesicIncompleteError, match="at time 0.5 ") as caught:
+    with pytest.raises(rg.GeodesicIncompleteError, match=r"at time 0\.5 ") as caught:
         diagonal.geodesic("mix", u, v, b * u, b * v, 0.5)
     assert caught.value.block[0] == 1
     moved, _ = diagonal.geodesic("mix", u, v, b * u, b * v, 0.4)
