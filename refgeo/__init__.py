@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from refgeo import paper as paper
     from refgeo.bridges import strategies as strategies
     from refgeo.bridges import testing as testing
+    from refgeo.conformance import adapters as adapters
     from refgeo.conformance.reading import read as read
     from refgeo.conformance.report import Report as Report
     from refgeo.conformance.run import check as check
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from refgeo.geometry.product import ProductMetric as ProductMetric
     from refgeo.geometry.rotary import RotaryMetric as RotaryMetric
     from refgeo.geometry.tangent_space import TangentSpace as TangentSpace
-    from refgeo.networks import adapters as adapters
     from refgeo.sharpness import spectrum as spectrum
     from refgeo.sharpness import symmetry as symmetry
     from refgeo.sharpness.adaptive import adaptive_sharpness as adaptive_sharpness

@@ -1,7 +1,7 @@
 """Diagonal networks ‖X(u ⊙ v) − y‖²: geodesics, sharpness with a certificate, and training."""
 
 from refgeo.diagonal.certified import Certified, second_order, worst_case
-from refgeo.diagonal.geodesics import geodesic, horizontal_projection, norm
+from refgeo.diagonal.pairs import geodesic, horizontal_projection, norm
 from refgeo.diagonal.training import Trained, train
 
 __all__ = [

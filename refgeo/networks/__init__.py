@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from refgeo.networks.block_metric import block_metric
+from refgeo.networks.network import LAYOUTS, LayoutError, Network, own_layout, read
 from refgeo.networks.neurons import NeuronPairs
-from refgeo.networks.reading import LAYOUTS, LayoutError, Network, own_layout, read
 from refgeo.support.deferred import deferred
 
 if TYPE_CHECKING:  # it needs autograd, and reading a checkpoint does not

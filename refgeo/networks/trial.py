@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.pair import Pair
-from refgeo.networks.reading import Network, read
+from refgeo.networks.network import Network, read
 from refgeo.sharpness import symmetry
 from refgeo.support.extras import require
 

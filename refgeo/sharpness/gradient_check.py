@@ -196,19 +196,23 @@ def verify(
     _refuse_silent_parts(value_and_grad, arrays, slopes)
     del slopes  # as long as the parameters
     gradient, size = objective.gradient_at_origin, objective.space.size
-    random = [objective.space.random_direction(np.random.default_rng(seed)) for seed in range(2)]
-    units = [size / (norm(direction) or 1.0) for direction in random]
 
     def change(x: Array) -> float:
         return objective(x)[0]
 
+    def random(seed: int) -> Array:
+        return objective.space.random_direction(np.random.default_rng(seed))
+
+    def along(seed: int) -> Callable[[float], float]:
+        direction = random(seed)
+        unit = size / (norm(direction) or 1.0)
+        return lambda t: objective.loss + objective((t * unit) * direction)[0]
+
     if rounding is None:
-        rounding = least_noise(lambda i: lambda t: objective.loss + objective((t * units[i]) * random[i])[0])
+        rounding = least_noise(along)
     untold = []
-    for name, direction, agree in (
-        ("the gradient", gradient, _AGREE),
-        ("a random direction", random[0], _AGREE_AT_RANDOM),
-    ):
+    for name, agree in (("the gradient", _AGREE), ("a random direction", _AGREE_AT_RANDOM)):
+        direction = gradient if name == "the gradient" else random(0)
         found = _disagreement(change, gradient, direction, rounding, agree, 0.1 * radius, 0.1 * size)
         if found is None and direction.any():
             untold.append(name)
@@ -256,7 +260,8 @@ def _refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes
         raise ValueError(
             f"value_and_grad: the loss does not depend on {', '.join(map(arrays.label, found.idle))}, which is to "
             f"move: beside its noise, a change of {_ASIDE:.0%} does nothing to it. Does it use other weights than it "
-            "is given? If it is meant, leave the block out of the metric, or freeze it; verify=False turns this check off"
+            "is given? If it is meant, leave the block out of the metric, or freeze it; verify=False turns this check "
+            "off"
         )
 
 

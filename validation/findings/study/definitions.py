@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refgeo.networks.adapters import torch_value_and_grad
+from refgeo.networks.modules import torch_value_and_grad
 from validation.findings.study import sentences
 from validation.findings.study.measures import Model
 from validation.findings.study.training import FineTuned, cross_entropy, in_parts, kept, network_of, outcomes

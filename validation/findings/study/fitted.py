@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from refgeo.networks.adapters import torch_value_and_grad
+from refgeo.networks.modules import torch_value_and_grad
 from validation.findings.study import digits, sentences
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
 from validation.findings.study.runner import Row, Task
