@@ -74,7 +74,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
         (["check", "--case", "nowhere"], "nowhere"),
         (["check", "--seed", "-1"], "--seed: expected a whole number >= 0"),
         (["check", "--checkpoint", "nowhere.safetensors", "--layout", "bert"], "nowhere.safetensors"),
-        (["check", "--checkpoint", "nowhere.safetensors"], "--layout: expected that of the checkpoint"),
+        (["check", "--checkpoint", "nowhere.safetensors"], "--layout: expected one of refgeo.networks.LAYOUTS"),
         (["check", "--layout", "bert"], "expected --checkpoint PATH together with this option"),
         (["check", "--json", "nowhere/report.json"], "an existing folder, got nowhere/report.json"),
         (["check", "--json", "."], "is a folder"),

@@ -109,7 +109,7 @@ def average_case_sharpness(
         noise = 0.0
         if verify:
             noise = _noise(space, losses[0])
-            check_symmetry(space, lambda params: checked_loss("value", losses[0](params)), noise)
+            check_symmetry(space, losses[0], noise)
         watcher = Watcher(callback, len(losses) * n_samples // 2, tell, interrupted)
 
         def loss_at(batch: int, x: Array) -> float:

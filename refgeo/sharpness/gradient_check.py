@@ -10,7 +10,7 @@ import numpy as np
 
 from refgeo.sharpness.auto_pgd import norm
 from refgeo.sharpness.noise import CLEAR, least_noise
-from refgeo.sharpness.objective import Objective
+from refgeo.sharpness.objective import Objective, check_symmetry
 from refgeo.sharpness.parameters import (
     Arrays,
     Calls,
@@ -218,9 +218,11 @@ def verify(
             untold.append(name)
         elif found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
-            objective.check_symmetry(rounding)  # without it, differences along geodesics may be none of the loss's
+            check_symmetry(
+                objective.space, value_and_grad, rounding
+            )  # without it, differences along geodesics may be none of the loss's
             raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
-    objective.check_symmetry(rounding)
+    check_symmetry(objective.space, value_and_grad, rounding)
     return Seen(rounding, tuple(untold))
 
 

@@ -157,7 +157,7 @@ class Objective:
         self.loss, slope = self(self.origin)
         self._slope: Array | None = slope
         if not math.isfinite(self.loss):
-            loss = self._value(self.space.point(self.origin, 1))
+            loss, _ = checked_evaluation(value_and_grad(self.space.point(self.origin, 1)))
             if not math.isfinite(loss):
                 raise ValueError(f"value_and_grad: expected a finite loss at the given parameters, got {loss}")
             raise ValueError(
@@ -208,22 +208,15 @@ class Objective:
         increase, slope = self(aside * (0.1 * (self.space.size or 1.0) / (norm(aside) or 1.0)))
         return increase == 0.0 and not slope.any()
 
-    def check_symmetry(self, rounding: float | None = None) -> None:
-        """See `check_symmetry`; a loss that never changes has every symmetry."""
-        if not self.is_flat:
-            check_symmetry(self.space, self._value, rounding)
-
-    def _value(self, params: Any) -> float:
-        return checked_evaluation(self.value_and_grad(params))[0]
-
     def bend(self, x: Array) -> float:
         """‖½Γ(ξ, ξ)‖/‖ξ‖ of second-order geodesics, the largest of all blocks and heads."""
         return self.space.bend(x, 1) if self._order == 2 else 0.0
 
 
-def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], noise: float | None = None) -> None:
+def check_symmetry(space: ParameterSpace, function: Callable[[Any], Any], noise: float | None = None) -> None:
     """An error unless the metric lives on the quotient by its groups, and a loss does so, too, as far as its noise
-    tells: with all groups at once, and with each where that does not tell.
+    tells: with all groups at once, and with each where that does not tell. The function gives the loss, alone or with
+    its gradient.
 
     Examples
     --------
@@ -247,8 +240,9 @@ def check_symmetry(space: ParameterSpace, value: Callable[[Any], float], noise: 
                     "an orbit. See refgeo.QuotientMetric.verify; verify=False turns this check off"
                 )
 
-    def loss(blocks: Mapping[str, Any]) -> float:
-        return value(space.parameters.assembled(blocks))
+    def loss(blocks: Mapping[str, Any]) -> Any:
+        found = function(space.parameters.assembled(blocks))
+        return found[0] if isinstance(found, tuple) else found
 
     whole = together(groups)
     points = space.points if whole.whole else {name: space.points[name] for name in whole.blocks}

@@ -325,31 +325,25 @@ def verify(
     times, calls = _times(sizes), Calls("value_and_grad", value_and_grad)
     generator = np.random.default_rng(rng)
 
-    def at(moved: Named) -> tuple[float, Any]:
+    def evaluate(moved: Named) -> tuple[float, Any]:
         with calls:
             found = value_and_grad(parameters.assembled(moved))
         value, grads = found if isinstance(found, tuple) else (found, None)
         return checked_loss("value_and_grad", value), None if grads is None else parameters.gradients(grads)
 
-    def loss_at(moved: Named) -> float:
-        return at(moved)[0]
-
     near = nearby(blocks, generator)
-    (here, grads), there = at(near), loss_at(blocks)
+    (here, grads), (there, _) = evaluate(near), evaluate(blocks)
     if not (math.isfinite(here) and math.isfinite(there)):
         raise ValueError("value_and_grad: expected a finite loss at the given parameters")
-    refuse_chance(here, loss_at(near))
+    refuse_chance(here, evaluate(near)[0])
     scale = max(abs(here), abs(here - there)) or 1.0
     if noise is None:
-        noise = least_noise(lambda i: lambda t: loss_at(changed(near, t, np.random.default_rng(i))))
-    found = [
-        replace(
-            _compared(one, loss_at, near, here, scale, noise / scale, times * samples, generator),
-            gradient=math.nan if grads is None else _share(one, near, grads, generator, samples),
-            least_digits=least_digits,
-        )
-        for one in symmetries
-    ]
+        noise = least_noise(lambda i: lambda t: evaluate(changed(near, t, np.random.default_rng(i)))[0])
+    found = []
+    for one in symmetries:
+        finding = _compared(one, evaluate, near, here, scale, noise / scale, times * samples, generator)
+        gradient = math.nan if grads is None else _share(one, near, grads, generator, samples)
+        found.append(replace(finding, gradient=gradient, least_digits=least_digits))
     of_metrics = [
         one.called(f"the {one.symmetry}, of {metric}")
         for block, metric in metrics_of(geometry).items()
@@ -377,7 +371,7 @@ def is_same(blocks: Named, moved: Named) -> bool:
 
 def _compared(
     symmetry: Symmetry,
-    loss_at: Callable[[Named], float],
+    evaluate: Callable[[Named], tuple[float, Any]],
     near: Named,
     here: float,
     scale: float,
@@ -393,28 +387,22 @@ def _compared(
     worst, farthest, moves = 0.0, (None, 0.0), False
     losses, beside = [here], [0.0]
 
-    def loss(blocks: Named) -> float:
-        losses.append(loss_at({**near, **blocks}))
-        return losses[-1]
-
-    def change(blocks: Named) -> float:
-        value = loss(blocks)
+    def change(value: float) -> float:
+        losses.append(value)
         return abs(value - here) / scale if math.isfinite(value) else math.inf
-
-    def carried(K: Any, t: float) -> Named:
-        return symmetry.act(near, K, t)
 
     for t in times:
         K = symmetry.generator(near, rng)
-        moved = carried(K, t)
+        moved = symmetry.act(near, K, t)
         moves = moves or not is_same(near, moved)
-        done = change(moved)
+        done = change(evaluate({**near, **moved})[0])
         if done >= worst:
             worst, farthest = done, (K, t)
-        beside.append(change(scrambled({b: near[b] for b in moved}, moved, rng)))
+        other_way = scrambled({b: near[b] for b in moved}, moved, rng)
+        beside.append(change(evaluate({**near, **other_way})[0]))
     if CLEAR * rounding < worst < math.inf:
         K, t = farthest
-        values = noise_along(lambda s: loss(carried(K, t * (1.0 + s))), SHORT) / scale
+        values = noise_along(lambda s: evaluate({**near, **symmetry.act(near, K, t * (1.0 + s))})[0], SHORT) / scale
         rounding = max(rounding, values) if math.isfinite(values) else rounding
     digit = last_digit([value for value in losses if math.isfinite(value)]) / scale
     rounding = max(min(rounding, CLEAR * worst), 0.5 * digit)

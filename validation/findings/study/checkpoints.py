@@ -1,8 +1,11 @@
 """Your own models: a folder of safetensors files, a layout, and a Python file with the loss.
 
-The file is that of `refgeo.networks.checkpoint`; here ``model(path, network)`` says two things more,
+The file has a function ``model(path, network)`` that returns a dict with
 
+    value_and_grad   ``(blocks, batch) -> (loss, gradients)``, see `refgeo.worst_case_sharpness`
+    batches          a list
     gap              the outcome, test error minus train error; and what else the table is to say of the model
+    frozen           names of blocks that do not move, with wildcards (optional)
     weights          names of weight matrices for relative flatness, the last layer's first (optional)
 
 See validation/findings/README.md for one with Hugging Face.
@@ -12,7 +15,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from refgeo.networks import checkpoint
+from refgeo import networks
+from refgeo.support.files import imported
 from validation.findings.study.measures import Model
 from validation.findings.study.runner import Row, Task, measured
 
@@ -52,11 +56,12 @@ class Population:
 
     def rows(self, task: Task) -> list[Row]:
         """Load a model and measure it."""
-        found = checkpoint.load(self._files()[task.unit], self.layout, self.loss, self.heads)
-        columns = dict(found.known)
-        if "gap" not in columns:
-            raise SystemExit(f"{self.loss}: expected model(path, network) to return a dict with gap, the outcome")
-        weights = tuple(columns.pop("weights", ()))
-        blocks = dict(found.network.blocks)
-        model = Model(blocks, found.value_and_grad, found.batches, columns, found.frozen, weights)
+        path = self._files()[task.unit]
+        network = networks.read(path, self.layout, self.heads)
+        columns = dict(imported(self.loss, "loss_file").model(path, network))
+        if missing := {"value_and_grad", "batches", "gap"} - columns.keys():
+            raise SystemExit(f"{self.loss}: expected model(path, network) to return a dict with {min(missing)}")
+        evaluate, batches = columns.pop("value_and_grad"), columns.pop("batches")
+        frozen, weights = (tuple(columns.pop(name, ())) for name in ("frozen", "weights"))
+        model = Model(dict(network.blocks), evaluate, batches, columns, frozen, weights)
         return measured(task, task.unit, model)
