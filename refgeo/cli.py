@@ -265,10 +265,6 @@ def _check_parser(commands: Any) -> None:
                        help="check an optimiser with each of these values of its keyword argument NAME, such as "
                        "momentum=0,0.9 (you can give this option several times)")  # fmt: skip
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
-    check.add_argument("--jobs", type=int, metavar="N", help="how many metrics refgeo judges at the same time "
-                       "(default: the number of processors)")  # fmt: skip
-    check.add_argument("--laws-only", action="store_true", help="check only laws, not the values of inv and mix, for "
-                       "example if your riemannian_gradient is that of another metric")  # fmt: skip
     check.add_argument("--specification", type=int, metavar="N", help="stop if this version of refgeo judges by "
                        "another version of the specification than N")  # fmt: skip
     check.add_argument("--strict", action="store_true", help="return exit status 1 also if a verdict is "
@@ -418,7 +414,7 @@ def _check(options: argparse.Namespace) -> int:
     expected = None if options.expected is None else _expected_failures(options.expected)
     if options.list:
         return _list(options, points)
-    names = ("checks", "timeout", "jobs", "laws_only", "specification")
+    names = ("checks", "timeout", "specification")
     chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
     chosen["options"] = _rule_options(options)
     try:
@@ -451,7 +447,7 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     from refgeo.conformance.checks import chosen
     from refgeo.conformance.points import Points
 
-    for one in chosen(options.checks, options.laws_only):
+    for one in chosen(options.checks):
         print(f"{one.kind:10s} {one.name:40s} {one.statement}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
     for name, *_ in Points(**points).selected(metrics[0], cases):

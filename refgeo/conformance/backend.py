@@ -8,17 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
-from refgeo.conformance.host import fingerprint
 from refgeo.conformance.operations import FUNCTIONS, arguments_of
 from refgeo.conformance.process import STARTING, Lost, Process, Slow, Thread, refuse_itself
 from refgeo.conformance.uncovered import Reached
 from refgeo.support.arguments import number
-from refgeo.support.files import origin, same_file
 
 TIMEOUT = 60.0
 """Seconds that one call may take by default: compilers get their time, a hanging call does not hold up the run."""
@@ -30,9 +26,8 @@ _DEMANDING = 100_000
 class Backend:
     """The functions of a module or object, with conversion of arrays both ways.
 
-    A backend that can be loaded again, by its name or its file, is served by a process of its own, with one thread for
-    its linear algebra. An object that cannot, and a module that is not there what it is here (another one of its name,
-    or one whose functions were replaced), is called in this process, which `where` says.
+    A backend that is given by its name or its file is loaded in a process of its own, with one thread for its linear
+    algebra. A module, or any other object, is called in this process, as it is here.
 
     Parameters
     ----------
@@ -71,8 +66,8 @@ class Backend:
     Examples
     --------
     >>> from refgeo import paper
-    >>> Backend(paper).where
-    'a process of its own'
+    >>> Backend(paper).where, Backend("refgeo.paper").where
+    ('this process', 'a process of its own')
     """
 
     def __init__(
@@ -83,22 +78,20 @@ class Backend:
         known: dict[str, Any] | None = None,
     ) -> None:
         timeout = float("inf") if timeout == float("inf") else number("timeout", timeout, "seconds", above=0.0)
-        if isinstance(implementation, os.PathLike):
-            implementation = os.fspath(implementation)
-        self.spec = implementation if isinstance(implementation, str) else _importable(implementation)
+        self.spec = os.fspath(implementation) if isinstance(implementation, (str, os.PathLike)) else None
         self.name = name or self.spec or getattr(implementation, "__name__", None) or type(implementation).__name__
         refuse_itself(self.spec)
         self.timeout = timeout
         self._given_up: defaultdict[tuple[Any, ...], list[tuple[int, bool, NoResult]]] = defaultdict(list)
         self._losses: Counter[tuple[Any, ...]] = Counter()
         self._count = 0
-        self._server: Process | Thread
-        self.described: dict[str, Any]
-        self.has_own_process = self.spec is not None and os.name == "posix"
-        if not self._starts_process(known) or self._is_another(implementation):
-            self.spec, self.has_own_process = self.spec if isinstance(implementation, str) else None, False
-            self._server, self.where = Thread(implementation, FUNCTIONS), "this process"
-            self.described = known or self._server.ask(Call(do="describe"), STARTING).parts
+        self.has_own_process = self.spec is not None
+        self.where = "this process" if self.spec is None else "a process of its own"
+        self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
+        try:
+            self.described: dict[str, Any] = known or self._server.ask(Call(do="describe"), STARTING).parts
+        except Lost as lost:
+            raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
         self._functions = frozenset(self.described["provides"])
         self.converts: bool = self.described["converts"]
         self.thread_safe: bool = self.described["thread_safe"]
@@ -110,24 +103,6 @@ class Backend:
                 + "".join(f"{hint}; " for hint in self.misspelt)
                 + "for one function or class of a module, write MODULE:NAME; see https://refgeo.github.io/refgeo/check/"
             )
-
-    def _starts_process(self, known: dict[str, Any] | None) -> bool:
-        """Load it in a process of its own, if there is a way, and say whether there is; of a name, it must be."""
-        if self.spec is None or not self.has_own_process:
-            return False
-        self._server, self.where = Process(self.spec, FUNCTIONS), "a process of its own"
-        try:
-            self.described = known or self._server.ask(Call(do="describe"), STARTING).parts
-        except Lost as lost:
-            raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
-        return True
-
-    def _is_another(self, implementation: Any) -> bool:
-        """Whether its process has loaded something else than the module that was given."""
-        if isinstance(implementation, str) or self.described["print"] == fingerprint(implementation):
-            return False
-        self._server.close()
-        return True
 
     @classmethod
     def of(cls, given: Any, timeout: float = TIMEOUT) -> Backend:
@@ -235,13 +210,3 @@ def _demand(call: Call) -> int:
     m = H.shape[-2]
     numbers = math.prod(blocks) * max((n + m) * h**3, max(n, m) ** 2)
     return numbers if numbers > _DEMANDING else 0
-
-
-def _importable(implementation: Any) -> str | None:
-    """The name, or the file, by which a module can be loaded again in another process."""
-    name, file = (getattr(implementation, attribute, None) for attribute in ("__name__", "__file__"))
-    if not (isinstance(implementation, ModuleType) and isinstance(name, str)) or name == "__main__":
-        return None
-    if same_file(origin(name), file):
-        return name
-    return file if file and Path(file).suffix == ".py" and Path(file).is_file() else None

@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.call import NoResult
+from refgeo.conformance.call import Call, NoResult
 from refgeo.conformance.checks import Check
+from refgeo.conformance.circumstances import BEFORE
 from refgeo.conformance.evidence import DOUBTFUL, Evidence, combination, hold, units
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
 from refgeo.conformance.reading import read_at, read_one, right_formula
-from refgeo.conformance.scene import Scene, build
+from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.support.arguments import ENDS, Array
 
-ANOTHER_ORDER = "after other calls, in another order"
 NO_DIAGNOSIS = "no formula was found that gives these numbers"
 _POINTS = 4
 """At so many failing points an explanation is tried, if there are so many."""
@@ -95,13 +95,6 @@ class Suspect:
         numbers = [one for one in self.seen.doubtful if bool(one.law) == laws] if self.plain else self.seen.failures
         return self.scenes(dict.fromkeys(one.case for one in numbers if not one.circumstance))
 
-    def fresh(self, scene: Scene) -> Scene:
-        """Another point with the features of one, if it has some."""
-        if scene.features is None:
-            return scene
-        features, dtype = replace(scene.features, draw=_FRESH), "float64" if scene.features.single else scene.dtype
-        return build(features, scene.metric, dtype, scene.seed, scene.relaxation)
-
     @cached_property
     def passing(self) -> list[Scene]:
         """The decisive points that gave right numbers."""
@@ -148,8 +141,7 @@ def _explained(suspect: Suspect) -> Explanation:
         place = Place(value, suspect.look, suspect.failing[0]) if suspect.failing else None
         where = _place(suspect, place) if place and suspect.plain and not all(map(bool, place.usual())) else ""
         said = [where and f"wrong {where}", _circumstances(seen.wrong_evidence)]
-        alone = all(one.circumstance == ANOTHER_ORDER for one in seen.wrong_evidence)
-        return Explanation("; ".join(filter(None, said)), needs_others=alone)
+        return Explanation("; ".join(filter(None, said)))
     if suspect.check.kind == "law" or not suspect.failing:
         return NOTHING
     guilty = [name for name in value.uses if suspect.is_wrong(name)]
@@ -207,7 +199,6 @@ def _circumstances(found: Sequence[Evidence]) -> str:
     """In words, which laws do not hold, and the circumstances in which alone something is wrong."""
     laws = list(dict.fromkeys(one.law for one in found if one.law and not one.circumstance))
     words = list(dict.fromkeys(one.circumstance for one in found if one.circumstance))
-    words = [one for one in words if one != ANOTHER_ORDER] or words
     shown = words[:3] + ([f"and in {len(words) - 3} more circumstances"] if len(words) > 3 else [])
     said = [f"does not obey: {'; '.join(laws)}"] if laws else []
     where = "at other points, right" if laws else "right"
@@ -290,9 +281,9 @@ def _explains(candidate: Candidate, views: Sequence[View]) -> bool:
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
-def _is_right(suspect: Suspect, backend: Backend, scene: Scene) -> bool:
-    """Whether a plain call is right, when it is made again."""
-    found = list(hold(scene, suspect.value, backend.call(scene.call(suspect.value))))
+def _is_right(suspect: Suspect, backend: Backend, scene: Scene, *before: Call) -> bool:
+    """Whether a plain call is right, when it is made again, or after other calls."""
+    found = list(hold(scene, suspect.value, backend.call(scene.call(suspect.value).after(*before))))
     return all(one.relative_error <= DOUBTFUL * one.gram for one in found)
 
 
@@ -314,6 +305,11 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
         with suspect.backend.isolated() as fresh:
             if fresh is suspect.backend or not _is_right(suspect, fresh, scenes[0]):
                 return ""
+    for words, before in (BEFORE[name] for name in ("metric", "dtype", "order", "function")):
+        earlier = before(scenes[0], suspect.value)
+        with suspect.backend.isolated() as fresh:
+            if earlier is not None and not _is_right(suspect, fresh, scenes[0], earlier):
+                return f"right if this call is the first one, and wrong {words}"
     return (
         "the result is right if this call is the first one: your function keeps something from earlier calls, such "
         "as a cache"
@@ -528,7 +524,10 @@ def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
     """Whether the value at all failing points, and at fresh ones, is what the backend's own wrong functions give, and
     the right others.
     """
-    value, scenes = suspect.value, [*suspect.failing, *map(suspect.fresh, suspect.failing[:_POINTS])]
+    value, scenes = suspect.value, [
+        *suspect.failing,
+        *(one.fresh(replace(one.features, draw=_FRESH)) for one in suspect.failing[:_POINTS] if one.features is not None),
+    ]
     if not suspect.failing:
         return False
     if value.order is None and scenes[0].metric not in PAIR_METRICS:

@@ -1,4 +1,4 @@
-"""The register of all checks: values, laws of update rules, rules of conduct, searches, trajectories."""
+"""The register of all checks: values, laws of retractions, rules of conduct, searches, trajectories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from refgeo.conformance.conduct import HARMFUL, RULES
-from refgeo.conformance.laws import LAWS, REPEATS, RETRACTION, Law, named
+from refgeo.conformance.laws import RETRACTION
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE, VALUES, Value
 from refgeo.conformance.searches import SEARCH
 from refgeo.conformance.steps import UPDATE_RULES
@@ -30,7 +30,6 @@ class Check:
     statement : str
         What must hold, in a line.
     value : Value, optional
-    law : Law, optional
     """
 
     name: str
@@ -38,7 +37,6 @@ class Check:
     function: str
     statement: str
     value: Value | None = None
-    law: Law | None = None
 
     @property
     def harmful(self) -> bool:
@@ -56,18 +54,11 @@ class Check:
         return self.value.statement_of(metric) if self.kind == "value" and self.value else self.statement
 
 
-def _of_law(name: str, value: Value, law: Law) -> Check:
-    order = "" if value.order is None else f"order {value.order}: "
-    return Check(name, "law", value.operation.name, order + law.statement, value, law)
-
-
 CHECKS: dict[str, Check] = {
     check.name: check
     for check in (
         *(Check(v.name, "value", v.operation.name, v.statement, v) for v in VALUES.values()),
         Check(RETRACTION.name, "law", RETRACTION.operation.name, RETRACTION.statement, RETRACTION),
-        *(_of_law(name, value, law) for name, (value, law) in LAWS.items()),
-        *(_of_law(named(value, "repeatable"), value, REPEATS) for value in VALUES.values()),
         *(Check(rule, "contract", "", statement) for rule, statement in RULES.items()),
         *(Check(name, "search", ROUTINE, statement) for name, statement in SEARCH.items()),
         *(Check(name, "trajectory", UPDATE_RULES[0], statement) for name, statement in TRAJECTORY.items()),
@@ -75,11 +66,10 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def chosen(names: Iterable[str] | None, laws_only: bool = False) -> list[Check]:
+def chosen(names: Iterable[str] | None) -> list[Check]:
     """The checks with these names, or of the functions with these names; None: all.
 
-    A value's name alone leaves conduct out. Laws of update rules are judged by name, or where there are to be no
-    values.
+    A value's name alone leaves conduct out.
     """
     wanted = list(FUNCTIONS) if names is None else listed(names)
     for name in wanted:
@@ -88,10 +78,7 @@ def chosen(names: Iterable[str] | None, laws_only: bool = False) -> list[Check]:
     functions |= {UPDATE_RULES[0]} if functions & {*UPDATE_RULES} else set()
     found = []
     for check in CHECKS.values():
-        asked = check.name in wanted or (check.function in functions and (check.kind != "law" or laws_only))
-        asked |= check.kind == "contract" and bool(functions)
-        asked |= check.name == RETRACTION.name and RETRACTION.operation.name in wanted
-        if asked and not (laws_only and check.kind == "value"):
+        if check.name in wanted or check.function in functions or (check.kind == "contract" and functions):
             found.append(check)
     return found
 

@@ -17,7 +17,7 @@ import numpy as np
 from refgeo.conformance.call import Call
 from refgeo.conformance.features import Features, levels_of, spread
 from refgeo.conformance.memory import LIES
-from refgeo.conformance.operations import OPERATIONS, VALUES, Value
+from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import ENDS, Array
 
@@ -85,7 +85,7 @@ def _another_part(i: int) -> Before:
     return call
 
 
-def _in_single(scene: Scene, value: Value) -> Call | None:
+def in_single(scene: Scene, value: Value) -> Call | None:
     """In float32, which whoever is judged in float64 may keep."""
     sizes = [np.abs(x[x != 0.0]) for pair in (scene.point, *scene.vectors.values()) for x in pair]
     if scene.dtype != "float64" or not all(x.min(initial=1.0) > 1e-30 and x.max(initial=1.0) < 1e30 for x in sizes):
@@ -165,7 +165,7 @@ BEFORE: dict[str, tuple[str, Before]] = {
     "second-G": ("after a call with another G part of the second vector", _another_part(2)),
     "second-H": ("after a call with another H part of the second vector", _another_part(3)),
     "third": ("after a call with another third vector", _another_part(4)),
-    "dtype": ("after a call with float32 arrays", _in_single),
+    "dtype": ("after a call with float32 arrays", in_single),
     "t": ("after a call with another t", _another_t),
     "order": ("after a call with another order", _another_order),
     "function": ("after a call of another function", _another_function),
@@ -181,9 +181,8 @@ WHERE = {
     "beside": "beside calls in another thread",
     "again": "in repeated calls",
     "nan": "with NaN in a block",
-    "laws": "",
 }
-"""With "nan" only a rule is looked at, and with "laws" only exact geodesics that no enclosure follows."""
+"""With "nan" only a rule is looked at."""
 _LAYOUTS = {
     "fortran": "with arrays in Fortran order",
     "fortran-vectors": "with vectors in Fortran order",
@@ -260,10 +259,9 @@ class Circumstance:
             changes["do"] = "repeat"
         return lambda call: replace(call, **changes)
 
-    def turn(self, scene: Scene) -> int:
-        """By what its calls are turned, so that no other call has had these contents; a damping allows no scaling."""
-        at = 1 + CIRCUMSTANCES.index(self) if self.kind in ("before", "where") else 0
-        return at if scene.relaxation == 0.0 else 5 * at + 2 * (at > 0)
+    def at(self, scene: Scene) -> Scene:
+        """The point of its calls: one with contents that no other call has had, where that matters."""
+        return scene.turned(1 + CIRCUMSTANCES.index(self)) if self.kind in ("before", "where") else scene
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
@@ -274,8 +272,6 @@ class Circumstance:
         needs_blocks = ("sliced", "empty", "first-block", "last-block")
         if self.name in needs_blocks or (self.kind, self.name) == ("where", "nan"):
             return math.prod(features.blocks) > 1
-        if self.kind == "where" and self.name == "laws":
-            return features.h <= 5 and math.prod(features.blocks) <= 3 and features.cost <= 100 and features.is_clear
         return self.kind != "where" or (features.cost <= 10_000 and math.prod(features.blocks) <= 20)
 
 
@@ -290,52 +286,10 @@ CIRCUMSTANCES = [
 ]
 
 
-def turned(call: Call, k: int) -> Call:
-    """The call with some rows of its arrays negated, and at another point of the orbit: one with contents, and lengths,
-    of its own, whose result is that of the call turned alike. All operations commute with orthogonal matrices from the
-    left, and with scalings of the group; a power of two changes no digit.
-    """
-    if not k:
-        return call
-    covectors = [one.type == "covector" for one in OPERATIONS[call.function].inputs]
-    scale, once = 2.0 ** (k % 5 - 2), dict[int, Array]()
-    for i, x in enumerate(call.arrays):
-        is_divided = (i % 2 == 0) != (i >= 2 and covectors[i // 2 - 1])
-        if id(x) not in once:
-            once[id(x)] = _negated(x, k) * x.dtype.type(1.0 / scale if is_divided else scale)
-    others: dict[str, Any] = {name: tuple(turned(x, k) for x in getattr(call, name)) for name in ("before", "beside")}
-    return replace(call, arrays=[once[id(x)] for x in call.arrays], **others)
-
-
-def turned_back(parts: Sequence[Array], k: int) -> Sequence[Array]:
-    """The parts of a result, as they were without the turn.
-
-    Examples
-    --------
-    >>> x, one = np.arange(6.0).reshape(3, 2), np.ones((1, 2))
-    >>> call = Call("horizontal_projection", arrays=[x, one, x, one])
-    >>> bool(np.all(turned_back(turned(call, 5).arrays[2:], 5)[0] == x))
-    True
-    """
-    if not k or len(parts) != 2:
-        return parts
-    scale = 2.0 ** (k % 5 - 2)
-    return [_negated(parts[0], k) * scale, _negated(parts[1], k) / scale]
-
-
 def nearly(call: Call) -> Call:
     """A call that is so near that its result is nearly the same, with contents of its own."""
     once = {id(x): x * x.dtype.type(1.0 + np.finfo(x.dtype).eps ** 0.5) for x in call.arrays}
     return replace(call, arrays=[once[id(x)] for x in call.arrays])
-
-
-def _negated(x: Array, k: int) -> Array:
-    """Those rows whose bit is set in k, one of them at least."""
-    rows = np.arange(min(x.shape[-2], 30))
-    bits = 1 + (k - 1) % (2 ** len(rows) - 1) if len(rows) else 0
-    x = np.array(x)
-    x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
-    return x
 
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:

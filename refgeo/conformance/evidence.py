@@ -18,8 +18,8 @@ of κᵖ where it is more, so that no such loss is WRONG. The ratios of right im
 has been seen (``python -m validation implementations``).
 
 *Floats acquit, balls accuse.* A result that is within the threshold of the factorised route, less that route's own
-error, is right. An enclosure is computed for every small block, for a sample of the large ones, and wherever the
-factorised route does not acquit. Lengths are computed in double precision by the factorised geometry; that affects the
+error, is right. An enclosure is computed for the first block of every small point, and wherever the factorised route does not
+acquit. Lengths are computed in double precision by the factorised geometry; that affects the
 unit in which an error is expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
 """
 
@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from refgeo.conformance.call import Answer, Event
-from refgeo.conformance.operations import VALUES, Operation, Parts, Value
+from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import Array
@@ -231,13 +231,13 @@ def no_rounding_explains(found: Iterable[Evidence]) -> bool:
     return several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
 
 
-def hold(scene: Scene, value: Value, answer: Answer, least: int = 0, **more: Any) -> Iterator[Evidence]:
-    """An answer beside the right result, block by block; so many blocks are enclosed at least."""
+def hold(scene: Scene, value: Value, answer: Answer, **more: Any) -> Iterator[Evidence]:
+    """An answer beside the right result, block by block."""
     if answer.failure is not None:
         yield from _of_failure(scene, value, answer, **more)
         return
     with np.errstate(all="ignore"):  # infinities are judged, not warned of
-        errors, enclosed = _errors(scene, value, tuple(answer.parts), least)
+        errors, enclosed = _errors(scene, value, tuple(answer.parts))
     yield from measured(scene, units(scene, value), errors, enclosed, **more)
 
 
@@ -302,7 +302,7 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
     )  # fmt: skip
 
 
-def _errors(scene: Scene, value: Value, result: Parts, least: int) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _errors(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArray[np.bool_]]:
     """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known."""
     unit, size, shape = units(scene, value), scene.size(value), scene.shape
     errors, enclose = np.full(shape, np.nan), np.ones(shape, dtype=bool)
@@ -310,8 +310,8 @@ def _errors(scene: Scene, value: Value, result: Parts, least: int) -> tuple[Arra
     if reference is not None:
         errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
         acquitted = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
-        first = np.arange(errors.size).reshape(shape) < least
-        enclose = np.array(~acquitted | first | scene.sampled)
+        enclose = np.array(~acquitted)
+        enclose.flat[: int(scene.is_small)] = True
     distances = tuple(np.zeros_like(part) for part in result)
     for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
         enclosures = scene.enclosures(value, block)
@@ -340,17 +340,6 @@ def beside(error: Array, size: Array) -> Array:
         return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, hopeless))
 
 
-def difference(scene: Scene, value: Value, x: Parts, y: Parts, size: Array) -> Array:
-    """Between two results, beside their size; of retractions between the products G Hᵀ, all that is said of them."""
-    x, y = comparable(value.operation, x), comparable(value.operation, y)
-    if value.operation.name == "retraction":
-        error = np.linalg.norm(np.where(np.isfinite(x[0]), x[0] - y[0], np.inf), axis=(-2, -1))
-        sizes = [np.linalg.norm(x, axis=(-2, -1)) for x in (scene.point.product, y[0])]
-        return beside(np.asarray(error), np.maximum(*sizes))
-    size = np.maximum(size, scene.length(y))  # of a wrong result, which may be far too large
-    return beside(scene.length(combination((1.0, x), (-1.0, y))), size)
-
-
 def combination(*terms: tuple[Any, Parts]) -> Parts:
     """Σ cᵢ xᵢ of results, which may contain NaN.
 
@@ -364,18 +353,6 @@ def combination(*terms: tuple[Any, Parts]) -> Parts:
         scaled = [(c if count == 1 else blockwise(c)) * part for part in parts]
         total = [np.asarray(x + y) for x, y in zip(total, scaled, strict=True)] if total else scaled
     return tuple(total)
-
-
-def comparable(operation: Operation, parts: Parts) -> Parts:
-    """What two results must agree in: of a retraction, which is a curve in the quotient, the product G Hᵀ.
-
-    Examples
-    --------
-    >>> from refgeo.conformance.operations import OPERATIONS
-    >>> comparable(OPERATIONS["retraction"], (np.ones((2, 1)), np.ones((3, 1))))[0].shape
-    (2, 3)
-    """
-    return (np.asarray(parts[0] @ parts[1].mT),) if operation.name == "retraction" else parts
 
 
 def blockwise(scalar: Any) -> Any:

@@ -1,8 +1,7 @@
 """The judged side: somebody's functions, called as asked, with what they did besides returning.
 
 This runs in a process of its own (`serve`), so that whatever a backend does to it, to NumPy or to refgeo, happens to
-the judged and not to the judge. An object that cannot be imported again is served in the judge's process, by the same
-`Host`.
+the judged and not to the judge. An object is served in the judge's process, by the same `Host`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import hashlib
 import importlib
 import inspect
 import math
@@ -26,11 +24,11 @@ import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,8 +48,6 @@ from refgeo.support.console import printable
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
-_MOST_PARTS = 10_000
-"""So many objects of a module are compared."""
 _LOOKS = 5
 """At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
@@ -90,54 +86,6 @@ def load(spec: str) -> Any:
             raise BackendError(f"backend {spec}: {place} was imported but has no {attribute!r}")
         implementation = getattr(implementation, part)
     return implementation
-
-
-def fingerprint(module: Any) -> str:
-    """What tells a module from another one of its name: its functions, classes and constants, and those of the modules
-    beside it that it uses.
-
-    Examples
-    --------
-    >>> fingerprint(inspect) == fingerprint(inspect) != fingerprint(difflib)
-    True
-    """
-    known: dict[int, Any] = {}  # kept, so that no other object gets their number
-    folder = os.path.dirname(getattr(module, "__file__", None) or "?")
-
-    def of(value: Any) -> Any:
-        with contextlib.suppress(Exception):  # of objects that pretend to have everything
-            value = inspect.unwrap(value) if callable(value) else value
-        if id(value) in known or len(known) > _MOST_PARTS:
-            return "known"
-        if isinstance(value, FunctionType):
-            return of(value.__code__), of(value.__defaults__), of(value.__kwdefaults__), of(vars(value))
-        if isinstance(value, CodeType):
-            return value.co_code, value.co_names, value.co_varnames, [of(x) for x in value.co_consts]
-        if isinstance(value, type):
-            known[id(value)] = value
-            return [(name, of(part)) for name, part in vars(value).items() if callable(part)]
-        if isinstance(value, ModuleType):
-            if os.path.dirname(getattr(value, "__file__", None) or "") != folder:
-                return value.__name__
-            known[id(value)] = value
-            return [(name, of(part)) for name, part in vars(value).items() if not name.startswith("__")]
-        if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
-            return value
-        known[id(value)] = value
-        if isinstance(value, Sized) and len(value) > _MOST_PARTS and not isinstance(value, np.ndarray):
-            return type(value).__name__, len(value)
-        if isinstance(value, Mapping):
-            return [(repr(of(name)), of(part)) for name, part in value.items()]
-        if isinstance(value, (list, tuple, set, frozenset)):
-            parts = [of(part) for part in value]
-            return parts if isinstance(value, (list, tuple)) else sorted(map(repr, parts))
-        if isinstance(value, np.ndarray):
-            return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
-        return type(value).__name__, [(name, of(part)) for name, part in getattr(value, "__dict__", {}).items()]
-
-    with contextlib.suppress(RecursionError):
-        return hashlib.sha256(repr(of(module)).encode("utf-8", "replace")).hexdigest()
-    return "too deep to be told"
 
 
 def as_backend(implementation: Any, functions: Sequence[str]) -> Any:
@@ -355,7 +303,7 @@ class Host:
     def __init__(
         self, implementation: Any, functions: Sequence[str], capture: Capture, coverage: Coverage | None = None
     ) -> None:
-        self.given, self.functions = implementation, functions
+        self.functions = functions
         self.implementation = as_backend(implementation, functions)
         self.capture, self.coverage = capture, coverage
         self._folder = os.path.dirname(getattr(implementation, "__file__", None) or "")
@@ -370,7 +318,6 @@ class Host:
             "converts": self._converts,
             "thread_safe": bool(getattr(self.implementation, "thread_safe", True)),
             "is_plain": bool(getattr(self.implementation, "is_plain", False)),
-            "print": fingerprint(self.given),
             "misspelt": [
                 f"refgeo knows no function {name}; did you mean {near[0]}?"
                 for name in dir(self.implementation)

@@ -60,12 +60,6 @@ class Operation:
     extra : tuple of "t" and "order"
         The arguments after these.
     result : "vector", "scalar" (one number per block) or "point"
-    linear : tuple of tuple of str
-        The result is linear in each of these arguments; in several of one tuple together.
-    symmetric : bool
-        Whether the vectors can be exchanged.
-    horizontal : bool
-        Whether the result is horizontal (for covectors of invariant losses).
     gram_power : int
         A route over Gram matrices loses κ to this power.
     solved_power : int, optional
@@ -76,9 +70,6 @@ class Operation:
     inputs: tuple[Argument, ...]
     extra: tuple[str, ...] = ()
     result: Literal["vector", "scalar", "point"] = "vector"
-    linear: tuple[tuple[str, ...], ...] = ()
-    symmetric: bool = False
-    horizontal: bool = False
     gram_power: int = 2
     solved_power: int | None = None
 
@@ -131,9 +122,9 @@ def _vectors(names: str) -> tuple[Argument, ...]:
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("inner_product", _vectors("a b"), result="scalar", linear=(("a",), ("b",)), symmetric=True),
-        Operation("horizontal_projection", _vectors("v"), linear=(("v",),), horizontal=True, solved_power=4),
-        Operation("riemannian_gradient", (Argument("e", "covector"),), linear=(("e",),), horizontal=True),
+        Operation("inner_product", _vectors("a b"), result="scalar"),
+        Operation("horizontal_projection", _vectors("v"), solved_power=4),
+        Operation("riemannian_gradient", (Argument("e", "covector"),)),
         Operation(
             "riemannian_hessian",
             (
@@ -141,12 +132,10 @@ OPERATIONS: dict[str, Operation] = {
                 Argument("w", "covector", "hessian_w"),
                 Argument("v", "vector", "hessian_v"),
             ),
-            linear=(("w", "v"), ("e", "w")),
-            horizontal=True,
             gram_power=3,
             solved_power=4,
         ),
-        Operation("christoffel", _vectors("a b"), linear=(("a",), ("b",)), symmetric=True, gram_power=3),
+        Operation("christoffel", _vectors("a b"), gram_power=3),
         Operation("geodesic", _vectors("v"), ("t", "order"), result="point", gram_power=3),
         Operation("retraction", _vectors("v"), ("t",), result="point"),
     )

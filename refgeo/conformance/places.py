@@ -17,7 +17,7 @@ from refgeo.conformance.call import Event, NoResult
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
 from refgeo.conformance.features import Features, repaired
 from refgeo.conformance.operations import Value
-from refgeo.conformance.scene import Scene, build
+from refgeo.conformance.scene import Scene
 
 _FRESH = 50
 """Draws of fresh points begin here."""
@@ -191,18 +191,12 @@ class Place:
     look: Callable[[Scene], Sequence[Evidence]]
     like: Scene
 
-    def scene(self, features: Features) -> Scene:
-        """A fresh point."""
-        like = self.like
-        dtype = "float64" if like.features is not None and like.features.single else like.dtype
-        return build(features, like.metric, dtype, like.seed, like.relaxation)
-
     def ratio(self, features: Features) -> float | None:
         """How far a fresh point is from right, infinitely where a call fails; None where it decides nothing."""
         if not features.possible:
             return None
         try:
-            found = list(self.look(self.scene(features)))
+            found = list(self.look(self.like.fresh(features)))
         except (ValueError, ArithmeticError, NoResult):
             return None
         if any(one.event is Event.FAILED and one.decisive for one in found):

@@ -26,11 +26,10 @@ class Plan:
         Whose conduct is watched.
     points : Points
     cases : list of str or None
-    laws_only : bool
     options : dict
         Of an update rule.
     closely : bool
-        Whether circumstances and conduct are tried, and calls repeated in another order: not for results from files.
+        Whether circumstances and conduct are tried: not for results from files.
     """
 
     metrics: list[str]
@@ -38,7 +37,6 @@ class Plan:
     functions: set[str]
     points: Points
     cases: list[str] | None = None
-    laws_only: bool = False
     options: dict[str, list[Any]] = field(default_factory=dict)
     closely: bool = True
 
@@ -48,7 +46,6 @@ class Plan:
         metrics: Iterable[str],
         checks: Iterable[str] | None,
         points: Points,
-        laws_only: bool = False,
         cases: Iterable[str] | None = None,
         options: Mapping[str, Sequence[Any]] | None = None,
     ) -> Plan:
@@ -56,15 +53,10 @@ class Plan:
         wanted = list(dict.fromkeys(pair_metric(metric, argument="metrics").name for metric in listed(metrics)))
         if not wanted:
             raise ValueError("metrics: expected at least one metric, got none")
-        if not isinstance(laws_only, bool):
-            raise ValueError(f"laws_only: expected True or False, got {laws_only!r}")
         names = None if checks is None else listed(checks)
-        found = chosen(names, laws_only)
+        found = chosen(names)
         if not found:
-            raise ValueError(
-                "checks: expected at least one check, got none (laws_only leaves out checks that only inv and mix "
-                "must pass)"
-            )
+            raise ValueError("checks: expected at least one check, got none")
         whole = cases is None and points.generated
         found = [one for one in found if one.kind not in ("search", "trajectory") or whole]
         if cases is not None and functions_of(names).isdisjoint(OPERATIONS):
@@ -72,10 +64,8 @@ class Plan:
                 f"cases: expected a check of a function at points, got {', '.join(names or ())}: searches and update "
                 "rules choose points of their own; leave out cases (--case)"
             )
-        names_of = [one.name for one in found if one.kind != "search" or not laws_only]
-        several = values_of(options)
-        return cls(wanted, names_of, functions_of(names), points, None if cases is None else listed(cases), laws_only,
-                   several)  # fmt: skip
+        some = None if cases is None else listed(cases)
+        return cls(wanted, [one.name for one in found], functions_of(names), points, some, values_of(options))
 
     @property
     def is_whole(self) -> bool:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from refgeo.conformance.archive import WRITERS, read_named
 from refgeo.conformance.features import Features, design
 from refgeo.conformance.precision import PRECISIONS
-from refgeo.conformance.scene import Scene, build, given
+from refgeo.conformance.scene import SMALL, Scene, build, given
 from refgeo.geometry.pair import Pair, each
 from refgeo.support.arguments import Array, integer, listed, number, one_of
 
@@ -26,8 +26,8 @@ LARGE = 140_000
 """Of points with more numbers, which a profile does not have, circumstances see the first rows of two blocks."""
 _MOST_NUMBERS = 2_000_000
 """Of a network's point."""
-_SLOW_TO_ENCLOSE, _WELL_CONDITIONED = 2_000_000, 300.0
-"""(n + m)h² of a head; κ of its first rows, where all values are decisive."""
+_WELL_CONDITIONED = 300.0
+"""κ of the first rows of a head, where all values are decisive."""
 GivenPoints = Mapping[str, Mapping[str, npt.ArrayLike]]
 
 
@@ -98,13 +98,6 @@ class Points:
     def generated(self) -> bool:
         """Whether they are made from names."""
         return self.points is None and self.checkpoint is None and self.files is None
-
-    @property
-    def are_light(self) -> bool:
-        """Whether they can be sent to another process, as options: a network in memory is too large."""
-        if self.points is None or isinstance(self.points, (str, Path)):
-            return self.files is None and isinstance(self.checkpoint, (str, Path, type(None)))
-        return sum(np.size(x) for arrays in self.points.values() for x in arrays.values()) < _MOST_NUMBERS
 
     def scenes(self, metric: str) -> Sequence[Case]:
         """The names of the points, each with the function that makes it; a search makes its own."""
@@ -239,11 +232,11 @@ def write_points(file: str | Path, scenes: Iterable[Scene]) -> None:
 
 
 def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:
-    """Of the first head, if an enclosure would take long: of every value one is made at the first point."""
+    """Of the first head, if an enclosure would take long: a small point, whose values are enclosed."""
     for name, block in itertools.islice(pairs.items(), 1):
         n, m, h = block.sizes
         first = each(lambda F, rows=2 * h + 1: F.reshape(-1, *F.shape[-2:])[0, :rows], block)
-        if (n + m) * h * h > _SLOW_TO_ENCLOSE and all(np.linalg.cond(F) < _WELL_CONDITIONED for F in first):
+        if (n + m) * h * h > SMALL and all(np.linalg.cond(F) < _WELL_CONDITIONED for F in first):
             yield f"{name}/rows0-{2 * h}", first
 
 

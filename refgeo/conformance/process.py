@@ -81,13 +81,6 @@ class Child:
         with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
             self.line.send((function, arguments))
 
-    def terminate(self) -> None:
-        """Let it end what it has started, and end it."""
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        self.close()
-
     def ended(self) -> str:
         """End it, and say how it had ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):

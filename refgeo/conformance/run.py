@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.blame import ANOTHER_ORDER
 from refgeo.conformance.call import BackendError
 from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.judge import MOST_REPLAYED, Elsewhere, Judge, Judged, absent
+from refgeo.conformance.judge import Judge, absent
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
@@ -28,7 +22,6 @@ from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import trajectory_evidence
 from refgeo.conformance.uncovered import Reached, not_run
 from refgeo.conformance.verdict import EVERY, Row, row_of
-from refgeo.support.arguments import integer
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
@@ -51,7 +44,6 @@ def check(
     profile: str = Points.profile,
     seed: int = Points.seed,
     relaxation: float = Points.relaxation,
-    laws_only: bool = False,
     cases: Iterable[str] | None = None,
     points: GivenPoints | str | Path | None = None,
     checkpoint: str | Path | Mapping[str, Any] | None = None,
@@ -59,7 +51,6 @@ def check(
     heads: int | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     timeout: float = TIMEOUT,
-    jobs: int | None = None,
     specification: int = SPECIFICATION,
     progress: Progress | None = None,
 ) -> Report:
@@ -81,9 +72,6 @@ def check(
     seed : int
     relaxation : float
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
-    laws_only : bool
-        For update rules that are no gradient of these metrics: no values, nor laws that only these values obey.
-        Equivariance, linearity, horizontality in the metric named, blocks and layouts are left.
     cases : iterable of str, optional
         Only these cases; a name, or the first part of one.
     points : mapping of str to mapping of str to array, or path, optional
@@ -104,9 +92,6 @@ def check(
         combination is judged.
     timeout : float
         Seconds that one call of the backend may take.
-    jobs : int, optional
-        How many metrics are judged at once. Each has a process of the backend's own, whatever their number, so the
-        verdicts do not depend on it. Default: as many as there are processors.
     specification : int
         The version of the protocol that you have written for; any other raises an error.
     progress : callable, optional
@@ -143,83 +128,41 @@ def check(
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads)
-    plan = Plan.of(metrics, checks, where, laws_only, cases, options)
+    plan = Plan.of(metrics, checks, where, cases, options)
     with one_thread(), ExitStack() as stack:
         loaded = Backend.of("refgeo.paper" if backend is None else backend, timeout)
         if loaded is not backend:
             stack.callback(loaded.close)
-        return judge(plan, loaded, _processors() if jobs is None else integer("jobs", jobs), progress or no_progress)
+        return judge(plan, loaded, progress or no_progress)
 
 
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # those that this process may use, where one can ask
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-@dataclass
-class _Progress:
-    """Of several metrics as one."""
-
-    show: Progress
-    total: int = 0
-    done: int = 0
-    lock: Any = field(default_factory=threading.Lock)
-    stopped: bool = False
-
-    def step(self, what: str) -> None:
-        """Another point begins."""
-        with self.lock:
-            self.show(self.done, self.total, what)
-            self.done += 1
-
-
-def judge(plan: Plan, backend: Backend, jobs: int, show: Progress = no_progress) -> Report:
-    """The report: every metric by a process of the backend's own, then all of them in one, in another order."""
-    judges: list[Judge] = []
-    progress, pool = _Progress(show), ThreadPoolExecutor(max(jobs - 1, 1))
-    side_by_side = jobs > 1 and backend.has_own_process and plan.points.are_light
+def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
+    """The report: every metric by a process of the backend's own."""
+    judges = [Judge(plan, backend if i == 0 else backend.fresh(), metric) for i, metric in enumerate(plan.metrics)]
+    total = sum(len(one.points) for one in judges)
     try:
-        for metric in reversed(plan.metrics):  # the first one last: what it takes to begin, others do meanwhile
-            if metric != plan.metrics[0] and side_by_side:
-                judges.insert(0, Elsewhere(plan, backend, metric))
-            else:
-                judges.insert(0, Judge(plan, backend if metric == plan.metrics[0] else backend.fresh(), metric))
-        progress.total = sum(len(one.points) for one in judges)
-        elsewhere = [pool.submit(_over, one, progress) for one in judges if isinstance(one, Elsewhere)]
-        for one in judges[: len(judges) - len(elsewhere)]:
-            _over(one, progress)
-        for future in elsewhere:
-            future.result()
-        show(progress.total, progress.total, "done")
+        for one in judges:
+            one.open()
+            for i, point in enumerate(one.points):
+                show(sum(each.count for each in judges), total, f"{one.metric} {point.name}")
+                one.look_at(i)
+        show(total, total, "done")
         return _concluded(plan, backend, judges, show)
     except KeyboardInterrupt:
-        progress.stopped = True
         backend.close()  # what it was asked last is of no interest any more
-        counts = dict.fromkeys(plan.metrics, 0) | {one.metric: one.count for one in judges}
-        far = "; ".join(f"{metric}: {count} points checked" for metric, count in counts.items())
-        rows = _rows(plan, [one.so_far() for one in judges], explain=False)
+        far = "; ".join(f"{one.metric}: {one.count} points checked" for one in judges)
+        rows = _rows(plan, judges, explain=False)
         raise Interrupted(_report(plan, backend, judges, rows, interrupted=far)) from None
     finally:
-        progress.stopped = True
         for one in judges:
-            if one.backend is not backend or isinstance(one, Elsewhere):
-                one.close()
-        pool.shutdown()
-
-
-def _over(judge: Judge, progress: _Progress) -> None:
-    for i, point in enumerate(judge.points):
-        if progress.stopped:
-            return
-        progress.step(f"{judge.metric} {point.name}")
-        judge.look_at(i)
+            if one.backend is not backend:
+                one.backend.close()
 
 
 def _concluded(plan: Plan, backend: Backend, judges: list[Judge], show: Progress) -> Report:
-    """Calls in another order, rows, searches, trajectories."""
+    """Rows, searches, trajectories."""
     try:
-        _replay(plan, backend, judges)
-        reached: list[Reached] = [one.reached() for one in judges]
+        reached: list[Reached] = [one.backend.reached() for one in judges]
         whole = list(_whole(plan, backend, judges[0], show))
         reached.append(backend.reached())
         rows = [*_rows(plan, judges), *whole]
@@ -229,58 +172,6 @@ def _concluded(plan: Plan, backend: Backend, judges: list[Judge], show: Progress
         message = f"after the run, refgeo itself failed ({type(error).__name__}: {error}); please report it"
         raise RefereeError(message) from error
     return _report(plan, backend, judges, rows, not_run=not_run(reached, {*FUNCTIONS} - plan.functions))
-
-
-def _replay(plan: Plan, backend: Backend, judges: list[Judge]) -> None:
-    """The judged calls once more in one process, shuffled across metrics, dtypes, orders and functions: what is kept
-    from the first call on, or by too little, gives other results. It begins with what no process has begun with.
-    """
-    calls = [(one, judged) for one in judges for judged in one.judged] if plan.closely else []
-    rng = np.random.default_rng(plan.points.seed)
-    shuffled = [calls[i] for i in rng.permutation(len(calls))[:MOST_REPLAYED]]
-    first: dict[str, tuple[Judge, Judged]] = {}
-    for one in sorted(shuffled, key=lambda one: (one[1].dtype == "float64", one[0] is judges[0])):
-        first.setdefault(one[1].call.function, one)
-    opening = list(first.values())
-    rest = sorted((one for one in shuffled if one not in opening), key=lambda one: one[1].dtype == "float64")
-    past: list[Judged] = []
-    with backend.isolated() as fresh:
-        for one, judged in [*opening, *rest]:  # in single precision first: in the other processes that came last
-            answer = fresh.call(judged.call)
-            if not judged.is_repeated_by(answer):
-                one.compare(judged, answer, partial(_culprit, backend, judged, past))
-            past.append(judged)
-
-
-def _culprit(backend: Backend, judged: Judged, past: list[Judged]) -> str:
-    """After which of the earlier calls alone, in a process of its own, a call gives another result; in words, or empty
-    if it gives another result without any.
-    """
-    with backend.isolated() as fresh:
-        if not judged.is_repeated_by(fresh.call(judged.call)):
-            return ""
-    kinds: dict[str, Judged] = {}
-    shape = judged.call.arrays[0].shape
-    for earlier in sorted(past, key=lambda one: one.call.arrays[0].shape != shape):
-        differing = [
-            words
-            for words, one, other in (
-                (f"the metric {earlier.call.metric}", earlier.call.metric, judged.call.metric),
-                (f"{earlier.dtype} arrays", earlier.dtype, judged.dtype),
-                (f"order {earlier.call.extra[-1:]}", earlier.call.extra[1:], judged.call.extra[1:]),
-                (f"the function {earlier.call.function}", earlier.call.function, judged.call.function),
-            )
-            if one != other
-        ]
-        if len(differing) <= 1:
-            kinds.setdefault(
-                f"after a call with {differing[0]}" if differing else "after a call at another point", earlier
-            )
-    for words, earlier in kinds.items() if backend.has_own_process else ():
-        with backend.isolated() as fresh:
-            if not judged.is_repeated_by(fresh.call(judged.call.after(earlier.call))):
-                return words
-    return ANOTHER_ORDER
 
 
 _WATCHED = {"search": "sharpness_1", "trajectory": "step.repeatable"}

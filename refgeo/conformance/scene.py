@@ -26,14 +26,12 @@ from refgeo.support.errors import about
 
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
-_SMALL = 20_000
+SMALL = 20_000
 """(n + m)h² of a block that is enclosed in a moment."""
 _WIDEST, _MOMENT = 8, 1.0
 """Columns of a point whose exact geodesic is integrated, and the effort of that, where it is not to take long."""
 _UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
 """The sizes of blocks that are not alike: smaller ones and larger ones."""
-_MANY = 0.25
-"""So many blocks of a batch are enclosed, on average, beside all that the factorised route does not acquit."""
 _ENCLOSING = threading.Lock()
 """The precision of python-flint is global to the process."""
 
@@ -196,7 +194,7 @@ class Scene:
         n, m, h = self.point.sizes
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
-        if self.space.metric.s not in (0.0, 1.0) or (n + m) * h * h > _SMALL or h > _WIDEST:
+        if self.space.metric.s not in (0.0, 1.0) or not self.is_small or h > _WIDEST:
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
@@ -217,11 +215,10 @@ class Scene:
         return value.order != "exact" or abs(self.time(value)) <= self._latest
 
     @cached_property
-    def sampled(self) -> npt.NDArray[np.bool_]:
-        """Which blocks are enclosed in any case: a few, the fewer the larger they are."""
+    def is_small(self) -> bool:
+        """Whether a block is enclosed in a moment, so that the first one always is."""
         n, m, h = self.point.sizes
-        share = min(1.0, _SMALL / ((n + m) * h * h)) * min(1.0, _MANY / max(math.prod(self.shape), 1))
-        return np.asarray(self.rng("sampled").random(self.shape) < share)
+        return (n + m) * h * h <= SMALL
 
     # What may be lost there
 
@@ -290,6 +287,26 @@ class Scene:
         vectors = {key: once[id(pair)] for key, pair in self.vectors.items()}
         space = self.space.metric.at(once[id(self.point)])
         return replace(self, space=space, vectors=vectors, name=self.name if name is None else name)
+
+    def fresh(self, features: Features) -> Scene:
+        """A point with these features, in the metric and precision of this one."""
+        dtype = "float64" if self.features is not None and self.features.single else self.dtype
+        return build(features, self.metric, dtype, self.seed, self.relaxation)
+
+    def turned(self, k: int) -> Scene:
+        """With some rows of all arrays negated, those whose bit is set in k, and times a power of two: a point as good
+        as this one, with contents and lengths of its own.
+        """
+
+        def change(x: Array) -> Array:
+            rows = np.arange(min(x.shape[-2], 30))
+            bits = 1 + (k - 1) % (2 ** len(rows) - 1)
+            x = 2.0 ** (k % 5 - 2) * x
+            x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
+            return x
+
+        found: Scene = self.kept(("turned", k), lambda: self.changed(change))
+        return found
 
     def at(self, factors: Iterable[Array], metric: str | None = None, *, value: Value) -> Scene:
         """The same vectors at another point or in another metric; those of the Hessian, which depend on both, anew."""

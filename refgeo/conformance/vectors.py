@@ -153,7 +153,7 @@ def grade(
     metrics = list(dict.fromkeys(case.metric for case in chosen))
     plan = Plan.of(metrics, values, points)
     plan = replace(plan, names=[one.name for one in plan.checks if one.kind == "value"], closely=False)
-    return replace(judge(plan, backend, 1, progress or no_progress), files=(str(directory), str(results)))
+    return replace(judge(plan, backend, progress or no_progress), files=(str(directory), str(results)))
 
 
 def _ours_in(folder: Path) -> list[Path]:
