@@ -25,7 +25,7 @@ from refgeo.conformance.circumstances import BEFORE
 from refgeo.conformance.evidence import DOUBTFUL, Evidence, combination, hold, units
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
-from refgeo.conformance.reading import read_at, read_one, right_formula
+from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
 from refgeo.geometry.pair import Pair
@@ -46,8 +46,6 @@ _NUMBERS = 4
 """So many numbers of a part at least."""
 _CLEAR = 40.0
 """κ up to which formulas in double precision are accurate enough to compare with."""
-_FRACTIONS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
-"""Coefficients of the terms of a value, up to a sign."""
 
 
 @dataclass
@@ -112,11 +110,10 @@ def explained(suspect: Suspect) -> Explanation:
 
 
 def _beside_what_is_right(suspect: Suspect, found: Explanation) -> Explanation:
-    """With the right formula of the metric for wrong numbers; those of geodesics take seconds to read."""
-    value = suspect.value
-    if suspect.check.kind == "law" or not suspect.plain or found.expected or found.excuse or value.order is not None:
+    """With the right formula of the metric for wrong numbers."""
+    if suspect.check.kind == "law" or not suspect.plain or found.expected or found.excuse:
         return found
-    right = right_formula(value.name, suspect.metric, suspect.failing[0].relaxation)
+    right = right_formula(suspect.value.name, suspect.metric, suspect.failing[0].relaxation)
     return found if right is None else replace(found, expected=tuple(right.lines()))
 
 
@@ -124,14 +121,10 @@ def explained_once(scene: Scene, value: Value, backend: Backend) -> Explanation:
     """What there is to say of one wrong result."""
     with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
         views = [_view(value, backend, scene)]
-        for candidates in (_simple(views), _causes(value, views)):
-            found = next((one for one in candidates if _explains(one, views)), None)
-            if found is not None:
-                return Explanation(found[0])
-        mine = read_at(scene, value, views[0].result)
-        right = right_formula(value.name, scene.metric, scene.relaxation)
-        if mine is not None and mine != right and right is not None:
-            return Explanation("", tuple(mine.lines()), tuple(right.lines()), mine.differs(right))
+        simple = next((one for one in _simple(value, views) if _explains(one, views)), None)
+        if simple is not None:
+            return Explanation(simple[0])
+        return _compared(read_at(value, [scene], [views[0].result]), value, scene)
     return NOTHING
 
 
@@ -173,26 +166,24 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     if ε and _explains(("", _without_relaxation), views):
         return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
-    simple = next((one for one in _simple(views) if _explains(one, views)), None)
+    simple = next((one for one in _simple(value, views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
         return Explanation(simple[0])
     place = Place(value, suspect.look, suspect.failing[0])
     usual = place.usual()
-    cause = next((one for one in _causes(value, views) if _explains(one, views)), None)
     if True in usual and False not in usual:  # what passes at a generic point has the right formula there
-        read = Explanation(cause[0]) if cause is not None else _read(value, backend, suspect.failing[0])
-        if read is not None:
-            return _in_float32_only(read) if _is_of_single(suspect, place) else read
-    where, there = _place(suspect, place), simple or cause
-    if where:
-        return Explanation(f"wrong {where}" + (f"; there, {there[0]}" if there is not None else ""))
-    if there is not None:
-        return Explanation(f"wrong at some points; at {views[0].scene.name}, {there[0]}")
-    return NOTHING
+        read = _read(value, backend, suspect.failing[0])
+        if read != NOTHING:
+            return _only("in float32 only", read) if _is_of_single(suspect, place) else read
+    scenes, results = [one.scene for one in views], [one.result for one in views]
+    there = Explanation(simple[0]) if simple else _compared(read_at(value, scenes, results), value, scenes[0])
+    where = _place(suspect, place) or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
+    return _only(where, there) if where else NOTHING
 
 
-def _in_float32_only(found: Explanation) -> Explanation:
-    return replace(found, text="; there, ".join(filter(None, ("wrong in float32 only", found.text))))
+def _only(where: str, found: Explanation) -> Explanation:
+    """An explanation of what is wrong somewhere."""
+    return replace(found, text="; there, ".join(filter(None, (f"wrong {where}", found.text))))
 
 
 def _circumstances(found: Sequence[Evidence]) -> str:
@@ -319,9 +310,12 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
 # A simple change -----------------------------------------------------------------------------------------------------
 
 
-def _simple(views: Sequence[View]) -> Iterator[Candidate]:
-    """The right result, but exchanged, transposed, or times a factor."""
+def _simple(value: Value, views: Sequence[View]) -> Iterator[Candidate]:
+    """The right result, but of the other metric, exchanged, transposed, or times a factor."""
     count = len(views[0].right)
+    if views[0].scene.metric in ENDS:
+        other = views[0].scene.other_metric
+        yield f"your result is that of the metric {other}", lambda view: _right(view.scene.in_metric(other), value)
     if count == 2:
         yield "the G and H parts of your result are swapped", lambda view: view.right[::-1]
         yield (
@@ -379,147 +373,6 @@ def _times(factor: Callable[[View], float], view: View) -> Parts:
 # What a value is made of ---------------------------------------------------------------------------------------------
 
 
-def _paper(scene: Scene, name: str, *vectors: Any) -> Parts:
-    from refgeo import paper  # which is slow to import
-
-    flat = [factor for pair in (scene.point, *vectors) for factor in pair]
-    result: Parts = getattr(paper, name)(scene.metric, *flat, relaxation=scene.relaxation)
-    return result
-
-
-Pieces = dict[str, Parts]
-Function = Callable[..., Parts]
-
-
-def _geodesic_pieces(scene: Scene, gamma: Function) -> Pieces:
-    v, t = scene.vectors["v"], scene.t
-    bend = gamma("christoffel", v, v)
-    return {
-        "θ": tuple(scene.point), "tv": combination((t, tuple(v))), "−½t²Γ(v, v)": combination((-0.5 * t * t, bend)),
-    }  # fmt: skip
-
-
-def _hessian_pieces(scene: Scene, own: Function, raised: Function | None = None, exchanged: bool = False) -> Pieces:
-    """With these functions; `raised` for all gradients but that of the loss."""
-    (G, H), (e, w, v) = scene.point, (scene.vectors[f"hessian_{x}"] for x in "ewv")
-    gradient, raised = own("riemannian_gradient", e), raised or own
-    S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, (G, H), strict=True))
-    if exchanged:
-        S_dot, T_dot = T_dot, S_dot
-    moving: Parts = (e.G @ S_dot, e.H @ T_dot)
-    if scene.metric == "mix":
-        moving = raised("riemannian_gradient", (-gradient[0] @ T_dot, -gradient[1] @ S_dot))
-    return {
-        "the gradient of the Euclidean Hessian": raised("riemannian_gradient", w),
-        "the derivative of the metric, in D grad f[v]": moving,
-        "Γ(grad f, v)": own("christoffel", gradient, v),
-    }
-
-
-def _causes(value: Value, views: Sequence[View]) -> Iterator[Candidate]:
-    """Other combinations of what a value is made of."""
-    if value.order is None and views[0].scene.metric not in PAIR_METRICS:
-        return
-    right = {id(one): partial(_paper, one.scene) for one in views}
-    if views[0].scene.metric in ENDS:
-        other = views[0].scene.other_metric
-        yield f"your result is that of the metric {other}", lambda view: _in_metric(view.scene, other, value)
-    if value.order == 2:
-        pieces = {id(one): _geodesic_pieces(one.scene, right[id(one)]) for one in views}
-        yield from _combinations(views, pieces, lambda view, parts: parts)
-    elif value.name == "riemannian_hessian":
-        for exchanged, words in ((False, ""), (True, "Ṡ and Ṫ are exchanged in D grad f[v]")):
-            pieces = {id(one): _hessian_pieces(one.scene, right[id(one)], exchanged=exchanged) for one in views}
-            yield from _combinations(views, pieces, _projected, words)
-            plain = "; ".join(filter(None, ("the result is not projected", words)))
-            yield from _combinations(views, pieces, lambda view, parts: parts, plain)
-    elif value.name == "horizontal_projection":
-        moved = {id(one): _projection_pieces(one) for one in views}
-        yield from _combinations(views, moved, lambda view, parts: parts)
-        yield from _lambdas(views)
-
-
-def _in_metric(scene: Scene, metric: str, value: Value) -> Parts:
-    found = scene.in_metric(metric).reference(value)
-    if found is None:
-        raise ValueError("no reference")
-    return found
-
-
-def _projected(view: View, parts: Parts) -> Parts:
-    return _paper(view.scene, "horizontal_projection", parts)
-
-
-def _projection_pieces(view: View) -> Pieces:
-    v = tuple(view.scene.vectors["v"])
-    return {"v": v, "(GΛ, −HΛᵀ)": combination((1.0, view.right), (-1.0, v))}
-
-
-def _combinations(
-    views: Sequence[View],
-    pieces: dict[int, Pieces],
-    finish: Callable[[View, Parts], Parts],
-    said: str = "",
-) -> Iterator[Candidate]:
-    """The coefficients with which the pieces give the results, where they are plain numbers."""
-    names = list(pieces[id(views[0])])
-
-    def finished(view: View, name: str) -> Array:
-        return np.concatenate([x.ravel() for x in finish(view, pieces[id(view)][name])])
-
-    columns = np.concatenate([np.stack([finished(one, name) for name in names], axis=-1) for one in views])
-    numbers = np.concatenate([np.concatenate([x.ravel() for x in one.result]) for one in views])
-    scale = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
-    found = np.linalg.lstsq(columns / scale, numbers, rcond=None)[0] / scale
-    plain = [float(np.sign(c)) * min(_FRACTIONS, key=lambda x: abs(abs(float(c)) - x)) for c in found]
-    differing = [(name, c) for name, c in zip(names, plain, strict=True) if c != 1.0]
-    if not (differing or said) or len(differing) > 2:
-        return
-
-    def candidate(view: View) -> Parts:
-        terms = ((c, pieces[id(view)][name]) for name, c in zip(names, plain, strict=True))
-        return finish(view, combination(*terms))
-
-    yield "; ".join([*filter(None, [said]), *(_coefficient(name, c) for name, c in differing)]), candidate
-
-
-def _coefficient(name: str, c: float) -> str:
-    if c == 0.0:
-        return f"{name} is missing"
-    return f"{name} has the wrong sign" if c == -1.0 else f"{name} is taken {c:g} times"
-
-
-def _lambdas(views: Sequence[View]) -> Iterator[Candidate]:
-    """Of a projection another Λ: as the paper prints it, transposed, with another sign."""
-
-    def with_lambda(view: View, change: Callable[[Scene, Array], Array]) -> Parts:
-        (G, H), v = view.scene.point, view.scene.vectors["v"]
-        L = change(view.scene, np.asarray(np.linalg.pinv(G) @ (view.right[0] - v.G)))
-        return v.G + G @ L, v.H - H @ L.mT
-
-    yield "Λᵀ stands where Λ belongs", lambda view: with_lambda(view, lambda _, L: L.mT)
-    if all(one.scene.metric == "inv" and one.scene.relaxation == 0.0 for one in views):
-        yield (
-            "you solve the paper's printed equation (ST)Λ + Λ(ST)ᵀ = ..., whose Λ gives no horizontal vector; right is "
-            "(ST)Λᵀ + Λᵀ(ST) = ... (see refgeo.paper.horizontal_projection)",
-            lambda view: with_lambda(view, lambda scene, _: _printed(scene)),
-        )
-
-
-def _printed(scene: Scene) -> Array:
-    """Λ of Sec. 5.2 as printed: AΛ + ΛAᵀ with A = ST."""
-    import scipy.linalg
-
-    (G, H), v = scene.point, scene.vectors["v"]
-    S, T = G.mT @ G, H.mT @ H
-    B = S @ H.mT @ v.H - v.G.mT @ G @ T
-    found = np.empty_like(B)
-    for block in np.ndindex(scene.shape):
-        A = S[block] @ T[block]
-        found[block] = scipy.linalg.solve_sylvester(A, A.T, B[block])
-    return found
-
-
 def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
     """Whether the value at all failing points, and at fresh ones, is what the backend's own wrong functions give, and
     the right others.
@@ -545,37 +398,42 @@ def _made(value: Value, backend: Backend, scene: Scene, guilty: Sequence[str], r
     """A value made of other values: the backend's own where these are wrong."""
     from refgeo.conformance.precision import representable
 
-    def own(name: str, *vectors: Any) -> Parts:
+    def own(name: str, *vectors: Pair) -> Pair:
         if name not in guilty:
-            return _paper(scene, name, *vectors)
-        pairs = [representable(Pair(*v), scene.dtype) for v in vectors]
-        return tuple(backend.call(scene.call(VALUES[name], pairs)).result())
+            return plainly(name, *vectors)
+        pairs = [representable(v, scene.dtype) for v in vectors]
+        return Pair.unchecked(*backend.call(scene.call(VALUES[name], pairs)).result())
 
-    right = partial(_paper, scene)
+    plainly, operation, point = functions_at(scene.space), value.operation, scene.point
+    vectors = dict(zip(operation.vectors, scene.inputs(operation), strict=True))
+    pieces = made_of(operation, scene.metric, point, vectors, own, own if raises_all else plainly)
     if value.order == 2:
-        pieces = _geodesic_pieces(scene, own)
-        return combination(*((1.0, piece) for piece in pieces.values()))
-    pieces = _hessian_pieces(scene, own, own if raises_all else right)
-    return own("horizontal_projection", combination(*((1.0, piece) for piece in pieces.values())))
+        (bend,) = pieces.values()
+        return tuple(point + scene.t * vectors["v"] - 0.5 * scene.t**2 * bend)
+    return tuple(own("horizontal_projection", sum(pieces.values(), 0.0 * point)))
 
 
 # The formula, the place ----------------------------------------------------------------------------------------------
 
 
-def _read(value: Value, backend: Backend, scene: Scene) -> Explanation | None:
+def _read(value: Value, backend: Backend, scene: Scene) -> Explanation:
     """The formula that the backend computes, beside the right one; in float64 if it takes it, which shows most."""
     for dtype in dict.fromkeys(("float64", scene.dtype)):
-        try:
-            mine = read_one(backend, value.name, scene.metric, dtype, scene.relaxation)
-        except CANNOT_TELL:
-            continue
-        right = right_formula(value.name, scene.metric, scene.relaxation)
-        if mine is None or mine == right:
-            continue
-        note = f"read {mine.note}" if mine.note else ""
-        expected = () if right is None else tuple(right.lines())
-        return Explanation(note, tuple(mine.lines()), expected, "" if right is None else mine.differs(right))
-    return None
+        with suppress(*CANNOT_TELL):
+            found = _compared(read_one(backend, value.name, scene.metric, dtype, scene.relaxation), value, scene)
+            if found != NOTHING:
+                return found
+    return NOTHING
+
+
+def _compared(mine: Formula | None, value: Value, scene: Scene) -> Explanation:
+    """A formula beside the right one, if it is another."""
+    right = right_formula(value.name, scene.metric, scene.relaxation)
+    if mine is None or mine == right:
+        return NOTHING
+    note, yours = f"read {mine.note}" if mine.note else "", tuple(mine.lines())
+    return Explanation(note, yours) if right is None else Explanation(
+        note, yours, tuple(right.lines()), mine.differs(right))  # fmt: skip
 
 
 def _place(suspect: Suspect, place: Place) -> str:

@@ -6,7 +6,7 @@ vector, of S = GᵀG, T = HᵀH, their inverses, and of one small matrix that ho
 these are fractions of small numbers, and if with them the words give the backend's numbers at *other* points of *other*
 shapes, to rounding. Otherwise nothing is said.
 
-The smallest dictionary that explains the numbers is taken: words with small matrices of the part's own half alone, of
+The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words with small matrices of the part's own half alone, of
 the other half alone, of both; first of the degree in G and in H that the numbers have, which is exact under powers of
 two; at last, or where that takes fewer words, with S + εI and T + εI in the place of S and T, ε found by a search in
 one dimension. A geodesic is read power by power of t. The formula of a projection may be implicit: r = (v_G + GΛ, v_H −
@@ -17,7 +17,7 @@ Hessian is horizontal, so its words are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -41,6 +41,7 @@ from refgeo.geometry.pair_space import PairTangentSpace
 from refgeo.support.arguments import Array, listed, number, one_of
 
 Coefficients = dict[str, float]
+Function = Callable[..., Pair]
 READABLE = (*VALUES, "retraction")
 _SHAPES = (((7, 6, 3), 32), ((9, 5, 4), 3), ((5, 7, 2), 3))
 """Shapes and numbers of points: the first are fitted, the others are fresh."""
@@ -55,6 +56,8 @@ UNREAD = (
     "and of these with S + εI and T + εI"
 )
 _LETTERS = ("S", "T", "S⁻¹", "T⁻¹")
+_AS_PRINTED = {"S T Λᵀ": 1.0, "Λᵀ T S": 1.0, "T Gᵀv_G": 1.0, "v_HᵀH S": -1.0}
+"""That of Λ in Sec. 5.2, transposed."""
 _COVECTORS = {one.name for operation in OPERATIONS.values() for one in operation.inputs if one.type == "covector"}
 
 
@@ -116,6 +119,8 @@ class Formula:
         for mine, theirs in ((self.G, right.G), (self.H, right.H), (self.relation or {}, right.relation or {})):
             mine = mine if right.epsilon or not self.epsilon else {w.replace("_ε", ""): c for w, c in mine.items()}
             said += _differences(mine, theirs)
+        if self.relation == _AS_PRINTED:
+            said.append("this is the equation as the paper prints it, whose Λ gives no horizontal vector")
         if self.projected != right.projected:
             said.append("it is not projected" if right.projected else "it is projected")
         if self.epsilon and self.epsilon != right.epsilon:
@@ -166,6 +171,32 @@ def _sum(words: Coefficients) -> str:
         text += (" − " if c < 0 else " + ") if text else ("−" if c < 0 else "")
         text += ("" if abs(c) == 1.0 else _fraction(abs(c)) + " ") + word
     return text or "0"
+
+
+def made_of(
+    operation: Operation, metric: str, point: Pair, vectors: Mapping[str, Pair], own: Function, raised: Function
+) -> dict[str, Pair]:
+    """What a geodesic of order 2, and a Hessian before its projection, is made of, with these functions; all gradients
+    but that of the loss are `raised`.
+    """
+    if operation.extra:
+        return {"Γ(v,v)": own("christoffel", vectors["v"], vectors["v"])}
+    if operation.name != "riemannian_hessian" or metric not in PAIR_METRICS:
+        return {}
+    e, w, v = (vectors[name] for name in operation.vectors)
+    gradient = own("riemannian_gradient", e)
+    S_dot, T_dot = (x.mT @ F + F.mT @ x for x, F in zip(v, point, strict=True))
+    moving = Pair.unchecked(e.G @ S_dot, e.H @ T_dot)
+    if metric == "mix":
+        moving = raised("riemannian_gradient", Pair.unchecked(-gradient.G @ T_dot, -gradient.H @ S_dot))
+    return {
+        "grad(w)": raised("riemannian_gradient", w), "∂(grad)[v]": moving, "Γ(grad,v)": own("christoffel", gradient, v),
+    }  # fmt: skip
+
+
+def functions_at(space: PairTangentSpace) -> Function:
+    """The right functions at a point, by their names."""
+    return lambda name, *vectors: getattr(space, name)(*vectors)
 
 
 # Numbers at random points --------------------------------------------------------------------------------------------
@@ -237,6 +268,11 @@ class _Reader:
         self.backend, self.operation, self.metric, self.precision = backend, operation, metric, PRECISIONS[dtype]
         self.relaxation = relaxation
         self.samples = list(samples) or [self._drawn(*shape, count) for shape, count in _SHAPES]
+        self.made: list[str] = []
+        for sample in self.samples:
+            functions = [functions_at(sample.space)] * 2
+            pieces = made_of(operation, metric, sample.space.point, sample.vectors, *functions)
+            sample.vectors, self.made = sample.vectors | pieces, [*pieces]
         letters = ("", *_LETTERS) if not relaxation else ("", *map(_shifted, _LETTERS), *_LETTERS)
         self.letters = letters if metric in PAIR_METRICS else (*letters, "M_G", "M_H", "M_G⁻¹", "M_H⁻¹")
         # how closely the words must give the numbers, beside their size
@@ -347,6 +383,11 @@ class Word:
         small = self.names if self.kind == "trace" else self.names[1:]
         whose = {{"S": "G", "T": "H"}.get(name[0], name.removesuffix("⁻¹")[-1]) for name in small}
         return {"own" if one == self.part else "other" for one in whose}
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is one of the things that a value is made of."""
+        return "(" in self.names[0]
 
     @property
     def matrices(self) -> list[str]:
@@ -466,13 +507,18 @@ def _read_part(
     `degrees`: those of the part, or of each part by its name, if it has any.
     """
     known = degrees if isinstance(degrees, dict) else dict.fromkeys("GH", degrees)
-    fitting = [word for word in words if word.degrees == known[word.part]]
-    short = [word for word in words if word.kind == "projected" or len(word.matrices) < 3]
+    made, others = ([word for word in words if word.is_made is it] for it in (True, False))
+    fitting = [word for word in others if word.degrees == known[word.part]]
+    short = [word for word in others if word.kind == "projected" or len(word.matrices) < 3]
     tiers = [
-        [word for word in tier if word.halves <= halves]
+        [*made, *(word for word in tier if word.halves <= halves)]
         for tier in (fitting, short)
         for halves in ({"own"}, {"other"}, {"own", "other"})
     ]
+    if made:
+        fit = _plain(reader, results, [[*(word for word in others if len(word.names) == 1), *made]])
+        if fit is not None:
+            return fit
     plain = _plain(reader, results, tiers)
     if not damping or (plain is not None and None not in known.values()):
         return plain
@@ -624,7 +670,7 @@ def _hessian(reader: _Reader) -> Formula | None:
 
     def words(part: str, kind: str) -> list[Word]:
         found = [*_words(part, [w], reader.letters), *_words(part, [e, v], reader.letters)]
-        return [
+        return [Word((f"{name}_{part}",), part, kind) for name in reader.made] + [
             Word(one.names, part, kind)
             for one in found
             if (one.names[0] != part or f"{e}_" in str(one)) and (degrees[part] is not None or len(one.matrices) < 3)
@@ -633,12 +679,16 @@ def _hessian(reader: _Reader) -> Formula | None:
     plain = [_read_part(reader, reader.results(i), words(part, "tall"), degrees, False) for i, part in enumerate("GH")]
     if None not in plain:
         return _formula(reader, plain)
-    both = [word for part in "GH" for word in words(part, "projected") if degrees[part] in (None, word.degrees)]
+    both = [word for part in "GH" for word in words(part, "projected")
+            if word.is_made or degrees[part] in (None, word.degrees)]  # fmt: skip
     fit = _read_part(reader, [_flat(sample.results) for sample in reader.samples], both, degrees, False)
     if fit is None:
         return None
     split = [{word: c for word, c in fit[0].items() if word.split(" ")[0][-1] == part} for part in "GH"]
     return _formula(reader, [(one, 0.0) for one in split], projected=True)
+
+
+_SPECIAL = {"horizontal_projection": _projection, "riemannian_hessian": _hessian}
 
 
 def _curve(reader: _Reader, order: Any) -> Formula | None:
@@ -657,13 +707,23 @@ def _curve(reader: _Reader, order: Any) -> Formula | None:
         terms = [one[i][power] for one in series]
         if np.linalg.norm(terms[0]) <= 30.0 * reader.tolerance * np.linalg.norm(series[0][i]):
             continue
-        words = [word for vectors in ([], [v], [v, v]) for word in _words(part, vectors, reader.letters)]
+        words = [Word((f"{name}_{part}",), part) for name in reader.made]
+        words += [word for vectors in ([], [v], [v, v]) for word in _words(part, vectors, reader.letters)]
         fit = _read_part(reader, terms, words)
         if fit is None:
             return None
         time = ("", "t ", "t² ", "t³ ", "t⁴ ")[power]
         found[i] = {**found[i][0], **{time + word: c for word, c in fit[0].items()}}, max(found[i][1], fit[1])
     return _formula(reader, found)
+
+
+def _place(reader: _Reader, times: Sequence[float]) -> Formula | None:
+    """A place of a curve, in θ, tv and t²Γ(v, v)."""
+    for sample, t in zip(reader.samples, times, strict=True):
+        sample.vectors |= {"t v": t * sample.vectors["v"], "t² Γ(v,v)": t * t * sample.vectors["Γ(v,v)"]}
+    words = {part: [Word((name,), part) for name in (part, f"t v_{part}", f"t² Γ(v,v)_{part}")] for part in "GH"}
+    fits = [_attempt(reader, reader.results(i), words[part], 0.0) for i, part in enumerate("GH")]
+    return _formula(reader, [fit and (fit, 0.0) for fit in fits])
 
 
 def read_one(
@@ -678,24 +738,31 @@ def read_one(
             sample.results = reader.numbers(sample)
             if not all(np.isfinite(part).all() for part in sample.results):
                 return None
-        special = {"horizontal_projection": _projection, "riemannian_hessian": _hessian}
-        return special.get(reader.operation.name, _parts)(reader)
+        return _SPECIAL.get(reader.operation.name, _parts)(reader)
 
 
-def read_at(scene: Scene, value: Value, result: Parts) -> Formula | None:
-    """The formula that gives one result, where it has many more numbers than the formula has words."""
-    if value.operation.extra or value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2:
+def read_at(value: Value, scenes: Sequence[Scene], results: Iterable[Parts]) -> Formula | None:
+    """The formula that gives results at points, where the first has many more numbers than the formula has words."""
+    scene = scenes[0]
+    if value.operation.scalar or scene.metric not in PAIR_METRICS or scene.point.sizes[2] < 2:
         return None
-    vectors = dict(zip(value.operation.vectors, scene.inputs(value.operation), strict=True))
-
-    def flat(pair: Pair) -> Pair:
-        return Pair(*(x.reshape(-1, *x.shape[-2:]) for x in pair))
-
-    sample = Sample(scene.space.metric.at(flat(scene.point)), {name: flat(v) for name, v in vectors.items()})
-    sample.results = tuple(x.reshape(-1, *x.shape[-2:]) for x in result)
-    reader = _Reader(None, value.operation, scene.metric, scene.dtype, scene.relaxation, [sample])
+    samples = [_flat_sample(value, *one) for one in zip(scenes, results, strict=True)]
+    reader = _Reader(None, value.operation, scene.metric, scene.dtype, scene.relaxation, samples)
     with np.errstate(all="ignore"):
-        return {"horizontal_projection": _projection, "riemannian_hessian": _hessian}.get(value.name, _parts)(reader)
+        if value.operation.extra:
+            return _place(reader, [one.time(value) for one in scenes])
+        return _SPECIAL.get(value.name, _parts)(reader)
+
+
+def _flat_sample(value: Value, scene: Scene, result: Parts) -> Sample:
+    """One batch of the blocks of a point, with a result there."""
+
+    def flat(pair: Iterable[Array]) -> Pair:
+        return Pair.unchecked(*(x.reshape(-1, *x.shape[-2:]) for x in pair))
+
+    inputs = map(flat, scene.inputs(value.operation))
+    vectors = dict(zip(value.operation.vectors, inputs, strict=True))
+    return Sample(scene.space.metric.at(flat(scene.point)), vectors, tuple(flat(result)))
 
 
 @cache
