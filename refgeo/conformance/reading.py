@@ -9,9 +9,9 @@ shapes, to rounding. Otherwise nothing is said.
 The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words with small matrices of the part's own half alone, of
 the other half alone, of both; first of the degree in G and in H that the numbers have, which is exact under powers of
 two; at last, or where that takes fewer words, with S + εI and T + εI in the place of S and T, ε found by a search in
-one dimension. A geodesic is read power by power of t. The formula of a projection may be implicit: r = (v_G + GΛ, v_H −
-HΛᵀ), and what is read is the linear equation that Λ satisfies, the one null vector of the words of an equation. The
-Hessian is horizontal, so its words are projected.
+one dimension. A geodesic is read power by power of t, and an optimiser by its first step. The formula of a projection
+may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is the linear equation that Λ satisfies, the one null
+vector of the words of an equation. The Hessian is horizontal, so its words are projected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import scipy  # its modules load where they are used
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.call import Call, NoResult
+from refgeo.conformance.features import Features
 from refgeo.conformance.operations import OPERATIONS, VALUES, Operation, Parts, Value
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import Scene
-from refgeo.conformance.steps import UPDATE_RULES
-from refgeo.conformance.trajectories import Rule, reading_of_step
+from refgeo.conformance.steps import UPDATE_RULES, slope
+from refgeo.conformance.trajectories import SCALES, Rule, Start
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.geometry.pair_space import PairTangentSpace
@@ -49,6 +50,8 @@ _SCALARS = 4
 """So many times as many points where a result is one number."""
 _TIMES = (0.5, -0.75, 1.25, 2.0, -1.5, 0.25)
 _POWERS = np.array(_TIMES)[:, None] ** np.arange(5)
+_SHORT = 0.1
+"""The length of a step, beside that of G Hᵀ, whose formula is read."""
 _DAMPED = (1e-13, 3.0)
 """ε is looked for between these."""
 UNREAD = (
@@ -150,12 +153,14 @@ def _differences(mine: Coefficients, theirs: Coefficients) -> Iterator[str]:
         yield f"{_sum(more)} does not belong there"
 
 
+_TENS = (10, 20, 50, 100, 200, 500, 1000)
 _SIGNS = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(3, 4): "¾", Fraction(1, 3): "⅓", Fraction(2, 3): "⅔"}
 
 
 def _fraction(value: float) -> str:
     size = Fraction(abs(value)).limit_denominator(1000)
-    return ("−" if value < 0 else "") + _SIGNS.get(size, str(size))
+    is_one = abs(size - abs(value)) <= 1e-9 * abs(value) and size.denominator not in _TENS
+    return ("−" if value < 0 else "") + (_SIGNS.get(size, str(size)) if is_one else f"{abs(value):g}")
 
 
 def _sum(words: Coefficients) -> str:
@@ -253,6 +258,10 @@ class Sample:
         return getattr(self.vectors[vector], part)
 
 
+Exact = Callable[[Array, float], list[float] | None]
+"""From numbers to the coefficients that somebody has written."""
+
+
 class _Reader:
     """The numbers of one function of a backend, block by block, at points of several shapes."""
 
@@ -279,6 +288,7 @@ class _Reader:
         roundoff = self.precision.roundoff
         self.tolerance = float(min(2e4 * roundoff, 300.0 * roundoff**0.9, 0.02))
         self.digits = int(-np.log10(self.tolerance) + 1.5)
+        self.exact: Exact = _fractions
 
     def _drawn(self, n: int, m: int, h: int, count: int) -> Sample:
         """Well-conditioned points, with random vectors."""
@@ -456,8 +466,8 @@ def _several(vectors: Sequence[str]) -> list[Sequence[str]]:
 # Least squares over words --------------------------------------------------------------------------------------------
 
 
-def _fitted(columns: Array, numbers: Array, tolerance: float) -> dict[int, float] | None:
-    """The coefficients of the columns that give the numbers, as fractions; None if there are none.
+def _fitted(columns: Array, numbers: Array, tolerance: float, exact: Exact) -> dict[int, float] | None:
+    """The coefficients of the columns that give the numbers, as exact ones; None if there are none.
 
     Columns come in the order of preference: what depends on those before it is left out.
     """
@@ -479,8 +489,8 @@ def _fitted(columns: Array, numbers: Array, tolerance: float) -> dict[int, float
         found, used = found[large], used[large]
         if large.all():
             break
-    fractions = _fractions(found / sizes[used], tolerance)
-    return None if fractions is None else dict(zip(map(int, used), fractions, strict=True))
+    coefficients = exact(found / sizes[used], tolerance)
+    return None if coefficients is None else dict(zip(map(int, used), coefficients, strict=True))
 
 
 def _fractions(numbers: Array, tolerance: float) -> list[float] | None:
@@ -489,6 +499,13 @@ def _fractions(numbers: Array, tolerance: float) -> list[float] | None:
     found = [float(Fraction(float(c)).limit_denominator(most)) for c in numbers]
     close = all(abs(x - c) <= slack * max(1.0, abs(c)) for x, c in zip(found, numbers, strict=True))
     return found if close else None
+
+
+def _decimals(numbers: Array, tolerance: float) -> list[float] | None:
+    """The numbers as decimals of few digits, which is how step lengths are written; None if they are none."""
+    digits = 5 if tolerance < 1e-9 else 2
+    found = [float(f"{c:.{digits}g}") for c in numbers]
+    return found if np.allclose(found, numbers, rtol=10.0**-digits / 50.0, atol=0.0) else None
 
 
 def _columns(words: Sequence[Word], sample: Sample, epsilon: float) -> Array:
@@ -547,7 +564,7 @@ def _damped(reader: _Reader, results: Sequence[Array], tiers: Sequence[list[Word
 
 def _attempt(reader: _Reader, results: Sequence[Array], words: list[Word], epsilon: float) -> Coefficients | None:
     """Fitted at the first sample, confirmed at the others."""
-    found = _fitted(_columns(words, reader.samples[0], epsilon), results[0].ravel(), reader.tolerance)
+    found = _fitted(_columns(words, reader.samples[0], epsilon), results[0].ravel(), reader.tolerance, reader.exact)
     if found is None:
         return None
     for sample, part in zip(reader.samples[1:], results[1:], strict=True):
@@ -726,6 +743,33 @@ def _place(reader: _Reader, times: Sequence[float]) -> Formula | None:
     return _formula(reader, [fit and (fit, 0.0) for fit in fits])
 
 
+def _moderate(rule: Rule, start: Start) -> float:
+    """The largest size of the loss with which one step is short, so that a decay of the weights hides nothing."""
+    lengths = {scale: rule.walk(start, scale, 1).travelled[-1] / np.linalg.norm(start.G @ start.H.mT) for scale in SCALES}
+    return max((scale for scale, length in lengths.items() if length <= _SHORT), default=min(SCALES))
+
+
+def read_step(rule: Rule) -> Formula | None:
+    """To what the first step of an optimiser changes G and H; None if no words explain that."""
+    samples, scale = [], _moderate(rule, rule.start(Features()))
+    for (n, m, h), count in _SHAPES:
+        starts = [rule.start(Features(n=n, m=m, h=h, draw=i)) for i in range(count)]
+        walks = [rule.walk(start, scale, 1) for start in starts]
+        before, after = (Pair(*(np.stack(F) for F in zip(*((x.G[k], x.H[k]) for x in walks), strict=True)))
+                         for k in (0, 1))  # fmt: skip
+        E = np.stack([slope(G @ H.mT, one.Y, scale, one.magnitude) for one, G, H in zip(starts, *before, strict=True)])
+        e = Pair(E @ before.H, E.mT @ before.G)
+        samples.append(Sample(pair_metric("mix").at(before), {"e": e}, tuple(after - before)))
+    reader = _Reader(None, OPERATIONS["riemannian_gradient"], "mix", rule.precision.name, 0.0, samples)
+    reader.exact = _decimals
+    fits: list[Fit | None] = []
+    for i, part in enumerate("GH"):
+        words = [word for vectors in ([], ["e"]) for word in _words(part, vectors, reader.letters)]
+        change = _read_part(reader, reader.results(i), words)
+        fits.append(change and ({part: 1.0 + change[0].pop(part, 0.0), **change[0]}, change[1]))
+    return _formula(reader, fits)
+
+
 def read_one(
     backend: Backend, name: str, metric: str, dtype: str = "float64", relaxation: float = 0.0
 ) -> Formula | None:
@@ -783,29 +827,26 @@ def _function(name: str) -> str:
 
 
 class Readings(dict[tuple[str, str], Formula | None]):
-    """The formulas that a backend computes, by function (of geodesics by value, "geodesic_2") and metric.
+    """The formulas that a backend computes, by function (of geodesics by value, "geodesic_2") and metric; that of an
+    optimiser's first step has none, ``readings["step", ""]``.
 
     Attributes
     ----------
     silent : dict
         Why there is nothing to read.
-    step : str
-        Of an optimiser, which known rule its first step follows.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.silent: dict[tuple[str, str], str] = {}
-        self.step = ""
 
     def __str__(self) -> str:
         lines = []
         for (name, metric), formula in self.items():
             note = formula.note if formula is not None else ""
-            lines.append(f"{name}[{metric}]" + (f"   ({note})" if note else ""))
+            lines.append((f"{name}[{metric}]" if metric else name) + (f"   ({note})" if note else ""))
             said = self.silent.get((name, metric), UNREAD)
             lines += [f"    {line}" for line in (formula.lines() if formula is not None else [said])]
-        lines += ["step", f"    {self.step}"] if self.step else []
         return "\n".join(lines or ["nothing to read: the implementation has none of these functions"])
 
 
@@ -827,8 +868,8 @@ def read(
         As for `refgeo.check`. It need compute no member of the family: `metrics` are only the names that it gets.
     metrics : iterable of str
     functions : iterable of str, optional
-        Functions (``"geodesic"``), values (``"geodesic_2"``), or ``"step"``: which known rule the first step of an
-        optimiser follows. Default: all that it has.
+        Functions (``"geodesic"``), values (``"geodesic_2"``), or ``"step"``: the first step of an optimiser. Default:
+        all that it has.
     dtype : str
         The precision of the arrays that it gets; in single precision readings are good to five digits or so.
     relaxation : float
@@ -872,7 +913,8 @@ def read(
                     found[name, metric], found.silent[name, metric] = None, str(error)
         if "step" in asked and any(map(loaded.provides, UPDATE_RULES)):
             points, function = Points(dtype=dtype, relaxation=relaxation), next(filter(loaded.provides, UPDATE_RULES))
-            found.step = reading_of_step(Rule(loaded, function, points, options or {})) or "none of the known rules"
+            with np.errstate(all="ignore"):
+                found["step", ""] = read_step(Rule(loaded, function, points, options or {}))
     finally:
         if loaded is not backend:
             loaded.close()

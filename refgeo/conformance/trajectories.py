@@ -15,10 +15,6 @@ rule's step size is its own), or 64 times smaller or 16 times larger, or for a f
 to points of the orbit by elements A of the group: a rotation, scalings, a mild and an ill-conditioned one. A rule that
 is not invariant under all of them is WRONG: who knows why (it is damped, or computes in float32) says so with the
 options ``relaxation`` and ``dtype``, and the report says what these would leave.
-
-*What the first step is.* The change of X is compared with that by the rules that are known, where the step is taken in
-the factors, and where X + dX is retracted to rank h: the gradients of the metrics, and *spectral*,
-:math:`ΔG = -η\, e_G (T \# e_G^\top e_G)^{-1}`.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
@@ -41,17 +36,14 @@ from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import build, rng_of
 from refgeo.conformance.scope import Scope
-from refgeo.conformance.steps import UPDATE_RULES, Walk, slope
-from refgeo.geometry.embedded import metric_on_pairs
+from refgeo.conformance.steps import UPDATE_RULES, Walk
 from refgeo.geometry.pair import Pair
-from refgeo.geometry.pair_metrics import MixedMetric
 from refgeo.support.arguments import Array
 
 STEPS = 25
 SHOWN = (1, 2, 5, 10, 25)
 """The steps of which a report speaks."""
 _NOISE = 16.0
-_KNOWN = ("inv", "mix", "s=0.5", "embedded", "spectral", "gradient descent")
 TRAJECTORY = {
     "step.invariant": "k steps of the optimiser from (G, H) and from (G A⁻¹, H Aᵀ) give the same product G Hᵀ, for "
     "all A of GL(h); with a relaxation ε, for all A of O(h)",
@@ -59,14 +51,13 @@ TRAJECTORY = {
     "step.blocks": "in a batch of blocks, each block takes the steps that it takes alone",
     "step.starts": "from G = 0, from H = 0, and with a large loss, the optimiser moves X = G Hᵀ; from G = 0 and "
     "from H = 0, all numbers stay finite",
-    "step.reads": "which known rule the first step follows, such as the gradient of mix",
 }
-_SCALES = tuple(4.0**j for j in range(-12, 13))
+SCALES = tuple(4.0**j for j in range(-12, 13))
 _FAR = 0.4
 """A good trajectory of so many times its start's own length: beyond it, many a right rule is no longer stable."""
 _MOST_ROWS, _MOST_COLUMNS, _MOST_CONDITION = 40, 17, 30.0
-_READ = tuple(Features(n=n, m=m, h=h) for n, m, h in ((6, 5, 2), (5, 8, 3), (4, 4, 3), (8, 6, 4)))
-"""Where the first step is read."""
+_USUAL = Features(n=6, m=5, h=2)
+"""Where it is tried whether a rule moves at all, and does the same again."""
 _BATCH = Features((2,), 5, 4, 2)
 _EXCESS = 1e-4
 """A trajectory that ends with a NaN says something where rounding has moved it by less than this share until then."""
@@ -235,10 +226,10 @@ class Rule:
         """A size of the loss with which the rule moves X by about its own length and stays at good points."""
         if start.name not in self._scales:
             known = next(reversed(self._scales.values()), None)  # a rule's step size is nearly the same everywhere
-            near = [scale for scale in _SCALES if known is not None and known / 20.0 < scale < known * 20.0]
+            near = [scale for scale in SCALES if known is not None and known / 20.0 < scale < known * 20.0]
             best = min(near, key=lambda scale: self.unease(start, scale), default=None)
             if best is None or self.unease(start, best) == np.inf:
-                best = min(_SCALES, key=lambda scale: self.unease(start, scale))
+                best = min(SCALES, key=lambda scale: self.unease(start, scale))
             self._scales[start.name] = best
         return self._scales[start.name]
 
@@ -335,7 +326,7 @@ def trials(rule: Rule) -> list[tuple[Features, Trial]]:
         classes = [name for name in classes if name != _ILL]
     several = [Trial(name, factor) for name, factor in itertools.product(classes, (1.0, 2.0**-6, 2.0**4))]
     several += [Trial(name, in_thread=True) for name in classes[:1]]
-    several += [Trial(classes[j % len(classes)], scale=scale) for j, scale in enumerate(_SCALES)]
+    several += [Trial(classes[j % len(classes)], scale=scale) for j, scale in enumerate(SCALES)]
     wide = [i for i, one in enumerate(points) if one.h > 1]
     every = [*range(len(points))]
     asked = [(trial, every if trial.element.startswith("scalings") else wide) for trial in several]
@@ -477,7 +468,7 @@ def _judged(rule: Rule, name: str) -> Found:
 
 
 def _invariant(rule: Rule) -> Found:
-    start = rule.start(_READ[0])
+    start = rule.start(_USUAL)
     walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
@@ -615,7 +606,7 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
 
 
 def _repeatable(rule: Rule) -> Found:
-    start = rule.start(_READ[0])
+    start = rule.start(_USUAL)
     scale = rule.scale(start)
     first, _, again = (rule.walk(one, scale) for one in (start, replace(start, Y=start.Y[::-1]), start))
     errors, rounding = _apart(again, first.products), rule.rounding(start, first)
@@ -656,7 +647,7 @@ def _blocks(rule: Rule) -> Found:
 
 
 def _starts(rule: Rule) -> Found:
-    start = rule.start(_READ[0])
+    start = rule.start(_USUAL)
     scale, asked = rule.scale(start), Trial("rotations" if rule.relaxation > 0.0 else "general elements")
     said, bad = [], False
     for name, begun in (("G", replace(start, G=0.0 * start.G)), ("H", replace(start, H=0.0 * start.H))):
@@ -666,7 +657,7 @@ def _starts(rule: Rule) -> Found:
         if stuck or no_rounding_explains(found):
             said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
         bad |= bool(stuck)
-    if _stuck(rule, start, max(_SCALES)) == _FROZEN:
+    if _stuck(rule, start, max(SCALES)) == _FROZEN:
         said, bad = [*said, f"with a large loss, {_FROZEN}"], True
     return _of(Event.BROKEN if bad else Event.RESULT, "; ".join(said), start.name)
 
@@ -687,186 +678,9 @@ def _stuck(rule: Rule, start: Start, scale: float) -> str:
     return "" if walked.travelled.any() else _FROZEN
 
 
-# The first step ------------------------------------------------------------------------------------------------------
-
-
-def rule_moves(name: str, point: Pair, E: Array) -> tuple[Array, Array]:
-    r"""The two parts of dX, by G and by H, of one step of length 1 of a known rule, where the loss has the gradient E.
-
-    Examples
-    --------
-    >>> point = Pair([[2.0]], [[3.0]])
-    >>> [sum(rule_moves(name, point, np.ones((1, 1)))).item() for name in ("gradient descent", "embedded", "spectral")]
-    [-13.0, -1.0, -2.0]
-    """
-    e = Pair(E @ point.H, E.mT @ point.G)
-    if name == "gradient descent":
-        g = e
-    elif name == "spectral":
-        gauge = MixedMetric().at(point).gauge
-        g = Pair(_polar(e.G @ gauge.white_H) @ gauge.white_H.mT, _polar(e.H @ gauge.white_G) @ gauge.white_G.mT)
-    else:
-        g = metric_on_pairs(name).at(point).riemannian_gradient(e)
-    return np.asarray(-g.G @ point.H.mT), np.asarray(-point.G @ g.H.mT)
-
-
-def _polar(matrix: Array) -> Array:
-    """The orthonormal factor of a polar decomposition: msign."""
-    U, _, V_transposed = np.linalg.svd(matrix, full_matrices=False)
-    return np.asarray(U @ V_transposed)
-
-
-_SHORT = 2.0**-12
-_NEAR, _EXACT = 0.01, 1e-6
-"""A first step that differs from a rule's by less is near it. One that differs by more than `_EXACT` is the rule's only
-where noise has been seen to do as much: no bound of rounding is an excuse."""
-
-
-def _in_factors(X: Array, by_G: Array, by_H: Array, h: int) -> Array:
-    """The product of factors that have changed: dX and ΔG ΔHᵀ, which is (ΔG Hᵀ) X⁺ (G ΔHᵀ)."""
-    return np.asarray(X + by_G + by_H + by_G @ np.linalg.pinv(X, rtol=1e-9) @ by_H)
-
-
-def _retracted(X: Array, by_G: Array, by_H: Array, h: int) -> Array:
-    """The matrix of rank h that is nearest to X + dX."""
-    U, values, V_transposed = np.linalg.svd(X + by_G + by_H, full_matrices=False)
-    return np.asarray((U[:, :h] * values[:h]) @ V_transposed[:h])
-
-
-_ENDS: dict[str, Callable[[Array, Array, Array, int], Array]] = {"": _in_factors, ", retracted to rank h": _retracted}
-"""Where a step leads, whose dX is that of a rule: it changes the factors, or X itself."""
-
-
-@dataclass(frozen=True)
-class FirstStep:
-    """A first step beside the rules that are known, each with a step length of its own for each factor.
-
-    Attributes
-    ----------
-    residuals : dict of float
-        By rule and by where such a step leads (`_ENDS`): what is left of the change of X, as a share.
-    rates : dict of (float, float)
-        These step lengths.
-    tolerance, doubt : float
-        What rounding explains, as noise shows, and what it may explain.
-    """
-
-    residuals: dict[tuple[str, str], float]
-    rates: dict[tuple[str, str], Array]
-    tolerance: float
-    doubt: float
-
-    @classmethod
-    def of(cls, rule: Rule, features: Features, factor: float = 1.0) -> FirstStep:
-        """The step of a rule, with a size of the loss that is multiplied by a factor."""
-        start = rule.start(features)
-        scale = factor * rule.scale(start)
-        walked = rule.walk(start, scale, count=1)
-        point, (X, after) = Pair(walked.G[0], walked.H[0]), walked.products
-        E, length = slope(X, start.Y, scale, start.magnitude), float(np.linalg.norm(after - X))
-        residuals, rates = dict.fromkeys(_READINGS, np.inf), dict.fromkeys(_READINGS, np.full(2, np.nan))
-        for name, end in _READINGS if 0.0 < length < np.inf else ():
-            parts = rule_moves(name, point, E)
-            rates[name, end], residuals[name, end] = _fitted(parts, X, after, _ENDS[end], point.G.shape[-1])
-        noise, rounding = rule.noise(start, scale, walked)[1], rule.rounding(start, walked)[1]
-        doubt = MANY_TIMES * (noise + rounding) / (length or 1e-300)
-        return cls(residuals, rates, float(min(doubt, max(_EXACT, noise / (length or 1e-300)))), float(doubt))
-
-    def is_one_of(self, reading: tuple[str, str], least: float = 0.0) -> bool:
-        """Whether rounding explains what is left of the step beside a rule."""
-        return self.residuals[reading] <= max(self.tolerance, least) < _NEAR
-
-
-_READINGS = [(name, end) for end in _ENDS for name in _KNOWN]
-
-
-def _fitted(
-    parts: tuple[Array, Array], X: Array, after: Array, end: Callable[[Array, Array, Array, int], Array], h: int
-) -> tuple[Array, float]:
-    """The step lengths with which a rule comes nearest to what X has become, and how far it stays, as a share."""
-    length = float(np.linalg.norm(after - X))
-    columns = np.stack([part.ravel() for part in parts], axis=-1)
-    first, scale = np.linalg.lstsq(columns, (after - X).ravel())[0], np.linalg.norm(columns, axis=0) + 1e-300
-
-    def left(lengths: Array) -> Array:
-        of_G, of_H = lengths / scale
-        return np.asarray((end(X, of_G * parts[0], of_H * parts[1], h) - after).ravel() / length)
-
-    found = least_squares(left, first * scale, x_scale=length, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=20)
-    return found.x / scale, float(np.linalg.norm(found.fun))
-
-
-def _first_steps(rule: Rule, factor: float = 1.0) -> list[FirstStep]:
-    return [FirstStep.of(rule, features, factor) for features in _READ]
-
-
-def reading_of_step(rule: Rule) -> str:
-    """Which known rule the first step follows, in words; empty if it is none of them.
-
-    Where a step leads, its factors or the nearest matrix of rank h, is said of those alone that follow a rule exactly.
-    """
-    steps = _first_steps(rule)
-
-    def off(reading: tuple[str, str]) -> float:
-        return max(one.residuals[reading] for one in steps)
-
-    for name, end in _READINGS:
-        if all(one.is_one_of((name, end)) for one in steps):
-            left = (
-                f" (up to {off((name, end)):.1g}, which rounding explains)" if rule.precision.name != "float64" else ""
-            )
-            return f"the first step is that of {name}{end}{_step_lengths(steps, (name, end))}{left}"
-    nearest = min(_READINGS, key=off)
-    near = f"the first step differs from that of {nearest[0]} by {100.0 * off(nearest):.2g}%"
-    if all(one.residuals[nearest] <= min(one.doubt, _NEAR) for one in steps):
-        return f"{near}, which rounding may explain"
-    for factor, size in ((_SHORT, "smaller"), (1.0 / _SHORT, "larger")):
-        if factor < 1.0 and _is_bounded(rule):
-            continue
-        far = _first_steps(rule, factor)
-        for reading in (min(((name, end) for end in _ENDS), key=off) for name in _KNOWN):
-            closest = max(one.residuals[reading] for one in far)
-            if all(one.is_one_of(reading, 1e-3) for one in far) and closest <= 0.1 * off(reading):
-                return (
-                    f"the {size} the loss, the nearer is the first step to that of {reading[0]}; with the loss "
-                    f"of this check, it differs by {100.0 * off(reading):.2g}%"
-                )
-    return near if off(nearest) <= _NEAR else ""
-
-
-_LARGER_LOSS, _GROWS = 64.0, 8.0
-
-
-def _is_bounded(rule: Rule) -> bool:
-    """Whether the step does not grow with the loss, as that of Adam: where it does for a small loss, that is its ε."""
-    start = rule.start(_READ[0])
-    scale = rule.scale(start)
-    with np.errstate(all="ignore"):
-        lengths = [rule.walk(start, factor * scale, count=1).travelled[-1] for factor in (1.0, _LARGER_LOSS)]
-    return bool(lengths[1] < _GROWS * lengths[0])
-
-
-def _reads(rule: Rule) -> Found:
-    said = reading_of_step(rule)
-    none = f"the first step is that of none of the known rules ({', '.join(_KNOWN)})"
-    return _of(Event.RESULT, said or none)
-
-
-def _step_lengths(steps: Sequence[FirstStep], reading: tuple[str, str]) -> str:
-    """In words, where they are the same for all sizes."""
-    rates = np.array([one.rates[reading] for one in steps])
-    largest = np.abs(rates).max()
-    if np.ptp(rates, axis=0).max() > 1e-3 * largest:
-        return ", with step lengths that depend on the point"
-    of_G, of_H = np.where(np.abs(rates[0]) > steps[0].tolerance * largest, rates[0], 0.0)
-    alike = abs(of_G - of_H) <= max(steps[0].tolerance, 1e-6) * largest
-    return f", with step length η = {of_G:.3g}" + ("" if alike else f" for G and {of_H:.3g} for H")
-
-
 _LAWS: dict[str, Callable[[Rule], Found]] = {
     "step.invariant": _invariant,
     "step.repeatable": _repeatable,
     "step.blocks": _blocks,
     "step.starts": _starts,
-    "step.reads": _reads,
 }
