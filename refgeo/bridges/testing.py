@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -38,7 +38,7 @@ from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
 from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
 from refgeo.conformance.conduct import OF_WHOLE, RULES
 from refgeo.conformance.evidence import DOUBTFUL, hold, units
-from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, ROUTINE, VALUES, Value
+from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
 from refgeo.conformance.plan import values_of
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.report import Report
@@ -46,7 +46,7 @@ from refgeo.conformance.run import check
 from refgeo.conformance.scene import Scene, given
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import combinations, label_of
-from refgeo.conformance.verdict import Row, Verdict
+from refgeo.conformance.verdict import Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import detached, listed, one_of, order_of
@@ -54,21 +54,22 @@ from refgeo.support.arguments import detached, listed, one_of, order_of
 __all__ = ["BackendCheck", "assert_matches", "parametrize_with_checks"]
 
 
+Arguments = tuple[tuple[str, Any], ...]
+"""Of `refgeo.check`, by name."""
+
+
 @dataclass(frozen=True)
 class BackendCheck:
-    """One check of one metric; calling it with a backend raises AssertionError if the backend fails it.
+    """Some rows of a report; calling it with a backend raises AssertionError if the backend fails one of them.
 
     Attributes
     ----------
-    name, metric, dtype, profile : str
-        Of what has no metric, as rules of conduct and the checks of an update rule, the metric is "".
-    seed : int
-    options : tuple of (str, tuple)
-        The values of an update rule's keyword arguments.
-    metrics, functions : tuple of str
-        Of a rule of conduct, where it is tried.
-    relaxation : float
-        ε.
+    name : str
+        Of the check.
+    metric : str
+        Or the options of an update rule, as its row has them; "" stands for any.
+    arguments : tuple of (str, value)
+        What `refgeo.check` gets beside the function that is judged.
 
     Examples
     --------
@@ -77,69 +78,47 @@ class BackendCheck:
     """
 
     name: str
-    metric: str
-    dtype: str = "float64"
-    profile: str = "quick"
-    seed: int = 0
-    options: tuple[tuple[str, tuple[Any, ...]], ...] = ()
-    metrics: tuple[str, ...] = ("inv", "mix")
-    functions: tuple[str, ...] = tuple(OPERATIONS)
-    relaxation: float = 0.0
+    metric: str = ""
+    arguments: Arguments = ()
 
     def __call__(self, backend: Any) -> None:
         """Run it: AssertionError with the reason, or ``pytest.skip`` for what the backend does not provide."""
         __tracebackhide__ = True
         found = [(report, row) for report in self._reports(_backend(backend)) for row in report.rows]
-        found = [(report, row) for report, row in found if row.check == self.name]
+        found = [one for one in found if one[1].check == self.name and self.metric in ("", one[1].metric)]
         failing = [one for one in found if one[1].fails or one[1].verdict is Verdict.CONTRACT]
         failing = [one for one in failing if one[1].verdict is not Verdict.INHERITS]
         if failing:
             raise AssertionError("\n".join(line for report, row in failing for line in report.details(row)))
         silent = (Verdict.NOT_PROVIDED, Verdict.NOT_JUDGED, Verdict.INHERITS)
-        rows: list[Row] = [row for _, row in found]
-        if all(row.verdict in silent for row in rows):
+        if all(row.verdict in silent for _, row in found):
             import pytest
 
-            none = f"{self.name}: this check applies to no test point of the profile {self.profile}"
-            if not any(map(backend.provides, self._needed)):
-                none = f"not provided: {self.name} needs {' or '.join(self._needed)}"
-            pytest.skip(f"{rows[0].verdict.value}: {rows[0].message}" if rows else none)
-
-    @property
-    def _needed(self) -> tuple[str, ...]:
-        """Functions, of which the backend must have one."""
-        one = CHECKS[self.name]
-        return {"trajectory": UPDATE_RULES, "contract": self.functions}.get(one.kind, (one.function,))
+            said = [f"{row.verdict.value}: {row.message}" for _, row in found]
+            pytest.skip(said[0] if said else f"{self.name}: not provided, or it applies to no test point")
 
     def _reports(self, backend: Backend) -> list[Report]:
-        one = CHECKS[self.name]
-        options = self.dtype, self.profile, self.seed, self.relaxation
-        if one.kind == "value":
-            return [_report(backend, one.function, self.metric, *options)]
-        if one.kind == "contract":
-            provided = list(filter(backend.provides, self.functions))
-            values = [name for name in provided if name in OPERATIONS]
-            found = [_report(backend, name, metric, *options) for name in values for metric in self.metrics]
-            if values != provided:
-                found.append(_conduct(backend, self.dtype, self.seed, self.options, self.relaxation))
-            return found
-        asked: dict[str, Any] = {
-            "metrics": [self.metric or "inv"],
-            "checks": [self.name],
-            "options": dict(self.options),
-        }
-        return [check(backend, **asked, dtype=self.dtype, seed=self.seed, relaxation=self.relaxation)]
-
-    @property
-    def label(self) -> str:
-        """The options of a trajectory, as its row has them."""
-        is_whole = CHECKS[self.name].kind == "trajectory"
-        return label_of({name: values[0] for name, values in self.options}) if is_whole else ""
+        """A function is run once for all of its rows of a metric; conduct is that of all functions and metrics."""
+        one, given = CHECKS[self.name], dict(self.arguments)
+        if one.kind != "contract":
+            function = next(filter(backend.provides, _functions_of(one)), one.function)
+            return [_report(backend, function, "inv" if one.kind == "trajectory" else self.metric, self.arguments)]
+        provided = filter(backend.provides, (name for name in FUNCTIONS if name in functions_of(given.get("checks"))))
+        metrics = given.get("metrics", ("inv", "mix"))
+        return [
+            _report(backend, name, metric, self.arguments)
+            for name in provided for metric in (metrics if name in OPERATIONS else metrics[:1])
+        ]  # fmt: skip
 
     def __str__(self) -> str:
-        name = f"{self.name}[{self.label}]" if self.label else self.name
-        words = (self.metric, name, "" if self.dtype == "float64" else self.dtype)
-        return "-".join(word for word in words if word)
+        of_rule, dtype = CHECKS[self.name].kind == "trajectory" and self.metric, dict(self.arguments).get("dtype")
+        words = (f"{self.name}[{self.metric}]",) if of_rule else (self.metric, self.name)
+        return "-".join(filter(None, [*words, "" if dtype == "float64" else dtype]))
+
+
+def _functions_of(one: Check) -> tuple[str, ...]:
+    """Of which a backend has one, if the check is for it."""
+    return UPDATE_RULES if one.kind == "trajectory" else (one.function,)
 
 
 def _backend(given: Any) -> Backend:
@@ -151,23 +130,13 @@ _of_name = lru_cache(maxsize=64)(Backend.of)
 
 
 @lru_cache(maxsize=64)
-def _report(
-    backend: Backend, function: str, metric: str, dtype: str, profile: str, seed: int, relaxation: float
-) -> Report:
-    """All that is to be said of one function."""
-    where: dict[str, Any] = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
-    return check(backend, metrics=[metric], checks=[function], **where)
-
-
-@lru_cache(maxsize=64)
-def _conduct(
-    backend: Backend, dtype: str, seed: int, options: tuple[tuple[str, tuple[Any, ...]], ...], relaxation: float
-) -> Report:
-    """The conduct of an update rule and of a search, in a short run of each."""
-    checks = [name for names, name in ((UPDATE_RULES, "step.repeatable"), ((ROUTINE,), "sharpness_1"))
-              if any(map(backend.provides, names))]  # fmt: skip
-    where: dict[str, Any] = {"dtype": dtype, "seed": seed, "relaxation": relaxation, "options": dict(options)}
-    return check(backend, metrics=["inv"], checks=[*checks, *OF_WHOLE], **where)
+def _report(backend: Backend, function: str, metric: str, arguments: Arguments) -> Report:
+    """All that is asked of one function in a metric."""
+    given = dict(arguments)
+    of_it = {function} | {name for name, one in CHECKS.items() if function in _functions_of(one)}
+    checks = [name for name in given.pop("checks", None) or () if name in of_it]
+    given |= {"metrics": [metric], "options": dict(given.get("options", ()))}
+    return check(backend, checks=checks or [function], **given)
 
 
 def parametrize_with_checks(
@@ -176,7 +145,6 @@ def parametrize_with_checks(
     metrics: Iterable[str] = ("inv", "mix"),
     checks: Iterable[str] | None = None,
     dtype: str | Iterable[str] = "float64",
-    dtypes: str | Iterable[str] | None = None,
     profile: str = "quick",
     seed: int = 0,
     timeout: float = TIMEOUT,
@@ -197,7 +165,7 @@ def parametrize_with_checks(
         Which; all checks by default. Names of functions stand for all of their checks, conduct included. Those of
         searches and update rules are items of backends that have such functions.
     dtype : str or iterable of str
-        The precision of the arrays that the backend gets, as for `refgeo.check`, or several; also called `dtypes`.
+        The precision of the arrays that the backend gets, as for `refgeo.check`, or several.
     profile, seed, timeout, relaxation, options
         As for `refgeo.check`; each combination of options is an item.
     expected_failures : mapping of str to str, optional
@@ -227,17 +195,19 @@ def parametrize_with_checks(
     wanted = chosen(checks)
     if not wanted:
         raise ValueError("checks: expected at least one check, got none")
+    combined = [label_of(one) for one in combinations(values_of(options))]
     given_options = tuple((name, tuple(values)) for name, values in values_of(options).items())
     wanted_metrics = tuple(pair_metric(metric, argument="metrics").name for metric in listed(metrics))
-    wanted_dtypes = [one_of("dtype", one, PRECISIONS) for one in listed(dtype if dtypes is None else dtypes)]
-    functions = tuple(name for name in FUNCTIONS if name in functions_of(checks))
+    named = None if checks is None else tuple(listed(checks))
+    arguments = {"metrics": wanted_metrics, "checks": named, "profile": profile, "seed": seed,
+                 "relaxation": relaxation, "options": given_options}  # fmt: skip
+    functions, precisions = functions_of(checks), [one_of("dtype", one, PRECISIONS) for one in listed(dtype)]
     items = []
     for implementation in backends:
         backend = Backend.of(implementation, timeout)
-        if functions and not any(map(backend.provides, functions)):
-            raise ValueError(
-                f"checks: {_short(backend)} has none of the functions of these checks, {', '.join(functions)}"
-            )
+        if not any(map(backend.provides, functions)):
+            missing = ", ".join(name for name in FUNCTIONS if name in functions)
+            raise ValueError(f"checks: {_short(backend)} has none of the functions of these checks, {missing}")
         expected = _expected_of(_short(backend), expected_failures or {})
         asked = dict.fromkeys(one.function for one in wanted if one.kind in ("value", "law"))
         absent = [] if checks is not None else [function for function in asked if not backend.provides(function)]
@@ -246,34 +216,17 @@ def parametrize_with_checks(
             skipped = pytest.mark.skip(reason=reason)
             items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
         watched = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else OF_WHOLE
-        for one, precision in itertools.product(wanted, wanted_dtypes):
-            several = UPDATE_RULES if one.kind == "trajectory" else (one.function,) if one.kind == "search" else ()
-            if several and checks is None and not any(map(backend.provides, several)):
+        for one, precision in itertools.product(wanted, precisions):
+            is_there = one.name in watched if one.kind == "contract" else any(map(backend.provides, _functions_of(one)))
+            if not is_there and (checks is None or one.kind == "contract"):
                 continue
-            if one.kind in ("value", "law") and one.function in absent:
-                continue
-            if one.kind == "contract" and one.name not in watched:
-                continue
-            for item in _items(one, wanted_metrics, given_options):
-                item = replace(item, dtype=precision, profile=profile, seed=seed, metrics=wanted_metrics,
-                               functions=functions, relaxation=relaxation)  # fmt: skip
-                name = sorted_name(f"{one.name}[{item.metric or item.label}]")
+            for metric in {"contract": [""], "trajectory": combined}.get(one.kind, wanted_metrics):
+                item = BackendCheck(one.name, metric, (("dtype", precision), *arguments.items()))
+                name = sorted_name(f"{one.name}[{metric}]")
                 failure = expected.get(name, expected.get(one.name))
                 marks = [pytest.mark.xfail(reason=failure, raises=AssertionError, strict=True)] if failure else []
                 items.append(pytest.param(backend, item, id=f"{_short(backend)}-{item}", marks=marks))
     return pytest.mark.parametrize(("backend", "check"), items)
-
-
-def _items(one: Check, metrics: Sequence[str], options: tuple[tuple[str, tuple[Any, ...]], ...]) -> list[BackendCheck]:
-    """One for each metric, or for each combination of the options of an update rule."""
-    if one.kind == "trajectory":
-        return [
-            BackendCheck(one.name, "", options=tuple((name, (value,)) for name, value in chosen.items()))
-            for chosen in combinations(dict(options))
-        ]
-    if one.kind == "contract":
-        return [BackendCheck(one.name, "", options=options)]
-    return [BackendCheck(one.name, metric) for metric in metrics]
 
 
 def _expected_of(backend: str, given: Mapping[str, str | Mapping[str, str]]) -> dict[str, str]:

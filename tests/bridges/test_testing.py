@@ -66,7 +66,8 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
 
 @pytest.mark.slow
 def test_a_rule_of_conduct_is_an_item_for_all_functions_and_names_who_breaks_it():
-    check = rg.testing.BackendCheck("silent", "", metrics=("inv",), functions=("christoffel", "inner_product"))
+    arguments = ("metrics", ("inv",)), ("checks", ("christoffel", "inner_product"))
+    check = rg.testing.BackendCheck("silent", "", arguments)
     check(paper)
 
     def loud(*a):
@@ -156,12 +157,12 @@ def test_checks_of_which_a_backend_has_no_function_are_an_error():
 
 
 def test_one_name_may_be_given_alone():
-    mark = rg.testing.parametrize_with_checks([paper], metrics="inv", checks="inner_product", dtypes="float64")
+    mark = rg.testing.parametrize_with_checks([paper], metrics="inv", checks="inner_product", dtype="float64")
     assert mark.args[1][0].id == "refgeo.paper-inv-inner_product"
 
 
 def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
-    mark = rg.testing.parametrize_with_checks([paper, "refgeo.paper"], dtypes=("float64", "float32"))
+    mark = rg.testing.parametrize_with_checks([paper, "refgeo.paper"], dtype=("float64", "float32"))
     from refgeo.conformance.checks import chosen
 
     ids = [item.id for item in mark.args[1]]
@@ -184,7 +185,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
         ({"checks": ["curvature"]}, "is none of"),
         ({"checks": []}, "checks: expected at least one check, got none"),
         ({"metrics": ["euclid"]}, 'metrics: expected "inv", "mix" or'),
-        ({"dtypes": ["float8"]}, "dtype: expected one of"),
+        ({"dtype": ["float8"]}, "dtype: expected one of"),
     ],
 )
 def test_bad_options_are_named_when_tests_are_collected(options, message):
