@@ -49,11 +49,11 @@ class Judge:
         self.plan, self.backend, self.metric = plan, backend, metric
         self.evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
         self.count = 0
-        self.points = plan.points.selected(metric, plan.cases)
+        self.values = _values(plan, backend)
+        self.points = plan.points.selected(metric, plan.cases) if self.values else []
         features = [one.features for one in self.points]
         self.circumstances = dealt(features) if plan.closely else [[PLAIN]] * len(features)
         self.rules = [one.name for one in plan.of_kind("contract")]
-        self.values = _values(plan, backend)
         self._seen: set[tuple[str, str]] = set()
         self._watched: set[str] = set()
 
