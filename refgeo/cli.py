@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope
 
 _OUTPUTS = {
     "json": "JSON",
-    "save": "the failing test points alone (npz), which --points takes",
     "html": 'one page with plots (needs pip install "refgeo[html]")',
 }
 
@@ -234,8 +232,7 @@ def _checkpoint_arguments(
 def _outputs() -> argparse.ArgumentParser:
     shared = _shared()
     for name, what in _OUTPUTS.items():
-        verb = "also write" if name == "save" else "also write the report as"
-        shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"{verb} {what}")
+        shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"also write the report as {what}")
     return shared
 
 
@@ -254,8 +251,6 @@ def _check_parser(commands: Any) -> None:
     check.add_argument(
         "backend", nargs="?", help="the implementation: module, module:object or file.py (default: refgeo's own)"
     )
-    check.add_argument("--points", type=Path, metavar="FILE", help="use the test points in this file (npz), which "
-                       "--save has written")  # fmt: skip
     check.add_argument(
         "--checks", action=_Several, metavar="C,...", help="run only these checks; C is the name of a "
         "function (geodesic, step), of one of its values (geodesic_2), of a rule of conduct (inputs_unchanged), of "
@@ -265,14 +260,9 @@ def _check_parser(commands: Any) -> None:
                        help="check an optimiser with each of these values of its keyword argument NAME, such as "
                        "momentum=0,0.9 (you can give this option several times)")  # fmt: skip
     check.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds that one call may take")
-    check.add_argument("--specification", type=int, metavar="N", help="stop if this version of refgeo judges by "
-                       "another version of the specification than N")  # fmt: skip
     check.add_argument("--strict", action="store_true", help="return exit status 1 also if a verdict is "
                        "'inaccurate', 'partly provided' or 'contract', or if lines of the file did not "
                        "run")  # fmt: skip
-    check.add_argument("--expected", type=Path, metavar="FILE", help="a text file with known failures, one row such as "
-                       "riemannian_gradient[mix] a line, and a reason behind #; return exit status 1 if another row "
-                       "fails, and also if one of these passes")  # fmt: skip
     check.add_argument("--list", action="store_true", help="print the names of the checks and test points, then exit")
 
 
@@ -377,20 +367,15 @@ def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) 
     report.print()
     for name, file in outputs.items():
         try:
-            if name != "save":
-                text: str = getattr(report, f"to_{name}")()
-                write_text(file, text.rstrip("\n") + "\n")
-            elif report.examples:
-                report.save(file)
+            text: str = getattr(report, f"to_{name}")()
+            write_text(file, text.rstrip("\n") + "\n")
         except OSError as error:
             raise ValueError(f"--{name}: {error}") from error
     if report.interrupted:
         return INTERRUPTED
-    if strict and report.expected is None and report.passed and not report.passed_strictly:
+    if strict and report.passed and not report.passed_strictly:
         found = [*map(str, report.findings), *(["lines that were not run"] if report.not_run else [])]
         print(f"not passed with --strict, because of {', '.join(found)}")
-    if report.expected is not None:
-        return PASSED if report.passed_as_expected else FAILED
     return PASSED if (report.passed_strictly if strict else report.passed) else FAILED
 
 
@@ -410,19 +395,18 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
 def _check(options: argparse.Namespace) -> int:
     from refgeo.conformance import check
 
-    points, outputs = _chosen_points(options) | {"points": options.points}, _output_files(options)
-    expected = None if options.expected is None else _expected_failures(options.expected)
+    points, outputs = _chosen_points(options), _output_files(options)
     if options.list:
         return _list(options, points)
-    names = ("checks", "timeout", "specification")
-    chosen = {name: x for name in names if (x := getattr(options, name)) is not None}
-    chosen["options"] = _rule_options(options)
     try:
         with _progress(options) as progress:
-            report = check(options.backend, progress=progress, **chosen, **points)
+            report = check(
+                options.backend, checks=options.checks, timeout=options.timeout, options=_rule_options(options),
+                progress=progress, **points,
+            )  # fmt: skip
     except Interrupted as stop:
         report = stop.report
-    return _deliver(replace(report, expected=expected), outputs, options.strict)
+    return _deliver(report, outputs, options.strict)
 
 
 def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
@@ -431,15 +415,6 @@ def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
     for name, values in options.rule_options or ():
         found.setdefault(name, []).extend(values)
     return found
-
-
-def _expected_failures(file: Path) -> frozenset[str]:
-    """The rows that a file names."""
-    from refgeo.conformance.checks import known_row
-
-    lines = file.read_text(encoding="utf-8").splitlines()
-    rows = sorted({row for line in lines if (row := line.partition("#")[0].strip())})
-    return frozenset(known_row(row, f"--expected: {file}") for row in rows)
 
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:

@@ -188,7 +188,7 @@ def parametrize_with_checks(
     >>> import refgeo as rg
     >>> mark = parametrize_with_checks([rg.paper], metrics=["inv"], checks=["inner_product"])
     >>> [item.id for item in mark.args[1]][:3]
-    ['refgeo.paper-inv-inner_product', 'refgeo.paper-inputs_unchanged', 'refgeo.paper-silent']
+    ['refgeo.paper-inv-inner_product', 'refgeo.paper-inputs_unchanged', 'refgeo.paper-dtype_kept']
     """
     import pytest
 

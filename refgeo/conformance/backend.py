@@ -156,9 +156,6 @@ class Backend:
             self.close()  # a new process tells a function that leaks from one that asks for too much
         if failure is not None and exhausted:  # which takes its time, every time
             self._given_up[kind].append((demand, call.decisive, failure))
-        elif failure is None and after:
-            text = f"the process ran out of memory after {after} calls, but a new process can do the last call"
-            answer.conduct["frees_its_memory"] = text
         return answer
 
     def _without(self, call: Call, lost: Exception) -> Answer:

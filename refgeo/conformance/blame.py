@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, NoResult
 from refgeo.conformance.checks import Check
 from refgeo.conformance.circumstances import BEFORE
-from refgeo.conformance.evidence import DOUBTFUL, Evidence, combination, hold, units
+from refgeo.conformance.evidence import DOUBTFUL, Evidence, hold, units
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
 from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
@@ -30,7 +29,7 @@ from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
-from refgeo.support.arguments import ENDS, Array
+from refgeo.support.arguments import ENDS
 
 NO_DIAGNOSIS = "no formula was found that gives these numbers"
 _POINTS = 4
@@ -377,10 +376,17 @@ def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
     """Whether the value at all failing points, and at fresh ones, is what the backend's own wrong functions give, and
     the right others.
     """
-    value, scenes = suspect.value, [
-        *suspect.failing,
-        *(one.fresh(replace(one.features, draw=_FRESH)) for one in suspect.failing[:_POINTS] if one.features is not None),
-    ]
+    value, scenes = (
+        suspect.value,
+        [
+            *suspect.failing,
+            *(
+                one.fresh(replace(one.features, draw=_FRESH))
+                for one in suspect.failing[:_POINTS]
+                if one.features is not None
+            ),
+        ],
+    )
     if not suspect.failing:
         return False
     if value.order is None and scenes[0].metric not in PAIR_METRICS:

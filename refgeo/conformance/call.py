@@ -67,8 +67,8 @@ class Call:
     decisive : bool
         Whether a verdict rests on it.
     do : str
-        "call"; "repeat", again and again; a whole "search" or "trajectory"; "describe" the implementation; what no
-        decisive call reached ("coverage").
+        "call"; a whole "search" or "trajectory"; "describe" the implementation; what no decisive call reached
+        ("coverage").
     """
 
     function: str = ""

@@ -109,14 +109,14 @@ def _another_function(scene: Scene, value: Value) -> Call:
     return scene.call(VALUES[next(name for name in names[at + 1 :] + names if VALUES[name].order in (None, 2))])
 
 
-def _too_wide(i: int, do: str) -> Before:
+def _too_wide(i: int) -> Before:
     """A part of a vector has a column too many: the call fails at its beginning, where it has to, or midway."""
 
     def call(scene: Scene, value: Value) -> Call:
         plain = scene.call(value)
         arrays = list(map(np.array, plain.arrays))
         arrays[i] = np.concatenate([arrays[i], arrays[i][..., :1]], axis=-1)
-        return replace(plain, arrays=arrays, do=do)
+        return replace(plain, arrays=arrays)
 
     return call
 
@@ -137,14 +137,6 @@ def _another_block(scene: Scene, value: Value) -> Call:
     """Of a batch the first block alone; else a batch that begins with this block."""
     first = (0,) * len(scene.shape)
     return scene.changed((lambda x: x[first]) if scene.shape else (lambda x: np.stack([x, -x]))).call(value)
-
-
-def _empty(scene: Scene, value: Value) -> Call | None:
-    """No blocks, no results; a filter of heads can leave none."""
-    plain = scene.call(value)
-    shapes = [(0, *shape[len(scene.shape) :]) for shape in plain.shapes]
-    arrays = [x.reshape(-1, *x.shape[-2:])[:0] for x in plain.arrays]
-    return replace(plain, arrays=arrays, shapes=shapes, do="accept") if scene.shape else None
 
 
 BEFORE: dict[str, tuple[str, Before]] = {
@@ -169,20 +161,16 @@ BEFORE: dict[str, tuple[str, Before]] = {
     "t": ("after a call with another t", _another_t),
     "order": ("after a call with another order", _another_order),
     "function": ("after a call of another function", _another_function),
-    "refused": ("after a call that failed at a vector's shape", _too_wide(2, "refuse")),
-    "refused-late": ("after a call that failed at the last vector's shape", _too_wide(-1, "call")),
+    "refused": ("after a call that failed at a vector's shape", _too_wide(2)),
+    "refused-late": ("after a call that failed at the last vector's shape", _too_wide(-1)),
     "singular": ("after a call with H = 0", _with(1, 0.0)),
     "nan": ("after a call with NaN", _with(2, math.nan)),
     "block": ("after a call with another number of blocks", _another_block),
-    "empty": ("after a call without blocks", _empty),
 }
 WHERE = {
     "thread": "in another thread",
     "beside": "beside calls in another thread",
-    "again": "in repeated calls",
-    "nan": "with NaN in a block",
 }
-"""With "nan" only a rule is looked at."""
 _LAYOUTS = {
     "fortran": "with arrays in Fortran order",
     "fortran-vectors": "with vectors in Fortran order",
@@ -200,11 +188,6 @@ _LAYOUTS = {
     "reused": "with arrays that an earlier call had with other contents",
 }
 assert set(_LAYOUTS) | {""} == set(LIES)
-_RULES = {
-    "refused": "refuses_wrong_shapes", "empty": "takes_an_empty_batch",
-    "thread": "thread_safe", "beside": "thread_safe", "again": "frees_its_memory", "nan": "nan_stays_in_its_block",
-}  # fmt: skip
-"""The rule of conduct that is looked at in a circumstance."""
 
 
 @dataclass(frozen=True)
@@ -236,9 +219,7 @@ class Circumstance:
     @property
     def rule(self) -> str:
         """The rule of conduct that it shows; empty if there is none."""
-        if self.kind == "before" and self.name == "nan":
-            return ""
-        return "takes_any_memory_layout" if self.kind == "lies" else _RULES.get(self.name, "")
+        return {"lies": "takes_any_memory_layout", "where": "thread_safe"}.get(self.kind, "")
 
     def of(self, scene: Scene, value: Value) -> Callable[[Call], Call] | None:
         """What makes a call at a point one in this circumstance; None where there is no such call."""
@@ -255,8 +236,6 @@ class Circumstance:
         elif self.name == "beside":
             metric = scene.other_metric if scene.metric in ENDS else scene.metric
             changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric, value=value).call(value),)
-        elif self.name == "again":
-            changes["do"] = "repeat"
         return lambda call: replace(call, **changes)
 
     def at(self, scene: Scene) -> Scene:
@@ -269,8 +248,7 @@ class Circumstance:
             return False
         if self.name in ("expanded", "overlapping"):
             return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
-        needs_blocks = ("sliced", "empty", "first-block", "last-block")
-        if self.name in needs_blocks or (self.kind, self.name) == ("where", "nan"):
+        if self.name in ("sliced", "first-block", "last-block"):
             return math.prod(features.blocks) > 1
         return self.kind != "where" or (features.cost <= 10_000 and math.prod(features.blocks) <= 20)
 

@@ -13,17 +13,12 @@ import importlib
 import inspect
 import math
 import os
-import pickle
-import random
 import re
 import site
 import sys
 import sysconfig
-import tempfile
 import traceback
 import warnings
-import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
@@ -48,12 +43,8 @@ from refgeo.support.console import printable
 MOST_TEXT = 400
 _MUCH = 1 << 14
 """Of calls with more numbers only the last one is remembered."""
-_LOOKS = 5
-"""At so many calls of a kind it is looked at what they do to their process, which takes longer than many a call."""
 _OUT_OF_MEMORY = re.compile("out of memory|can(no|')t allocate|RESOURCE_EXHAUSTED", re.IGNORECASE)
 """What PyTorch and JAX say, where Python raises MemoryError."""
-_REPEATS, _SETTLED, _LEAK = 12, 4, 1 << 20
-"""So many calls, and the memory that each of them after the first few may keep."""
 
 
 class LayoutRefused(Exception):
@@ -204,79 +195,29 @@ def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
 
 
 class Capture:
-    """Output and warnings; in a process of its own by descriptors, so that compiled code is heard, too."""
+    """Output and warnings lead nowhere; in a process of its own by descriptors, so that compiled code is unheard."""
 
     def __init__(self, owns_process: bool) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as this)
-        weakref.finalize(self, self._file.close)
         self._descriptors = (1, 2) if owns_process else ()
         self._take()
 
     def _take(self) -> None:
         for descriptor in self._descriptors:
-            os.dup2(self._file.fileno(), descriptor)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
     @contextlib.contextmanager
-    def listening(self, heard: list[str]) -> Iterator[None]:
-        """Put what is said inside to what is `heard`."""
-        begin = os.fstat(self._file.fileno()).st_size
-        stream = open(os.dup(self._file.fileno()), "w", encoding="utf-8", errors="replace")  # noqa: SIM115
-        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
-            with warnings.catch_warnings(record=True) as found:
-                warnings.simplefilter("always")  # but for those that are for developers of what raises them
-                for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-                    warnings.simplefilter("ignore", category)
-                yield
-            with contextlib.suppress(ValueError):  # somebody has closed it
-                stream.close()
-        self._take()
-        end = os.fstat(self._file.fileno()).st_size
-        text = os.pread(self._file.fileno(), MOST_TEXT, begin).decode("utf-8", "replace") if end > begin else ""
-        heard += filter(None, [text.strip(), *(f"{one.category.__name__}: {one.message}" for one in found or ())])
-
-
-def surroundings() -> dict[str, Any]:
-    """What a process has beside its modules, which a call of mathematics leaves as it is."""
-    found = {
-        "the state of Python's random generator": random.getstate(),
-        "the state of NumPy's random generator": pickle.dumps(np.random.get_state()),  # noqa: NPY002
-        "np.seterr": np.geterr(),
-        "np.set_printoptions": np.get_printoptions(),
-        "the warning filters": list(warnings.filters),
-        "the working directory": _working_directory(),
-        "os.environ": dict(os.environ),
-        "a standard stream": (sys.stdout, sys.stderr, getattr(sys.stdout, "closed", True)),
-    }
-    torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "get_default_device"):  # it has been imported wholly
-        found |= {
-            "the state of PyTorch's random generator": torch.get_rng_state().numpy().tobytes(),
-            "PyTorch's default dtype": torch.get_default_dtype(),
-            "PyTorch's default device": str(torch.get_default_device()),
-        }
-    jax: Any = sys.modules.get("jax")
-    if hasattr(jax, "config") and hasattr(jax, "jit"):
-        found["the configuration of JAX"] = {key: repr(value) for key, value in jax.config.values.items()}
-    return found
-
-
-def _working_directory() -> str:
-    """Also one that has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return "none"
-
-
-def _memory() -> int:
-    """Bytes that this process holds; the most that it has held, where a system tells no more."""
-    with contextlib.suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(ImportError):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return 0
+    def unheard(self) -> Iterator[None]:
+        """What is said inside is lost."""
+        with (
+            open(os.devnull, "w", encoding="utf-8", errors="replace") as stream,
+            contextlib.redirect_stdout(stream),
+            contextlib.redirect_stderr(stream),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            yield
+        self._take()  # somebody may have closed them
 
 
 Kept = list[tuple[Any, bytes]]
@@ -308,7 +249,6 @@ class Host:
         self.capture, self.coverage = capture, coverage
         self._folder = os.path.dirname(getattr(implementation, "__file__", None) or "")
         self._past: dict[Any, list[tuple[Kept, Kept]]] = {}
-        self._looked: Counter[tuple[str, str]] = Counter()
 
     def describe(self) -> dict[str, Any]:
         """What the implementation has, and functions whose names are nearly those that are missing."""
@@ -344,33 +284,17 @@ class Host:
             return Answer(self.coverage.reached() if self.coverage else {})
         if self.coverage is not None:
             self.coverage.of("decisive" if call.decisive else "other")
-        heard: list[str] = []
         conduct: Conduct = {}
-        with self.capture.listening([]):
+        with self.capture.unheard():
             for earlier in call.before:
-                self._asked_before(earlier, conduct)
-        kind = call.function, call.metric
-        self._looked[kind] += 1
-        looks = self._looked[kind] <= _LOOKS
-        with self.capture.listening(heard):
-            before, modules = surroundings() if looks else {}, len(sys.modules)
+                with contextlib.suppress(Exception):
+                    self._apply(earlier, self._all_converted(copies(earlier.arrays)))
             work = getattr(self, f"_{call.do}")
             try:
                 parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)
-                answer = Answer(parts, None, conduct)
+                return Answer(parts, None, conduct)
             except BaseException as error:
-                answer = Answer((), _failure(error, call, self._converts))
-            after = surroundings() if looks else {}
-        if len(sys.modules) != modules:  # a library was imported, which changes what it likes: the next call tells
-            self._looked[kind] -= 1
-            after = {}
-        changed = [what for what, value in after.items() if before.get(what, value) != value]
-        if answer.failure is None and changed:
-            conduct["leaves_the_process_alone"] = f"changed {', '.join(changed)}"
-        if answer.failure is None and heard:
-            lines = dict.fromkeys(line for text in heard for line in text.splitlines())
-            conduct["silent"] = f"printed {' '.join(lines)[:100]!r}"
-        return answer
+                return Answer((), _failure(error, call, self._converts))
 
     def _call(self, call: Call, conduct: Conduct) -> Arrays:
         laid = laid_out(call.arrays, call.lies)
@@ -402,20 +326,6 @@ class Host:
         conduct |= _foreign(call, result, arrays) | _shared(arrays, inputs)
         return parts
 
-    def _asked_before(self, earlier: Call, conduct: Conduct) -> None:
-        """What comes of an earlier call says something only where it has to be refused, or not to be."""
-        try:
-            found = members(self._apply(earlier, self._all_converted(copies(earlier.arrays))), len(earlier.shapes))
-            for part, shape in zip(found, earlier.shapes, strict=True):
-                _real(self._back(part), shape)
-        except Exception as error:
-            if earlier.do == "accept" and not isinstance(error, NotImplementedError):
-                conduct["takes_an_empty_batch"] = f"the function fails for a batch without blocks: {said(error)}"
-        else:
-            if earlier.do == "refuse":
-                shape, at = earlier.arrays[2].shape, earlier.arrays[0].shape
-                conduct["refuses_wrong_shapes"] = f"the function accepts a vector of shape {shape} at a G of shape {at}"
-
     def _again(self, call: Call) -> Callable[[], None]:
         """The call whenever it is wanted; what comes of it is of no interest."""
 
@@ -424,17 +334,6 @@ class Host:
                 self._apply(call, self._all_converted(copies(call.arrays)))
 
         return asked
-
-    def _repeat(self, call: Call, conduct: Conduct) -> Arrays:
-        """The same call again and again, which need not keep more and more memory."""
-        sizes = []
-        for _ in range(_REPEATS):
-            result = members(self._apply(call, self._all_converted(copies(call.arrays))), len(call.shapes))
-            sizes.append(_memory())
-        growth = np.diff(sizes[_SETTLED - 1 :])
-        if np.all(growth >= _LEAK):
-            conduct["frees_its_memory"] = f"keeps about {np.median(growth) / (1 << 20):.0f} MiB more after every call"
-        return [_real(self._back(x), shape) for x, shape in zip(result, call.shapes, strict=True)]
 
     def _bytes(self, given: Arrays, converted: list[Any]) -> list[tuple[bytes, bytes]]:
         """What is in arrays, and in what ``asarray`` has made of them."""

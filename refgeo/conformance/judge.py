@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,14 +23,12 @@ from refgeo.conformance.points import LARGE
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
 
-
 _EXCUSED, _DRAWS, _FRESH = 4, 2, 70
 """At so many points, each drawn so often anew, an excuse is tried."""
 _CONFIRMED = 2
 """So many times what is wrong in a circumstance must be so again, and right without it."""
 _FOR_NOTHING = (Event.EXHAUSTED, Event.LAYOUT)
 """What says nothing of a call in a circumstance, which takes more time and memory."""
-_WITH_NAN = Circumstance("where", "nan")
 
 
 class Judge:
@@ -58,8 +55,8 @@ class Judge:
         self._watched: set[str] = set()
 
     def open(self) -> None:
-        """The first calls of a process, on which no value rests, are of another metric and in another precision: what is
-        kept of the first call on is wrong in all that follow.
+        """The first calls of a process, on which no value rests, are of another metric and in another precision: what
+        is kept of the first call on is wrong in all that follow.
         """
         for point in self.points[:1] if self.plan.closely else ():
             scene = point.make().turned(1 + len(CIRCUMSTANCES))
@@ -87,9 +84,7 @@ class Judge:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
             self._note(rule, scene, function, unseen=unseen)
             return False
-        if circumstance == _WITH_NAN and value is not RETRACTION:
-            self._note(rule, scene, function, *self._with_nan(scene, value))
-        return circumstance != _WITH_NAN and circumstance.of(circumstance.at(scene), value) is not None
+        return circumstance.of(circumstance.at(scene), value) is not None
 
     def _evidence(self, plain: Scene, value: Value, circumstance: Circumstance = PLAIN) -> list[Evidence]:
         """What is seen of a value at a point, in a circumstance."""
@@ -146,38 +141,10 @@ class Judge:
             return [one for one in doubtful if one.event is Event.RESULT]
         return doubtful
 
-    def _with_nan(self, scene: Scene, value: Value) -> tuple[str, str]:
-        """NaN in the first block's vector or point: NaN there, the other blocks right; or a clear refusal. How that
-        is broken, or why it is not seen.
-        """
-        first = (0,) * len(scene.shape)
-        right, call = scene.reference(value), scene.call(value)
-        if right is None or any(one.is_doubtful for one in self._evidence(scene, value)):
-            return "", "the results of the other blocks are not right, or nothing is known of them"
-        others = np.arange(math.prod(scene.shape)).reshape(scene.shape) > 0
-        for name, places in (("a vector", (2,)), ("G and H", (0, 1))):  # together, lest caches keep half a point
-            arrays = list(map(np.array, call.arrays))
-            for i in places:
-                arrays[i][first] = np.nan
-            answer = self._ask(scene, replace(call, arrays=arrays))
-            if answer.failure is not None:
-                if answer.failure.event is Event.FAILED:  # an error is an answer, too
-                    continue
-                return "", str(answer.failure)
-            if all(np.isfinite(part[first]).all() for part in answer.parts):
-                return f"the function returns finite numbers where it gets NaN in {name}", ""
-            parts = tuple(
-                np.where(others.reshape(others.shape + (1,) * (x.ndim - others.ndim)), x, y)
-                for x, y in zip(answer.parts, right, strict=True)
-            )
-            if any(one.is_doubtful for one in hold(scene, value, Answer(parts))):
-                return f"NaN in {name} of the first block of a batch changes the results of the other blocks", ""
-        return "", ""
-
     def _watch(self, scene: Scene, call: Call, answer: Answer) -> None:
         """The conduct of a call, where nothing is numerically wrong with the point."""
         if self.rules and answer.failure is None and np.all(something_to_expect(scene)):
-            broken = {r: how for r, how in answer.conduct.items() if not (r == "silent" and call.lies)}
+            broken = answer.conduct
             for rule in broken if call.function in self._watched else broken.keys() | set(ON_EVERY_CALL):
                 self._note(rule, scene, call.function, broken.get(rule, ""))
             self._watched.add(call.function)

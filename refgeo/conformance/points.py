@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.archive import WRITERS, read_named
 from refgeo.conformance.features import Features, design
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.scene import SMALL, Scene, build, given
@@ -68,7 +67,7 @@ class Points:
     dtype: str = "float64"
     seed: int = 0
     relaxation: float = 0.0
-    points: GivenPoints | str | Path | None = None
+    points: GivenPoints | None = None
     checkpoint: str | Path | Mapping[str, Any] | None = None
     layout: str | None = None
     heads: int | None = None
@@ -89,9 +88,7 @@ class Points:
             raise ValueError("layout, heads: expected a checkpoint together with these arguments, got none")
         if self.checkpoint is not None and self.layout is None:
             raise ValueError("layout: expected one of refgeo.networks.LAYOUTS together with a checkpoint, got none")
-        if isinstance(self.points, (str, Path)):
-            object.__setattr__(self, "points", read_points(self.points))
-        elif self.points is not None:
+        if self.points is not None:
             _refuse_strange(self.points)
 
     @property
@@ -110,7 +107,6 @@ class Points:
             some = [scene for scene in self.files[1] if scene.metric == metric]
             return [Case(scene.name, partial(_itself, scene), _shaped(scene.point.G, scene.point.H)) for scene in some]
         arrays = self._network if self.points is None else self.points
-        assert not isinstance(arrays, (str, Path))
         return [
             Case(name, partial(given, name, one, *options), _shaped(one.get("G"), one.get("H")))
             for name, one in arrays.items()
@@ -195,40 +191,6 @@ def _itself(scene: Scene) -> Scene:
 def _built(features: Features, metric: str, dtype: str, seed: int, relaxation: float) -> Scene:
     """Kept, with its enclosures, for the next run in this process."""
     return build(features, metric, dtype, seed, relaxation)
-
-
-def read_points(file: str | Path) -> dict[str, dict[str, Array]]:
-    """Points from a file that `write_points`, or ``refgeo vectors write``, has written."""
-    try:
-        named = read_named(Path(file))
-    except ValueError as error:
-        raise ValueError(f"points: expected a file .npz or .json with named arrays, got {file} ({error})") from None
-    found: dict[str, dict[str, Array]] = {}
-    for key, array in named.items():
-        name, separator, part = key.rpartition("__")
-        if separator:
-            found.setdefault(name, {})[part] = array
-    _refuse_strange(found)
-    return found
-
-
-def write_points(file: str | Path, scenes: Iterable[Scene]) -> None:
-    """Write points, with their vectors, into a file that ``points=`` and ``--points`` take.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile(suffix=".npz") as file:
-    ...     write_points(file.name, [build(Features(h=1), "inv", "float64")])
-    ...     list(read_points(file.name))
-    ['5x4x1/k3 inv']
-    """
-    named = {
-        f"{scene.name} {scene.metric}__{key}": np.asarray(x)
-        for scene in scenes
-        for key, x in (scene.arrays() | {"metric": scene.metric}).items()
-    }
-    WRITERS["npz"](named, Path(file))
 
 
 def _first_rows(pairs: Mapping[str, Pair]) -> Iterator[tuple[str, Pair]]:

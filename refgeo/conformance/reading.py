@@ -6,10 +6,10 @@ vector, of S = GᵀG, T = HᵀH, their inverses, and of one small matrix that ho
 these are fractions of small numbers, and if with them the words give the backend's numbers at *other* points of *other*
 shapes, to rounding. Otherwise nothing is said.
 
-The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words with small matrices of the part's own half alone, of
-the other half alone, of both; first of the degree in G and in H that the numbers have, which is exact under powers of
-two; at last, or where that takes fewer words, with S + εI and T + εI in the place of S and T, ε found by a search in
-one dimension. A geodesic is read power by power of t, and an optimiser by its first step. The formula of a projection
+The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words with
+small matrices of the part's own half alone, of the other half alone, of both; first of the degree in G and in H that
+the numbers have, which is exact under powers of two; at last, or where that takes fewer words, with S + εI and T + εI
+in the place of S and T, ε found by a search in one dimension. A geodesic is read power by power of t, and an optimiser by its first step. The formula of a projection
 may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is the linear equation that Λ satisfies, the one null
 vector of the words of an equation. The Hessian is horizontal, so its words are projected.
 """
@@ -740,12 +740,13 @@ def _place(reader: _Reader, times: Sequence[float]) -> Formula | None:
         sample.vectors |= {"t v": t * sample.vectors["v"], "t² Γ(v,v)": t * t * sample.vectors["Γ(v,v)"]}
     words = {part: [Word((name,), part) for name in (part, f"t v_{part}", f"t² Γ(v,v)_{part}")] for part in "GH"}
     fits = [_attempt(reader, reader.results(i), words[part], 0.0) for i, part in enumerate("GH")]
-    return _formula(reader, [fit and (fit, 0.0) for fit in fits])
+    return _formula(reader, [None if fit is None else (fit, 0.0) for fit in fits])
 
 
 def _moderate(rule: Rule, start: Start) -> float:
     """The largest size of the loss with which one step is short, so that a decay of the weights hides nothing."""
-    lengths = {scale: rule.walk(start, scale, 1).travelled[-1] / np.linalg.norm(start.G @ start.H.mT) for scale in SCALES}
+    size = np.linalg.norm(start.G @ start.H.mT)
+    lengths = {scale: rule.walk(start, scale, 1).travelled[-1] / size for scale in SCALES}
     return max((scale for scale, length in lengths.items() if length <= _SHORT), default=min(SCALES))
 
 

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT
-from refgeo.conformance.checks import sorted_name
 from refgeo.conformance.operations import OPERATIONS
-from refgeo.conformance.points import Points, write_points
+from refgeo.conformance.points import Points
 from refgeo.conformance.render import data, page, terminal
-from refgeo.conformance.scene import Scene
 from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
-SCHEMA = "refgeo-report/6"
+SCHEMA = "refgeo-report/7"
 _MOST_RANGES = 8
 _PASSING = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)
 _KINDS = {
@@ -49,16 +47,12 @@ class Report:
         Seconds that a call could take.
     notes : tuple of str
         What else there is to say of the backend.
-    examples : tuple of Scene
-        The points at which rows fail, for `save`.
     files : (folder, file), optional
         The folder of vectors and the results that were graded.
     not_run : dict
         The lines of the backend's own files that no decisive call has reached, as ranges, by file.
     interrupted : str
         How far it had come when Ctrl-C ended it.
-    expected : frozenset of str, optional
-        The rows, or whole checks, that are known to fail.
 
     Examples
     --------
@@ -75,11 +69,9 @@ class Report:
     where: str = ""
     timeout: float = TIMEOUT
     notes: tuple[str, ...] = ()
-    examples: tuple[Scene, ...] = field(default=(), repr=False)
     files: tuple[str, str] | None = None
     not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     interrupted: str = ""
-    expected: frozenset[str] | None = None
 
     @property
     def dtype(self) -> str:
@@ -102,20 +94,6 @@ class Report:
     def passed_strictly(self) -> bool:
         """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out."""
         return self.passed and not self.findings and not self.not_run
-
-    @property
-    def passed_as_expected(self) -> bool:
-        """Something has been judged, all that is expected to fail fails or has a finding, and nothing else fails."""
-        _, new, gone = self._beside_expected
-        return bool(self.judged) and not self.interrupted and not new and not gone
-
-    @property
-    def _beside_expected(self) -> tuple[list[str], list[str], list[str]]:
-        """The rows that are known to fail, the others that fail, and those of the first that pass."""
-        known = [str(row) for row in self.judged if {row.check, sorted_name(str(row))} & (self.expected or set())]
-        failed = [str(row) for row in self.rows if row.fails]
-        found = {*failed, *map(str, self.findings)}
-        return known, [row for row in failed if row not in known], [row for row in known if row not in found]
 
     @property
     def judged(self) -> list[Row]:
@@ -144,18 +122,6 @@ class Report:
 
     def _with(self, *verdicts: Verdict) -> list[Row]:
         return [row for row in self.rows if row.verdict in verdicts]
-
-    def save(self, file: str | Path) -> None:
-        """Write the points at which rows fail into a file that ``check(points=...)`` and ``--points`` take.
-
-        Raises
-        ------
-        ValueError
-            No row fails at a point.
-        """
-        if not self.examples:
-            raise ValueError("save: expected a report with a failing test point, got one without")
-        write_points(file, self.examples)
 
     def reproduce(self, row: Row) -> str:
         """The command that runs the example of a row alone; empty if a command line cannot."""
@@ -303,16 +269,9 @@ class Report:
             yield f"not run    {self.missing}: {said}", "yellow"
         yield from ((line, "") for line in self.summary)
         yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
-        if self.expected is not None:
-            known, new, gone = self._beside_expected
-            told = {"new failures": new, "expected to fail, but they pass now": gone}
-            lines = [f"{words}: {', '.join(rows)}" for words, rows in told.items() if rows]
-            style = "bold green" if self.passed_as_expected else "bold red"
-            yield f"expected failures: {len(known) - len(gone)} of {len(known)}", style
-            yield from ((line, style) for line in lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON: what `schema` describes; infinities become strings."""
+        """Plain data, for JSON: infinities become strings."""
         from refgeo import __version__
 
         rows = [
@@ -321,8 +280,7 @@ class Report:
         ]
         head = {
             "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
-            "wrong": self.wrong, "expected_failures": sorted(self.expected or ()),
-            "passed_as_expected": self.passed_as_expected,
+            "wrong": self.wrong,
             "backend": self.backend, "process": self.where, "dtype": self.dtype,
             "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
             "source": str(self.points), "not_run": data.as_plain(self.not_run), "interrupted": self.interrupted,
@@ -336,7 +294,7 @@ class Report:
         --------
         >>> import refgeo as rg
         >>> rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]).to_json().splitlines()[1]
-        '  "schema": "refgeo-report/6",'
+        '  "schema": "refgeo-report/7",'
         """
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -351,31 +309,6 @@ class Report:
     def __repr__(self) -> str:
         state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
         return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema of a report, from the types.
-
-    Examples
-    --------
-    >>> schema()["properties"]["schema"]["const"]
-    'refgeo-report/6'
-    """
-    row = data.schema_of(Row)
-    row["properties"] |= {"outcome": {"type": "string"}, "fails": {"type": "boolean"}, "reproduce": {"type": "string"}}
-    text, flag = {"type": "string"}, {"type": "boolean"}
-    properties = {
-        "schema": {"const": SCHEMA}, **dict.fromkeys(("refgeo", "backend", "process", "dtype", "profile", "source",
-                                                     "interrupted"), text),
-        **dict.fromkeys(("passed", "passed_strictly", "passed_as_expected"), flag),
-        **{key: {"type": "array", "items": text} for key in ("wrong", "expected_failures")},
-        "relaxation": {"type": "number"}, "seed": {"type": "integer"}, "not_run": {"type": "object"},
-        "rows": {"type": "array", "items": row},
-    }  # fmt: skip
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, "type": "object",
-        "properties": properties, "required": list(properties), "additionalProperties": False,
-    }  # fmt: skip
 
 
 def _remarks(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:

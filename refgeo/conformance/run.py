@@ -25,9 +25,6 @@ from refgeo.conformance.verdict import EVERY, Row, row_of
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
-SPECIFICATION = 2
-"""The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
-
 Progress = Callable[[int, int, str], None]
 
 
@@ -45,13 +42,12 @@ def check(
     seed: int = Points.seed,
     relaxation: float = Points.relaxation,
     cases: Iterable[str] | None = None,
-    points: GivenPoints | str | Path | None = None,
+    points: GivenPoints | None = None,
     checkpoint: str | Path | Mapping[str, Any] | None = None,
     layout: str | None = None,
     heads: int | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
     timeout: float = TIMEOUT,
-    specification: int = SPECIFICATION,
     progress: Progress | None = None,
 ) -> Report:
     """Judge a backend against rigorous enclosures.
@@ -74,13 +70,12 @@ def check(
         ε of App. H.2: the geometry with S + εI and T + εI is the truth.
     cases : iterable of str, optional
         Only these cases; a name, or the first part of one.
-    points : mapping of str to mapping of str to array, or path, optional
+    points : mapping of str to mapping of str to array, optional
         Your own test points instead of generated ones, by name: ``G`` and ``H``, and if you like the vectors ``a_G``,
         ``a_H``, ``b_G``, ``b_H``, ``e_G``, ``e_H``, ``v_G``, ``v_H`` and the time ``t``; for the Hessian
         ``hessian_e_G``, ... (the gradient of an invariant loss), ``hessian_w_G``, ... (its Hessian applied to v) and
         ``hessian_v_G``, ... (a horizontal v) together. What is missing is drawn. A point with ``metric`` is for this
-        one alone. Or a file that `Report.save` has
-        written.
+        one alone.
     checkpoint : path or state dict, optional
         Take the test points from a network instead.
     layout : str, optional
@@ -92,8 +87,6 @@ def check(
         combination is judged.
     timeout : float
         Seconds that one call of the backend may take.
-    specification : int
-        The version of the protocol that you have written for; any other raises an error.
     progress : callable, optional
         Called as ``progress(done, total, what)``.
 
@@ -121,10 +114,6 @@ def check(
     >>> rg.check(points={"mine": {"G": [[1.0]], "H": [[2.0]]}}, checks=["inner_product"]).passed
     True
     """
-    if specification != SPECIFICATION:
-        raise ValueError(
-            f"specification: expected {SPECIFICATION}, by which this version of refgeo judges, got {specification}"
-        )
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function of (done, total, what), got {progress!r}")
     where = Points(profile, dtype, seed, relaxation, points, checkpoint, layout, heads)
@@ -216,10 +205,7 @@ def _report(plan: Plan, backend: Backend, judges: list[Judge], rows: list[Row], 
         notes.append(
             "bfloat16: the backend has no function asarray, so it has got float32 arrays and has computed in float32"
         )
-    failing = {(row.metric, row.example.case) for row in rows if row.fails and row.example is not None}
-    examples = [point.make() for one in judges for point in one.points if (one.metric, point.name) in failing]
     return Report(
         backend=backend.name, points=plan.points, rows=rows, spec=backend.spec, where=backend.where,
-        timeout=backend.timeout, notes=tuple(notes),
-        examples=tuple(examples), **options,
+        timeout=backend.timeout, notes=tuple(notes), **options,
     )  # fmt: skip

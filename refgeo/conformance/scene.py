@@ -191,7 +191,7 @@ class Scene:
     @cached_property
     def _latest(self) -> float:
         """When an exact geodesic is enclosed in a moment: up to this time, of a closed form or of few numbers."""
-        n, m, h = self.point.sizes
+        h = self.point.sizes[2]
         if self._speed == 0.0 or self.is_closed:
             return 8.0 / self._speed if self._speed else math.inf
         if self.space.metric.s not in (0.0, 1.0) or not self.is_small or h > _WIDEST:

@@ -25,12 +25,14 @@ from refgeo.conformance.operations import VALUES, Operation, Value
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
-from refgeo.conformance.run import SPECIFICATION, Progress, judge, no_progress
+from refgeo.conformance.run import Progress, judge, no_progress
 from refgeo.conformance.scene import GIVEN, Scene, given
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
 from refgeo.support.files import write_text, write_whole
 
+SPECIFICATION = 2
+"""The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
 SCHEMA = f"refgeo-vectors/{SPECIFICATION}"
 FORMATS = ("npz", "json")
 INPUTS, EXPECTED, FORMAT = tuple(f"inputs.{format}" for format in FORMATS), "expected.json", "FORMAT.md"

@@ -15,6 +15,7 @@ from helpers import sampled
 import refgeo as rg
 from refgeo.conformance.points import Points
 from refgeo.conformance.report import Report
+from refgeo.conformance.trajectories import TRAJECTORY
 from refgeo.conformance.verdict import Row, Verdict
 
 
@@ -675,7 +676,7 @@ def test_the_command_line(capsys, tmp_path):
     assert "WRONG: step.invariant[scaled=False]" in said
     cli.main(["check", "--list", "--checks", "step"])
     listed = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("trajectory")]
-    assert listed == list(trajectories.TRAJECTORY)
+    assert listed == list(TRAJECTORY)
     assert cli.main(["check", str(file), "--option", "scaled"]) == 2
     assert "expected name=value,value, got scaled" in capsys.readouterr().err
     assert cli.main(["check", str(file), "--option", "scaled=true"]) == 2

@@ -63,8 +63,7 @@ def optimiser(entry, seeds):
     backend = Backend(f"{HERE / 'optimisers.py'}:{entry['adapter']}")  # one process, in which torch is imported once
     try:
         reports = [
-            rg.check(backend, seed=seed, dtype=dtype, checks=["step.invariant", "step.starts"])
-            for seed in range(seeds)
+            rg.check(backend, seed=seed, dtype=dtype, checks=["step.invariant", "step.starts"]) for seed in range(seeds)
         ]
     finally:
         backend.close()
