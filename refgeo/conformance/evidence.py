@@ -19,7 +19,8 @@ has been seen (``python -m validation implementations``).
 
 *Floats acquit, balls accuse.* A result that is within the threshold of the factorised route, less that route's own
 error, is right. An enclosure is computed for the first block of every small point, and wherever the factorised route
-does not acquit. Lengths are computed in double precision by the factorised geometry; that affects the unit in which an error is expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
+does not acquit. Lengths are computed in double precision by the factorised geometry; that affects the unit in which an
+error is expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
 """
 
 from __future__ import annotations

@@ -159,6 +159,11 @@ class Judge:
             Evidence(scene.name, event=event, said=broken or unseen, dtype=scene.dtype, about=function)
         )
 
+    def rows(self, explain: bool) -> list[Row]:
+        """Of values and laws that have met a point."""
+        found = (self.row(check, explain) for check in self.plan.checks if check.kind in ("value", "law"))
+        return [row for row in found if row is not None]
+
     def row(self, check: Check, explain: bool) -> Row | None:
         """What is said of a value or a law; None where it has met no point."""
         if not self.backend.provides(check.function):

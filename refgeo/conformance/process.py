@@ -81,6 +81,11 @@ class Child:
         with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
             self.line.send((function, arguments))
 
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGINT)
+
     def ended(self) -> str:
         """End it, and say how it had ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -6,12 +6,13 @@ vector, of S = GᵀG, T = HᵀH, their inverses, and of one small matrix that ho
 these are fractions of small numbers, and if with them the words give the backend's numbers at *other* points of *other*
 shapes, to rounding. Otherwise nothing is said.
 
-The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words with
-small matrices of the part's own half alone, of the other half alone, of both; first of the degree in G and in H that
-the numbers have, which is exact under powers of two; at last, or where that takes fewer words, with S + εI and T + εI
-in the place of S and T, ε found by a search in one dimension. A geodesic is read power by power of t, and an optimiser by its first step. The formula of a projection
-may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is the linear equation that Λ satisfies, the one null
-vector of the words of an equation. The Hessian is horizontal, so its words are projected.
+The smallest dictionary that explains the numbers is taken: what a value is made of (`made_of`), such as Γ(v, v); words
+with small matrices of the part's own half alone, of the other half alone, of both; first of the degree in G and in H
+that the numbers have, which is exact under powers of two; at last, or where that takes fewer words, with S + εI and
+T + εI in the place of S and T, ε found by a search in one dimension. A geodesic is read power by power of t, and an
+optimiser by its first step. The formula of a projection may be implicit: r = (v_G + GΛ, v_H − HΛᵀ), and what is read is
+the linear equation that Λ satisfies, the one null vector of the words of an equation. The Hessian is horizontal, so its
+words are projected.
 """
 
 from __future__ import annotations

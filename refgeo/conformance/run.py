@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.call import BackendError
 from refgeo.conformance.checks import CHECKS
+from refgeo.conformance.evidence import Evidence
 from refgeo.conformance.judge import Judge, absent
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
+from refgeo.conformance.process import Child
 from refgeo.conformance.report import Report
 from refgeo.conformance.searches import search_evidence
 from refgeo.conformance.steps import UPDATE_RULES
@@ -125,49 +129,171 @@ def check(
         return judge(plan, loaded, progress or no_progress)
 
 
-def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
-    """The report: every metric by a process of the backend's own."""
-    judges = [Judge(plan, backend if i == 0 else backend.fresh(), metric) for i, metric in enumerate(plan.metrics)]
-    total = sum(len(one.points) for one in judges)
+@dataclass
+class Judged:
+    """What the run of one metric has found.
+
+    Attributes
+    ----------
+    rows : list of Row
+        Of values and laws.
+    conduct : dict of list of Evidence
+        By rule.
+    reached : Reached
+        Lines of the backend.
+    count : int
+        Points so far.
+    """
+
+    metric: str
+    rows: list[Row]
+    conduct: dict[str, list[Evidence]]
+    reached: Reached
+    count: int
+    interrupted: bool = False
+
+
+def judged(plan: Plan, backend: Backend, metric: str, show: Progress) -> Judged:
+    """One metric, point by point; Ctrl-C ends it with what there is by then, which is not explained."""
+    found = Judged(metric, [], {}, {}, 0)
     try:
-        for one in judges:
-            one.open()
-            for i, point in enumerate(one.points):
-                show(sum(each.count for each in judges), total, f"{one.metric} {point.name}")
-                one.look_at(i)
-        show(total, total, "done")
-        return _concluded(plan, backend, judges, show)
+        judge = Judge(plan, backend, metric)
+        judge.open()
+        for i, point in enumerate(judge.points):
+            found.count = judge.count
+            show(judge.count, len(judge.points), f"{metric} {point.name}")
+            judge.look_at(i)
+        found.count = judge.count
+        with _failures_of_ours():
+            found.reached = backend.reached()
+            found.rows = judge.rows(explain=True)
     except KeyboardInterrupt:
         backend.close()  # what it was asked last is of no interest any more
-        far = "; ".join(f"{one.metric}: {one.count} points checked" for one in judges)
-        rows = _rows(plan, judges, explain=False)
-        raise Interrupted(_report(plan, backend, judges, rows, interrupted=far)) from None
-    finally:
-        for one in judges:
-            if one.backend is not backend:
-                one.backend.close()
+        found.interrupted = True
+        found.rows = judge.rows(explain=False) if found.count else []
+    found.conduct = {rule: judge.evidence[rule] for rule in judge.rules} if found.count else {}
+    return found
 
 
-def _concluded(plan: Plan, backend: Backend, judges: list[Judge], show: Progress) -> Report:
-    """Rows, searches, trajectories."""
+def serve_judged(line: Connection, plan: Plan, loaded: tuple[Any, ...], metric: str) -> None:
+    """The same in another process: how far it is, and at last what it has found, or the error that ended it."""
     try:
-        reached: list[Reached] = [one.backend.reached() for one in judges]
-        whole = list(_whole(plan, backend, judges[0], show))
-        reached.append(backend.reached())
-        rows = [*_rows(plan, judges), *whole]
+        with one_thread():
+            backend = Backend(*loaded)
+            found: Any = judged(plan, backend, metric, lambda *far: line.send(far))
+            backend.close()
+    except Exception as error:
+        found = error
+    line.send(found)
+
+
+class Beside:
+    """The run of a metric in another process, beside those of this one."""
+
+    def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
+        self.metric, self.far = metric, (0, 0, "")
+        loaded = backend.spec, backend.name, backend.timeout, backend.described
+        self._child = Child(serve_judged, plan, loaded, metric)
+        self._found: Any = None
+
+    def hear(self, waiting: float = 0.0) -> bool:
+        """Take what it has sent; whether it has ended."""
+        while self._found is None and self._child.line.poll(waiting):
+            try:
+                message = self._child.line.recv()
+            except (EOFError, OSError):
+                message = RefereeError(f"the process that judged {self.metric} is lost: {self._child.ended()}")
+            if isinstance(message, tuple):
+                self.far, waiting = message, 0.0
+            else:
+                self._found = message
+        return self._found is not None
+
+    def interrupt(self) -> None:
+        """Ctrl-C for it, too."""
+        self._child.interrupt()
+
+    def found(self) -> Judged:
+        """What it has found, when it has ended."""
+        if isinstance(self._found, Exception):
+            raise self._found
+        return cast(Judged, self._found)
+
+    def close(self) -> None:
+        """End it."""
+        self._child.close()
+
+
+def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
+    """The report. Metrics are judged beside each other, each as a whole run by a process of the backend's own, where
+    there are processors, and a name by which a backend can be loaded; in turn else.
+    """
+    first, *others = plan.metrics
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = processors - 1 if backend.has_own_process else 0
+    with ExitStack() as stack:
+        beside = [Beside(plan, backend, metric) for metric in others[:count]]
+        for one in beside:
+            stack.callback(one.close)
+        found: list[Judged] = []
+        try:
+            for metric in (first, *others[count:]):
+                own = backend if metric == first else backend.fresh()
+                if own is not backend:
+                    stack.callback(own.close)
+                before = sum(one.count for one in found)
+                found.append(judged(plan, own, metric, partial(_shown, show, before, beside, len(plan.metrics))))
+                if found[-1].interrupted:
+                    raise KeyboardInterrupt
+            with _failures_of_ours():
+                whole = list(_whole(plan, backend, found[0], show))
+                reached = [found[0].reached, backend.reached()]
+            done, total = sum(one.count for one in found), found[0].count
+            for one in beside:
+                while not one.hear(_PATIENCE):
+                    _shown(show, done, beside, len(plan.metrics), 0, total, one.far[2])
+                found.append(one.found())
+            show(sum(one.count for one in found), sum(one.count for one in found), "done")
+        except KeyboardInterrupt:
+            for one in beside:
+                one.interrupt()
+            found += [one.found() for one in beside if one.hear(_LAST)]
+            far = {one.metric: one.count for one in found}
+            said = "; ".join(f"{metric}: {far.get(metric, 0)} points checked" for metric in plan.metrics)
+            raise Interrupted(_report(plan, backend, found, [], interrupted=said)) from None
+    found.sort(key=lambda one: plan.metrics.index(one.metric))
+    reached += [one.reached for one in found]
+    return _report(plan, backend, found, whole, not_run=not_run(reached, {*FUNCTIONS} - plan.functions))
+
+
+_PATIENCE, _LAST = 0.2, 10.0
+"""Seconds between looks at other processes, and those that one gets to tell what it has when it is interrupted."""
+
+
+def _shown(show: Progress, before: int, beside: list[Beside], metrics: int, done: int, total: int, what: str) -> None:
+    """How far all metrics are, beside and after those before; each has as many points."""
+    for one in beside:
+        one.hear()
+    show(before + done + sum(one.far[0] for one in beside), metrics * total, what)
+
+
+@contextmanager
+def _failures_of_ours() -> Iterator[None]:
+    """What fails after the run is no failure of the backend."""
+    try:
+        yield
     except (ValueError, ArithmeticError, LookupError, TypeError) as error:
         if isinstance(error, BackendError):
             raise
         message = f"after the run, refgeo itself failed ({type(error).__name__}: {error}); please report it"
         raise RefereeError(message) from error
-    return _report(plan, backend, judges, rows, not_run=not_run(reached, {*FUNCTIONS} - plan.functions))
 
 
 _WATCHED = {"search": "sharpness_1", "trajectory": "step.repeatable"}
 """What is run to watch conduct alone."""
 
 
-def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterator[Row]:
+def _whole(plan: Plan, backend: Backend, first: Judged, show: Progress) -> Iterator[Row]:
     """Searches and trajectories; what is seen of their conduct is told as that of any call."""
     for kind, functions, seen in (
         ("search", (ROUTINE,), partial(search_evidence, metrics=plan.metrics)),
@@ -181,25 +307,25 @@ def _whole(plan: Plan, backend: Backend, first: Judge, show: Progress) -> Iterat
         run = names or ([_WATCHED[kind]] if watched else [])
         for name, label, options, found in seen(backend, run, plan.points, progress=show) if run and provided else ():
             if CHECKS[name].kind == "contract":
-                first.evidence[name] += found.evidence if name in first.rules else []
+                if name in plan.names:
+                    first.conduct.setdefault(name, []).extend(found.evidence)
             elif names:
                 row = row_of(CHECKS[name], label or EVERY, found.evidence, options=options, message=found.message)
                 yield row
 
 
-def _rows(plan: Plan, judges: list[Judge], explain: bool = True) -> list[Row]:
+def _rows(plan: Plan, judged: Sequence[Judged]) -> Iterator[Row]:
     """A row for each check and metric that met a point; for each rule of conduct one."""
-    rows = []
     for check in plan.checks:
         if check.kind == "contract":
-            found = [evidence for one in judges for evidence in one.evidence.get(check.name, [])]
-            rows += [row_of(check, EVERY, found)] if found else []
-        elif check.kind in ("value", "law"):
-            rows += [row for one in judges for row in [one.row(check, explain)] if row is not None]
-    return rows
+            found = [evidence for one in judged for evidence in one.conduct.get(check.name, [])]
+            yield from [row_of(check, EVERY, found)] if found else []
+        else:
+            yield from (row for one in judged for row in one.rows if row.check == check.name)
 
 
-def _report(plan: Plan, backend: Backend, judges: list[Judge], rows: list[Row], **options: Any) -> Report:
+def _report(plan: Plan, backend: Backend, judged: Sequence[Judged], whole: list[Row], **options: Any) -> Report:
+    rows = [*_rows(plan, judged), *whole]
     notes = list(backend.misspelt)
     if plan.points.dtype == "bfloat16" and not backend.converts:
         notes.append(
