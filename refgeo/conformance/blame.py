@@ -47,6 +47,10 @@ _CLEAR = 40.0
 """κ up to which formulas in double precision are accurate enough to compare with."""
 
 
+class OutOfTime(Exception):
+    """There is no time left to look for explanations."""
+
+
 @dataclass
 class Suspect:
     """A check of one metric that failed, with what was seen.
@@ -103,7 +107,7 @@ def explained(suspect: Suspect) -> Explanation:
     """What there is to say of a check that failed."""
     if suspect.check.kind not in ("value", "law") or not suspect.seen.is_wrong or suspect.check.value is None:
         return NOTHING
-    with np.errstate(all="ignore"), suppress(*CANNOT_TELL):
+    with np.errstate(all="ignore"), suppress(*CANNOT_TELL, OutOfTime):
         return _beside_what_is_right(suspect, _explained(suspect))
     return NOTHING  # what fails has said why, in its row; files answer no new questions
 
@@ -141,13 +145,14 @@ def _explained(suspect: Suspect) -> Explanation:
         text = f"this formula is right; the result is wrong only because it uses a wrong {' and '.join(guilty)}"
         return Explanation(text, excuse=Verdict.INHERITS)
     views = _views(value, suspect.backend, _telling(suspect.failing))
-    if views:
-        found = _of_views(suspect, views)
+    where = ""
+    with suppress(OutOfTime):
+        found = _of_views(suspect, views) if views else NOTHING
         if found != NOTHING:
             return found
+        where = _place(suspect, Place(value, suspect.look, suspect.failing[0])) if seen.failures else ""
     if not seen.failures:
         return Explanation(_alone(suspect) or f"{NO_DIAGNOSIS}: {_entries(suspect)}")
-    where = _place(suspect, Place(value, suspect.look, suspect.failing[0]))
     return Explanation(where and f"wrong {where}")
 
 

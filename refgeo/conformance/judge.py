@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import Backend, is_demanding
-from refgeo.conformance.blame import Suspect, explained
+from refgeo.conformance.blame import OutOfTime, Suspect, explained
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
 from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, Circumstance, dealt, in_single, nearly
@@ -25,6 +26,8 @@ from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
 
 _EXCUSED, _DRAWS, _FRESH = 4, 2, 70
 """At so many points, each drawn so often anew, an excuse is tried."""
+_LEAST = 10.0
+"""So many seconds there are to explain what is wrong, however few points were judged."""
 _CONFIRMED = 2
 """So many times what is wrong in a circumstance must be so again, and right without it."""
 _FOR_NOTHING = (Event.EXHAUSTED, Event.LAYOUT)
@@ -53,6 +56,7 @@ class Judge:
         self.rules = [one.name for one in plan.of_kind("contract")]
         self._seen: set[tuple[str, str]] = set()
         self._watched: set[str] = set()
+        self._began = time.monotonic()
 
     def open(self) -> None:
         """The first calls of a process, on which no value rests, are of another metric and in another precision: what
@@ -161,6 +165,8 @@ class Judge:
 
     def rows(self, explain: bool) -> list[Row]:
         """Of values and laws that have met a point."""
+        now = time.monotonic()
+        self._until = now + max(now - self._began, _LEAST)  # explaining takes no longer than judging
         found = (self.row(check, explain) for check in self.plan.checks if check.kind in ("value", "law"))
         return [row for row in found if row is not None]
 
@@ -201,6 +207,8 @@ class Judge:
         self.evidence[check], value = found, TARGETS[check]
 
         def look(scene: Scene) -> list[Evidence]:
+            if time.monotonic() > self._until:
+                raise OutOfTime
             return self._evidence(scene, value) if _can_be_judged(value, scene) else []
 
         return explained(
