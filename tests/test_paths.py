@@ -83,14 +83,12 @@ def test_between_check_and_a_backends_function_lie_few_functions(tmp_path, monke
         return ask(self, call, timeout)
 
     monkeypatch.setattr(Process, "ask", seen)
-    rg.check(str(file), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"], jobs=1)
+    rg.check(str(file), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
     theirs = [int(line) for line in (tmp_path / "depths").read_text().split()]
     assert depths[0] + 1 + theirs[0] <= 12  # with Process.ask itself, and from the start of the backend's process
 
 
 @pytest.mark.slow
 def test_a_named_case_builds_no_other():
-    calls, _ = walk(
-        lambda: rg.check("refgeo.paper", checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"], jobs=1)
-    )
+    calls, _ = walk(lambda: rg.check("refgeo.paper", checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"]))
     assert calls < 10_000

@@ -66,7 +66,7 @@ class Judge:
             scene = point.make().turned(1 + len(CIRCUMSTANCES))
             for value in reversed(self.values):
                 there = scene.at(scene.point, scene.other_metric, value=value)
-                self._ask(scene, in_single(there, value) or there.call(value))
+                self.backend.call(in_single(there, value) or there.call(value))
 
     def look_at(self, i: int) -> None:
         """All that is asked at one point: every value in each circumstance that there is for it, or plainly."""

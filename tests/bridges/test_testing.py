@@ -55,7 +55,7 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
     result = suite('checks=["christoffel", "inner_product"]', "-k", "christoffel")
     outcomes = result.parseoutcomes()
     assert outcomes["failed"] == 1
-    assert outcomes["deselected"] > 10
+    assert outcomes["deselected"] > 6
     result.stdout.fnmatch_lines(
         [
             "*diagnosis: your result is 2 times the right one*",
@@ -67,15 +67,16 @@ def test_items_are_selected_by_name_and_fail_with_the_reason(suite):
 @pytest.mark.slow
 def test_a_rule_of_conduct_is_an_item_for_all_functions_and_names_who_breaks_it():
     arguments = ("metrics", ("inv",)), ("checks", ("christoffel", "inner_product"))
-    check = rg.testing.BackendCheck("silent", "", arguments)
+    check = rg.testing.BackendCheck("inputs_unchanged", "", arguments)
     check(paper)
 
-    def loud(*a):
-        print("loud")
-        return paper.christoffel(*a)
+    def careless(metric, G, H, a_G, *a):
+        result = paper.christoffel(metric, G, H, a_G, *a)
+        a_G *= 2.0
+        return result
 
-    with pytest.raises(AssertionError, match=r"silent: printed 'loud' \(christoffel; "):
-        check(backend(christoffel=loud))
+    with pytest.raises(AssertionError, match=r"inputs_unchanged: changed its input a_G \(christoffel; "):
+        check(backend(christoffel=careless))
 
 
 def test_a_check_called_often_keeps_one_process():
@@ -133,7 +134,7 @@ def test_update_rules_are_items_of_backends_that_have_them(pytester):
         """
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rA", "-k", "step")
-    assert {"xfailed": 2, "passed": 8}.items() <= result.parseoutcomes().items()
+    assert {"xfailed": 2, "passed": 6}.items() <= result.parseoutcomes().items()
     result.stdout.fnmatch_lines(
         ["PASSED *mine-step.repeatable[[]rate=0.1]*", "XFAIL *mine-step.invariant[[]rate=0.2]*"]
     )
@@ -170,7 +171,7 @@ def test_every_check_of_every_metric_and_dtype_is_an_item_and_names_differ():
     # the law of the retraction, which the formulas lack, is one skipped item of each
     assert len(ids) == 2 * (2 * (2 * kinds.count("value") + kinds.count("contract")) + 1)
     assert "refgeo.paper-mix-geodesic_2-float32" in ids
-    assert "refgeo.paper-silent" in ids
+    assert "refgeo.paper-dtype_kept" in ids
 
 
 @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ def in_place(state, G, H, e_G, e_H, rate=0.1):
 
 def greedy(metric, problem, G, H, rho, order):
     step = 1e-3 * rho * G / np.linalg.norm(G)
-    print("searching")
+    G *= 2.0
     return problem.value_and_grad(G + step, H)[0] - problem.value_and_grad(G, H)[0], (step, 0.0 * H)
 
 
@@ -335,34 +336,18 @@ def greedy(metric, problem, G, H, rho, order):
     ("function", "routine", "rule", "said"),
     [
         ("step", in_place, "inputs_unchanged", "changed its input G, H"),
-        ("sharpness", greedy, "silent", "printed 'searching'"),
+        ("sharpness", greedy, "inputs_unchanged", "writes to the arrays it gets"),
     ],
 )
 def test_rules_of_conduct_are_items_of_update_rules_and_searches(function, routine, rule, said):
     items = rg.testing.parametrize_with_checks([SimpleNamespace(**{function: routine})]).args[1]
     checks = {item.values[1].name: item.values[1] for item in items if item.values[1]}
     mine = items[0].values[0]
-    for name in sorted({"inputs_unchanged", "silent", "leaves_the_process_alone"} - {rule}):
-        checks[name](mine)
     with pytest.raises(AssertionError, match=rf"{rule}: {said}"):
         checks[rule](mine)
     assert "thread_safe" not in checks, "nothing watches it in whole searches and update rules"
     with pytest.raises(pytest.skip.Exception, match="not provided: no function riemannian_hessian"):
         rg.testing.BackendCheck("riemannian_hessian", "inv")(mine)
-
-
-@pytest.mark.slow
-def test_an_optimiser_that_prints_fails_its_rule_of_conduct():
-    torch = pytest.importorskip("torch")
-
-    def make(params):
-        print("made")
-        return torch.optim.SGD(params, lr=0.01)
-
-    items = rg.testing.parametrize_with_checks([SimpleNamespace(make=make)], checks=["step"]).args[1]
-    (silent,) = (check for _, check in (item.values for item in items) if check.name == "silent")
-    with pytest.raises(AssertionError, match="silent: printed 'made'"):
-        silent(items[0].values[0])
 
 
 @pytest.mark.slow

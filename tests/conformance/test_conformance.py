@@ -314,11 +314,10 @@ def test_large_heads_come_in_portions_and_none_is_left_out(monkeypatch):
 
 
 def test_the_first_rows_of_large_heads_are_what_is_enclosed(monkeypatch):
-    from refgeo.conformance import points
-    from refgeo.conformance.scene import Scene
+    from refgeo.conformance import points, scene
 
-    monkeypatch.setattr(points, "_SLOW_TO_ENCLOSE", 700)
-    monkeypatch.setattr(Scene, "sampled", property(lambda scene: np.zeros(scene.shape, dtype=bool)))
+    monkeypatch.setattr(points, "SMALL", 700)
+    monkeypatch.setattr(scene, "SMALL", 700)
     report = rg.check(checkpoint=bert_layer(24), layout="bert", heads=6, checks=["christoffel"], metrics=["inv"])
     row = report.rows[0]
     assert report.passed
@@ -341,7 +340,7 @@ def test_points_are_not_kept_when_they_have_been_judged():
         alive.append({x.name for x in gc.get_objects() if type(x) is Scene} & set(points))
 
     # in one thread: gc.get_objects disturbs tuples that another one is making
-    assert rg.check(points=points, checks=["christoffel"], progress=look, jobs=1).passed
+    assert rg.check(points=points, checks=["christoffel"], progress=look).passed
     assert len(alive) > 6
     assert max(map(len, alive)) <= 1
 
@@ -424,7 +423,7 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
 
     def riemannian_gradient(metric, G, H, e_G, e_H):
         g_G, g_H = paper.riemannian_gradient(metric, G, H, e_G, e_H)
-        calls.append(g_H[2, 1])
+        calls.append((G.dtype.name, g_H[2, 1]))
         g_H[2, 1] += 1.25 + G[0, 0]
         return g_G, g_H
 
@@ -432,7 +431,7 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     points = {"mine": {"G": rng.standard_normal((5, 2)), "H": rng.standard_normal((4, 2))}}
     options = {"points": points, "metrics": ["inv"], "checks": ["riemannian_gradient"]}
     row = rg.check(backend(riemannian_gradient=riemannian_gradient), **options).rows[0]
-    right = calls[0]
+    right = next(number for dtype, number in calls[2:] if dtype == "float64")
     found = f"in mine G is right, H[2, 1] is {right + 1.25 + points['mine']['G'][0, 0]:.8g} and not {right:.8g}"
     assert row.diagnosis == f"no formula was found that gives these numbers: {found}"
 
@@ -483,18 +482,14 @@ def test_strange_options_and_points_are_named():
             "point x: G: expected at least one number",
         ),
         ({"layout": "bert"}, "layout, heads: expected a checkpoint"),
-        ({"laws_only": "no"}, "laws_only: expected True or False"),
         ({"progress": 3}, "progress: expected a function"),
-        ({"jobs": 0}, "jobs: expected an integer >= 1"),
         ({"timeout": "a"}, "timeout: expected a finite number > 0"),
         ({"checks": ["gradient"]}, "checks: 'gradient' is unknown; did you mean riemannian_gradient"),
         ({"seed": 1.5}, "seed: expected an integer"),
         ({"seed": -1}, "seed: expected an integer"),
         ({"metrics": []}, "metrics: expected at least one"),
         ({"checks": []}, "checks: expected at least one"),
-        ({"laws_only": True, "checks": ["geodesic_2"]}, "checks: expected at least one"),
         ({"relaxation": True}, "relaxation: expected a finite number"),
-        ({"specification": 1}, "specification: expected 2, by which this version of refgeo judges"),
     ):
         with pytest.raises(ValueError, match=message):
             rg.check(**options)
@@ -855,7 +850,6 @@ def test_no_number_anywhere_is_wrong_and_no_matter_of_threads_or_blocks():
     rows = {row.check.split(".")[-1]: row.verdict for row in report.rows}
     assert rows["inner_product"] is Verdict.WRONG
     assert "thread_safe" not in rows, "what cannot be seen is not passed"
-    assert rows["nan_stays_in_its_block"] is Verdict.NOT_JUDGED
 
 
 def test_wrong_numbers_are_counted_and_explained_beside_missing_ones():
@@ -1039,27 +1033,6 @@ def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():
     report = rg.check(backend(geodesic=geodesic), points={"p": point}, metrics=["mix"], checks=["geodesic_exact"])
     assert report.wrong == []
     assert [row.verdict for row in report.rows if row.kind == "value"] == [Verdict.UNDECIDED]
-
-
-def test_what_hides_nan_is_told_so():
-    def gradient(metric, G, H, e_G, e_H):
-        return paper.riemannian_gradient(metric, G, H, np.nan_to_num(e_G), np.nan_to_num(e_H))
-
-    report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME)
-    assert report.wrong == []
-    assert {row.check for row in report.findings} == {"nan_stays_in_its_block"}
-
-
-def test_nan_in_a_factor_that_spreads_is_told_so():
-    def gradient(metric, G, *others):
-        size = np.abs(G).max(initial=1e-9)
-        return tuple(x / size * size for x in paper.riemannian_gradient(metric, G, *others))
-
-    report = rg.check(backend(riemannian_gradient=gradient), checks=["riemannian_gradient"], cases=SOME)
-    (found,) = report.findings
-    assert found.message.startswith(
-        "NaN in G and H of the first block of a batch changes the results of the other blocks"
-    )
 
 
 def test_blocks_that_are_right_alone_are_said_to_be():

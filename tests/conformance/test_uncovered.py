@@ -73,7 +73,7 @@ def test_lines_and_branches_that_were_not_run_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_processes_add_up(tmp_path):
-    assert named(report_of(tmp_path)) == named(report_of(tmp_path, jobs=1, cases=["5x4x2"]))
+    assert named(report_of(tmp_path)) == named(report_of(tmp_path, cases=["5x4x2"]))
 
 
 def test_a_case_that_decides_nothing_reaches_nothing(tmp_path):

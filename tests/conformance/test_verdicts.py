@@ -82,7 +82,7 @@ kept = {}
 
 def horizontal_projection(*a):
     parts = paper.horizontal_projection(*a)
-    buffers = kept.setdefault(tuple(x.shape for x in parts), tuple(map(np.empty_like, parts)))
+    buffers = kept.setdefault(tuple((x.shape, x.dtype) for x in parts), tuple(map(np.empty_like, parts)))
     for buffer, part in zip(buffers, parts):
         buffer[...] = part
     return buffers
@@ -100,52 +100,6 @@ def test_conduct_that_makes_a_callers_numbers_wrong_fails(body, rule, tmp_path, 
     assert f"FAILS: {rule}" in out.splitlines()
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert {row["check"] for row in rows if row["fails"]} == {rule}
-
-
-SURROUNDINGS = {
-    "the state of Python's random generator": "random.random()",
-    "the state of NumPy's random generator": "np.random.seed(0)",
-    "np.seterr": "np.seterr(all='ignore' if np.geterr()['divide'] == 'warn' else 'warn')",
-    "np.set_printoptions": "np.set_printoptions(precision=3 + np.get_printoptions()['precision'] % 3)",
-    "the warning filters": "warnings.filterwarnings('ignore', message=str(len(warnings.filters)))",
-    "the working directory": "os.chdir('/' if os.getcwd() != '/' else os.path.dirname(os.path.abspath(__file__)))",
-    "os.environ": "os.environ['MINE'] = os.environ.get('MINE', '') + '1'",
-}
-
-
-@pytest.mark.parametrize("what", SURROUNDINGS)
-def test_a_changed_state_of_the_process_is_a_finding(what, tmp_path):
-    file = written(tmp_path, f"def inner_product(*a):\n    {SURROUNDINGS[what]}\n    return paper.inner_product(*a)\n")
-    report = rg.check(file, checks=["inner_product"], metrics=["inv"], cases=ONE)
-    assert report.passed
-    found = {row.check: row for row in report.findings}
-    assert found.keys() == {"leaves_the_process_alone"}
-    assert what in found["leaves_the_process_alone"].message
-    assert found["leaves_the_process_alone"].broken_by == ("inner_product",)
-
-
-LIBRARY = """
-import os, warnings
-os.environ["LIBRARY"] = "1"
-warnings.simplefilter("once")
-"""
-IMPORTS = """
-def inner_product(*a):
-    sys.path.insert(0, os.path.dirname(__file__))
-    import library_of_mine
-    DEED
-    return paper.inner_product(*a)
-"""
-
-
-def test_a_library_that_is_imported_in_a_call_is_no_misconduct_and_hides_none(tmp_path):
-    """Its import may change what it likes; what the calls after it change is told."""
-    (tmp_path / "library_of_mine.py").write_text(LIBRARY)
-    options = {"checks": ["inner_product"], "metrics": ["inv"], "cases": ONE}
-    assert rg.check(written(tmp_path, IMPORTS.replace("DEED", "pass")), **options).passed_strictly
-    report = rg.check(written(tmp_path, IMPORTS.replace("DEED", "random.random()"), "other.py"), **options)
-    said = [f"{row}: {row.message.split(' (')[0]}" for row in report.findings]
-    assert said == ["leaves_the_process_alone: changed the state of Python's random generator"]
 
 
 def test_masked_arrays_are_no_arrays(tmp_path):
@@ -206,31 +160,13 @@ def inner_product(*a):
 
 
 @pytest.mark.slow
-def test_a_backend_that_leaks_is_told_so_and_not_that_it_is_wrong(tmp_path):
-    report = rg.check(written(tmp_path, LEAKS), checks=["inner_product"], cases=ONE)
-    assert report.wrong == []
-    assert [row.check for row in report.findings] == ["frees_its_memory"]
+def test_a_backend_that_leaks_is_not_wrong_and_one_that_asks_for_too_much_is_not_judged(tmp_path):
+    assert rg.check(written(tmp_path, LEAKS), checks=["inner_product"], cases=ONE).passed
     hungry = "def inner_product(*a):\n    raise MemoryError\n"
     report = rg.check(written(tmp_path, hungry, "hungry.py"), checks=["inner_product"], cases=ONE)
     assert report.wrong == []
     assert not report.passed
     assert {row.verdict for row in report.rows if row.kind == "value"} == {Verdict.NOT_JUDGED}
-
-
-GROWS = """
-kept = []
-
-def inner_product(*a):
-    kept.append(np.ones(1 << 19))
-    return paper.inner_product(*a)
-"""
-
-
-@pytest.mark.slow
-def test_a_backend_that_keeps_more_with_every_call_is_told_so(tmp_path):
-    report = rg.check(written(tmp_path, GROWS), checks=["inner_product"], metrics=["inv"], cases=ONE)
-    assert [row.check for row in report.findings] == ["frees_its_memory"]
-    assert "keeps about 4 MiB more after every call" in report.findings[0].message
 
 
 REFUSES = """
@@ -333,31 +269,14 @@ def test_a_diagnosis_that_cannot_be_evaluated_is_skipped(tmp_path, capsys):
     assert "WRONG: christoffel[mix]" in capsys.readouterr().out
 
 
-def test_what_the_referee_cannot_evaluate_is_undecided_and_not_the_end(monkeypatch):
-    from dataclasses import replace
-
-    from refgeo.conformance.checks import CHECKS
-
-    def broken(*arguments):
-        raise np.linalg.LinAlgError("Singular matrix")
-
-    one = CHECKS["christoffel.symmetric"]
-    monkeypatch.setitem(CHECKS, one.name, replace(one, law=replace(one.law, errors=broken)))
-    report = rg.check(checks=["christoffel.symmetric"], metrics=["inv"], cases=ONE)
-    row = row_of(report, "christoffel.symmetric[inv]")
-    assert row.verdict is Verdict.UNDECIDED
-    assert "cannot be evaluated (LinAlgError: Singular matrix)" in row.message
-    assert not report.passed
-
-
 @pytest.mark.slow
 def test_a_failure_of_the_referee_is_no_matter_of_usage(monkeypatch, capsys):
-    from refgeo.conformance import run
+    from refgeo.conformance.judge import Judge
 
-    def broken(*arguments):
+    def broken(*arguments, **options):
         raise ValueError("of its own")
 
-    monkeypatch.setattr(run, "_rows", broken)
+    monkeypatch.setattr(Judge, "rows", broken)
     assert main(["check", "--checks", "inner_product", "--case", "10x9x4/k1", "--quiet"]) == 1
     assert "refgeo itself failed (ValueError: of its own)" in capsys.readouterr().err
 

@@ -17,7 +17,6 @@ from helpers import sampled
 
 import refgeo as rg
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.host import fingerprint
 from refgeo.support.files import origin, place_of
 
 SOURCE = """
@@ -147,15 +146,6 @@ def test_modules_of_zip_files_and_of_memory_are_judged(tmp_path, clean):
     exec(WRONG, made.__dict__)
     sys.modules["in_memory"] = made
     assert conclusion(made) == ACCUSED
-
-
-def test_fingerprints_tell_what_decides(clean):
-    one, other = types.ModuleType("one"), types.ModuleType("one")
-    for module in (one, other):
-        exec(SOURCE, module.__dict__)
-    assert fingerprint(one) == fingerprint(other)
-    other.riemannian_gradient.__defaults__ = (1,)
-    assert fingerprint(one) != fingerprint(other)
 
 
 # Names and encodings --------------------------------------------------------------------------------------------------
