@@ -28,10 +28,10 @@ MISDEEDS = {
     "memory": "\n    kept = []\n    while True: kept.append(np.zeros(1 << 28))",
 }
 HARMLESS = {
-    "close streams": ("sys.stdout.close(); os.closerange(1, 3)", "a standard stream"),
-    "replace streams": ("sys.stdout = None", "a standard stream"),
-    "signal the parent": ("os.kill(os.getppid(), signal.SIGWINCH); print('sent')", "printed 'sent'"),
-    "print": ("os.write(1, b'hello')", "printed 'hello'"),
+    "close streams": "sys.stdout.close(); os.closerange(1, 3)",
+    "replace streams": "sys.stdout = None",
+    "signal the parent": "os.kill(os.getppid(), signal.SIGWINCH); print('sent')",
+    "print": "os.write(1, b'hello'); print('hello'); import warnings; warnings.warn('hello')",
 }
 HEAD = """
 import atexit, ctypes, os, signal, sys, time
@@ -69,12 +69,11 @@ def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
 
 
 @pytest.mark.parametrize("deed", HARMLESS)
-def test_misconduct_is_a_finding_with_its_reason(deed, tmp_path):
-    code, reason = HARMLESS[deed]
-    report = rg.check(written(tmp_path, code), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
-    assert report.passed
-    assert not report.passed_strictly
-    assert any(reason in row.message for row in report.findings)
+def test_what_is_said_by_a_backend_floods_no_report(deed, tmp_path, capfd):
+    report = rg.check(written(tmp_path, HARMLESS[deed]), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
+    assert report.passed_strictly
+    report.print()
+    assert "hello" not in "".join(capfd.readouterr())
 
 
 RACE = """

@@ -142,7 +142,7 @@ def test_what_is_no_safetensors_file_is_named(tmp_path, capsys):
         assert main(["inspect", "--layout", "bert", "--checkpoint", str(tmp_path / name)]) == 2
         assert "expected a safetensors file" in capsys.readouterr().err
     with pytest.raises(TypeError, match="a mapping of names to arrays or a module"):
-        rg.check(checkpoint=type("Module", (), {"state_dict": None})(), layout="bert")
+        rg.check(rg.paper, checkpoint=type("Module", (), {"state_dict": None})(), layout="bert")
 
 
 def test_the_help_lists_all_layouts():

@@ -150,7 +150,7 @@ def judge(mutant):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mutant.py"
         file.write_text(source, encoding="utf-8")
-        report = rg.check(str(file), jobs=1, cases=CASES)
+        report = rg.check(str(file), cases=CASES)
     rows = [row for row in report.failures if row.kind == "value"]
     said = next((row.differs or row.diagnosis or row.message for row in rows), "")
     read = any(row.yours for row in rows)

@@ -80,7 +80,6 @@ def optimiser(entry, seeds):
         "seeds": [sum(law.verdict is laws[0].verdict for law in laws), len(laws)],
         "differences": {kind: float(f"{value:.2g}") for kind, value in differences.items()},
         "said": laws[0].message,
-        "first step": rows["step.reads"].message,
         "starts": rows["step.starts"].message,
         "recomputed": page.rounded(json.loads(done.stdout.splitlines()[-1])),
     }

@@ -154,7 +154,6 @@ def section(entry, found):
     lines.append(
         f"- *refgeo check*, {found['seeds'][0]} of {found['seeds'][1]} seeds: {found['verdict']}. {found['said']}."
     )
-    lines.append(f"- *First step*: {found['first step'] or 'none'}.")
     lines += [f"- *Other starts*: {found['starts']}."] if found["starts"] else []
     lines += [f"- {entry['remark']}"] if "remark" in entry else []
     return unfolds(entry["title"], "\n".join(lines))
