@@ -194,11 +194,11 @@ class Beside:
         self.metric, self.far = metric, (0, 0, "")
         loaded = backend.spec, backend.name, backend.timeout, backend.described
         self._child = Child(serve_judged, plan, loaded, metric)
-        self._found: Any = None
+        self.last: Any = None
 
     def hear(self, waiting: float = 0.0) -> bool:
         """Take what it has sent; whether it has ended."""
-        while self._found is None and self._child.line.poll(waiting):
+        while self.last is None and self._child.line.poll(waiting):
             try:
                 message = self._child.line.recv()
             except (EOFError, OSError):
@@ -206,8 +206,8 @@ class Beside:
             if isinstance(message, tuple):
                 self.far, waiting = message, 0.0
             else:
-                self._found = message
-        return self._found is not None
+                self.last = message
+        return self.last is not None
 
     def interrupt(self) -> None:
         """Ctrl-C for it, too."""
@@ -215,9 +215,9 @@ class Beside:
 
     def found(self) -> Judged:
         """What it has found, when it has ended."""
-        if isinstance(self._found, Exception):
-            raise self._found
-        return cast(Judged, self._found)
+        if isinstance(self.last, Exception):
+            raise self.last
+        return cast(Judged, self.last)
 
     def close(self) -> None:
         """End it."""
@@ -257,7 +257,7 @@ def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
         except KeyboardInterrupt:
             for one in beside:
                 one.interrupt()
-            found += [one.found() for one in beside if one.hear(_LAST)]
+            found += [one.last for one in beside if one.hear(_LAST) and isinstance(one.last, Judged)]
             far = {one.metric: one.count for one in found}
             said = "; ".join(f"{metric}: {far.get(metric, 0)} points checked" for metric in plan.metrics)
             raise Interrupted(_report(plan, backend, found, [], interrupted=said)) from None

@@ -213,7 +213,7 @@ def test_a_hang_at_a_decisive_point_is_not_judged_and_fails(tmp_path):
     assert rows["christoffel"] is Verdict.NOT_JUDGED
     assert not report.passed
     assert report.conclusion == ["NOT JUDGED: christoffel[inv]"]
-    assert {row.verdict for row in report.rows if row.kind == "contract"} == {Verdict.NOT_JUDGED}
+    assert not [row for row in report.rows if row.kind == "contract"]
 
 
 OUT = 'raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried to allocate 1 bytes")'
@@ -257,8 +257,8 @@ def test_a_backend_that_cannot_be_imported_again_ends_no_run(tmp_path):
     file = written(tmp_path, f"{deed}\n\nfrom refgeo.paper import geodesic\ndef more():\n    pass")
     report = rg.check(file, checks=["christoffel", "geodesic_1"], metrics=["inv"], cases=["5x4x2"])
     rows = {row.check: row for row in report.rows if row.kind == "value"}
-    assert "ended with status 3" in rows["christoffel"].message
-    assert "ZeroDivisionError" in rows["geodesic_1"].message
+    for row in rows.values():  # the process is lost in an opening call
+        assert "ZeroDivisionError" in row.message
     assert not report.passed
 
 
@@ -274,7 +274,8 @@ def test_objects_run_here_and_the_report_says_so():
     from helpers import backend
 
     assert rg.check(backend(), checks=["inner_product"], cases=["1x1x1"]).where == "this process"
-    assert rg.check(rg.paper, checks=["inner_product"], cases=["1x1x1"]).where == "a process of its own"
+    assert rg.check(rg.paper, checks=["inner_product"], cases=["1x1x1"]).where == "this process"
+    assert rg.check("refgeo.paper", checks=["inner_product"], cases=["1x1x1"]).where == "a process of its own"
 
 
 def test_no_process_is_left_behind(tmp_path):

@@ -115,7 +115,7 @@ def test_what_was_changed_after_the_import_is_judged(what, tmp_path, clean):
     (tmp_path / "geometry_changed.py").write_text(SOURCE)
     sys.path.insert(0, str(tmp_path))
     module = loaded("geometry_changed", tmp_path / "geometry_changed.py")
-    assert Backend(module).where == "a process of its own"
+    assert Backend(module).where == "this process"
     CHANGES[what](module)
     assert conclusion(module)[0].startswith(RIGHT[0] if what == "its file" else ACCUSED[0])
 

@@ -331,7 +331,7 @@ inv_only, mix_only = ("inv",), ("mix",)
 
 MUTANTS = [
     # projection
-    Mutant("the printed Sylvester equation AΛ + ΛAᵀ = B", P, sylvester(lambda A, B: solve_sylvester(A, T(A), B)), inv_only, "you solve the paper's printed equation"),
+    Mutant("the printed Sylvester equation AΛ + ΛAᵀ = B", P, sylvester(lambda A, B: solve_sylvester(A, T(A), B)), inv_only, "the equation as the paper prints it"),
     Mutant("Sylvester solution not transposed: Λ for Λᵀ", P, with_lambda(lambda G, H, a, b, L: (a + G @ T(L), b - H @ L)), BOTH, None),
     Mutant("A = ST transposed", P, sylvester(lambda A, B: T(solve_sylvester(T(A), T(A), B))), inv_only, "T S Λᵀ + Λᵀ T S stands where S T Λᵀ + Λᵀ S T belongs"),
     Mutant("HΛ for HΛᵀ", P, with_lambda(lambda G, H, a, b, L: (a + G @ L, b - H @ L)), BOTH, None),
