@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import refgeo as rg
-from refgeo import diagonal
 from refgeo.conformance import routine, searches
 from refgeo.conformance.verdict import Verdict
 
@@ -157,7 +156,7 @@ def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
 
     (row,) = rg.check(SimpleNamespace(sharpness=short), checks=["sharpness_1"], metrics=["inv"]).rows
     assert row.verdict is Verdict.INACCURATE
-    assert re.search(r"finds [1-4]?\d\.\d+% of the maximum", row.message)
+    assert re.search(r"finds [1-4]?\d\.\d+% of what refgeo", row.message)
 
 
 def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
@@ -258,41 +257,6 @@ def test_a_plain_callable_is_judged_by_the_order_that_it_uses(few_problems):
     assert report.passed
     found = {str(row) for row in searches_of(report)}
     assert found == {"sharpness_2[inv]", "sharpness_2[mix]", "sharpness_adaptive[adaptive]"}
-
-
-@pytest.mark.parametrize("metric", ["inv", "mix"])
-@pytest.mark.parametrize("order", [1, 2])
-def test_the_bounds_of_polynomial_geodesics_hold_against_a_grid(metric, order):
-    """A dense sample of the sphere never beats the bound; the primal point of the dual comes within rounding of it."""
-    rng, met = np.random.default_rng(4), 0
-    for _ in range(4):
-        d = 2
-        u, v = rng.uniform(0.5, 2, d) * rng.choice([-1.0, 1.0], d), rng.uniform(0.5, 2, d)
-        network = searches.Network.diagonal("n", u, v, np.eye(d), u * v + rng.standard_normal(d))
-        angle = np.linspace(0.0, 2 * np.pi, 4001)
-        for rho in (1e-3, 0.1, 0.5):
-            upper, lower = searches._polynomial_bounds(metric, order, network, rho)
-            b = (
-                rho
-                * np.array([np.cos(angle), np.sin(angle)]).T
-                / np.sqrt(2.0 * (u * v) ** 2 if metric == "mix" else 2.0)
-            )
-            sign = 0.0 if order == 1 else 1.0 if metric == "inv" else -1.0
-            factor = (1 + b + 0.5 * sign * b * b) ** 2
-            loss = np.sum((u * v * factor - network.y) ** 2, axis=-1)
-            reached = loss - np.sum((u * v - network.y) ** 2)
-            assert reached.max() <= upper * (1 + 1e-9)
-            assert lower <= upper * (1 + 1e-12)
-            met += lower >= upper * (1 - 1e-6)
-    assert met >= 6, "where the dual has no gap, its primal point is the maximum"
-
-
-def test_a_small_ball_gives_the_bounds_of_the_exact_geodesics():
-    network = next(searches.networks("quick", 3))
-    for metric in ("inv", "mix"):
-        exact = float(diagonal.worst_case(metric, network.u, network.v, network.X, network.y, 1e-4).upper)
-        for order in (1, 2):
-            assert abs(searches._polynomial_bounds(metric, order, network, 1e-4)[0] / exact - 1) < 1e-3
 
 
 def test_a_routine_cannot_change_the_judges_data(few_problems):
