@@ -273,12 +273,8 @@ def _read_parser(commands: Any) -> None:
         "refgeo read my_backend.py --checks christoffel",
     )  # fmt: skip
     read.add_argument("backend", help="the implementation: module, module:object or file.py")
-    read.add_argument(
-        "--checks",
-        action=_Several,
-        metavar="C,...",
-        help="read only these functions or values, such as christoffel,geodesic_2",
-    )
+    read.add_argument("--checks", action=_Several, metavar="C,...",
+                      help="read only these functions or values, such as christoffel,geodesic_2")  # fmt: skip
     read.add_argument(
         "--metric", action=_Several, metavar="M,...", help="call the functions with these metrics (default: inv,mix)"
     )

@@ -112,11 +112,15 @@ class Network:
         >>> rg.networks.read(adapter, "lora").summary().redundant  # of 9
         1
         """
-        layout = self.form
         pairs = {name: block for name, block in self.blocks.items() if isinstance(block, Pair)}
         size = sum(math.prod(shape) for shape in self.shapes.values())
         return summarised(
-            self.layout, size, pairs, layout.rotary(self.shapes), layout.redundant_biases(self.shapes), self._taken
+            self.layout,
+            size,
+            pairs,
+            self.form.rotary(self.shapes),
+            self.form.redundant_biases(self.shapes),
+            self._taken,
         )
 
     @property
@@ -167,7 +171,8 @@ class Network:
             shapes = [np.shape(part) for part in (given if isinstance(block, Pair) else [given])]
             expected = [part.shape for part in (block if isinstance(block, Pair) else [block])]
             if shapes != expected:
-                raise ValueError(f"blocks[{name!r}]: expected the shape {_shown(expected)}, got {_shown(shapes)}")
+                there, came = (" and ".join(map(str, some)) for some in (expected, shapes))
+                raise ValueError(f"blocks[{name!r}]: expected the shape {there}, got {came}")
         pairs = {
             name: given if isinstance(given := blocks[name], Pair) else Pair(*given)
             for name, block in self.blocks.items()
@@ -386,10 +391,6 @@ def _counts(
             f"heads: expected the number of heads, because the tensors do not contain it and {missing}; give it"
         )
     return heads, heads if key_value_heads is None else key_value_heads
-
-
-def _shown(shapes: list[tuple[int, ...]]) -> str:
-    return " and ".join(map(str, shapes))
 
 
 def _checked_heads(name: str, heads: Heads | None) -> Heads | None:

@@ -251,8 +251,8 @@ def _refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes
     """An error where the gradient of an array that is to move is zero, and is wrong or the loss ignores the array."""
     if all(slope.any() for slope in slopes.values() if slope.size):
         return
-    rounding = measured_noise(value_and_grad, arrays)
-    found = _unsaid(arrays.value_and_grad(value_and_grad), arrays, slopes, rounding)
+    of_arrays, rounding = arrays.value_and_grad(value_and_grad), measured_noise(value_and_grad, arrays)
+    found = _unsaid(of_arrays, arrays, slopes, rounding)
     if found.wrong:
         raise ValueError(
             f"value_and_grad: the gradient is not that of the loss; {', '.join(map(arrays.label, found.wrong))}: "

@@ -413,7 +413,9 @@ class QuotientMetric(Metric[Any]):
         whole = space.point if isinstance(space.point, Mapping) else {ONLY: space.point}
         findings = invariance(self, ONLY, whole, rng=rng)
         if value_and_grad is not None:
-            findings += [f.called("loss") for f in verify(value_and_grad, space.point, self.symmetries(), rng=rng)]
+            findings += [
+                replace(f, symmetry="loss") for f in verify(value_and_grad, space.point, self.symmetries(), rng=rng)
+            ]
         return Verification(tuple(findings), space.dim)
 
 

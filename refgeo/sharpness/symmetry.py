@@ -118,10 +118,6 @@ class Finding:
     least_digits: float | None = field(default=None, repr=False)
     unseen: str = field(default="", repr=False)
 
-    def called(self, name: str) -> Finding:
-        """With another name for the symmetry."""
-        return replace(self, symmetry=name)
-
     @property
     def share(self) -> float:
         """The change beside other changes, or beside noise where that is more."""
@@ -345,7 +341,7 @@ def verify(
         gradient = math.nan if grads is None else _share(one, near, grads, generator, samples)
         found.append(replace(finding, gradient=gradient, least_digits=least_digits))
     of_metrics = [
-        one.called(f"the {one.symmetry}, of {metric}")
+        replace(one, symmetry=f"the {one.symmetry}, of {metric}")
         for block, metric in metrics_of(geometry).items()
         if not metric.is_invariant
         for one in invariance(metric, block, blocks, times, generator)
@@ -356,17 +352,6 @@ def verify(
 IGNORED = "no change of these blocks that was tried changes the loss (in float64, one may)"
 UNMOVED = "the group moves nothing here"
 OUTSIDE = "the loss is not finite after any other change of this size (try smaller sizes)"
-
-
-def is_same(blocks: Named, moved: Named) -> bool:
-    """Whether nothing has moved.
-
-    Examples
-    --------
-    >>> is_same({"w": np.ones(2), "b": np.ones(1)}, {"w": np.ones(2)}), is_same({"w": np.ones(2)}, {"w": np.zeros(2)})
-    (True, False)
-    """
-    return all(np.array_equal(flat(moved[name]), flat(blocks[name])) for name in moved)
 
 
 def _compared(
@@ -394,7 +379,7 @@ def _compared(
     for t in times:
         K = symmetry.generator(near, rng)
         moved = symmetry.act(near, K, t)
-        moves = moves or not is_same(near, moved)
+        moves = moves or not all(np.array_equal(flat(x), flat(near[name])) for name, x in moved.items())
         done = change(evaluate({**near, **moved})[0])
         if done >= worst:
             worst, farthest = done, (K, t)

@@ -10,7 +10,6 @@ import os
 import stat
 import sys
 import tempfile
-import tokenize
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -192,15 +191,3 @@ def place_of(spec: str) -> tuple[str, str]:
             return spec[:cut], spec[cut + 1 :]
     place, _, attribute = spec.partition(":")
     return place, attribute
-
-
-def source_of(file: str | Path) -> str:
-    """The text of a Python file, in the encoding that it declares.
-
-    Examples
-    --------
-    >>> "def source_of" in source_of(__file__)
-    True
-    """
-    with tokenize.open(file) as opened:
-        return opened.read()
