@@ -17,7 +17,6 @@ from refgeo.networks.layouts import Heads, heads_of
 _WIDTHS = "true_hidden_size", "hidden_size", "n_embd", "d_model", "dim"
 _DEPTHS = "num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"
 _HEADS = "num_attention_heads", "n_head", "attention_heads"
-_KEY_HEADS = ("num_key_value_heads",)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Configuration:
     @property
     def key_value_heads(self) -> Heads | None:
         """The same of keys and values, where several query heads share one."""
-        found = self._numbers(_KEY_HEADS)
+        found = self._numbers(("num_key_value_heads",))
         return found.get("*") if found.keys() <= {"*"} else found
 
     @property

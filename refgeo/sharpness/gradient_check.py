@@ -103,7 +103,7 @@ def _checked(
     refuse_chance(loss, again)
     rounding = measured_noise(value_and_grad, arrays)
     found: dict[str, float] = {}
-    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in _unsaid(of_arrays, arrays, gradients, rounding).wrong]
+    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in _unsaid(value_and_grad, arrays, gradients).wrong]
     for name, gradient in gradients.items():
         given = arrays.given[name]
 
@@ -233,13 +233,13 @@ class Unsaid(NamedTuple):
     idle: list[Name]
 
 
-def _unsaid(of_arrays: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array], rounding: float) -> Unsaid:
+def _unsaid(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> Unsaid:
     """Of each of the first few, one more change beside θ tells."""
-    found = Unsaid([], [])
+    found, of_arrays = Unsaid([], []), arrays.value_and_grad(value_and_grad)
     silent = [name for name, slope in slopes.items() if slope.size and not slope.any()]
     if not silent:
         return found
-    near = _aside(arrays.given, 0)
+    near, rounding = _aside(arrays.given, 0), measured_noise(value_and_grad, arrays)
     here, slopes = of_arrays(near)
     for name in [name for name in silent if name in slopes and not slopes[name].any()][:_MOST]:
         change = abs(of_arrays({**near, **_aside({name: near[name]}, 1)})[0] - here)
@@ -249,10 +249,7 @@ def _unsaid(of_arrays: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Ar
 
 def _refuse_silent_parts(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> None:
     """An error where the gradient of an array that is to move is zero, and is wrong or the loss ignores the array."""
-    if all(slope.any() for slope in slopes.values() if slope.size):
-        return
-    of_arrays, rounding = arrays.value_and_grad(value_and_grad), measured_noise(value_and_grad, arrays)
-    found = _unsaid(of_arrays, arrays, slopes, rounding)
+    found = _unsaid(value_and_grad, arrays, slopes)
     if found.wrong:
         raise ValueError(
             f"value_and_grad: the gradient is not that of the loss; {', '.join(map(arrays.label, found.wrong))}: "

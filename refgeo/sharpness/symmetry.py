@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -69,13 +69,6 @@ _HELD, _BROKEN, _SEEN = 1e-8, 1e-6, 1e-2
 """Shares of what other changes of the same size do: less is none, more is some, and noise must be less to tell."""
 _SURE = 3.0
 """What breaks a symmetry is so much more than what is `CLEAR` of noise."""
-
-
-class HasSymmetries(Protocol):
-    """A metric, or a network that was read."""
-
-    def symmetries(self) -> list[Symmetry]:
-        """The groups that it divides out, or that its layout claims."""
 
 
 # Measured -------------------------------------------------------------------------------------------------------------
@@ -251,7 +244,7 @@ class Verification:
 def verify(
     value_and_grad: Callable[[Any], Any],
     params: Any,
-    geometry: HasSymmetries | Symmetry | Iterable[Symmetry],
+    geometry: Any,
     *,
     sizes: float | Sequence[float] = (0.1, 1.0),
     samples: int = 2,
