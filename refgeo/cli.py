@@ -146,7 +146,7 @@ def _value(text: str) -> Any:
 
 def _new_file(text: str) -> Path:
     """What cannot be written is an error before the run rather than after it."""
-    file = Path(os.path.abspath(text))  # a loss file may change the folder; a link or a device stays what it is
+    file = Path(os.path.abspath(text))  # a link or a device stays what it is
     if file.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder; expected the name of a file")
     if not file.parent.is_dir():
