@@ -381,20 +381,10 @@ def _inherits(suspect: Suspect, guilty: Sequence[str]) -> bool:
     """Whether the value at all failing points, and at fresh ones, is what the backend's own wrong functions give, and
     the right others.
     """
-    value, scenes = (
-        suspect.value,
-        [
-            *suspect.failing,
-            *(
-                one.fresh(replace(one.features, draw=_FRESH))
-                for one in suspect.failing[:_POINTS]
-                if one.features is not None
-            ),
-        ],
-    )
-    if not suspect.failing:
-        return False
-    if value.order is None and scenes[0].metric not in PAIR_METRICS:
+    value, failing = suspect.value, suspect.failing
+    fresh = [one.fresh(replace(one.features, draw=_FRESH)) for one in failing[:_POINTS] if one.features is not None]
+    scenes = [*failing, *fresh]
+    if value.order is None and failing[0].metric not in PAIR_METRICS:
         return False
     for raises_all in (True, False):  # for a Hessian there are two ways to raise an index: with its own gradient or not
         with np.errstate(all="ignore"), suppress(*CANNOT_TELL):

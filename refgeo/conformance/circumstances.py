@@ -18,7 +18,7 @@ from refgeo.conformance.call import Call
 from refgeo.conformance.features import Features, levels_of, spread
 from refgeo.conformance.memory import LIES
 from refgeo.conformance.operations import VALUES, Value
-from refgeo.conformance.scene import Scene
+from refgeo.conformance.scene import TURNS, Scene
 from refgeo.support.arguments import ENDS, Array
 
 Before = Callable[[Scene, Value], Call | None]
@@ -238,9 +238,13 @@ class Circumstance:
             changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric, value=value).call(value),)
         return lambda call: replace(call, **changes)
 
-    def at(self, scene: Scene) -> Scene:
-        """The point of its calls: one with contents that no other call has had, where that matters."""
-        return scene.turned(1 + CIRCUMSTANCES.index(self)) if self.kind in ("before", "where") else scene
+    def at(self, scene: Scene, again: int = 0) -> Scene:
+        """The point of its calls: one with contents that no other call has had, where that matters; other ones of the
+        same size again.
+        """
+        if self.kind not in ("before", "where"):
+            return scene
+        return scene.turned(1 + CIRCUMSTANCES.index(self) + TURNS * again)
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
@@ -254,6 +258,7 @@ class Circumstance:
 
 
 PLAIN = Circumstance()
+TURNED = "with some rows negated, and all numbers times a power of two"
 _PLAIN_POINTS, _SOME = 8, 80
 """So many of the first points are asked plainly in any case; numbers of a factor that a key may not hold all of."""
 _PARTS = ("row", "middle", "entry", "digit", "first-block", "last-block")

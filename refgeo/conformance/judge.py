@@ -14,7 +14,7 @@ from refgeo.conformance.backend import Backend, is_demanding
 from refgeo.conformance.blame import OutOfTime, Suspect, explained
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
-from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, Circumstance, dealt, in_single, nearly
+from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, TURNED, Circumstance, dealt, in_single, nearly
 from refgeo.conformance.conduct import ON_EVERY_CALL, short
 from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_expect, units
 from refgeo.conformance.laws import CURVE, RETRACTION, TARGETS, Ask, obeys
@@ -123,6 +123,10 @@ class Judge:
             return plainly
         both = [self._evidence(scene, value, how) for how in (circumstance, PLAIN) * _CONFIRMED]
         is_again = [any(one.is_doubtful for one in some) for some in both] == [True, False] * _CONFIRMED
+        other = circumstance.at(scene, again=1)
+        alike = [one for one in self._evidence(other, value) if one.is_doubtful and other is not scene]
+        if alike:  # numbers of that size are wrong in a plain call, too
+            return plainly + [replace(one, circumstance=TURNED) for one in alike]
         if not (is_again or circumstance.rule):  # chance, or what came long before
             doubtful = [replace(one, circumstance="") for one in doubtful]
         return plainly + self._laid_to(circumstance, scene, value.operation.name, doubtful)

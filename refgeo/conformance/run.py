@@ -62,7 +62,7 @@ def check(
         The implementation (see `Backend`), or where it is: ``"module"``, ``"module:object"``, ``"file.py"``. Default:
         the paper's formulas, `refgeo.paper`.
     metrics : iterable of "inv", "mix", or between them "s=0.5"
-        The backend gets these names. Between the paper's metrics, exact geodesics are judged by laws alone if h > 1.
+        The backend gets these names. Between the paper's metrics, exact geodesics are judged at h = 1 alone.
     checks : iterable of str, optional
         Names of checks (``"geodesic_2"``) or functions (``"geodesic"``). Default: all.
     dtype : "float64", "float32", "float16" or "bfloat16"

@@ -28,6 +28,8 @@ GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
 SMALL = 20_000
 """(n + m)h² of a block that is enclosed in a moment."""
+TURNS = 5
+"""So many sizes there are of what is turned."""
 _WIDEST, _MOMENT = 8, 1.0
 """Columns of a point whose exact geodesic is integrated, and the effort of that, where it is not to take long."""
 _UNEVEN = (0.0, -1.0, 0.5, -1.0 / 3.0)
@@ -301,7 +303,7 @@ class Scene:
         def change(x: Array) -> Array:
             rows = np.arange(min(x.shape[-2], 30))
             bits = 1 + (k - 1) % (2 ** len(rows) - 1)
-            x = 2.0 ** (k % 5 - 2) * x
+            x = 2.0 ** (k % TURNS - TURNS // 2) * x
             x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
             return x
 

@@ -11,7 +11,9 @@ from helpers import backend, sampled
 import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
+from refgeo.conformance.features import Features
 from refgeo.conformance.operations import OPERATIONS
+from refgeo.conformance.scene import build
 from refgeo.conformance.verdict import Verdict
 
 HEAD = "import os, random, sys, warnings\nimport numpy as np\nfrom refgeo import paper\n"
@@ -191,6 +193,20 @@ def test_only_a_backend_that_says_so_is_not_thread_safe(tmp_path):
     assert "the whole batch failed because of an ill-conditioned block" in said
     report = rg.check(written(tmp_path, "thread_safe = False\n" + REFUSES, "other.py"), cases=ONE, **options)
     assert "says that it is not" in row_of(report, "thread_safe").message
+
+
+@pytest.mark.parametrize("case", ["5x4x2/k3", "34x40x32/k1"])
+def test_what_depends_on_the_size_of_numbers_is_laid_to_no_circumstance(tmp_path, case):
+    """Calls in threads, and after other calls, have numbers of other sizes than the plain call beside them."""
+    largest = float(np.abs(build(Features.parse(case), "inv", "float64").point.G).max())
+    small = f"(1.01 if np.abs(G).max() < {0.9 * largest!r} else 1.0)"
+    source = f"def inner_product(metric, G, *a): return {small} * paper.inner_product(metric, G, *a)"
+    report = rg.check(written(tmp_path, source), metrics=["inv"], cases=[case], profile="full")
+    row = row_of(report, "inner_product[inv]")
+    assert row.verdict.value == "WRONG"
+    assert "all numbers times a power of two" in row.diagnosis
+    assert "after a call" not in row.diagnosis
+    assert not any(other.fails for other in report.rows if other is not row)
 
 
 # What may be lost ----------------------------------------------------------------------------------------------------
