@@ -278,8 +278,8 @@ def _explains(candidate: Candidate, views: Sequence[View]) -> bool:
 
 def _is_right(suspect: Suspect, backend: Backend, scene: Scene, *before: Call) -> bool:
     """Whether a plain call is right, when it is made again, or after other calls."""
-    found = list(hold(scene, suspect.value, backend.call(scene.call(suspect.value).after(*before))))
-    return all(one.relative_error <= DOUBTFUL * one.gram for one in found)
+    found = hold(scene, suspect.value, backend.call(scene.call(suspect.value).after(*before)))
+    return not any(one.is_off for one in found)
 
 
 def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
@@ -487,7 +487,7 @@ def _blocks(suspect: Suspect) -> str:
             return ""
         found = [one for one in suspect.seen.decisive if one.case == scene.name and not one.circumstance]
         flat = [int(np.ravel_multi_index(one.block, scene.shape)) for one in found]
-        outcomes += [(i, count, one.ratio > DOUBTFUL) for i, one in zip(flat, found, strict=True)]
+        outcomes += [(i, count, one.is_off) for i, one in zip(flat, found, strict=True)]
     return blocks_in_words(outcomes)
 
 

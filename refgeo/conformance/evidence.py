@@ -123,7 +123,17 @@ class Evidence:
     def is_doubtful(self) -> bool:
         """Whether it says that something is not right: no result, or one that is off by more than is usual."""
         failed = self.event in (Event.FAILED, Event.SWALLOWED)
-        return self.decisive and (failed or (self.event is Event.RESULT and not self.ratio <= DOUBTFUL))
+        return self.decisive and (failed or (self.event is Event.RESULT and self.is_off))
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its number is further from right than is usual."""
+        return not self.ratio <= DOUBTFUL
+
+    @property
+    def is_far_off(self) -> bool:
+        """Whether several like it are WRONG."""
+        return self.decisive and self.event is Event.RESULT and self.ratio > MANY_TIMES
 
     @property
     def digits(self) -> float:
@@ -222,13 +232,9 @@ def no_rounding_explains(found: Iterable[Evidence]) -> bool:
     >>> no_rounding_explains([Evidence("a", relative_error=1e4)]), no_rounding_explains([Evidence("a")])
     (True, False)
     """
-    ratios: dict[tuple[str, str], float] = {}
-    for one in found:
-        if one.decisive and one.event is Event.RESULT:
-            point = one.case, one.about
-            ratios[point] = max(ratios.get(point, 0.0), one.ratio)
-    several = sum(ratio > MANY_TIMES for ratio in ratios.values()) >= SEVERAL
-    return several or any(ratio > BEYOND_DOUBT for ratio in ratios.values())
+    far = [one for one in found if one.is_far_off]
+    several = len({(one.case, one.about) for one in far}) >= SEVERAL
+    return several or any(one.ratio > BEYOND_DOUBT for one in far)
 
 
 def hold(scene: Scene, value: Value, answer: Answer, **more: Any) -> Iterator[Evidence]:

@@ -535,8 +535,8 @@ class Comparisons:
 
 def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     """How a rule depends on the representation, a line each: from which step on, by how much, under what not."""
-    least = _SLIGHT * max(one.relative_error for some in told for one in some if _tells(one))
-    broken = [[one for one in some if _tells(one) and one.relative_error >= least] for some in told]
+    least = _SLIGHT * max(one.relative_error for some in told for one in some if one.is_far_off)
+    broken = [[one for one in some if one.is_far_off and one.relative_error >= least] for some in told]
     first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
     last = next(some[-1] for some in broken if first in some)
     name = first.case.rpartition("/")[0]
@@ -567,11 +567,6 @@ def _by_class(rule: Rule, point: Features) -> list[list[Evidence]]:
     return [some for some in found if some and some[0].event is Event.RESULT]
 
 
-def _tells(one: Evidence) -> bool:
-    """Whether it shows a difference that rounding does not explain."""
-    return one.decisive and one.event is Event.RESULT and one.ratio > MANY_TIMES
-
-
 def _classes(rule: Rule, point: Features) -> list[str]:
     return [name for name in ELEMENTS if (point.h > 1 or name.startswith("scalings"))
             and (name != _ILL or rule.precision.name == "float64")]  # fmt: skip
@@ -580,7 +575,7 @@ def _classes(rule: Rule, point: Features) -> list[str]:
 def _kept(seen: Iterable[Evidence]) -> list[str]:
     """The classes of elements under which it is invariant."""
     seen = list(seen)
-    no = {one.about for one in seen if one.decisive and one.ratio > MANY_TIMES}
+    no = {one.about for one in seen if one.is_far_off}
     kept = {one.about for one in seen if one.decisive and not no & {one.about, *_LARGER.get(one.about, ())}}
     inner = {part for name in kept for part in _LARGER.get(name, ())}
     return [name for name in ELEMENTS if name in kept - inner]
@@ -594,7 +589,7 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
             f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}: right for a "
             "rule that adds an ε, and for any other it hides the mistake"
         )
-    exact = not any(_tells(one) for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
+    exact = not any(one.is_far_off for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
     if rule.precision.name == "float64" and exact and "rotations" not in kept:  # which round, too
         single = Comparisons.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
         if single.told and not single.failures and not no_rounding_explains(single.evidence):
@@ -634,7 +629,7 @@ def _blocks(rule: Rule) -> Found:
         said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
         return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
     found = _shares(start.name, "blocks", start, together, apart, unit, together.end)
-    if not any(one.decisive and one.ratio > MANY_TIMES for one in found):
+    if not any(one.is_far_off for one in found):
         return _of(Event.RESULT)
     again = _repeatable(rule).evidence[0]
     if again.event is Event.FAILED:

@@ -12,7 +12,7 @@ import numpy as np
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.checks import Check
-from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, MANY_TIMES, Evidence, no_rounding_explains
+from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, Evidence, no_rounding_explains
 from refgeo.conformance.scope import Scope, counted
 
 EVERY = "any metric"
@@ -224,10 +224,9 @@ class Seen:
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
         self.all = list(evidence)
-        results = [one for one in self.all if one.event is Event.RESULT]
-        self.results = results
+        self.results = [one for one in self.all if one.event is Event.RESULT]
         self.decisive = [one for one in self.results if one.decisive]
-        self.doubtful = [one for one in results if one.decisive and not one.ratio <= DOUBTFUL]
+        self.doubtful = [one for one in self.decisive if one.is_off]
 
     def of(self, *events: Event) -> list[Evidence]:
         """What came as one of these."""
@@ -254,7 +253,7 @@ class Seen:
     @property
     def wrong_evidence(self) -> list[Evidence]:
         """What shows that it is wrong, and not only inaccurate."""
-        beyond = [one for one in self.doubtful if one.ratio > MANY_TIMES]
+        beyond = [one for one in self.doubtful if one.is_far_off]
         return [*self.failures, *(beyond if self.has_wrong_numbers else ())]
 
 
