@@ -141,31 +141,26 @@ class Backend:
             if demand >= least and decisive >= call.decisive:
                 return Answer(failure=NoResult(why.event, f"not called again: {why}"))
         call = replace(call, names=arguments_of(call.function, self.is_plain))
-        after = 0
-        while True:
-            self._count += 1
-            try:
-                answer = self._server.ask(call, self.timeout)
-            except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
-                answer = self._without(call, lost)
-            failure = answer.failure
-            exhausted = failure is not None and failure.event is Event.EXHAUSTED
-            if after or not exhausted or not self.has_own_process or self._count <= 1:
-                break
-            after = self._count
+        answer = self._asked(call)
+        if _is_exhausted(answer.failure) and self.has_own_process and self._count > 1:
             self.close()  # a new process tells a function that leaks from one that asks for too much
-        if failure is not None and exhausted:  # which takes its time, every time
-            self._given_up[kind].append((demand, call.decisive, failure))
+            answer = self._asked(call)
+        failure, losses = answer.failure, (*kind, call.decisive)
+        if failure is not None and (_is_exhausted(failure) or not self._count):
+            self._losses[losses] += 1
+            if _is_exhausted(failure) or self._losses[losses] >= _MOST_LOSSES:  # it takes its time, every time
+                self._given_up[kind].append((demand, call.decisive, failure))
         return answer
 
-    def _without(self, call: Call, lost: Exception) -> Answer:
-        """What comes of a call in which the process was lost."""
-        self._count, event = 0, Event.EXHAUSTED if isinstance(lost, Slow) else Event.FAILED
-        failure, kind = NoResult(event, f"{call.function}: {lost}"), (call.function, call.metric, *call.extra[1:])
-        self._losses[*kind, call.decisive] += 1
-        if self._losses[*kind, call.decisive] >= _MOST_LOSSES:
-            self._given_up[kind].append((_demand(call), call.decisive, failure))
-        return Answer(failure=failure)
+    def _asked(self, call: Call) -> Answer:
+        """The answer of a process; of a new one the next time, if this one was lost."""
+        self._count += 1
+        try:
+            return self._server.ask(call, self.timeout)
+        except (Lost, BackendError) as lost:  # it could be imported once, and cannot any more
+            self._count = 0
+            event = Event.EXHAUSTED if isinstance(lost, Slow) else Event.FAILED
+            return Answer(failure=NoResult(event, f"{call.function}: {lost}"))
 
     def reached(self) -> Reached:
         """The lines of its own files that decisive calls have reached, and those that they have not."""
@@ -193,6 +188,11 @@ class Backend:
         """End its process."""
         self._count = 0
         self._server.close()
+
+
+def _is_exhausted(failure: NoResult | None) -> bool:
+    """Whether time or memory did not suffice."""
+    return failure is not None and failure.event is Event.EXHAUSTED
 
 
 def is_demanding(call: Call) -> bool:

@@ -26,9 +26,7 @@ from refgeo.conformance.call import Answer, BackendError, Call, Event, NoResult
 from refgeo.conformance.host import Capture, Host, serve
 from refgeo.support.files import origin, place_of
 
-MEMORY = (
-    min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) if hasattr(os, "sysconf") else 8 << 30
-)
+MEMORY = min(8 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 """Bytes of data that a backend's process may hold: half of the machine, 8 GiB at most."""
 STARTING = 300.0
 """Seconds that importing a backend may take."""
