@@ -175,7 +175,8 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
         return Explanation(simple[0])
     place = Place(value, suspect.look, suspect.failing[0])
     usual = place.usual()
-    if True in usual and False not in usual:  # what passes at a generic point has the right formula there
+    refuted = bool(others) and (simple is not None or _is_refuted(value, views, others))
+    if True in usual and False not in usual and not refuted:  # what passes at a generic point has the right formula
         read = _read(value, backend, suspect.failing[0])
         if read != NOTHING:
             return _only("in float32 only", read) if _is_of_single(suspect, place) else read
@@ -425,6 +426,15 @@ def _read(value: Value, backend: Backend, scene: Scene) -> Explanation:
             if found != NOTHING:
                 return found
     return NOTHING
+
+
+def _is_refuted(value: Value, views: list[View], others: list[View]) -> bool:
+    """Whether one formula gives the results at the failing points, and not those at points that are right."""
+
+    def is_read(some: list[View]) -> bool:
+        return read_at(value, [one.scene for one in some], [one.result for one in some]) is not None
+
+    return is_read(views) and not is_read(views + others)
 
 
 def _compared(mine: Formula | None, value: Value, scene: Scene) -> Explanation:

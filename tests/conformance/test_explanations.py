@@ -42,6 +42,37 @@ def test_a_cause_at_some_points_is_not_said_of_all():
         assert row.differs == "the factor of Γ(grad,v)_G: 2, not 1; the factor of Γ(grad,v)_H: 2, not 1"
 
 
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+@pytest.mark.parametrize(
+    ("is_right", "where"),
+    [
+        pytest.param(lambda G, H: G.shape[-1] == 1, "h ≥ 2", id="h=1"),
+        pytest.param(lambda G, H: G.shape[-2] == H.shape[-2], "|n − m| ≥ 1", id="n=m"),
+    ],
+)
+def test_what_is_right_for_unusual_shapes_alone_is_wrong_where_it_is(metric, is_right, where):
+    """Though every usual point fails, and a formula is read there, which is not what it gives at others."""
+
+    def christoffel(metric, G, H, *vectors):
+        return [(1.0 if is_right(G, H) else 1.01) * x for x in paper.christoffel(metric, G, H, *vectors)]
+
+    report = rg.check(SimpleNamespace(christoffel=christoffel), checks=["christoffel"], metrics=[metric])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert row.diagnosis == f"wrong where {where}; there, your result is 1.01 times the right one"
+    assert not row.yours
+
+
+def test_a_formula_that_is_right_at_one_column_by_chance_is_said_of_all_points():
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        x, y = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+        return x + 0.5 * a_G @ (b_G.mT @ G - G.mT @ b_G) @ np.linalg.inv(G.mT @ G), y  # 0 where h = 1
+
+    report = rg.check(SimpleNamespace(christoffel=christoffel), checks=["christoffel"], metrics=["mix"])
+    (row,) = (row for row in report.failures if row.kind == "value")
+    assert row.differs == "½ a_G b_GᵀG S⁻¹ − ½ a_G Gᵀb_G S⁻¹ does not belong there"
+    assert not row.diagnosis
+
+
 def test_a_factor_at_equal_arrays_is_named_where_it_is():
     def inner_product(metric, G, H, a_G, a_H, b_G, b_H):
         same = np.array_equal(a_G, b_G) and np.array_equal(a_H, b_H)

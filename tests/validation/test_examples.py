@@ -47,4 +47,4 @@ def test_the_template_of_a_backend_is_right_in_both_precisions():
     for dtype in ("float32", "float64"):
         report = rg.check(FOLDER / "torch_backend.py", dtype=dtype, cases=["5x4x2/k3", "2.3-6x7x2/k3"])
         assert report.passed, report.conclusion
-        assert len(report.judged) > 10
+        assert len([row for row in report.judged if row.kind == "value"]) == 4
