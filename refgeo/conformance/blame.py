@@ -39,6 +39,8 @@ _SINGLE, _NEARLY = 2.0**29, 1e-3
 """The roundoff of float32 beside that of float64; and how near such a result must be in any case."""
 CANNOT_TELL = (NoResult, ValueError, ArithmeticError)
 """Why an explanation may fail: the backend gives nothing, or a formula has no value at its point."""
+_SEEN = 0.01
+"""What passes tells something of a mistake where rounding is at most so many times as large."""
 _SMALL = 20_000
 """Numbers of a point that is called often."""
 _NUMBERS = 4
@@ -169,7 +171,9 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     ε = views[0].scene.relaxation
     if ε and _explains(("", _without_relaxation), views):
         return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
+    least = min(_distance(one.result, one.right) for one in views)
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
+    others = [one for one in others if one.rounding <= _SEEN * least]
     simple = next((one for one in _simple(value, views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
         return Explanation(simple[0])
@@ -225,7 +229,7 @@ class View:
     @property
     def tolerance(self) -> float:
         """How far an explanation may be from the result, relatively: not as far as what is right."""
-        return max(min(self.rounding, 0.01 * _distance(self.result, self.right)), 1e-12)
+        return max(min(self.rounding, _SEEN * _distance(self.result, self.right)), 1e-12)
 
 
 def _right(scene: Scene, value: Value) -> Parts:
