@@ -99,6 +99,11 @@ class Suspect:
         return self.scenes(dict.fromkeys(one.case for one in numbers if not one.circumstance))
 
     @cached_property
+    def place(self) -> Place:
+        """Where to look for the place where it is wrong."""
+        return Place(self.value, self.look, self.failing[0])
+
+    @cached_property
     def passing(self) -> list[Scene]:
         """The decisive points that gave right numbers."""
         bad = {one.case for one in (*self.seen.doubtful, *self.seen.failures)}
@@ -136,8 +141,8 @@ def explained_once(scene: Scene, value: Value, backend: Backend) -> Explanation:
 def _explained(suspect: Suspect) -> Explanation:
     value, seen = suspect.value, suspect.seen
     if all(one.circumstance or one.law for one in seen.wrong_evidence):
-        place = Place(value, suspect.look, suspect.failing[0]) if suspect.failing else None
-        where = _place(suspect, place) if place and suspect.plain and not all(map(bool, place.usual())) else ""
+        has_place = suspect.failing and suspect.plain and not all(map(bool, suspect.place.usual()))
+        where = _place(suspect) if has_place else ""
         said = [where and f"wrong {where}", _circumstances(seen.wrong_evidence)]
         return Explanation("; ".join(filter(None, said)))
     if suspect.check.kind == "law" or not suspect.failing:
@@ -152,7 +157,7 @@ def _explained(suspect: Suspect) -> Explanation:
         found = _of_views(suspect, views) if views else NOTHING
         if found != NOTHING:
             return found
-        where = _place(suspect, Place(value, suspect.look, suspect.failing[0])) if seen.failures else ""
+        where = _place(suspect) if seen.failures else ""
     if not seen.failures:
         return Explanation(_alone(suspect) or f"{NO_DIAGNOSIS}: {_entries(suspect)}")
     return Explanation(where and f"wrong {where}")
@@ -177,16 +182,15 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     simple = next((one for one in _simple(value, views) if _explains(one, views)), None)
     if simple is not None and _explains(simple, others):
         return Explanation(simple[0])
-    place = Place(value, suspect.look, suspect.failing[0])
-    usual = place.usual()
-    refuted = bool(others) and (simple is not None or _is_refuted(value, views, others))
-    if True in usual and False not in usual and not refuted:  # what passes at a generic point has the right formula
+    usual = suspect.place.usual()
+    is_everywhere = True in usual and False not in usual  # what passes at a generic point has the right formula there
+    if is_everywhere and not (others and (simple is not None or _is_refuted(value, views, others))):
         read = _read(value, backend, suspect.failing[0])
         if read != NOTHING:
-            return _only("in float32 only", read) if _is_of_single(suspect, place) else read
+            return _only("in float32 only", read) if _is_of_single(suspect) else read
     scenes, results = [one.scene for one in views], [one.result for one in views]
     there = Explanation(simple[0]) if simple else _compared(read_at(value, scenes, results), value, scenes[0])
-    where = _place(suspect, place) or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
+    where = _place(suspect) or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
     return _only(where, there) if where else NOTHING
 
 
@@ -451,7 +455,7 @@ def _compared(mine: Formula | None, value: Value, scene: Scene) -> Explanation:
         note, yours, tuple(right.lines()), mine.differs(right))  # fmt: skip
 
 
-def _place(suspect: Suspect, place: Place) -> str:
+def _place(suspect: Suspect) -> str:
     """Where it is wrong, part by part and block by block, whatever the dtype."""
     part = _part(suspect)
     wrong = [one.features for one in suspect.failing if one.features is not None]
@@ -459,18 +463,18 @@ def _place(suspect: Suspect, place: Place) -> str:
         one.features for one in suspect.passing if one.features is not None and _could_be_wrong(suspect, one, part)
     ]
     words = []
-    if _is_of_single(suspect, place):
+    if _is_of_single(suspect):
         words.append("in float32 only")
     else:
-        blocks, where = _blocks(suspect), place.find(wrong, right)
+        blocks, where = _blocks(suspect), suspect.place.find(wrong, right)
         elsewhere = not where and any(math.prod(one.shape) > 1 for one in suspect.passing)
         words += filter(None, ["at some points" * bool(blocks and elsewhere), blocks, where and f"where {where}"])
     return ", ".join([*words, f"in the {'GH'[part]} part alone"] if words and part is not None else words)
 
 
-def _is_of_single(suspect: Suspect, place: Place) -> bool:
+def _is_of_single(suspect: Suspect) -> bool:
     """Whether float32 alone is wrong: nothing else failed, and points with nothing special pass in float64."""
-    return all(one.features and one.features.single for one in suspect.failing) and place.passes_in_double()
+    return all(one.features and one.features.single for one in suspect.failing) and suspect.place.passes_in_double()
 
 
 def _could_be_wrong(suspect: Suspect, scene: Scene, part: int | None) -> bool:

@@ -227,7 +227,7 @@ class Circumstance:
         if self.kind == "lies":
             changes["lies"] = self.name
         elif self.kind == "before":
-            earlier = BEFORE[self.name][1](scene, value)
+            earlier = scene.kept((self, value.name), lambda: BEFORE[self.name][1](scene, value))
             if earlier is None:
                 return None
             changes["before"] = (earlier,)
@@ -235,7 +235,9 @@ class Circumstance:
             changes["in_thread"] = True
         elif self.name == "beside":
             metric = scene.other_metric if scene.metric in ENDS else scene.metric
-            changes["beside"] = (scene.at((2.0 * x for x in scene.point), metric, value=value).call(value),)
+            twice = [2.0 * x for x in scene.point]
+            beside = scene.kept((self, value.name), lambda: scene.at(twice, metric, value=value).call(value))
+            changes["beside"] = (beside,)
         return lambda call: replace(call, **changes)
 
     def at(self, scene: Scene, again: int = 0) -> Scene:

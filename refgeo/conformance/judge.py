@@ -41,14 +41,11 @@ class Judge:
     ----------
     evidence : dict of list of Evidence
         By the name of a check.
-    count : int
-        Points so far.
     """
 
     def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
         self.plan, self.backend, self.metric = plan, backend, metric
         self.evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
-        self.count = 0
         self.values = _values(plan, backend)
         self.points = plan.points.selected(metric, plan.cases) if self.values else []
         features = [one.features for one in self.points]
@@ -77,7 +74,6 @@ class Judge:
             asked = [(there, one) for there, one in asked if self._is_asked(there, value, one)]
             for there, circumstance in asked or [(scene, PLAIN)] * _can_be_judged(value, scene):
                 self.evidence[value.name] += self._weighed(there, value, circumstance)
-        self.count += 1
 
     def _is_asked(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
         """Whether a value is to be asked for; some circumstances show a rule of conduct alone."""
@@ -124,7 +120,7 @@ class Judge:
         both = [self._evidence(scene, value, how) for how in (circumstance, PLAIN) * _CONFIRMED]
         is_again = [any(one.is_doubtful for one in some) for some in both] == [True, False] * _CONFIRMED
         other = circumstance.at(scene, again=1)
-        alike = [one for one in self._evidence(other, value) if one.is_doubtful and other is not scene]
+        alike = [one for one in self._evidence(other, value) if one.is_doubtful] if other is not scene else []
         if alike:  # numbers of that size are wrong in a plain call, too
             return plainly + [replace(one, circumstance=TURNED) for one in alike]
         if not (is_again or circumstance.rule):  # chance, or what came long before

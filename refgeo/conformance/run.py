@@ -160,10 +160,9 @@ def judged(plan: Plan, backend: Backend, metric: str, show: Progress) -> Judged:
         judge = Judge(plan, backend, metric)
         judge.open()
         for i, point in enumerate(judge.points):
-            found.count = judge.count
-            show(judge.count, len(judge.points), f"{metric} {point.name}")
+            show(i, len(judge.points), f"{metric} {point.name}")
             judge.look_at(i)
-        found.count = judge.count
+            found.count += 1
         with _failures_of_ours():
             found.reached = backend.reached()
             found.rows = judge.rows(explain=True)
@@ -193,35 +192,27 @@ class Beside:
     def __init__(self, plan: Plan, backend: Backend, metric: str) -> None:
         self.metric, self.far = metric, (0, 0, "")
         loaded = backend.spec, backend.name, backend.timeout, backend.described
-        self._child = Child(serve_judged, plan, loaded, metric)
+        self.child = Child(serve_judged, plan, loaded, metric)
         self.last: Any = None
 
     def hear(self, waiting: float = 0.0) -> bool:
         """Take what it has sent; whether it has ended."""
-        while self.last is None and self._child.line.poll(waiting):
+        while self.last is None and self.child.line.poll(waiting):
             try:
-                message = self._child.line.recv()
+                message = self.child.line.recv()
             except (EOFError, OSError):
-                message = RefereeError(f"the process that judged {self.metric} is lost: {self._child.ended()}")
+                message = RefereeError(f"the process that judged {self.metric} is lost: {self.child.ended()}")
             if isinstance(message, tuple):
                 self.far, waiting = message, 0.0
             else:
                 self.last = message
         return self.last is not None
 
-    def interrupt(self) -> None:
-        """Ctrl-C for it, too."""
-        self._child.interrupt()
-
     def found(self) -> Judged:
         """What it has found, when it has ended."""
         if isinstance(self.last, Exception):
             raise self.last
         return cast(Judged, self.last)
-
-    def close(self) -> None:
-        """End it."""
-        self._child.close()
 
 
 def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
@@ -234,7 +225,7 @@ def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
     with ExitStack() as stack:
         beside = [Beside(plan, backend, metric) for metric in others[:count]]
         for one in beside:
-            stack.callback(one.close)
+            stack.callback(one.child.close)
         found: list[Judged] = []
         try:
             for metric in (first, *others[count:]):
@@ -256,7 +247,7 @@ def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
             show(sum(one.count for one in found), sum(one.count for one in found), "done")
         except KeyboardInterrupt:
             for one in beside:
-                one.interrupt()
+                one.child.interrupt()
             found += [one.last for one in beside if one.hear(_LAST) and isinstance(one.last, Judged)]
             far = {one.metric: one.count for one in found}
             said = "; ".join(f"{metric}: {far.get(metric, 0)} points checked" for metric in plan.metrics)

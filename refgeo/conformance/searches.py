@@ -230,7 +230,7 @@ def _seen(
     calls = 0.0
     for network, rho in itertools.product(problems, RADII):
         is_proved = network.is_diagonal and order in _PROVED
-        known = (_bound if is_proved else _own)(metric, order, network, rho)
+        known = _bound(metric, network, rho) if is_proved else _own(metric, order, network, rho)
         if known is None or network.rounding > 0.01 * known:
             continue
         place = f"{network.name}/rho{rho:g}"
@@ -400,7 +400,7 @@ def _own(metric: str, order: Any, network: Network, rho: float) -> float | None:
     return Search(metric, order, network, rho, found.value, found.maximizer).reached
 
 
-def _bound(metric: str, _: Any, network: Network, rho: float) -> float | None:
+def _bound(metric: str, network: Network, rho: float) -> float | None:
     """A proved upper bound on the maximum, where a point comes within `MEET` of it."""
     found = diagonal.worst_case(metric, network.u, network.v, network.X, network.y, rho)
     return None if bool(found.leaves_domain) or not float(found.gap) <= MEET else float(found.upper)

@@ -103,7 +103,8 @@ def _checked(
     refuse_chance(loss, again)
     rounding = measured_noise(value_and_grad, arrays)
     found: dict[str, float] = {}
-    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in _unsaid(value_and_grad, arrays, gradients).wrong]
+    silent = _unsaid(value_and_grad, arrays, gradients, rounding)
+    complaints = [f"{arrays.label(name)}: {_SILENT}" for name in silent.wrong]
     for name, gradient in gradients.items():
         given = arrays.given[name]
 
@@ -218,9 +219,8 @@ def verify(
             untold.append(name)
         elif found is not None and found[0] > agree:
             check_gradient(value_and_grad, params)  # which names the block
-            check_symmetry(
-                objective.space, value_and_grad, rounding
-            )  # without it, differences along geodesics may be none of the loss's
+            # without a symmetry, differences along geodesics may be none of the loss's
+            check_symmetry(objective.space, value_and_grad, rounding)
             raise ValueError(f"value_and_grad: along {name}, {found[1]}; verify=False turns this check off")
     check_symmetry(objective.space, value_and_grad, rounding)
     return Seen(rounding, tuple(untold))
@@ -233,13 +233,15 @@ class Unsaid(NamedTuple):
     idle: list[Name]
 
 
-def _unsaid(value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array]) -> Unsaid:
-    """Of each of the first few, one more change beside θ tells."""
+def _unsaid(
+    value_and_grad: LossAndGradient, arrays: Arrays, slopes: Mapping[Name, Array], rounding: float | None = None
+) -> Unsaid:
+    """Of each of the first few, one more change beside θ tells, if it is more than the noise of the loss."""
     found, of_arrays = Unsaid([], []), arrays.value_and_grad(value_and_grad)
     silent = [name for name, slope in slopes.items() if slope.size and not slope.any()]
     if not silent:
         return found
-    near, rounding = _aside(arrays.given, 0), measured_noise(value_and_grad, arrays)
+    near, rounding = _aside(arrays.given, 0), measured_noise(value_and_grad, arrays) if rounding is None else rounding
     here, slopes = of_arrays(near)
     for name in [name for name in silent if name in slopes and not slopes[name].any()][:_MOST]:
         change = abs(of_arrays({**near, **_aside({name: near[name]}, 1)})[0] - here)

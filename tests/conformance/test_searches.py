@@ -128,7 +128,7 @@ def test_a_routine_that_lies_is_wrong(change, message, few_problems):
 
 def test_a_claim_above_the_proved_bound_is_wrong(monkeypatch):
     network = next(searches.networks("quick", 0))
-    upper = searches._bound("inv", "exact", network, 0.1)
+    upper = searches._bound("inv", network, 0.1)
     monkeypatch.setattr(searches.Network, "increase", lambda *x: 2.0 * upper)
     search = searches.Search("inv", "exact", network, 0.1, 2.0 * upper, 0.0 * rg.Pair(network.G, network.H))
     assert "more than the proved bound" in search.complaint(upper)
