@@ -261,9 +261,6 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
-_PLAIN_POINTS, _SOME = 8, 80
-"""So many of the first points are asked plainly in any case; numbers of a factor that a key may not hold all of."""
-_PARTS = ("row", "middle", "entry", "digit", "first-block", "last-block")
 CIRCUMSTANCES = [
     *(Circumstance("lies", name) for name in _LAYOUTS),
     *(Circumstance("before", name) for name in BEFORE),
@@ -278,27 +275,21 @@ def nearly(call: Call) -> Call:
 
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
-    """Of each point its circumstances: each of them at a point that hides nothing, at one of these with leading
-    dimensions, and calls after others wherever they meet most that they have not met. Most points have one, so that
-    a value is asked once there.
+    """Of each point its circumstances: each of them at two points that hide nothing, a small one with several blocks
+    and a large one, and where it meets most that it has not met. Most points have one, so that a value is asked once.
 
     Examples
     --------
     >>> [len(some) > 30 for some in dealt([Features()])], max(map(len, dealt([Features()] * 200)))
     ([True], 1)
     """
-    clear = {i for i, one in enumerate(points) if one.is_clear and not one.is_large}
-    items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAIN_POINTS, len(points)))]
-    turns: list[list[tuple[Circumstance, Sequence[int]]]] = [[], [], []]
-    for circumstance in CIRCUMSTANCES:
-        possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
-        plain = [i for i in possible if i in clear]
-        several = [i for i in plain if len(points[i].blocks) >= (2 if circumstance.kind == "lies" else 1)]
-        turns[0].append((circumstance, [i for i in plain if i not in several] or plain or possible))
-        turns[1].append((circumstance, several or plain or possible))
-        if circumstance.kind == "before":  # a key that holds a part of the arrays alone is told by larger ones
-            some = [i for i in plain if points[i].cost >= _SOME] if circumstance.name in _PARTS else possible
-            turns[2].append((circumstance, some or possible))
-    items += [one for turn in turns for one in turn]
-    found = spread([sorted(levels_of(one).items()) for one in points], items)
+    clear = {i for i, one in enumerate(points) if one.is_clear}
+    items: list[tuple[Circumstance, Sequence[int]]] = []
+    for is_large in (False, True):
+        for circumstance in CIRCUMSTANCES:
+            possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
+            plain = [i for i in possible if i in clear]
+            alike = [i for i in plain if points[i].is_large == is_large and (is_large or points[i].blocks)]
+            items.append((circumstance, alike or plain or possible))
+    found = spread([sorted(levels_of(one)) for one in points], items)
     return [some or [PLAIN] for some in found]

@@ -11,19 +11,12 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-
-COUNTS = {"quick": 80, "full": 300}
-"""Points of a profile, for a metric."""
-_LARGEST = 70_000
-"""Numbers of a factor of a point that is large in several features."""
-_ODD = 3
-"""In at most so many features a point is unusual."""
 
 
 @dataclass(frozen=True)
@@ -174,15 +167,24 @@ class Features:
         return set(self.unusual) <= {*_IN_SHAPE, "draw", "single"} and max(self.condition_G, self.condition_H) <= 3.0
 
     @property
+    def is_empty(self) -> bool:
+        """Whether vectors are zero, or parts of them, so that no call shows what else is special."""
+        return bool({self.length, self.ratio, self.part} & {0.0, math.inf})
+
+    @property
     def is_clear(self) -> bool:
-        """Whether nothing hides what is wrong there: well conditioned, with generic vectors, at a usual time."""
-        others = {*self.unusual} - {*_IN_SHAPE, "draw", "single", "shared", "t"}
-        return not others and max(self.condition_G, self.condition_H) <= 3.0 and 0.1 < abs(self.t) < 4.0
+        """Whether nothing hides what is wrong in a circumstance: usual vectors and times, and no large κ."""
+        return self.is_plain and self.kappa <= 30.0 and 0.1 < abs(self.t) < 4.0
+
+    @property
+    def kappa(self) -> float:
+        """The largest condition number of a factor."""
+        return max(self.condition_G, self.condition_H, self.uneven_condition)
 
     @property
     def is_large(self) -> bool:
-        """Whether a call takes its time there."""
-        return self.cost > 3000 or math.prod(self.blocks) > 20
+        """Whether arrays have thousands of numbers, which code can treat in other ways."""
+        return self.cost > 4000
 
     @property
     def possible(self) -> bool:
@@ -196,12 +198,13 @@ class Features:
             and not (self.identity == 1 and self.n != self.h)
             and not (self.identity == 2 and self.m != self.h)
             and self.shared in _SHARED
-            and not (self.shared == "rows" and (self.turn < 1.0 or self.identity or self.zero_rows))
+            and not (self.shared == "rows" and (self.turn < 1.0 or self.identity or self.zero_rows or self.alike))
             and not (blocks < 2 and self.shared in ("G", "H", "all"))
             and not (self.h < 2 and (self.gap != 0.05 or 0.0 < self.turn < 1.0))
             and not (self.zero_rows and min(self.n, self.m) - self.zero_rows < self.h)
             and not (blocks < 2 and (self.uneven != 1.0 or self.uneven_condition != 1.0 or self.empty_blocks))
             and not (self.h == 1 and max(self.condition_G, self.condition_H) > 3.0)
+            and not (self.speed is not None and (self.is_empty or self.sparse or self.empty_rows or self.empty_blocks))
         )
 
     def fits(self, dtype: str, largest: float) -> bool:
@@ -213,8 +216,8 @@ class Features:
 
     @property
     def cost(self) -> int:
-        """Numbers of the larger factor."""
-        return math.prod(self.blocks) * max(self.n, self.m) * self.h
+        """About what a call takes: the numbers of the larger factor, more for wide heads."""
+        return int(math.prod(self.blocks) * max(self.n, self.m) * self.h * (1.0 + self.h / 64.0))
 
 
 _FIELDS: dict[str, Any] = {field.name: field.default for field in fields(Features)}
@@ -234,6 +237,13 @@ def _text(value: Any) -> str:
 
 
 Change = dict[str, Any]
+Level = tuple[str, str]
+"""A kind of feature, and one of its bands."""
+
+
+def _bands(*changes: Change) -> dict[str, Change]:
+    """Bands of one level each."""
+    return {", ".join(f"{name}={_text(x)}" for name, x in change.items()): change for change in changes}
 
 
 def _several(name: str, *levels: Any) -> list[Change]:
@@ -244,166 +254,252 @@ def _together(names: str, *levels: tuple[Any, ...]) -> list[Change]:
     return [dict(zip(names.split(), level, strict=True)) for level in levels]
 
 
-LEVELS: dict[str, list[Change]] = {
-    "blocks": _several(
-        "blocks", (), (1,), (2,), (3,), (5,), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2), (12,), (37,), (64,), (257,),
-        (1100,),
+_TILES, _ODD, _NEAR = (128, 256, 384, 512, 768), (97, 129, 201, 301, 769), 9
+SIZES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "h": {
+        "1": (1,), "2 to 4": (2, 3, 4), "5 to 16": (5, 6, 7, 8, 10, 12, 16), "17 to 32": (17, 20, 24, 32),
+        "33 to 63": (33, 40, 48, 63), "64": (64,), "65 to 96": (65, 80, 96),
+    },
+    "n": {"= h": (), "near h": (), "tiles": _TILES, "odd": _ODD},
+    "m": {"= h": (), "= n": (), "near h": (), "tiles": _TILES, "odd": _ODD},
+    "blocks": {
+        "none": ((),), "one": ((1,), (2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)), "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
+        "as many": (), "dozens": ((37,), (64,)),
+    },
+    "κ": {"1": (1.0,), "3": (3.0,), "30": (30.0,), "100": (100.0,)},
+}  # fmt: skip
+"""Sizes, by bands in which the seed draws: every two bands that can be are met together."""
+LEVELS: dict[str, dict[str, Change]] = {
+    "condition": _bands(*_together(
+        "condition_G condition_H", (1.0, 100.0), (100.0, 1.0), (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3),
+        (1e4, 1e4), (1e6, 1e6),
+    ), {"uneven_condition": 2e3}),
+    "point": _bands(
+        *_several("balance", 1.0, 0.99999994), *_several("turn", 0.0, 6e-8), *_several("gap", 0.0, 1e-9),
+        {"alike": 1}, *_several("identity", 1, 2, 3), {"normed": 1}, {"zero_rows": 1},
     ),
-    "shape": _together(
-        "n m h", (5, 4, 3), (1, 1, 1), (7, 4, 1), (1, 5, 1), (5, 4, 2), (2, 2, 2), (6, 6, 3), (3, 8, 3), (8, 3, 3),
-        (10, 9, 4), (4, 4, 4), (6, 7, 5), (9, 8, 7), (24, 9, 8), (12, 11, 9), (40, 36, 16), (20, 19, 17), (70, 68, 3),
-        (769, 64, 6), (5, 1030, 2), (32801, 3, 2), (300, 290, 20), (34, 40, 32), (66, 64, 64), (67, 66, 65),
-        (131, 129, 128),
+    "large": _bands(
+        *_several("n", 1030, 32801), {"m": 1030}, *_several("blocks", (257,), (1100,)),
+        {"n": 131, "m": 129, "h": 128}, {"blocks": (12,), "n": 67, "m": 64, "h": 64, "condition_G": 30.0, "condition_H": 30.0},  # a layer of heads
     ),
-    "condition": _together(
-        "condition_G condition_H", (3.0, 3.0), (1.0, 1.0), (30.0, 30.0), (1.0, 100.0), (100.0, 1.0), (120.0, 120.0),
-        (330.0, 330.0), (700.0, 3.0), (3.0, 700.0), (1e3, 1e3), (1e4, 1e4), (1e6, 1e6),
-    ),
-    "point": [
-        {}, *_several("balance", 1.0, 0.99999994), *_several("turn", 0.0, 6e-8), *_several("gap", 0.0, 1e-9),
-        {"alike": 1}, *_several("identity", 1, 2, 3), {"normed": 1},
-        {"uneven_condition": 2e3}, {"zero_rows": 1},
-    ],
-    "shared": _several("shared", *_SHARED),
-    "size": [
-        {},
+    "shared": _bands(*_several("shared", "G", "H", "all", "rows")),
+    "size": _bands(
         *_together(
             "size_G size_H", (1e6, 1e-6), (1e-6, 1e6), (1e6, 1e6), (1e-6, 1e-6), (1e-5, 1e-5), (1e-9, 1e-9), (1e3, 1.0),
         ),
-        {"uneven": 1e6}, {"length": 1e4, "ratio": 1e-8},
-    ],
-    "vectors": [
-        {}, *_several("length", 0.0, 1e-9, 1e-13, 1e-30, 1e-60, 1e12), *_several("ratio", 0.0, math.inf),
-        *_several("part", 0.0, math.inf, 1.5e-5), {"same": 1},
-        *_several("cosine", 1.0, -1.0, 0.0, 0.9999999999999, 1e-7),
-        *_several("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1.0}, {"sparse": 0.7}, {"empty_rows": 1},
-        {"empty_blocks": 1}, *_several("slope", 0.0, 1e-8), {"speed": 7.9},
-    ],
-    "t": _several("t", 0.75, -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7),
+        {"uneven": 1e6},
+    ),
+    "length": _bands(
+        *_several("length", 0.0, 1e-9, 1e-13, 1e-30, 1e-60, 1e12), *_several("ratio", 0.0, math.inf),
+        {"length": 1e4, "ratio": 1e-8}, *_several("slope", 0.0, 1e-8), {"speed": 7.9},
+        {"radial": 0.9, "speed": 4.5, "t": -2.0},
+    ),
+    "angle": _bands(
+        {"same": 1}, *_several("cosine", 1.0, -1.0, 0.0, 0.9999999999999, 1e-7),
+        *_several("vertical", 0.0, 1.0, 1e-7, 1e-10, 0.99999997), {"radial": 1.0},
+    ),
+    "zeros": _bands(
+        *_several("part", 0.0, math.inf, 1.5e-5), {"sparse": 0.7}, {"empty_rows": 1}, {"empty_blocks": 1},
+    ),
+    "t": _bands(*_several("t", -2.0, 2.5, 0.0, 1.0, -0.75, 1000.0, 0.3, 0.00390625, 1e-7)),
+    "precision": _bands({"single": 1}),
 }  # fmt: skip
-"""What each kind of feature can be; the first level is the usual one."""
-_OFTEN = (0.2, 0.3, 0.1, 0.1, 0.05, 0.1, 0.1, 0.05)
-"""How often a kind is unusual beside others: shapes are what most code branches on."""
-_HIDING = {"condition", "point", "size", "vectors"}
-"""Of these one hides another: at zero vectors no point shows what it has, and scaled factors are not balanced."""
-_PLAIN = (
-    ((), 5, 4, 2), ((3,), 5, 4, 3), ((), 7, 4, 1), ((2, 3), 6, 7, 2), ((20,), 1, 1, 1), ((), 10, 9, 4), ((), 4, 4, 4),
-    ((), 6, 6, 3),
-)  # fmt: skip
-_SINGLE = (((), 5, 4, 3), ((3,), 7, 4, 1), ((2,), 9, 8, 7), ((), 5, 4, 2))
-_MET = (
-    Features((5,)), Features((4,)), Features((4,), 4, 4, 4), Features((2,), h=2), Features(speed=7.9),
-    Features((2,), 7, 4, 1, speed=7.9), Features((), 7, 4, 1, radial=0.9, speed=4.5, t=-2.0),
-    Features((3,), 4, 5, 1, radial=0.9, speed=7.0, t=-2.0), Features(h=2, size_G=1e-9, size_H=1e-9),
-    Features((3,), 7, 4, 1, size_G=1e-9, size_H=1e-9, t=2.5), Features((2,), 4, 5, 1, size_G=1e-5, size_H=1e-5, t=-2.0),
-    Features((3,), h=2, size_G=1e-5, size_H=1e-5),
-)  # fmt: skip
-"""What is met together in any case: as many blocks as rows or columns, long ways, also inwards, small factors."""
-Level = tuple[str, int]
-"""A kind of feature, and which of its levels."""
+"""What is rare, by kinds: every level alone, and with narrow and wide heads, one block and several."""
+_RARE = [((kind, name), change.items()) for kind, bands in LEVELS.items() for name, change in bands.items()]
+_AFFORDABLE, _LARGE, _CHEAP = 25_000, 110_000, 4_000
+"""What a point may cost, also a large one; and so much as weighs as much as a point of its own."""
+_TRIES = 16
+_WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
+"""What rare levels meet of h, unless every band is asked for."""
+_ALONE = ("", "")
+_HIDING = ("condition", "point", "size", "precision")
+"""Of these kinds one can hide another."""
+Pick = Callable[[Sequence[Any]], Any]
+Need = tuple[Level, Level]
+"""A rare level, and where it is to be met."""
 
 
-def repaired(features: Features) -> Features:
-    """With the shape that its other features need."""
-    if features.h >= 8 and (features.condition_G, features.condition_H) == (3.0, 3.0):
-        features = replace(features, condition_G=1.0, condition_H=1.0)  # where rounding hides least of what is lost
-    if features.h == 1 and max(features.condition_G, features.condition_H) > 3.0:
-        features = replace(features, condition_G=3.0, condition_H=3.0)
-    if features.speed is not None:  # as far as can be enclosed, wherever that is
-        usual = {name: _FIELDS[name] for name in ("t", "size_G", "size_H", "uneven", "condition_G", "condition_H")}
-        features = replace(features, **usual)
-    if features.alike and features.n != features.m:
-        features = replace(features, n=6, m=6, h=3)
-    if features.identity:
-        n, m, h = features.n, features.m, features.h
-        fits = h == {1: n, 2: m, 3: h}[features.identity]
-        n, m, h = (n, m, h) if fits else {1: (3, 5, 3), 2: (6, 4, 4)}[features.identity]
-        features = replace(features, n=n, m=m, h=h, condition_G=3.0, condition_H=3.0)
-    needs_blocks = features.uneven != 1.0 or features.uneven_condition != 1.0 or features.empty_blocks
-    needs_blocks = needs_blocks or features.shared in ("G", "H", "all")
-    return replace(features, blocks=(3,)) if needs_blocks and math.prod(features.blocks) < 2 else features
+def sizes_of(f: Features) -> dict[str, str]:
+    """Of each kind of size the band; "" for a κ that is rare.
+
+    Examples
+    --------
+    >>> sizes_of(Features((12,), 768, 65, 64, 30.0, 30.0))
+    {'h': '64', 'n': 'tiles', 'm': 'near h', 'blocks': 'one', 'κ': '30'}
+    """
+
+    def rows(count: int) -> str:
+        of = {"= h": count == f.h, "tiles": count % 128 == 0, "near h": count <= f.h + _NEAR, "odd": count < 1000}
+        return next((name for name, is_so in of.items() if is_so), "")
+
+    count = math.prod(f.blocks)
+    batch = {
+        "none": not f.blocks, "several": len(f.blocks) > 1, "as many": count in (f.h, f.n, f.m), "one": count <= 5,
+        "a dozen": count <= 16, "dozens": count <= 64, "": True,
+    }  # fmt: skip
+    kappa = _text(f.condition_G) if f.condition_G == f.condition_H and f.uneven_condition == 1.0 else ""
+    return {
+        "h": next((name for name, values in SIZES["h"].items() if f.h <= values[-1]), ""),
+        "n": rows(f.n), "m": "= n" if f.m == f.n != f.h else rows(f.m),
+        "blocks": next(name for name, is_so in batch.items() if is_so),
+        "κ": "3" if f.h == 1 else kappa if kappa in SIZES["κ"] else "",
+    }  # fmt: skip
 
 
-_NAMES = {kind: sorted({name for level in levels for name in level}) for kind, levels in LEVELS.items()}
-_INDEX = {
-    kind: {tuple((_FIELDS | level)[name] for name in _NAMES[kind]): i for i, level in reversed([*enumerate(levels)])}
-    for kind, levels in LEVELS.items()
-}
+def levels_of(features: Features) -> set[Level]:
+    """The bands of sizes, and the rare levels; of what was repaired away, none."""
+    return {*sizes_of(features).items()} | _rare_of(features)
 
 
-def levels_of(features: Features) -> dict[str, int]:
-    """Of each kind the level that it has; of what was repaired away, the usual one."""
-    return {kind: _INDEX[kind].get(tuple(getattr(features, name) for name in _NAMES[kind]), 0) for kind in LEVELS}
+def _rare_of(features: Features) -> set[Level]:
+    values = vars(features).items()
+    return {level for level, change in _RARE if change <= values}
 
 
 def shown(features: Features) -> set[Level]:
-    """The levels that no other one hides, and the kinds of shapes with the kinds of batches."""
-    found = levels_of(features)
-    hidden = _HIDING if sum(found[kind] > 0 for kind in _HIDING) > 1 else set()
-    both = {(_BOTH, i) for i, pair in enumerate(_PAIRS) if _kinds_of(features) == pair}
-    return {one for one in found.items() if one[0] not in hidden} | both
+    """The rare levels that no other one hides."""
+    rare = _rare_of(features)
+    hiding = {one for one in rare if one[0] in _HIDING}
+    of_vectors = {one for one in rare if one[0] in ("length", "angle", "zeros")}
+    return of_vectors if features.is_empty else rare if len(hiding) < 2 else rare - hiding
 
 
-def _kinds_of(features: Features) -> tuple[int, str]:
-    """How many leading dimensions there are, of three, and which sizes are equal, or small."""
-    n, m, h = features.n, features.m, features.h
-    kind = "h = 1" if h == 1 else "n = m = h" if n == m == h else "n = m" if n == m else "n = h" if n == h else ""
-    return min(len(features.blocks), 3), kind or ("m = h" if m == h else "h ≥ 7" if h >= 7 else "")
+def in_bands(bands: Mapping[str, str], pick: Pick) -> Features | None:
+    """A point in these bands of sizes, of which `pick` chooses one of several; None where there is none."""
+
+    def rows(kind: str, h: int, n: int = 0) -> int:
+        band = bands[kind]
+        if band in ("= h", "= n"):
+            return h if band == "= h" else n
+        least = h if band == "tiles" else h + _NEAR
+        large = [x for x in SIZES[kind][band] if x > least] or [0]
+        return int(pick(range(h + 1, h + 1 + _NEAR) if band == "near h" else large))
+
+    h = pick(SIZES["h"][bands["h"]])
+    n = rows("n", h)
+    m = rows("m", h, n)
+    blocks, k = pick(SIZES["blocks"][bands["blocks"]] or ((h,), (n,), (m,))), pick(SIZES["κ"][bands["κ"]])
+    found = Features(blocks, n, m, h, k, k)
+    is_dear = found.cost > _AFFORDABLE or (k > 30.0 and h > 32)  # where a result takes long to enclose
+    return None if is_dear or not found.possible or sizes_of(found) != bands else found
 
 
-_BOTH = "batch and shape"
-_PAIRS = list(itertools.product((1, 2, 3), ("h = 1", "n = m = h", "n = m", "n = h", "m = h", "h ≥ 7")))
-_BATCHES: dict[int, tuple[int, ...]] = {1: (3,), 2: (2, 3), 3: (2, 1, 2)}
-_SHAPES: dict[str, tuple[int, int, int]] = {
-    "h = 1": (7, 4, 1), "n = m = h": (4, 4, 4), "n = m": (6, 6, 3), "n = h": (3, 8, 3), "m = h": (8, 3, 3),
-    "h ≥ 7": (9, 8, 7),
-}  # fmt: skip
-"""What code branches on most is met together: a few of each kind."""
+def _extreme() -> Iterator[Pick]:
+    """Ways to pick: the first ones, the last ones, and both in turn."""
+    for ends in ((0,), (-1,), (0, 0, -1)):
+        turns = itertools.cycle(ends)
+        yield lambda some: some[next(turns)]
+
+
+@cache
+def _combinations() -> tuple[list[dict[str, str]], Any, Any, list[frozenset[Level]]]:
+    """The choices of a band of each kind that can be, what they cost, their pairs by number, and these pairs."""
+    found, costs, pairs, numbers = [], [], [], dict[frozenset[Level], int]()
+    for names in itertools.product(*SIZES.values()):
+        bands = dict(zip(SIZES, names, strict=True))
+        extremes = [one for one in map(partial(in_bands, bands), _extreme()) if one]
+        if extremes:
+            found.append(bands)
+            costs.append(min(one.cost for one in extremes))
+            pairs.append([numbers.setdefault(frozenset(pair), len(numbers)) for pair in itertools.combinations(bands.items(), 2)])
+    return found, np.array(costs), np.array(pairs), [*numbers]
+
+
+def apart() -> list[tuple[Level, Level]]:
+    """Every two bands of sizes that no point has: what cannot be, or is too dear."""
+    kinds = itertools.combinations(SIZES, 2)
+    every = (((a, x), (b, y)) for a, b in kinds for x in SIZES[a] for y in SIZES[b])
+    met = {*_combinations()[3]}
+    return [pair for pair in every if frozenset(pair) not in met]
+
+
+def _paired(rng: np.random.Generator) -> Iterator[Features]:
+    """Points in which every two bands of sizes meet that can; cheap ones first."""
+    found, costs, pairs, every = _combinations()
+    missing = np.ones(len(every), dtype=bool)
+    weights = (1.0 + 0.3 * rng.random(len(found))) / (1.0 + costs / _CHEAP)
+    while missing.any():
+        best = int(np.argmax(missing[pairs].sum(axis=1) * weights))
+        missing[pairs[best]] = False
+        drawn = (in_bands(found[best], lambda some: some[rng.integers(len(some))]) for _ in range(_TRIES))
+        extremes = map(partial(in_bands, found[best]), _extreme())
+        some = (one for one in itertools.chain(drawn, extremes) if one)
+        yield next(one for one in some if one.cost <= 3 * costs[best] + _CHEAP)
+
+
+def _group(kind: str, band: str, is_full: bool) -> str:
+    """Of the bands of a kind those that rare levels need not meet one by one."""
+    if is_full:
+        return band
+    return _WIDTHS.get(band, "") if kind == "h" else "one block" if band == "none" else "several blocks"
+
+
+def _needs_met(features: Features, is_full: bool) -> set[Need]:
+    """The rare levels that are shown alone, and those that are met by narrow and wide heads, and by batches."""
+    sizes, alone = sizes_of(features), shown(features)
+    met = alone if features.is_empty else _rare_of(features)
+    groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
+    return {(one, _ALONE) for one in alone} | {*itertools.product(met, groups)}
+
+
+def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
+    """A point that may meet this need, with some other levels besides."""
+
+    def pick(some: Sequence[Any]) -> Any:
+        return some[rng.integers(len(some))]
+
+    level, (kind, group) = need
+    bands = {"h": pick(("2 to 4", "5 to 16")), "n": pick(("= h", "near h")), "m": "near h", "κ": "3"}
+    bands["blocks"] = pick(("none", "one", "several"))
+    if kind:
+        bands[kind] = pick([band for band in SIZES[kind] if _group(kind, band, is_full) == group])
+    changes = dict(pick(others) for _ in range(rng.integers(4) if others else 0)) | {level[0]: level[1]}
+    rare = merged(LEVELS[kind][name] for kind, name in changes.items())
+    sizes = in_bands({kind: bands[kind] for kind in SIZES}, pick)
+    found = repaired(replace(sizes, **rare)) if sizes else None
+    limit = _LARGE if "large" in changes else _AFFORDABLE
+    return found if found and found.possible and found.cost <= limit else None
 
 
 @cache
 def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
-    """What a profile generates, simplest first: every level where it shows, and as many pairs as there is room for."""
-    rng = np.random.default_rng([seed, COUNTS[profile]])
-    alone = [repaired(replace(Features(), **level)) for levels in LEVELS.values() for level in levels]
-    missing = {one for features in alone for one in shown(features)} | {(_BOTH, i) for i in range(len(_PAIRS))}
-    plain = [*(Features(*shape) for shape in _PLAIN), *_MET]
-    missing -= {one for features in plain for one in shown(features)}
-    single = [repaired(replace(Features(*shape), single=1)) for shape in _SINGLE]
-    single.append(Features(ratio=math.inf, single=1))
-    chosen: list[Features] = []
-    covered: set[tuple[Level, Level]] = set()
-    while len(plain) + len(chosen) + len(single) < COUNTS[profile] or missing:
-        drawn = [_drawn(rng, sorted(missing)) for _ in range(24)]
-        drawn = [one for one in drawn if one.possible and one not in (*plain, *chosen) and _is_affordable(one)]
-        if not drawn:
-            continue
-        best = max(drawn, key=lambda one: _news(one, missing, covered))
-        chosen.append(best)
-        missing -= shown(best)
-        covered |= set(itertools.combinations(sorted(levels_of(best).items()), 2))
-    return (*plain, *sorted(chosen, key=lambda one: (len(one.unusual), one.cost)), *single)
+    """What a profile generates, simplest first: points in which every two bands of sizes meet; every rare level alone,
+    and with narrow heads and wide ones, with one block and several; in full with every band of these.
+    """
+    rng, is_full = np.random.default_rng([seed, len(profile)]), profile == "full"
+    chosen = dict.fromkeys(one for _ in range(3 if is_full else 1) for one in _paired(rng))
+    kinds = {kind: [*dict.fromkeys(_group(kind, band, is_full) for band in SIZES[kind])] for kind in ("h", "blocks")}
+    places = [_ALONE, *((kind, group) for kind, groups in kinds.items() for group in groups if group)]
+    levels = [(kind, name) for kind, bands in LEVELS.items() for name in bands]
+    missing: list[Need] = [need for need in itertools.product(levels, places) if need[1] == _ALONE or need[0][0] != "large"]
+    while missing:
+        need = missing[0]
+        others = [level for level, place in missing if place == need[1] and (place != _ALONE or level[0] not in _HIDING)]
+        drawn = [_rare(need, others, is_full, rng) for _ in range(_TRIES)]
+        met = {one: _needs_met(one, is_full).intersection(missing) for one in drawn if one}
+        some = [one for one in met if need in met[one]]
+        best = max(some, key=lambda one: len(met[one]) / (1.0 + one.cost / _CHEAP), default=None)
+        chosen |= {best: None} if best else {}
+        missing = [one for one in missing[1:] if best is None or one not in met[best]]
+    return tuple(sorted(chosen, key=lambda one: (len(levels_of(one)), one.cost)))
 
 
-def _news(features: Features, missing: set[Level], covered: set[tuple[Level, Level]]) -> float:
-    odd = sorted(one for one in levels_of(features).items() if one[1])
-    return 10.0 * len(missing & shown(features)) + len(set(itertools.combinations(odd, 2)) - covered)
-
-
-def _drawn(rng: np.random.Generator, missing: list[Level]) -> Features:
-    """Unusual in a few kinds; in one of them as nothing before, if there is something left."""
-    changes: dict[str, Change] = {}
-    if missing:
-        kind, i = missing[rng.integers(len(missing))]
-        if kind == _BOTH:
-            batch, shape = _PAIRS[i]
-            changes["blocks"] = {"blocks": _BATCHES[batch]}
-            changes["shape"] = dict(zip("nmh", _SHAPES[shape], strict=True))
-        else:
-            changes[kind] = LEVELS[kind][i]
-    for kind in map(str, rng.choice(list(LEVELS), rng.integers(1, _ODD + 1), replace=False, p=_OFTEN)):
-        changes.setdefault(kind, LEVELS[kind][rng.integers(len(LEVELS[kind]))])
-    return repaired(replace(Features(), **merged(changes.values())))
+def repaired(features: Features) -> Features:
+    """With the shape that its other features need."""
+    n, m, h, blocks = features.n, features.m, features.h, features.blocks
+    n, m = h if features.identity == 1 else n, h if features.identity == 2 else m
+    m = n if features.alike else m
+    n, m = (max(rows, h + features.zero_rows) for rows in (n, m))
+    needs_blocks = features.uneven != 1.0 or features.uneven_condition != 1.0 or features.empty_blocks
+    needs_blocks = needs_blocks or features.shared in ("G", "H", "all")
+    blocks = (3,) if needs_blocks and math.prod(blocks) < 2 else blocks
+    usual: Change = {}
+    if h == 1 or features.identity:
+        usual = {"condition_G": 3.0, "condition_H": 3.0}
+    if features.speed is not None:  # as far as can be enclosed, wherever that is
+        names = ("size_G", "size_H", "uneven", "condition_G", "condition_H", *(["t"] if features.radial == 0.0 else []))
+        usual = {name: _FIELDS[name] for name in names}
+    return replace(features, n=n, m=m, blocks=blocks, **usual)
 
 
 def merged(changes: Iterable[Change]) -> Change:
@@ -439,17 +535,3 @@ def spread(points: Sequence[Sequence[Level]], items: Iterable[tuple[Any, Sequenc
             found[chosen].append(item)
             met.update((item, level) for level in points[chosen])
     return found
-
-
-def _is_affordable(features: Features) -> bool:
-    """Large in one feature alone, and at most ill-conditioned besides: what is hard to judge is judged for itself."""
-    count, odd = math.prod(features.blocks), sum(i > 0 for i in levels_of(features).values())
-    large = features.cost > 5000 or features.h > 16
-    hard = max(features.condition_G, features.condition_H) > 300.0
-    return (
-        features.cost <= _LARGEST
-        and odd <= (2 if large or hard else _ODD)
-        and not (large and hard)
-        and not (count > 40 and (max(features.n, features.m) > 8 or odd > 2))
-        and not (count > 300 and features.h > 2)
-    )

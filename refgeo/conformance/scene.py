@@ -26,7 +26,7 @@ from refgeo.support.errors import about
 
 GIVEN = (*(f"{vector}_{part}" for vector in VECTORS for part in "GH"), "t")
 """The names of a point's arrays beside G and H."""
-SMALL = 20_000
+SMALL = 8_000
 """(n + m)h² of a block that is enclosed in a moment."""
 TURNS = 5
 """So many sizes there are of what is turned."""

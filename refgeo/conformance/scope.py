@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.evidence import Evidence
+from refgeo.conformance.features import SIZES, Features, sizes_of
 
 
 def counted(number: float, noun: str) -> str:
@@ -21,76 +25,168 @@ def counted(number: float, noun: str) -> str:
     return f"{number:.0f} {noun}" + ("" if round(number) == 1 else "s")
 
 
+Size = tuple[int, int, int, int, float]
+"""h, n, m, the number of blocks, and κ."""
+Label = tuple[str, str]
+"""A kind of size, and one of its bands."""
+_KAPPAS = (2.0, 10.0, 50.0, 200.0, 500.0, 2000.0, 3e4, math.inf)
+_COUNTS = (1, 5, 16, 64)
+_MANY = 4000
+"""Numbers of a large point."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """What was met decisively: how wide a sentence may be.
 
     Attributes
     ----------
-    n, m, h, blocks : tuple of int
-        From the least to the most.
-    condition : tuple of float
-        κ of the factors, from the least to the most; of update rules and searches it is not told.
-    circumstances : tuple of str
-        Those in which something decisive was asked, in words.
-    functions : tuple of str
+    met : frozenset of (int, int, int, int, float)
+        h, n, m, the number of blocks, and κ (1 for update rules and searches, where it is not told).
+    circumstances : frozenset of (str, int, bool)
+        In words those in which something decisive was asked, with the number of entries, and whether of several blocks.
+    functions : frozenset of str
         Of a rule of conduct, those that were seen.
     """
 
-    n: tuple[int, ...] = ()
-    m: tuple[int, ...] = ()
-    h: tuple[int, ...] = ()
-    blocks: tuple[int, ...] = ()
-    condition: tuple[float, ...] = ()
-    circumstances: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+    met: frozenset[Size] = frozenset()
+    circumstances: frozenset[tuple[str, int, bool]] = frozenset()
+    functions: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, kind: str, evidence: Iterable[Evidence]) -> Scope:
         """That of the evidence on a check."""
         told = [one for one in evidence if one.decisive and one.event in (Event.RESULT, Event.BROKEN)]
-        sizes = zip(*(one.sizes for one in told if one.sizes), strict=True)
-        ranges = dict(zip(("n", "m", "h", "blocks"), map(_range, sizes), strict=False))
+        sized, has_kappa = [one for one in told if one.sizes], kind in ("value", "law")
         return cls(
-            **ranges,
-            condition=_range(one.condition for one in told if kind in ("value", "law")),
-            circumstances=tuple(sorted({one.circumstance for one in told} - {""})),
-            functions=tuple(sorted({one.about for one in told})) if kind == "contract" else (),
+            frozenset(_size(one, has_kappa) for one in sized),
+            frozenset((one.circumstance, _entries(one.sizes), one.sizes[3] > 1) for one in sized if one.circumstance),
+            frozenset(one.about for one in told if kind == "contract"),
         )
 
     @classmethod
     def shared(cls, scopes: Sequence[Scope]) -> Scope:
         """What all of several scopes have."""
-        ranges = {
-            name: (max(values[0] for values in known), min(values[-1] for values in known))
-            for name in ("n", "m", "h", "blocks", "condition")
-            if all(known := [getattr(one, name) for one in scopes])
-        }
-        circumstances = set.intersection(*(set(one.circumstances) for one in scopes))
-        return cls(**ranges, circumstances=tuple(sorted(circumstances)))
+        parts = [[getattr(one, name) for one in scopes] for name in ("met", "circumstances")]
+        return cls(*(frozenset.intersection(*part) for part in parts))
+
+    @cached_property
+    def labels(self) -> dict[Size, frozenset[Label]]:
+        """Of each of them the bands."""
+        return {size: frozenset(_labels(size)) for size in self.met}
+
+    @cached_property
+    def box(self) -> frozenset[Label]:
+        """Bands of which every two were met together, but for what cannot be: those that miss most are left out."""
+        met = {frozenset(pair) for some in self.labels.values() for pair in itertools.combinations(some, 2)}
+        kept = set().union(*self.labels.values())
+        while kept:
+            pairs = (pair for pair in itertools.combinations(sorted(kept), 2) if pair[0][0] != pair[1][0])
+            missed = Counter(one for pair in pairs if frozenset(pair) not in met and _can_be(*pair) for one in pair)
+            if not missed:
+                break
+            kept.remove(max(missed, key=lambda one: (missed[one], one[0] != "h", float(self._largest(one)))))
+        return frozenset(kept)
+
+    def _largest(self, label: Label) -> float:
+        return max(_number(size, label[0]) for size, some in self.labels.items() if label in some)
 
     def __str__(self) -> str:
         """In words.
 
         Examples
         --------
-        >>> str(Scope((1, 40), (1, 36), (1, 17), (1, 3), (1.0, 1000.0)))
-        'h = 1 to 17, n = 1 to 40, m = 1 to 36, κ = 1 to 1e+03, 1 to 3 blocks'
+        >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (1, 3, 16) for n in (h, 20)) | {(3, 900, 3, 1, 3.0)}))
+        h = 1 to 16, n = h to 20, m = h, 1 block, κ = 1 to 3, every two of these together; n = 900 at h = 3
         """
-        parts = [
-            f"{name} = {_text(values)}"
-            for name, values in (("h", self.h), ("n", self.n), ("m", self.m), ("κ", self.condition)) if values
-        ]  # fmt: skip
-        parts += [f"{_text(self.blocks)} block" + "s" * (self.blocks[-1] > 1)] if self.blocks else []
-        parts += [f"in {counted(len(self.circumstances), 'circumstance')}"] if self.circumstances else []
-        return ", ".join(parts)
+        if not self.met:
+            return ""
+        inside = [size for size, some in self.labels.items() if some <= self.box]
+        words = [self._range(kind, inside) for kind in _KINDS]
+        words += ["every two of these together"] * (len(inside) > 1)
+        beyond: dict[tuple[str, str], list[float]] = {}
+        for label in sorted(set().union(*self.labels.values()) - self.box, key=self._largest):
+            there = [size for size, some in self.labels.items() if label in some and some - {label} <= self.box]
+            if there:
+                kind = "h" if label[0] != "h" else "blocks"
+                beyond.setdefault((label[0], _several(kind, there)), []).extend(_number(one, label[0]) for one in there)
+        others = [f"{_numbers(kind, some)} at {where}" for (kind, where), some in beyond.items()]
+        return "; ".join([", ".join(words), *others, *self._in_circumstances()])
+
+    def _range(self, kind: str, inside: Sequence[Size]) -> str:
+        """From the least to what every band of h has met."""
+        if kind == "h":
+            return _several("h", inside)
+        by_width: dict[str, list[float]] = {}
+        for size in inside if kind != "κ" else [one for one in inside if one[0] > 1] or inside:
+            by_width.setdefault(dict(_labels(size))["h"], []).append(_number(size, kind))
+        top = min(map(max, by_width.values()))
+        if kind in "nm" and (kind, "= h") in self.box:
+            return f"{kind} = h" + (f" to {top:.0f}" if len({one for one in self.box if one[0] == kind}) > 1 else "")
+        return _numbers(kind, [min(map(min, by_width.values())), top])
+
+    def _in_circumstances(self) -> Iterator[str]:
+        words = {one[0] for one in self.circumstances}
+        if words:
+            several = len({word for word, _, is_batch in self.circumstances if is_batch})
+            large = len({word for word, entries, _ in self.circumstances if entries >= _MANY})
+            yield f"in {counted(len(words), 'circumstance')}, {several} with several blocks, {large} with large arrays"
 
 
-def _range(values: Iterable[Any]) -> tuple[Any, ...]:
-    found = list(values)
-    return (min(found), max(found)) if found else ()
+def _size(one: Evidence, has_kappa: bool) -> Size:
+    n, m, h, blocks = one.sizes
+    return h, n, m, blocks, float(f"{one.condition:.2g}") if has_kappa else 1.0
+
+
+def _entries(sizes: Sequence[int]) -> int:
+    n, m, h, blocks = sizes
+    return (n + m) * h * blocks
+
+
+def _number(size: Size, kind: str) -> float:
+    return float(size[_KINDS.index(kind)])
+
+
+_KINDS = ("h", "n", "m", "blocks", "κ")
+
+
+def _labels(size: Size) -> Iterator[Label]:
+    h, n, m, blocks, kappa = size
+    bands = sizes_of(Features((), n, m, h))
+    yield "h", bands["h"] or str(h)
+    yield "n", bands["n"] or str(n)
+    yield "m", "= h" if m == h else sizes_of(Features((), m, n, h))["n"] or str(m)
+    yield "blocks", str(next((i for i, most in enumerate(_COUNTS) if blocks <= most), blocks))
+    yield "κ", str(next(i for i, most in enumerate(_KAPPAS) if kappa <= most))
+
+
+def _can_be(one: Label, other: Label) -> bool:
+    """A single column has κ = 1."""
+    labels = {one, other}
+    return ("h", "1") not in labels or not any(kind == "κ" and band != "0" for kind, band in labels)
+
+
+def _several(kind: str, sizes: Sequence[Size]) -> str:
+    """The numbers of a kind, with gaps where a band is missing between two."""
+    numbers = sorted({_number(size, kind) for size in sizes})
+    if kind != "h":
+        return _numbers(kind, numbers)
+    bands = list(SIZES["h"])
+    groups: list[list[float]] = []
+    for h in numbers:
+        i = bands.index(band) if (band := sizes_of(Features((), int(h), int(h), int(h)))["h"]) else len(bands)
+        if groups and i - last <= 1:
+            groups[-1].append(h)
+        else:
+            groups.append([h])
+        last = i
+    return "h = " + " and ".join(_text([some[0], some[-1]]) for some in groups)
+
+
+def _numbers(kind: str, numbers: Sequence[float]) -> str:
+    text = _text([min(numbers), max(numbers)])
+    return f"{text} block" + "s" * (max(numbers) > 1) if kind == "blocks" else f"{kind} = {text}"
 
 
 def _text(values: Sequence[float]) -> str:
-    return " to ".join(dict.fromkeys(f"{value:.3g}" if value > 99_999 or value != int(value) or isinstance(value, float)
-                                     else str(value) for value in values))  # fmt: skip
+    return " to ".join(dict.fromkeys(f"{x:.0f}" if x == int(x) and x < 1e6 else f"{x:.3g}" for x in values))

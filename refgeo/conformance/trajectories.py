@@ -331,7 +331,7 @@ def trials(rule: Rule) -> list[tuple[Features, Trial]]:
     every = [*range(len(points))]
     asked = [(trial, every if trial.element.startswith("scalings") else wide) for trial in several]
     once, twice = asked, [one for one in asked if not one[0].scale]
-    found = spread([sorted(levels_of(one).items()) for one in points], [*once, *twice, *twice])
+    found = spread([sorted(levels_of(one)) for one in points], [*once, *twice, *twice])
     return [(point, trial) for point, some in zip(points, found, strict=True) for trial in some]
 
 
