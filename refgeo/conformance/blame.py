@@ -14,14 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.call import Call, NoResult
+from refgeo.conformance.call import Call, Event, NoResult
 from refgeo.conformance.checks import Check
 from refgeo.conformance.circumstances import BEFORE
 from refgeo.conformance.evidence import DOUBTFUL, Evidence, hold, units
+from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
 from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
@@ -190,8 +192,20 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
             return _only("in float32 only", read) if _is_of_single(suspect) else read
     scenes, results = [one.scene for one in views], [one.result for one in views]
     there = Explanation(simple[0]) if simple else _compared(read_at(value, scenes, results), value, scenes[0])
-    where = _place(suspect) or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
-    return _only(where, there) if where else NOTHING
+    where = _place(suspect)
+    if not where:
+        return NOTHING
+    return _only(where, there if there != NOTHING and _holds_inside(suspect, views, simple) else NOTHING)
+
+
+def _holds_inside(suspect: Suspect, views: list[View], simple: Candidate | None) -> bool:
+    """Whether what explains the failing points explains fresh ones of the place, which vary everything else."""
+    fresh = _telling([suspect.failing[0].fresh(one) for one in suspect.place.confirmed], count=2 * _POINTS)
+    more = _views(suspect.value, suspect.backend, fresh)
+    if simple is not None:
+        return _explains(simple, more)
+    both = views + more
+    return read_at(suspect.value, [one.scene for one in both], [one.result for one in both]) is not None
 
 
 def _only(where: str, found: Explanation) -> Explanation:
@@ -212,12 +226,12 @@ def _circumstances(found: Sequence[Evidence]) -> str:
 # What explanations rest on -------------------------------------------------------------------------------------------
 
 
-def _telling(scenes: Sequence[Scene]) -> list[Scene]:
+def _telling(scenes: Sequence[Scene], count: int = _POINTS) -> list[Scene]:
     """A few points: large enough that explanations do not coincide, well conditioned, and different."""
     clear = [one for one in scenes if float(np.max(one.condition)) <= _CLEAR and one.entries <= _SMALL]
     ranked = sorted(clear or scenes[:1], key=lambda one: one.point.sizes[2] == 1)
-    first = {one.point.sizes: one for one in reversed(ranked) if one.dtype == ranked[0].dtype}
-    return [*first.values()][::-1][:_POINTS]
+    first = {(one.point.sizes, one.t): one for one in reversed(ranked) if one.dtype == ranked[0].dtype}
+    return [*first.values()][::-1][:count]
 
 
 @dataclass
@@ -313,7 +327,7 @@ def _by_memory(suspect: Suspect, views: Sequence[View]) -> str:
         earlier = before(scenes[0], suspect.value)
         with suspect.backend.isolated() as fresh:
             if earlier is not None and not _is_right(suspect, fresh, scenes[0], earlier):
-                return f"right if this call is the first one, and wrong {words}"
+                return f"right if this call is the first one, and wrong after {words}"
     return (
         "the result is right if this call is the first one: your function keeps something from earlier calls, such "
         "as a cache"
@@ -489,7 +503,7 @@ def _could_be_wrong(suspect: Suspect, scene: Scene, part: int | None) -> bool:
 def _part(suspect: Suspect) -> int | None:
     """Which part is wrong, if the other one is right at all failing points."""
     wrong = np.zeros(2, dtype=bool)
-    for view in _views(suspect.value, suspect.backend, suspect.failing[:_POINTS]):
+    for view in _views(suspect.value, suspect.backend, _some(suspect.failing)):
         if len(view.right) != 2:
             return None
         wrong |= [_distance((x,), (y,)) > view.rounding for x, y in zip(view.result, view.right, strict=True)]
@@ -500,20 +514,27 @@ def _blocks(suspect: Suspect) -> str:
     """Which blocks of batches are wrong, where that is the same in all."""
     outcomes = []
     for scene in suspect.failing:
+        told = [one for one in suspect.seen.of(Event.RESULT, Event.FAILED) if one.decisive and not one.circumstance]
+        found = [one for one in told if one.case == scene.name]
         count = math.prod(scene.shape)
-        if count < 2:
+        if count < 2 or not all(one.block for one in found):
             return ""
-        found = [one for one in suspect.seen.decisive if one.case == scene.name and not one.circumstance]
         flat = [int(np.ravel_multi_index(one.block, scene.shape)) for one in found]
-        outcomes += [(i, count, one.is_off) for i, one in zip(flat, found, strict=True)]
+        outcomes += [(i, count, one.is_doubtful) for i, one in zip(flat, found, strict=True)]
     return blocks_in_words(outcomes)
 
 
 def _alone(suspect: Suspect) -> str:
-    """Whether blocks are right alone that are wrong in their batch, in words; empty if something alone is wrong."""
-    batches = suspect.failing[:_POINTS]
-    alone = [one.changed(itemgetter(block)) for one in batches for block in [*np.ndindex(one.shape)][:_POINTS]]
-    if not all(one.shape for one in batches) or not all(_is_right(suspect, suspect.backend, one) for one in alone):
+    """Whether blocks are right alone that are wrong in their batch, in words; empty if something alone is wrong, also
+    where it has as many numbers as a batch.
+    """
+    if not all(one.shape for one in suspect.failing):
+        return ""
+    batches = _some(suspect.failing)
+    alone = [one.changed(itemgetter(block)) for one in batches for block in _some([*np.ndindex(one.shape)])]
+    sizes = [(*one.point.sizes, math.prod(one.shape)) for one in batches]
+    alone += [one.fresh(Features((), n * count, m, h)) for one, (n, m, h, count) in zip(batches, sizes, strict=True)]
+    if not all(_is_right(suspect, suspect.backend, one) for one in alone):
         return ""
     return (
         f"in a batch, the results are not those of its blocks: {len(alone)} blocks were tried, and each of them is "
@@ -521,11 +542,26 @@ def _alone(suspect: Suspect) -> str:
     )
 
 
+def _some(all_of: Sequence[Any]) -> Sequence[Any]:
+    """A few of them, from the first to the last."""
+    return all_of[:: -(-len(all_of) // _POINTS)]
+
+
 def _entries(suspect: Suspect) -> str:
-    """Of each part of a wrong result the entry that is furthest from the right one, or that the part is right."""
-    example = suspect.plain[0]
+    """A wrong result beside the right one, and the point that is right and most like it."""
+    examples = {one.case: one for one in reversed(suspect.plain)}
+    example, beside = suspect.plain[0], ""
+    named = [[one for one in some if one.features] for some in (suspect.failing, suspect.passing)]
+    pairs = [(one, other) for one in named[0] if one.name in examples for other in named[1]]
+    if pairs:
+        wrong, right = min(pairs, key=lambda pair: _apart(*pair))
+        example, beside = examples[wrong.name], f"right in {right.name}; "
     scene = next(one for one in suspect.failing if one.name == example.case)
-    return worst_entries(suspect.value, suspect.backend, scene, example.block)
+    return beside + worst_entries(suspect.value, suspect.backend, scene, example.block)
+
+
+def _apart(one: Scene, other: Scene) -> float:
+    return one.features.distance(other.features) if one.features and other.features else math.inf
 
 
 def worst_entries(value: Value, backend: Backend, scene: Scene, block: tuple[int, ...]) -> str:

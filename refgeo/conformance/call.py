@@ -56,8 +56,8 @@ class Call:
     dtypes : tuple of str
         Those that the parts may have; empty for any.
     before : tuple of Call
-        What the same process is asked first. What comes of that is not told, but for one that has to be refused
-        (``do="refuse"``) or to give a result (``do="accept"``).
+        What the same process is asked first. What comes of that is not told; the caller may write to it
+        (``do="write"``).
     beside : tuple of Call
         What another thread asks again and again meanwhile.
     lies : str

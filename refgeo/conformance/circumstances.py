@@ -139,55 +139,51 @@ def _another_block(scene: Scene, value: Value) -> Call:
     return scene.changed((lambda x: x[first]) if scene.shape else (lambda x: np.stack([x, -x]))).call(value)
 
 
+def _exchanged(scene: Scene, value: Value) -> Call:
+    """G and H, and the parts of all vectors, in each other's place."""
+    plain = scene.call(value)
+    arrays = [x for i in range(0, len(plain.arrays), 2) for x in (plain.arrays[i + 1], plain.arrays[i])]
+    return replace(plain, arrays=arrays, shapes=plain.shapes[::-1])
+
+
+def _written_to(scene: Scene, value: Value) -> Call:
+    """The same call, whose results the caller then writes to."""
+    return replace(scene.call(value), do="write")
+
+
 BEFORE: dict[str, tuple[str, Before]] = {
-    "metric": ("after a call with the other metric", _in_another_metric),
-    "permuted": ("after a call with the columns of the factors permuted", _permuted),
-    "row": ("after a call with the same factors but for the last row", _but_for(0.5, -1, slice(None))),
-    "middle": ("after a call with the same factors but for a row in the middle", _but_for(0.5, None, slice(None))),
-    "entry": ("after a call with the same factors but for an entry", _but_for(1.0 + 2.0**-10, -1, -1)),
-    "digit": ("after a call with factors that are the same in float32", _but_for(1.0 + 2.0**-26, -1, -1)),
-    "first-block": ("after a call with another first block", _other_blocks(last=False)),
-    "last-block": ("after a call with another last block", _other_blocks(last=True)),
-    "same-G": ("after a call with the same G and another H", _at(1.0, 2.0)),
-    "same-H": ("after a call with the same H and another G", _at(2.0, 1.0)),
-    "near-G": ("after a call with nearly the same G and the same H", _nearly_the_same_G),
-    "point": ("after a call with the same vectors at another point", _at(2.0, 3.0)),
-    "first-G": ("after a call with another G part of the first vector", _another_part(0)),
-    "first-H": ("after a call with another H part of the first vector", _another_part(1)),
-    "second-G": ("after a call with another G part of the second vector", _another_part(2)),
-    "second-H": ("after a call with another H part of the second vector", _another_part(3)),
-    "third": ("after a call with another third vector", _another_part(4)),
-    "dtype": ("after a call with float32 arrays", in_single),
-    "t": ("after a call with another t", _another_t),
-    "order": ("after a call with another order", _another_order),
-    "function": ("after a call of another function", _another_function),
-    "refused": ("after a call that failed at a vector's shape", _too_wide(2)),
-    "refused-late": ("after a call that failed at the last vector's shape", _too_wide(-1)),
-    "singular": ("after a call with H = 0", _with(1, 0.0)),
-    "nan": ("after a call with NaN", _with(2, math.nan)),
-    "block": ("after a call with another number of blocks", _another_block),
+    "metric": ("a call with the other metric", _in_another_metric),
+    "permuted": ("a call with the columns of the factors permuted", _permuted),
+    "row": ("a call with the same factors but for the last row", _but_for(0.5, -1, slice(None))),
+    "middle": ("a call with the same factors but for a row in the middle", _but_for(0.5, None, slice(None))),
+    "entry": ("a call with the same factors but for an entry", _but_for(1.0 + 2.0**-10, -1, -1)),
+    "digit": ("a call with factors that are the same in float32", _but_for(1.0 + 2.0**-26, -1, -1)),
+    "twelfth": ("a call with factors that are the same in twelve digits", _but_for(1.0 + 2.0**-40, -1, -1)),
+    "exchanged": ("a call with G and H exchanged", _exchanged),
+    "written": ("the same call, whose result was written to", _written_to),
+    "first-block": ("a call with another first block", _other_blocks(last=False)),
+    "last-block": ("a call with another last block", _other_blocks(last=True)),
+    "same-G": ("a call with the same G and another H", _at(1.0, 2.0)),
+    "same-H": ("a call with the same H and another G", _at(2.0, 1.0)),
+    "near-G": ("a call with nearly the same G and the same H", _nearly_the_same_G),
+    "point": ("a call with the same vectors at another point", _at(2.0, 3.0)),
+    "first-G": ("a call with another G part of the first vector", _another_part(0)),
+    "first-H": ("a call with another H part of the first vector", _another_part(1)),
+    "second-G": ("a call with another G part of the second vector", _another_part(2)),
+    "second-H": ("a call with another H part of the second vector", _another_part(3)),
+    "third": ("a call with another third vector", _another_part(4)),
+    "dtype": ("a call with float32 arrays", in_single),
+    "t": ("a call with another t", _another_t),
+    "order": ("a call with another order", _another_order),
+    "function": ("a call of another function", _another_function),
+    "refused": ("a call that failed at a vector's shape", _too_wide(2)),
+    "refused-late": ("a call that failed at the last vector's shape", _too_wide(-1)),
+    "singular": ("a call with H = 0", _with(1, 0.0)),
+    "nan": ("a call with NaN", _with(2, math.nan)),
+    "block": ("a call with another number of blocks", _another_block),
 }
-WHERE = {
-    "thread": "in another thread",
-    "beside": "beside calls in another thread",
-}
-_LAYOUTS = {
-    "fortran": "with arrays in Fortran order",
-    "fortran-vectors": "with vectors in Fortran order",
-    "fortran-last": "with the last vector in Fortran order",
-    "fortran-H": "with H parts in Fortran order",
-    "transposed": "with transposed views",
-    "strided": "with strided views",
-    "columns": "with columns of larger arrays",
-    "reversed": "with reversed views",
-    "read-only": "with read-only arrays",
-    "fused": "with both parts in one buffer",
-    "sliced": "with blocks of a larger batch",
-    "expanded": "with equal blocks as one, with stride 0",
-    "overlapping": "with overlapping factors",
-    "reused": "with arrays that an earlier call had with other contents",
-}
-assert set(_LAYOUTS) | {""} == set(LIES)
+BESIDE = ("metric", "point")
+"""Those that another thread makes meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +192,7 @@ class Circumstance:
 
     Attributes
     ----------
-    kind : "lies", "before", "where" or ""
+    kind : "lies", "before", "beside", "thread" or ""
     name : str
         One of its levels.
     """
@@ -213,58 +209,55 @@ class Circumstance:
         >>> Circumstance("before", "t").words, PLAIN.words
         ('after a call with another t', '')
         """
-        known = {"lies": _LAYOUTS, "before": {key: words for key, (words, _) in BEFORE.items()}, "where": WHERE}
-        return known[self.kind][self.name] if self.kind else ""
+        if self.kind in ("lies", ""):
+            return LIES[self.name][0]
+        other = BEFORE[self.name][0] if self.name else ""
+        return {"before": f"after {other}", "beside": f"beside {other} in another thread"}.get(self.kind, "in a thread")
 
     @property
     def rule(self) -> str:
         """The rule of conduct that it shows; empty if there is none."""
-        return {"lies": "takes_any_memory_layout", "where": "thread_safe"}.get(self.kind, "")
+        is_plain = self.kind in ("before", "")
+        return "" if is_plain else "takes_any_memory_layout" if self.kind == "lies" else "thread_safe"
 
     def of(self, scene: Scene, value: Value) -> Callable[[Call], Call] | None:
         """What makes a call at a point one in this circumstance; None where there is no such call."""
-        changes: dict[str, Any] = {}
-        if self.kind == "lies":
-            changes["lies"] = self.name
-        elif self.kind == "before":
-            earlier = scene.kept((self, value.name), lambda: BEFORE[self.name][1](scene, value))
-            if earlier is None:
+        changes: dict[str, Any] = {"lies": self.name} if self.kind == "lies" else {"in_thread": self.kind == "thread"}
+        if self.kind in ("before", "beside"):
+            other = scene.kept((self, value.name), lambda: BEFORE[self.name][1](scene, value))
+            if other is None:
                 return None
-            changes["before"] = (earlier,)
-        elif self.name == "thread":
-            changes["in_thread"] = True
-        elif self.name == "beside":
-            metric = scene.other_metric if scene.metric in ENDS else scene.metric
-            twice = [2.0 * x for x in scene.point]
-            beside = scene.kept((self, value.name), lambda: scene.at(twice, metric, value=value).call(value))
-            changes["beside"] = (beside,)
+            changes = {self.kind: (other,)}
         return lambda call: replace(call, **changes)
 
     def at(self, scene: Scene, again: int = 0) -> Scene:
         """The point of its calls: one with contents that no other call has had, where that matters; other ones of the
         same size again.
         """
-        if self.kind not in ("before", "where"):
+        if self.kind in ("lies", ""):
             return scene
         return scene.turned(1 + CIRCUMSTANCES.index(self) + TURNS * again)
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
-        if self.kind and max(features.condition_G, features.condition_H, features.uneven_condition) > 700.0:
+        if self.kind and features.kappa > 700.0:
             return False
         if self.name in ("expanded", "overlapping"):
             return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
-        if self.name in ("sliced", "first-block", "last-block"):
+        if self.name.startswith(("heads-", "blocks-")) or self.name in ("first-block", "last-block"):
             return math.prod(features.blocks) > 1
-        return self.kind != "where" or (features.cost <= 10_000 and math.prod(features.blocks) <= 20)
+        return self.kind not in ("thread", "beside") or (features.cost <= 10_000 and math.prod(features.blocks) <= 20)
 
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
+_PLAINLY = 4
+"""So many of the first points are asked plainly in any case."""
 CIRCUMSTANCES = [
-    *(Circumstance("lies", name) for name in _LAYOUTS),
+    *(Circumstance("lies", name) for name in LIES if name),
     *(Circumstance("before", name) for name in BEFORE),
-    *(Circumstance("where", name) for name in WHERE),
+    *(Circumstance("beside", name) for name in BESIDE),
+    Circumstance("thread"),
 ]
 
 
@@ -284,7 +277,7 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     ([True], 1)
     """
     clear = {i for i, one in enumerate(points) if one.is_clear}
-    items: list[tuple[Circumstance, Sequence[int]]] = []
+    items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAINLY, len(points)))]
     for is_large in (False, True):
         for circumstance in CIRCUMSTANCES:
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]

@@ -219,6 +219,10 @@ class Features:
         """About what a call takes: the numbers of the larger factor, more for wide heads."""
         return int(math.prod(self.blocks) * max(self.n, self.m) * self.h * (1.0 + self.h / 64.0))
 
+    def distance(self, other: Features) -> float:
+        """In how many features two points differ, and how much the larger one costs."""
+        return len(vars(self).items() ^ vars(other).items()) + abs(math.log(self.cost / other.cost))
+
 
 _FIELDS: dict[str, Any] = {field.name: field.default for field in fields(Features)}
 _SHARED = ("", "G", "H", "all", "rows")
@@ -263,7 +267,8 @@ SIZES: dict[str, dict[str, tuple[Any, ...]]] = {
     "n": {"= h": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "m": {"= h": (), "= n": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "blocks": {
-        "none": ((),), "one": ((1,), (2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)), "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
+        "none": ((),), "one": ((1,), (2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)),
+        "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
         "as many": (), "dozens": ((37,), (64,)),
     },
     "κ": {"1": (1.0,), "3": (3.0,), "30": (30.0,), "100": (100.0,)},
@@ -280,7 +285,8 @@ LEVELS: dict[str, dict[str, Change]] = {
     ),
     "large": _bands(
         *_several("n", 1030, 32801), {"m": 1030}, *_several("blocks", (257,), (1100,)),
-        {"n": 131, "m": 129, "h": 128}, {"blocks": (12,), "n": 67, "m": 64, "h": 64, "condition_G": 30.0, "condition_H": 30.0},  # a layer of heads
+        {"n": 131, "m": 129, "h": 128},
+        {"blocks": (12,), "n": 67, "m": 64, "h": 64, "condition_G": 30.0, "condition_H": 30.0},  # a layer of heads
     ),
     "shared": _bands(*_several("shared", "G", "H", "all", "rows")),
     "size": _bands(
@@ -384,11 +390,16 @@ def in_bands(bands: Mapping[str, str], pick: Pick) -> Features | None:
     return None if is_dear or not found.possible or sizes_of(found) != bands else found
 
 
-def _extreme() -> Iterator[Pick]:
-    """Ways to pick: the first ones, the last ones, and both in turn."""
+def _drawn(rng: np.random.Generator, some: Sequence[Any]) -> Any:
+    return some[int(rng.integers(len(some)))]
+
+
+def _extremes(bands: Mapping[str, str]) -> Iterator[Features]:
+    """Points in these bands with the first choices, the last ones, and both in turn."""
     for ends in ((0,), (-1,), (0, 0, -1)):
         turns = itertools.cycle(ends)
-        yield lambda some: some[next(turns)]
+        found = in_bands(bands, lambda some, turns=turns: some[next(turns)])  # type: ignore[misc]
+        yield from [found] if found else []
 
 
 @cache
@@ -397,11 +408,13 @@ def _combinations() -> tuple[list[dict[str, str]], Any, Any, list[frozenset[Leve
     found, costs, pairs, numbers = [], [], [], dict[frozenset[Level], int]()
     for names in itertools.product(*SIZES.values()):
         bands = dict(zip(SIZES, names, strict=True))
-        extremes = [one for one in map(partial(in_bands, bands), _extreme()) if one]
+        extremes = [one.cost for one in _extremes(bands)]
         if extremes:
             found.append(bands)
-            costs.append(min(one.cost for one in extremes))
-            pairs.append([numbers.setdefault(frozenset(pair), len(numbers)) for pair in itertools.combinations(bands.items(), 2)])
+            costs.append(min(extremes))
+            pairs.append(
+                [numbers.setdefault(frozenset(pair), len(numbers)) for pair in itertools.combinations(bands.items(), 2)]
+            )
     return found, np.array(costs), np.array(pairs), [*numbers]
 
 
@@ -421,9 +434,8 @@ def _paired(rng: np.random.Generator) -> Iterator[Features]:
     while missing.any():
         best = int(np.argmax(missing[pairs].sum(axis=1) * weights))
         missing[pairs[best]] = False
-        drawn = (in_bands(found[best], lambda some: some[rng.integers(len(some))]) for _ in range(_TRIES))
-        extremes = map(partial(in_bands, found[best]), _extreme())
-        some = (one for one in itertools.chain(drawn, extremes) if one)
+        drawn = (in_bands(found[best], partial(_drawn, rng)) for _ in range(_TRIES))
+        some = (one for one in itertools.chain(drawn, _extremes(found[best])) if one)
         yield next(one for one in some if one.cost <= 3 * costs[best] + _CHEAP)
 
 
@@ -444,10 +456,7 @@ def _needs_met(features: Features, is_full: bool) -> set[Need]:
 
 def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
     """A point that may meet this need, with some other levels besides."""
-
-    def pick(some: Sequence[Any]) -> Any:
-        return some[rng.integers(len(some))]
-
+    pick = partial(_drawn, rng)
     level, (kind, group) = need
     bands = {"h": pick(("2 to 4", "5 to 16")), "n": pick(("= h", "near h")), "m": "near h", "κ": "3"}
     bands["blocks"] = pick(("none", "one", "several"))
@@ -471,10 +480,14 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     kinds = {kind: [*dict.fromkeys(_group(kind, band, is_full) for band in SIZES[kind])] for kind in ("h", "blocks")}
     places = [_ALONE, *((kind, group) for kind, groups in kinds.items() for group in groups if group)]
     levels = [(kind, name) for kind, bands in LEVELS.items() for name in bands]
-    missing: list[Need] = [need for need in itertools.product(levels, places) if need[1] == _ALONE or need[0][0] != "large"]
+    missing: list[Need] = [
+        need for need in itertools.product(levels, places) if need[1] == _ALONE or need[0][0] != "large"
+    ]
     while missing:
         need = missing[0]
-        others = [level for level, place in missing if place == need[1] and (place != _ALONE or level[0] not in _HIDING)]
+        others = [
+            level for level, place in missing if place == need[1] and (place != _ALONE or level[0] not in _HIDING)
+        ]
         drawn = [_rare(need, others, is_full, rng) for _ in range(_TRIES)]
         met = {one: _needs_met(one, is_full).intersection(missing) for one in drawn if one}
         some = [one for one in met if need in met[one]]

@@ -288,7 +288,9 @@ class Host:
         with self.capture.unheard():
             for earlier in call.before:
                 with contextlib.suppress(Exception):
-                    self._apply(earlier, self._all_converted(copies(earlier.arrays)))
+                    result = self._apply(earlier, self._all_converted(copies(earlier.arrays)))
+                    for part in members(result, len(earlier.shapes)) if earlier.do == "write" else ():
+                        np.asarray(detached(part))[...] = np.nan
             work = getattr(self, f"_{call.do}")
             try:
                 parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)

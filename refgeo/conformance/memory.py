@@ -37,24 +37,38 @@ def _view(base: Array, take: Callable[[Any], Any] = lambda x: x) -> Laid:
     return Laid(base, take, take(base))
 
 
-def _part(larger_shape: Sequence[int], x: Array, *part: Any) -> Laid:
-    """A part of a larger array, whose other numbers are NaN."""
-    larger = np.full(tuple(larger_shape), np.nan, dtype=x.dtype)
-    place = (..., *part)
-    larger[place] = x
-    return _view(larger, lambda base: base[place])
+ORDERS: dict[str, tuple[str, Callable[[list[int]], list[int]]]] = {
+    "": ("", lambda axes: axes),
+    "columns": ("in Fortran order", lambda axes: [*axes[:-2], axes[-1], axes[-2]]),
+    "heads": ("of heads side by side", lambda axes: [axes[-2], *axes[:-2], axes[-1]]),
+    "blocks": ("with blocks innermost", lambda axes: [*axes[-2:], *axes[:-2]]),
+}
+"""In which order the axes lie, the last one without gaps."""
+STEPS = {
+    "": ("", 1, 0), "part": ("that are parts of larger ones", 1, 1),
+    "second": ("that are every second number of larger ones", 2, 0), "reversed": ("that are reversed", -1, 0),
+}  # fmt: skip
+"""The step along every axis, and how many numbers of a larger array lie beside."""
 
 
-def _columns(x: Array, step: int) -> Laid:
-    h = x.shape[-1]
-    return _part([*x.shape[:-1], 2 * h + 3], x, slice(2, 2 + h) if step == 1 else slice(1, 2 * h, 2))
+def _lying(order: str, steps: str) -> Callable[[Array], Laid]:
+    """Any order of the axes, with steps and offsets in a larger array, whose other numbers are NaN."""
 
+    def change(x: Array) -> Laid:
+        axes, (_, step, pad) = ORDERS[order][1](list(range(x.ndim))), STEPS[steps]
+        larger = [abs(step) * x.shape[i] + 2 * pad for i in axes]
+        ends = {1: slice(pad, -pad or None), 2: slice(None, None, 2), -1: slice(None, None, -1)}
+        cut, back = (ends[step],) * x.ndim, [axes.index(i) for i in range(x.ndim)]
 
-def _sliced(x: Array) -> Laid:
-    """Every second block of a larger batch."""
-    every = slice(None)
-    parts = (slice(None, None, 2),) * (x.ndim - 2)
-    return _part([*(2 * count for count in x.shape[:-2]), *x.shape[-2:]], x, *parts, every, every)
+        def take(base: Any) -> Any:
+            part = base[cut]
+            return part.permute(*back) if hasattr(part, "permute") else part.transpose(back)
+
+        base = np.full(larger, np.nan, dtype=x.dtype)
+        take(base)[...] = x
+        return _view(base, take)
+
+    return change
 
 
 def _frozen(x: Array) -> Laid:
@@ -99,29 +113,26 @@ def _each(change: Callable[[Array], Laid], takes: Callable[[int, int, int], bool
     ]
 
 
-def _in_columns(x: Array) -> Laid:
-    return _view(np.array(x, order="F"))
-
-
 _PLAIN = _each(lambda x: _view(np.array(x)))
-LIES: dict[str, Callable[[Sequence[Array], int, int], list[Laid]]] = {
-    "": _PLAIN,
-    "fortran": _each(_in_columns),
-    "fortran-vectors": _each(_in_columns, lambda i, count, part: i > 0),
-    "fortran-last": _each(_in_columns, lambda i, count, part: i == count - 1),
-    "fortran-H": _each(_in_columns, lambda i, count, part: part == 1),
-    "transposed": _each(lambda x: _view(np.array(x.mT, order="C"), lambda base: base.mT)),
-    "strided": _each(lambda x: _columns(x, 2)),
-    "columns": _each(lambda x: _columns(x, 1)),
-    "reversed": _each(lambda x: _view(np.array(x[..., ::-1, ::-1]), lambda base: base[..., ::-1, ::-1])),
-    "read-only": _each(_frozen),
-    "fused": lambda pair, i, count: _fused(*pair),
-    "sliced": _each(_sliced),
-    "expanded": _each(_expanded),
-    "overlapping": lambda pair, i, count: _overlapping(*pair) if i == 0 else _PLAIN(pair, i, count),
-    "reused": _PLAIN,
-}
-"""By name, of a pair, its place among the pairs of a call, and their number."""
+_IN_COLUMNS = _lying("columns", "")
+Lying = Callable[[Sequence[Array], int, int], list[Laid]]
+"""Of a pair, its place among the pairs of a call, and their number."""
+LIES: dict[str, tuple[str, Lying]] = {
+    "": ("", _PLAIN),
+    **{f"{order}-{steps}": (" ".join(filter(None, ("with arrays", ORDERS[order][0], STEPS[steps][0]))),
+                            _each(_lying(order, steps)))
+       for order in ORDERS for steps in STEPS if (order or steps) and (order in ("", "heads") or not steps)},
+    "vectors": ("with vectors in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: i > 0)),
+    "last": ("with the last vector in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: i == count - 1)),
+    "H": ("with H parts in Fortran order", _each(_IN_COLUMNS, lambda i, count, part: part == 1)),
+    "read-only": ("with read-only arrays", _each(_frozen)),
+    "fused": ("with both parts in one buffer", lambda pair, i, count: _fused(*pair)),
+    "expanded": ("with equal blocks as one, with stride 0", _each(_expanded)),
+    "overlapping": ("with overlapping factors",
+                    lambda pair, i, count: _overlapping(*pair) if i == 0 else _PLAIN(pair, i, count)),
+    "reused": ("with arrays that an earlier call had with other contents", _PLAIN),
+}  # fmt: skip
+"""By name, in words, and how."""
 
 
 def laid_out(arrays: Sequence[Array], lies: str) -> list[Laid]:
@@ -138,7 +149,7 @@ def laid_out(arrays: Sequence[Array], lies: str) -> list[Laid]:
     for i, pair in enumerate(pairs):
         key = tuple(map(id, pair))
         if key not in once:
-            once[key] = LIES[lies](pair, i, len(pairs))
+            once[key] = LIES[lies][1](pair, i, len(pairs))
     return [x for pair in pairs for x in once[tuple(map(id, pair))]]
 
 

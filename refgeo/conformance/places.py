@@ -7,8 +7,8 @@ plainest failing point passes when this feature alone is moved out of it, and th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,13 @@ _FADED = 100.0 * DOUBTFUL
 """An error that is no larger at the end of an interval gets smaller towards it: beyond, rounding hides what is left."""
 _MASKED = 3
 """Of so many passing points inside an interval it is tried whether something else hides the mistake there."""
+_OTHERS: tuple[Callable[[Features], Features], ...] = (
+    lambda f: replace(f, blocks=()), lambda f: replace(f, blocks=(3,)), lambda f: replace(f, n=f.n + 7),
+    lambda f: replace(f, m=f.m + 9), lambda f: _with_columns(f, 6), lambda f: replace(f, condition_G=2.0),
+    lambda f: replace(f, condition_H=2.0), lambda f: replace(f, condition_G=20.0), lambda f: replace(f, t=-0.6),
+    lambda f: replace(f, t=1.5), lambda f: replace(f, t=-1.5), lambda f: replace(f, size_G=3.0),
+)  # fmt: skip
+"""What is varied to hold an explanation against fresh points."""
 _USUAL = tuple(Features(n=n, m=m, h=h, draw=_FRESH) for n, m, h in ((5, 4, 2), (4, 6, 3), (7, 5, 4)))
 """A few points with nothing special about them."""
 
@@ -185,11 +192,14 @@ class Place:
         What is seen of it at a point.
     like : Scene
         A failing point: fresh ones have its metric, dtype, seed and relaxation.
+    confirmed : list of Features
+        Fresh points that are wrong as the place says that was found last.
     """
 
     value: Value
     look: Callable[[Scene], Sequence[Evidence]]
     like: Scene
+    confirmed: list[Features] = field(default_factory=list)
 
     def ratio(self, features: Features) -> float | None:
         """How far a fresh point is from right, infinitely where a call fails; None where it decides nothing."""
@@ -243,10 +253,10 @@ class Place:
         if len(inside) > _MASKED or not all(self._is_masked(feature, f, plainest) for f in inside):
             return ""
         others = [x for x in map(feature.read, right) if x < low or x > high]
-        if not self._is_enough(feature, feature.read(plainest)) or not self._is_filled(feature, plainest, low, high):
-            return ""
         ends: list[End | None] = []
         usual = feature.read(Features())
+        tried = [feature.move(_again(plainest), x) for x in _between_whole(feature, low, high)]
+        tried += [self._as_single(feature.move(one, feature.read(plainest))) for one in _USUAL]
         for end, side in ((low, -1.0), (high, 1.0)):
             beyond = sorted((x for x in (*others, usual) if side * (x - end) > 0.0), key=lambda x: side * x)
             if not beyond:
@@ -260,33 +270,30 @@ class Place:
                             and self.fails(feature.move(start, x)) is False), None)  # fmt: skip
             if outside is None or self.fails(start) is not True:
                 return ""
-            ends.append(self._end(feature, start, outside, end))
-        return _said(feature, *ends)
+            found, near = self._end(feature, start, outside, end)
+            ends.append(found)
+            tried += [feature.move(start, x) for x in (*near, end)]
+        return _said(feature, *ends) if self._predicts(feature, ends, tried) else ""
+
+    def _predicts(self, feature: Feature, ends: Sequence[End | None], tried: Sequence[Features]) -> bool:
+        """Whether fresh points that vary everything else are wrong inside, and right outside, as the interval says."""
+        low, high = ((-math.inf, math.inf)[i] if end is None else end.value for i, end in enumerate(ends))
+        self.confirmed.clear()
+        for one in dict.fromkeys(change(x) for x in tried for change in (lambda x: x, *_OTHERS)):
+            x, outcome = feature.read(one), self.fails(one)
+            at_end = any(end and end.value == x and end.is_open for end in ends)
+            if outcome is not None and outcome != (low <= x <= high and not at_end):
+                return False
+            self.confirmed += [one] if outcome else []
+        return len(self.confirmed) > 1
 
     def _is_masked(self, feature: Feature, passing: Features, plainest: Features) -> bool:
         """Whether what else is special of a passing point makes the plainest failing one pass, too."""
         special = {name: getattr(passing, name) for name in passing.unusual if name not in ("blocks", "n", "m", "h")}
         return bool(special) and self.fails(replace(_again(plainest), **special)) is False
 
-    def _is_enough(self, feature: Feature, x: float) -> bool:
-        """Whether points with nothing else special fail at this value: two different ones."""
-        outcomes = [self.fails(self._as_single(feature.move(usual, x))) for usual in _USUAL]
-        outcomes += [self.fails(self._as_single(feature.move(replace(usual, blocks=(3,)), x))) for usual in _USUAL[:2]]
-        known = [one for one in outcomes if one is not None]
-        return sum(known) >= 2 and all(known)
-
-    def _is_filled(self, feature: Feature, plainest: Features, low: float, high: float) -> bool:
-        """Whether a plain number inside fails, too: times that are no dyadic numbers are no interval."""
-        middle = 0.5 * (low + high)
-        inside = [math.copysign(2.0 ** round(math.log2(abs(middle))), middle)] if middle else []
-        if feature.is_whole:
-            inside = [float(x) for x in (math.floor(middle), math.floor(middle) + 1) if low < x < high]
-        elif math.isinf(middle):
-            inside = []
-        return all(self.fails(feature.move(_again(plainest), x)) is not False for x in inside)
-
-    def _end(self, feature: Feature, start: Features, good: float, bad: float) -> End:
-        """The failing value that is nearest to the passing ones, by bisection; with as few digits as can be."""
+    def _end(self, feature: Feature, start: Features, good: float, bad: float) -> tuple[End, list[float]]:
+        """Where failing values begin, by bisection, with as few digits as can be; and values on both sides."""
         outside = good
         for _ in range(_BISECTIONS):
             middle = _between(good, bad, feature.is_whole)
@@ -297,13 +304,24 @@ class Place:
                 break
             good, bad = (good, middle) if outcome else (middle, bad)
         fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
+        near = [outside] if fades else [good, bad]
         if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
-            return End(0.0, is_open=True)  # what is left of it there is less than rounding
+            return End(0.0, is_open=True), near  # what is left of it there is less than rounding
         for digits in () if feature.is_whole else (1, 2, 3):
             short = float(f"{bad:.{digits}g}")
-            if min(good, bad) <= short <= max(good, bad) and short != good and self.fails(feature.move(start, short)):
-                return End(short, fades=fades)
-        return End(bad, fades=fades)
+            outcome = self.fails(feature.move(start, short)) if min(good, bad) <= short <= max(good, bad) else None
+            if outcome is not None:
+                return End(short, is_open=not outcome, fades=fades), near
+        return End(bad, fades=fades), near
+
+
+def _between_whole(feature: Feature, low: float, high: float) -> Iterator[float]:
+    """Plain numbers in the middle: times that are no dyadic numbers are no interval."""
+    middle = 0.5 * (low + high)
+    if feature.is_whole and math.isfinite(middle):
+        yield from (float(x) for x in (math.floor(middle), math.floor(middle) + 1) if low < x < high)
+    elif middle and math.isfinite(middle):
+        yield math.copysign(2.0 ** round(math.log2(abs(middle))), middle)
 
 
 def _between(good: float, bad: float, is_whole: bool) -> float | None:

@@ -171,16 +171,10 @@ def _several(kind: str, sizes: Sequence[Size]) -> str:
     numbers = sorted({_number(size, kind) for size in sizes})
     if kind != "h":
         return _numbers(kind, numbers)
-    bands = list(SIZES["h"])
-    groups: list[list[float]] = []
-    for h in numbers:
-        i = bands.index(band) if (band := sizes_of(Features((), int(h), int(h), int(h)))["h"]) else len(bands)
-        if groups and i - last <= 1:
-            groups[-1].append(h)
-        else:
-            groups.append([h])
-        last = i
-    return "h = " + " and ".join(_text([some[0], some[-1]]) for some in groups)
+    bands = [*SIZES["h"], ""]
+    indices = [bands.index(sizes_of(Features((), int(h), int(h), int(h)))["h"]) for h in numbers]
+    starts = [0, *(k for k in range(1, len(numbers)) if indices[k] - indices[k - 1] > 1), len(numbers)]
+    return "h = " + " and ".join(_text([numbers[a], numbers[b - 1]]) for a, b in itertools.pairwise(starts))
 
 
 def _numbers(kind: str, numbers: Sequence[float]) -> str:
