@@ -287,10 +287,7 @@ class Host:
         conduct: Conduct = {}
         with self.capture.unheard():
             for earlier in call.before:
-                with contextlib.suppress(Exception):
-                    result = self._apply(earlier, self._all_converted(copies(earlier.arrays)))
-                    for part in members(result, len(earlier.shapes)) if earlier.do == "write" else ():
-                        np.asarray(detached(part))[...] = np.nan
+                self._again(earlier)()
             work = getattr(self, f"_{call.do}")
             try:
                 parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)
@@ -333,7 +330,12 @@ class Host:
 
         def asked() -> None:
             with contextlib.suppress(Exception):
-                self._apply(call, self._all_converted(copies(call.arrays)))
+                if call.do == "trajectory":
+                    self._trajectory(call, {})
+                    return
+                result = self._apply(call, self._all_converted(copies(call.arrays)))
+                for part in members(result, len(call.shapes)) if call.do == "write" else ():
+                    np.asarray(detached(part))[...] = np.nan
 
         return asked
 
@@ -380,7 +382,8 @@ class Host:
 
         walk, arrays = Walk(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if own else self._converted
-        return trajectory(self.implementation, call.function, arrays, walk, convert, read, conduct)
+        with interleaved([self._again(other) for other in call.beside], functools.partial(_is_foreign, self._folder)):
+            return trajectory(self.implementation, call.function, arrays, walk, convert, read, conduct)
 
     def _apply(self, call: Call, converted: list[Any]) -> Any:
         return getattr(self.implementation, call.function)(call.metric, *converted, *call.extra)

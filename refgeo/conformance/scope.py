@@ -42,7 +42,7 @@ class Scope:
     Attributes
     ----------
     met : frozenset of (int, int, int, int, float)
-        h, n, m, the number of blocks, and κ (1 for update rules and searches, where it is not told).
+        h, n, m, the number of blocks, and κ (0 for update rules and searches, where it is not told).
     circumstances : frozenset of (str, int, bool)
         In words those in which something decisive was asked, with the number of entries, and whether of several blocks.
     functions : frozenset of str
@@ -102,7 +102,7 @@ class Scope:
         if not self.met:
             return ""
         inside = [size for size, some in self.labels.items() if some <= self.box]
-        words = [self._range(kind, inside) for kind in _KINDS]
+        words = [self._range(kind, inside) for kind in _KINDS if kind != "κ" or any(size[-1] for size in inside)]
         words += ["every two of these together"] * (len(inside) > 1)
         beyond: dict[tuple[str, str], list[float]] = {}
         for label in sorted(set().union(*self.labels.values()) - self.box, key=self._largest):
@@ -135,7 +135,7 @@ class Scope:
 
 def _size(one: Evidence, has_kappa: bool) -> Size:
     n, m, h, blocks = one.sizes
-    return h, n, m, blocks, float(f"{one.condition:.2g}") if has_kappa else 1.0
+    return h, n, m, blocks, float(f"{one.condition:.2g}") if has_kappa else 0.0
 
 
 def _entries(sizes: Sequence[int]) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,10 @@ class Walk:
         Of the noise.
     options : mapping
         Of the rule: its keyword arguments.
+    stream : int
+        Of the random numbers that the rule itself may use.
+    between : tuple of list of ndarray
+        G, H and Y of other trajectories, each of which takes a step after every step of this one.
     """
 
     count: int
@@ -45,6 +50,8 @@ class Walk:
     noise: float = 0.0
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    stream: int = 0
+    between: tuple[list[Array], ...] = ()
 
 
 def rule_of(function: Callable[..., Any]) -> str:
@@ -86,18 +93,38 @@ def _bound(function: Callable[..., Any], options: Mapping[str, Any], *arguments:
         inspect.signature(function).bind(*arguments, **options)
 
 
-@contextmanager
-def _own_random_numbers() -> Iterator[None]:
-    """The same ones for every trajectory; those of the caller's process stay as they are."""
-    state, torch = np.random.get_state(), sys.modules.get("torch")  # noqa: NPY002  (the rule may use them)
-    np.random.seed(0)  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]) if torch is not None else nullcontext():
+class _RandomNumbers:
+    """Those of one trajectory, whoever else uses the process; the caller's stay as they are."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._states = seed, None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """They go on where they were left."""
+        torch = sys.modules.get("torch")
+        before = _states(torch)
+        if self._states is None:
+            np.random.seed(self._seed)  # noqa: NPY002  (the rule may use them)
             if torch is not None:
-                torch.manual_seed(0)
+                torch.manual_seed(self._seed)
+        else:
+            _set_states(torch, self._states)
+        try:
             yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
+        finally:
+            self._states = _states(torch)
+            _set_states(torch, before)
+
+
+def _states(torch: Any) -> Any:
+    return np.random.get_state(), None if torch is None else torch.get_rng_state()  # noqa: NPY002
+
+
+def _set_states(torch: Any, states: Any) -> None:
+    np.random.set_state(states[0])  # noqa: NPY002
+    if torch is not None and states[1] is not None:
+        torch.set_rng_state(states[1])
 
 
 def slope(X: Array, Y: Array, scale: float, magnitude: float) -> Array:
@@ -125,17 +152,27 @@ def trajectory(
     conduct : dict
         The rules of conduct that are broken, and how.
     """
-    with _own_random_numbers():
-        return _steps(implementation, function, arrays, walk, convert, read, conduct)
+    kept = [np.full((walk.count + 1, *x.shape), np.nan) for x in arrays[:2]]
+    others = [[np.empty((walk.count + 1, *x.shape)) for x in some[:2]] for some in walk.between]
+    together = [
+        (_steps(implementation, function, some, walk, convert, read, conduct, into), _RandomNumbers(walk.stream))
+        for some, into in zip((arrays, *walk.between), (kept, *others), strict=True)
+    ]
+    in_turn = walk.count + 1 if walk.between else 1
+    for _ in range(in_turn):
+        for steps, numbers in together:
+            with numbers.used():
+                list(itertools.islice(steps, 1 if walk.between else None))
+    return kept
 
 
 def _steps(
     implementation: Any, function: str, arrays: list[Array], walk: Walk, convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array], conduct: dict[str, str],
-) -> list[Array]:  # fmt: skip
+    read: Callable[[Any, tuple[int, ...]], Array], conduct: dict[str, str], kept: list[Array],
+) -> Iterator[None]:  # fmt: skip
+    """One step whenever the next one is asked for."""
     G, H, Y = arrays
     dtype, shapes, rng = G.dtype, (G.shape, H.shape), np.random.default_rng(walk.seed)
-    kept = [np.full((walk.count + 1, *shape), np.nan) for shape in shapes]
     if function == "make":
         rule, now = _optimiser(implementation.make, G, H, walk.options)
     else:
@@ -167,7 +204,7 @@ def _steps(
         except Exception as error:
             error.add_note(f"at step {k + 1}")
             raise
-    return kept
+        yield
 
 
 def _read(read: Callable[[Any, tuple[int, ...]], Array], x: Any, shape: tuple[int, ...], what: str) -> Array:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -55,10 +56,14 @@ TRAJECTORY = {
 SCALES = tuple(4.0**j for j in range(-12, 13))
 _FAR = 0.4
 """A good trajectory of so many times its start's own length: beyond it, many a right rule is no longer stable."""
-_MOST_ROWS, _MOST_COLUMNS, _MOST_CONDITION = 40, 17, 30.0
+_MOST, _MOST_CONDITION = 2_000, 30.0
+_FEW = 3
+"""Steps of a trajectory before another one, or beside it."""
 _USUAL = Features(n=6, m=5, h=2)
 """Where it is tried whether a rule moves at all, and does the same again."""
-_BATCH = Features((2,), 5, 4, 2)
+_BATCHES = (Features((2,), 5, 4, 2), Features((2, 3), 4, 5, 3))
+_LIMITS = (1.0, 2.0**-6, 2.0**4, 2.0**8)
+"""Sizes of the loss beside the one that a rule likes, at which it may reach its limits."""
 _EXCESS = 1e-4
 """A trajectory that ends with a NaN says something where rounding has moved it by less than this share until then."""
 _SLIGHT = 1e-3
@@ -75,8 +80,7 @@ def starts(profile: str, seed: int) -> list[Features]:
         )
         for one in design(profile, seed)
     ]  # fmt: skip
-    small = [one for one in dict.fromkeys(points) if max(one.n, one.m) <= _MOST_ROWS and one.h <= _MOST_COLUMNS]
-    return [one for one in small if one.possible]
+    return [one for one in dict.fromkeys(points) if one.possible and one.cost <= _MOST]
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class Start:
         G, H = representable(Pair(self.G @ np.linalg.inv(A), self.H @ A.T), dtype)
         return replace(self, G=G, H=H)
 
-    def block(self, i: int) -> Start:
+    def block(self, i: tuple[int, ...]) -> Start:
         """One block of a batch."""
         return replace(self, G=self.G[i], H=self.H[i], Y=self.Y[i])
 
@@ -204,15 +208,15 @@ class Rule:
         return start.at(ELEMENTS[element](h, rng_of(self.points.seed, f"{element} {start.name}")), self.precision.name)
 
     def walk(
-        self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0, in_thread: bool = False
-    ) -> Trajectory:
-        """The trajectory."""
-        arrays = [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
-        walk = Walk(count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options)
+        self, start: Start, scale: float, count: int = STEPS, noise: float = 0.0, seed: int = 0, stream: int = 0,
+        between: Sequence[Start] = (), **how: Any,
+    ) -> Trajectory:  # fmt: skip
+        """The trajectory, also with steps of others between its own; `how` the call is made."""
+        others = tuple(map(self._arrays, between))
+        walk = Walk(count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, others)
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
-        call = Call(
-            self.function, "", arrays, (vars(walk),), shapes, decisive=True, do="trajectory", in_thread=in_thread
-        )
+        call = Call(self.function, "", self._arrays(start), (vars(walk),), shapes, do="trajectory")
+        call = replace(call, decisive=True, **how)
         answer = self._backend.call(call)
         refused = ["missing a required argument"] + ["unexpected keyword argument"] * bool(self.options)
         if any(said in str(answer.failure) for said in refused):
@@ -221,6 +225,14 @@ class Rule:
         self.conduct = answer.conduct | self.conduct
         self.has_walked |= answer.failure is None
         return Trajectory(*answer.result())
+
+    def _arrays(self, start: Start) -> list[Array]:
+        return [x.astype(self.precision.carrier) for x in (start.G, start.H)] + [start.Y]
+
+    def call(self, start: Start, scale: float) -> Call:
+        """A few steps, to be made before others, or beside them."""
+        walk = Walk(_FEW, scale, start.magnitude, options=self.options)
+        return Call(self.function, "", self._arrays(start), (vars(walk),), do="trajectory")
 
     def scale(self, start: Start) -> float:
         """A size of the loss with which the rule moves X by about its own length and stays at good points."""
@@ -232,6 +244,12 @@ class Rule:
                 best = min(SCALES, key=lambda scale: self.unease(start, scale))
             self._scales[start.name] = best
         return self._scales[start.name]
+
+    @contextmanager
+    def alone(self) -> Iterator[Rule]:
+        """The rule in a process in which nothing was asked, if there is a way to load it again."""
+        with self._backend.isolated() as fresh:
+            yield Rule(fresh, self.function, self.points, self.options)
 
     def unease(self, start: Start, scale: float, count: int = STEPS) -> float:
         """How far the length of a trajectory is from a good one; infinite where it leads to bad points."""
@@ -324,7 +342,7 @@ def trials(rule: Rule) -> list[tuple[Features, Trial]]:
     classes = [name for name in ELEMENTS if name == "rotations" or rule.relaxation == 0.0]
     if rule.precision.name != "float64":
         classes = [name for name in classes if name != _ILL]
-    several = [Trial(name, factor) for name, factor in itertools.product(classes, (1.0, 2.0**-6, 2.0**4))]
+    several = [Trial(name, factor) for name, factor in itertools.product(classes, _LIMITS[:3])]
     several += [Trial(name, in_thread=True) for name in classes[:1]]
     several += [Trial(classes[j % len(classes)], scale=scale) for j, scale in enumerate(SCALES)]
     wide = [i for i, one in enumerate(points) if one.h > 1]
@@ -347,16 +365,25 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     there, place = rule.at(start, trial.element), f"{start.name}/{trial.element}"
     if rule.unease(start, scale, count) == np.inf and (trial.scale or trial.factor != 1.0):
         return []
+    walks: list[tuple[Start, Trajectory]] = []
+    errors: dict[str, NoResult] = {}
+    for where, begun, in_thread in (("(G, H)", start, False), ("(G A⁻¹, H Aᵀ)", there, trial.in_thread)):
+        try:
+            walks.append((begun, rule.walk(begun, scale, count, in_thread=in_thread)))
+        except NoResult as failure:
+            errors[where] = failure
+    other_events = [one for one in errors.values() if one.event is not Event.FAILED]
+    if other_events:
+        return [Evidence(start.name, event=other_events[0].event, said=str(other_events[0]), sizes=start.sizes)]
     try:
-        walked = rule.walk(start, scale, count)
-        unit = rule.unit(start, scale, walked)
-    except NoResult as failure:
-        return [_of_failure(rule, start, trial, scale, failure, here=True)]
-    try:
-        other = rule.walk(there, scale, count, in_thread=trial.in_thread)
-        unit = unit + rule.unit(there, scale, other)
-    except NoResult as failure:
-        return [_of_failure(rule, start, trial, scale, failure, here=False)]
+        units = [rule.unit(begun, scale, walked) for begun, walked in walks]
+    except NoResult:
+        return []  # a rounding decides whether there is an error
+    if errors:  # which says nothing from both, or where the other trajectory has no digits left
+        told = [bool(_tells(unit, walked.travelled)[-1]) for unit, (_, walked) in zip(units, walks, strict=True)]
+        return [_of_failure(start, trial, *one) for one in errors.items()] if any(told) else []
+    (_, walked), (_, other) = walks
+    unit = units[0] + units[1]
     end = min((one.end for one in (walked, other) if one.end is not None), default=None)
     alike = walked.end == other.end or (
         trial.element != _ILL and rule.ends_alike(start, scale, walked) and rule.ends_alike(there, scale, other)
@@ -373,7 +400,7 @@ def _shares(
     size, found = float(np.linalg.norm(walked.products[0])), []
     for k in range(1, len(errors)):
         with np.errstate(all="ignore"):
-            tells = BEYOND_DOUBT * unit[k] <= 0.1 * ways[k]
+            tells = _tells(unit, ways)[k]
             if k == end:
                 tells = unit[k] <= _EXCESS * (size + ways[k])
             share = float(np.nan_to_num(errors[k] / ways[k], nan=0.0, posinf=1.0))
@@ -386,18 +413,17 @@ def _shares(
     return found
 
 
-def _of_failure(rule: Rule, start: Start, trial: Trial, scale: float, failure: NoResult, here: bool) -> Evidence:
-    """An error: from which start, and whether another point of its orbit gives it, too."""
-    asked = rule.at(start, trial.element) if here else start
-    where = "from (G, H)" if here else f"from (G A⁻¹, H Aᵀ) with A from the {trial.element}"
-    other = "(G A⁻¹, H Aᵀ)" if here else "(G, H)"
-    try:
-        rule.walk(asked, scale)
-        depends = f"from {other} there is no error, so it depends on the representation"
-    except NoResult:
-        depends = f"from {other} there is an error, too"
-    said = f"at the start {start.name}, {where}: {failure}; {depends}"
-    return Evidence(start.name, event=failure.event, said=said, relative_error=np.inf, sizes=start.sizes)
+def _of_failure(start: Start, trial: Trial, where: str, failure: NoResult) -> Evidence:
+    """An error from one representation alone."""
+    said = f"at the start {start.name}, from {where} with A from the {trial.element}: {failure}; from the other one of "
+    said += "(G, H) and (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
+    return Evidence(start.name, event=Event.FAILED, said=said, relative_error=np.inf, sizes=start.sizes)
+
+
+def _tells(unit: Array, ways: Array) -> Array:
+    """At which steps rounding leaves something to tell."""
+    with np.errstate(all="ignore"):
+        return np.asarray(BEYOND_DOUBT * unit <= 0.1 * ways)
 
 
 def _worst(found: Sequence[Evidence]) -> Evidence:
@@ -490,14 +516,15 @@ def _invariant(rule: Rule) -> Found:
     if missed and not seen.failures:
         few = f"in only {len(seen.told)} of {len(seen.asked)} pairs of trajectories, rounding is small enough"
         return _of(Event.UNKNOWN, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
-    whole = [some[-1] for some in seen.told if len(some) == STEPS and some[-1].about != _ILL]
-    digits = -np.log10(max((one.relative_error for one in whole), default=1.0) + 1e-17)
+    last = [[one for one in some if one.decisive][-1] for some in seen.told if some[0].about != _ILL]
+    digits = -np.log10(max(one.relative_error for one in last) + 1e-17)
     group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
     widest = Scope.of("trajectory", evidence)
     said = (
         f"{'' if rule.precision.name == 'float64' else 'as far as float32 tells, and without ill-conditioned A, '}"
         f"the optimiser is invariant under {group} at {widest}: "
-        f"after {STEPS} steps, G Hᵀ agrees to {digits:.0f} digits in {len(seen.told)} pairs of trajectories"
+        f"G Hᵀ agrees to {digits:.0f} digits after {STEPS} steps, or the last ones that tell something, in "
+        f"{len(seen.told)} pairs of trajectories"
     )
     return Found(evidence, "" if seen.failures else said)
 
@@ -576,7 +603,8 @@ def _kept(seen: Iterable[Evidence]) -> list[str]:
     """The classes of elements under which it is invariant."""
     seen = list(seen)
     no = {one.about for one in seen if one.is_far_off}
-    kept = {one.about for one in seen if one.decisive and not no & {one.about, *_LARGER.get(one.about, ())}}
+    yes = {one.about for one in seen if one.decisive} - no
+    kept = {name for name in yes if {*_LARGER.get(name, ())} <= yes}
     inner = {part for name in kept for part in _LARGER.get(name, ())}
     return [name for name in ELEMENTS if name in kept - inner]
 
@@ -601,44 +629,85 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
 
 
 def _repeatable(rule: Rule) -> Found:
+    """A trajectory alone, first thing in a process, and again in every circumstance."""
     start = rule.start(_USUAL)
-    scale = rule.scale(start)
-    first, _, again = (rule.walk(one, scale) for one in (start, replace(start, Y=start.Y[::-1]), start))
-    errors, rounding = _apart(again, first.products), rule.rounding(start, first)
-    k = int(np.argmax(errors != 0.0))  # the first difference: later ones are amplified; a number that ends both is none
-    if errors[k] <= MANY_TIMES * rounding[0]:
-        return _of(Event.RESULT)
-    said = (
-        f"from step {k} on, a second run from the same start differs from the first: the optimiser uses what an "
-        "earlier run left, or random numbers of a generator of its own"
-    )
-    return _of(Event.FAILED, said, start.name)
+    with rule.alone() as fresh:
+        scale = rule.scale(start)
+        first = fresh.walk(start, scale)
+        depends = bool(_apart(fresh.walk(start, scale, stream=1), first.products).any())
+    rounding = rule.rounding(start, first)
+    for words, how in _circumstances(rule, start, scale, has_random_numbers=depends):
+        errors = _apart(rule.walk(start, scale, **how), first.products)
+        k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
+        if errors[k] > MANY_TIMES * rounding[0]:
+            said = f"from step {k} on, a run from the same start differs from the first one in a process, {words}: the "
+            said += "optimiser uses what another run left, or random numbers of a generator of its own"
+            return _of(Event.FAILED, said, start.name)
+    return _of(Event.RESULT)
+
+
+def _circumstances(
+    rule: Rule, start: Start, scale: float, has_random_numbers: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is before a trajectory, between its steps, and beside it: others, each with any part changed."""
+    others = {name: change(start) for name, change in OTHERS.items()}
+    yield "if it is made again", {}
+    for name, other in others.items():
+        yield f"after one {name}", {"before": (rule.call(other, scale),)}
+        yield f"with steps of one {name} between its own", {"between": (other,)}
+    yield "with steps of several others between its own", {"between": tuple(others.values())}
+    yield "in another thread", {"in_thread": True}
+    if not has_random_numbers:  # which two threads share
+        yield "beside another one in another thread", {"beside": (rule.call(others["with another loss"], scale),)}
+
+
+OTHERS: dict[str, Callable[[Start], Start]] = {
+    "from the same start": lambda start: start,
+    "with another loss": lambda start: replace(start, Y=start.Y[::-1]),
+    "from nearly the same start": lambda start: replace(start, G=start.G * (1.0 + 2.0**-40)),
+    "from twice as large a start": lambda start: replace(start, G=2.0 * start.G, Y=2.0 * start.Y),
+    "with G and H exchanged": lambda start: replace(start, G=start.H, H=start.G, Y=start.Y.T),
+    "with fewer rows": lambda start: replace(start, G=start.G[:-1], Y=start.Y[:-1]),
+}
+"""Other trajectories, of each what is changed."""
 
 
 def _blocks(rule: Rule) -> Found:
     if rule.function == "make":
         return _of(Event.UNKNOWN, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
-    start = rule.start(_BATCH)
-    scale = rule.scale(start.block(0))
-    alone = [rule.walk(start.block(i), scale) for i in range(2)]
-    apart = Trajectory(*(np.stack([getattr(one, part) for one in alone], axis=1) for part in "GH"))
-    try:
-        together = rule.walk(start, scale)
-        unit = rule.unit(start, scale, together)
-    except NoResult as failure:
-        said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
-        return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
-    found = _shares(start.name, "blocks", start, together, apart, unit, together.end)
+    found: list[Evidence] = []
+    for start in map(rule.start, _BATCHES):
+        scale = rule.scale(start.block(next(np.ndindex(start.G.shape[:-2]))))
+        for factor in _LIMITS:
+            try:
+                found += _apart_from_blocks(rule, start, factor * scale)
+            except NoResult as failure:
+                said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
+                return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
     if not any(one.is_far_off for one in found):
         return _of(Event.RESULT)
     again = _repeatable(rule).evidence[0]
     if again.event is Event.FAILED:
         return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
+    worst = _worst(found)
     said = (
         "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
-        f"{found[-1].relative_error:.2g} of both their ways"
+        f"{worst.relative_error:.2g} of both their ways"
     )
-    return _of(Event.BROKEN, said, start.name)
+    return _of(Event.BROKEN, said, worst.case)
+
+
+def _apart_from_blocks(rule: Rule, start: Start, scale: float) -> list[Evidence]:
+    """A batch beside its blocks alone; nothing where one of these has an error."""
+    blocks = start.G.shape[:-2]
+    try:
+        alone = [rule.walk(start.block(block), scale) for block in np.ndindex(blocks)]
+    except NoResult:
+        return []
+    parts = (np.stack([getattr(one, part) for one in alone], axis=1) for part in "GH")
+    apart = Trajectory(*(x.reshape(len(x), *blocks, *x.shape[-2:]) for x in parts))
+    together = rule.walk(start, scale)
+    return _shares(start.name, "blocks", start, together, apart, rule.unit(start, scale, together), together.end)
 
 
 def _starts(rule: Rule) -> Found:
