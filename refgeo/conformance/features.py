@@ -390,7 +390,14 @@ def in_bands(bands: Mapping[str, str], pick: Pick) -> Features | None:
     return None if is_dear or not found.possible or sizes_of(found) != bands else found
 
 
-def _drawn(rng: np.random.Generator, some: Sequence[Any]) -> Any:
+def drawn_by(rng: np.random.Generator, some: Sequence[Any]) -> Any:
+    """One of some.
+
+    Examples
+    --------
+    >>> drawn_by(np.random.default_rng(0), ["a"])
+    'a'
+    """
     return some[int(rng.integers(len(some)))]
 
 
@@ -434,7 +441,7 @@ def _paired(rng: np.random.Generator) -> Iterator[Features]:
     while missing.any():
         best = int(np.argmax(missing[pairs].sum(axis=1) * weights))
         missing[pairs[best]] = False
-        drawn = (in_bands(found[best], partial(_drawn, rng)) for _ in range(_TRIES))
+        drawn = (in_bands(found[best], partial(drawn_by, rng)) for _ in range(_TRIES))
         some = (one for one in itertools.chain(drawn, _extremes(found[best])) if one)
         yield next(one for one in some if one.cost <= 3 * costs[best] + _CHEAP)
 
@@ -456,7 +463,7 @@ def _needs_met(features: Features, is_full: bool) -> set[Need]:
 
 def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
     """A point that may meet this need, with some other levels besides."""
-    pick = partial(_drawn, rng)
+    pick = partial(drawn_by, rng)
     level, (kind, group) = need
     bands = {"h": pick(("2 to 4", "5 to 16")), "n": pick(("= h", "near h")), "m": "near h", "κ": "3"}
     bands["blocks"] = pick(("none", "one", "several"))
