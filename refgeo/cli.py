@@ -414,15 +414,19 @@ def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
 
 
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
-    """The names that --checks and --case take, of the checks and test points that are chosen."""
+    """The names that --checks and --case take, and what no point has together, as it cannot be or would take long."""
     from refgeo.conformance.checks import chosen
+    from refgeo.conformance.features import apart
     from refgeo.conformance.points import Points
 
     for one in chosen(options.checks):
         print(f"{one.kind:10s} {one.name:40s} {one.statement}")
     metrics, cases = points.pop("metrics"), points.pop("cases")
-    for name, *_ in Points(**points).selected(metrics[0], cases):
+    made = Points(**points)
+    for name, *_ in made.selected(metrics[0], cases):
         print(f"case       {name}")
+    for pair in apart(made.profile) if made.generated and cases is None else ():
+        print("apart      " + " and ".join(f"{kind}: {band}" for kind, band in pair))
     return PASSED
 
 

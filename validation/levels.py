@@ -15,13 +15,13 @@ from refgeo.conformance import trajectories
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Event
 from refgeo.conformance.circumstances import CIRCUMSTANCES
-from refgeo.conformance.features import LEVELS, Features, levels_of, shown
+from refgeo.conformance.features import LEVELS, SIZES, Features, levels_of, shown, sizes_of
 from refgeo.conformance.judge import Judge
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.searches import networks
 
-EVERY_LEVEL = {(kind, i) for kind, levels in LEVELS.items() for i in range(len(levels))}
+EVERY_LEVEL = {(kind, band) for kind, bands in (SIZES | LEVELS).items() for band in bands}
 
 
 def retraction(metric, G, H, v_G, v_H, t):
@@ -60,10 +60,10 @@ def met(evidence):
     """The levels, the circumstances, and the pairs of both, that decisive evidence has met."""
     told = [one for one in evidence if one.decisive and one.event is Event.RESULT]
     places = {(Features.parse(one.case), one.circumstance) for one in told}
-    levels = {level for features, _ in places for level in levels_of(features).items()}
+    levels = {level for features, _ in places for level in levels_of(features)}
     circumstances = {circumstance for _, circumstance in places}
-    pairs = {(level, circumstance) for features, circumstance in places for level in levels_of(features).items()}
-    visible = {level for features, _ in places for level in shown(features)}
+    pairs = {(level, circumstance) for features, circumstance in places for level in levels_of(features)}
+    visible = {level for features, _ in places for level in {*shown(features), *sizes_of(features).items()}}
     return levels, circumstances, pairs, visible
 
 
@@ -73,17 +73,17 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     words = [one.words for one in CIRCUMSTANCES if one.words]
-    print(f"{len(EVERY_LEVEL)} levels of {len(LEVELS)} kinds, {len(words)} circumstances")
+    print(f"{len(EVERY_LEVEL)} levels of {len(SIZES | LEVELS)} kinds, {len(words)} circumstances")
     for name, found in evidence_of(options.metric, options.seed).items():
         levels, circumstances, pairs, _ = met(found)
         counts = f"{len(levels)} levels, {len(circumstances - {''})} circumstances, {len(pairs)} pairs"
         print(f"{name}[{options.metric}]: {counts}")
-        holes = [f"{kind} {LEVELS[kind][i]}" for kind, i in sorted(EVERY_LEVEL - levels)]
+        holes = [f"{kind} {band}" for kind, band in sorted(EVERY_LEVEL - levels)]
         holes += [one for one in words if one not in circumstances]
         print(*(f"    not met: {hole}" for hole in holes), sep="\n", end="\n" * bool(holes))
     rule = trajectories.Rule(Backend(right_backend()), "step", Points(seed=options.seed), {})
     places = [one[0].case.rpartition("/")[::2] for one in trajectories.Comparisons.of(rule).told]
-    pairs = {(level, element) for name, element in places for level in levels_of(Features.parse(name)).items()}
+    pairs = {(level, element) for name, element in places for level in levels_of(Features.parse(name))}
     starts, elements = (len(set(some)) for some in zip(*places, strict=True))
     print(f"trajectories: {starts} starts, {elements} classes of elements, {len(pairs)} pairs of a level and a class")
     for network in networks("quick", options.seed):

@@ -492,12 +492,17 @@ def _is_of_single(suspect: Suspect) -> bool:
 
 
 def _could_be_wrong(suspect: Suspect, scene: Scene, part: int | None) -> bool:
-    """Whether the right result, or this part of it, is not next to nothing beside its terms, in any block."""
-    reference = scene.reference(suspect.value)
+    """Whether a mistake like those seen would show: the right result, or this part of it, is not next to nothing beside
+    its terms in any block, and rounding is less than the mistakes.
+    """
+    value, reference = suspect.value, scene.reference(suspect.value)
+    least = min((one.relative_error for one in suspect.plain), default=np.inf)
+    if DOUBTFUL * float(np.max(units(scene, value).gram)) > 0.1 * least:
+        return False
     if reference is None:
         return True
     some = reference if part is None else tuple(x * (i == part) for i, x in enumerate(reference))
-    return bool(np.all(scene.length(some) > 1e-6 * scene.size(suspect.value)))
+    return bool(np.all(scene.length(some) > 1e-6 * scene.size(value)))
 
 
 def _part(suspect: Suspect) -> int | None:

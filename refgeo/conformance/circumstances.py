@@ -240,7 +240,7 @@ class Circumstance:
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
-        if self.kind and features.kappa > 700.0:
+        if self.kind and (features.kappa > 700.0 or features.cost > _MOST):
             return False
         if self.name in ("expanded", "overlapping"):
             return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
@@ -251,6 +251,8 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
+_SMALL, _MOST = 200, 30_000
+"""What a small point costs, and what any point may cost that has a circumstance."""
 _PLAINLY = 4
 """So many of the first points are asked plainly in any case."""
 CIRCUMSTANCES = [
@@ -283,6 +285,8 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
             plain = [i for i in possible if i in clear]
             alike = [i for i in plain if points[i].is_large == is_large and (is_large or points[i].blocks)]
+            if not is_large:
+                alike = [i for i in alike if points[i].cost <= _SMALL] or alike
             items.append((circumstance, alike or plain or possible))
     found = spread([sorted(levels_of(one)) for one in points], items)
     return [some or [PLAIN] for some in found]

@@ -312,14 +312,12 @@ LEVELS: dict[str, dict[str, Change]] = {
 }  # fmt: skip
 """What is rare, by kinds: every level alone, and with narrow and wide heads, one block and several."""
 _RARE = [((kind, name), change.items()) for kind, bands in LEVELS.items() for name, change in bands.items()]
-_AFFORDABLE, _LARGE, _CHEAP = 25_000, 110_000, 4_000
+_AFFORDABLE, _LARGE, _CHEAP = 20_000, 110_000, 4_000
 """What a point may cost, also a large one; and so much as weighs as much as a point of its own."""
 _TRIES = 16
 _WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
 """What rare levels meet of h, unless every band is asked for."""
 _ALONE = ("", "")
-_HIDING = ("condition", "point", "size", "precision")
-"""Of these kinds one can hide another."""
 Pick = Callable[[Sequence[Any]], Any]
 Need = tuple[Level, Level]
 """A rare level, and where it is to be met."""
@@ -363,11 +361,10 @@ def _rare_of(features: Features) -> set[Level]:
 
 
 def shown(features: Features) -> set[Level]:
-    """The rare levels that no other one hides."""
+    """The rare levels that no other one hides: one alone, and a time beside it."""
     rare = _rare_of(features)
-    hiding = {one for one in rare if one[0] in _HIDING}
-    of_vectors = {one for one in rare if one[0] in ("length", "angle", "zeros")}
-    return of_vectors if features.is_empty else rare if len(hiding) < 2 else rare - hiding
+    others = {one for one in rare if one[0] != "t"}
+    return set() if len(others) > 1 else others if features.is_empty else rare
 
 
 def in_bands(bands: Mapping[str, str], pick: Pick) -> Features | None:
@@ -425,12 +422,20 @@ def _combinations() -> tuple[list[dict[str, str]], Any, Any, list[frozenset[Leve
     return found, np.array(costs), np.array(pairs), [*numbers]
 
 
-def apart() -> list[tuple[Level, Level]]:
-    """Every two bands of sizes that no point has: what cannot be, or is too dear."""
+def apart(profile: str) -> list[tuple[Level, Level]]:
+    """Every two bands that no point of a profile has together, as it cannot be or is too dear.
+
+    Examples
+    --------
+    >>> (("h", "64"), ("blocks", "dozens")) in apart("full")
+    True
+    """
     kinds = itertools.combinations(SIZES, 2)
     every = (((a, x), (b, y)) for a, b in kinds for x in SIZES[a] for y in SIZES[b])
-    met = {*_combinations()[3]}
-    return [pair for pair in every if frozenset(pair) not in met]
+    large = (sizes_of(replace(Features(), **change)).items() for change in LEVELS["large"].values())
+    met = {*_combinations()[3]} | {frozenset(pair) for one in large for pair in itertools.combinations(one, 2)}
+    rare = [] if profile == "full" else [band for band in SIZES["h"] if not _group("h", band, is_full=False)]
+    return [pair for pair in every if frozenset(pair) not in met] + [(("what is rare", "any"), ("h", x)) for x in rare]
 
 
 def _paired(rng: np.random.Generator) -> Iterator[Features]:
@@ -456,7 +461,7 @@ def _group(kind: str, band: str, is_full: bool) -> str:
 def _needs_met(features: Features, is_full: bool) -> set[Need]:
     """The rare levels that are shown alone, and those that are met by narrow and wide heads, and by batches."""
     sizes, alone = sizes_of(features), shown(features)
-    met = alone if features.is_empty else _rare_of(features)
+    met = alone if features.is_empty or features.single else _rare_of(features)
     groups = [(kind, _group(kind, sizes[kind], is_full)) for kind in ("h", "blocks")]
     return {(one, _ALONE) for one in alone} | {*itertools.product(met, groups)}
 
@@ -469,7 +474,7 @@ def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Gen
     bands["blocks"] = pick(("none", "one", "several"))
     if kind:
         bands[kind] = pick([band for band in SIZES[kind] if _group(kind, band, is_full) == group])
-    changes = dict(pick(others) for _ in range(rng.integers(4) if others else 0)) | {level[0]: level[1]}
+    changes = dict(pick(others) for _ in range(rng.integers(6) if others else 0)) | {level[0]: level[1]}
     rare = merged(LEVELS[kind][name] for kind, name in changes.items())
     sizes = in_bands({kind: bands[kind] for kind in SIZES}, pick)
     found = repaired(replace(sizes, **rare)) if sizes else None
@@ -492,9 +497,7 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     ]
     while missing:
         need = missing[0]
-        others = [
-            level for level, place in missing if place == need[1] and (place != _ALONE or level[0] not in _HIDING)
-        ]
+        others = [level for level, place in missing if place == need[1] and (place != _ALONE or level[0] == "t")]
         drawn = [_rare(need, others, is_full, rng) for _ in range(_TRIES)]
         met = {one: _needs_met(one, is_full).intersection(missing) for one in drawn if one}
         some = [one for one in met if need in met[one]]

@@ -21,7 +21,9 @@ from refgeo.conformance.scene import Scene
 
 _FRESH = 50
 """Draws of fresh points begin here."""
-_BISECTIONS = 40
+_BISECTIONS, _ABOUT = 40, 4.0
+"""Steps to the end of an interval; and how many times as far the interval is tried, where it begins at no plain number.
+"""
 _FADED = 100.0 * DOUBTFUL
 """An error that is no larger at the end of an interval gets smaller towards it: beyond, rounding hides what is left."""
 _MASKED = 3
@@ -304,15 +306,17 @@ class Place:
                 break
             good, bad = (good, middle) if outcome else (middle, bad)
         fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
-        near = [outside] if fades else [good, bad]
         if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
-            return End(0.0, is_open=True), near  # what is left of it there is less than rounding
+            return End(0.0, is_open=True), [outside]  # what is left of it there is less than rounding
         for digits in () if feature.is_whole else (1, 2, 3):
             short = float(f"{bad:.{digits}g}")
             outcome = self.fails(feature.move(start, short)) if min(good, bad) <= short <= max(good, bad) else None
             if outcome is not None:
-                return End(short, is_open=not outcome, fades=fades), near
-        return End(bad, fades=fades), near
+                return End(short, is_open=not outcome, fades=fades), [outside] if fades else [good, bad]
+        if feature.is_whole:
+            return End(bad), [good, bad]
+        away = _ABOUT if bad > good else 1.0 / _ABOUT  # such an end depends a little on everything else
+        return End(bad, fades=fades), [outside] if fades or good <= 0.0 else [good / away, bad * away]
 
 
 def _between_whole(feature: Feature, low: float, high: float) -> Iterator[float]:

@@ -80,13 +80,14 @@ class Scope:
         """Bands of which every two were met together, but for what cannot be: those that miss most are left out."""
         met = {frozenset(pair) for some in self.labels.values() for pair in itertools.combinations(some, 2)}
         kept = set().union(*self.labels.values())
-        while kept:
+        while True:
             pairs = (pair for pair in itertools.combinations(sorted(kept), 2) if pair[0][0] != pair[1][0])
             missed = Counter(one for pair in pairs if frozenset(pair) not in met and _can_be(*pair) for one in pair)
-            if not missed:
-                break
-            kept.remove(max(missed, key=lambda one: (missed[one], one[0] != "h", float(self._largest(one)))))
-        return frozenset(kept)
+            several = Counter(kind for kind, _ in kept)
+            some = [one for one in missed if several[one[0]] > 1]
+            if not some:
+                return frozenset(kept) if not missed else max(self.labels.values(), key=sorted)
+            kept.remove(max(some, key=lambda one: (missed[one], one[0] != "h", self._largest(one))))
 
     def _largest(self, label: Label) -> float:
         return max(_number(size, label[0]) for size, some in self.labels.items() if label in some)
@@ -101,9 +102,8 @@ class Scope:
         """
         if not self.met:
             return ""
-        inside = [size for size, some in self.labels.items() if some <= self.box]
-        words = [self._range(kind, inside) for kind in _KINDS if kind != "κ" or any(size[-1] for size in inside)]
-        words += ["every two of these together"] * (len(inside) > 1)
+        words = [self._range(kind) for kind in _KINDS if kind != "κ" or any(size[-1] for size in self.met)]
+        words += ["every two of these together"] * (len(self.box) > len(_KINDS))
         beyond: dict[tuple[str, str], list[float]] = {}
         for label in sorted(set().union(*self.labels.values()) - self.box, key=self._largest):
             there = [size for size, some in self.labels.items() if label in some and some - {label} <= self.box]
@@ -113,8 +113,11 @@ class Scope:
         others = [f"{_numbers(kind, some)} at {where}" for (kind, where), some in beyond.items()]
         return "; ".join([", ".join(words), *others, *self._in_circumstances()])
 
-    def _range(self, kind: str, inside: Sequence[Size]) -> str:
+    def _range(self, kind: str) -> str:
         """From the least to what every band of h has met."""
+        inside = [
+            size for size, some in self.labels.items() if {one for one in some if one[0] in ("h", kind)} <= self.box
+        ]
         if kind == "h":
             return _several("h", inside)
         by_width: dict[str, list[float]] = {}
