@@ -7,6 +7,7 @@ a circumstance that a value does not meet though it exists for it, is a hole: `t
 """
 
 import argparse
+import itertools
 from types import SimpleNamespace
 
 import refgeo as rg
@@ -15,13 +16,19 @@ from refgeo.conformance import trajectories
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Event
 from refgeo.conformance.circumstances import CIRCUMSTANCES
-from refgeo.conformance.features import LEVELS, SIZES, Features, levels_of, shown, sizes_of
+from refgeo.conformance.features import LEVELS, SIZES, Features, apart, levels_of, shown, sizes_of
 from refgeo.conformance.judge import Judge
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.searches import networks
 
 EVERY_LEVEL = {(kind, band) for kind, bands in (SIZES | LEVELS).items() for band in bands}
+
+EVERY_PAIR = {
+    frozenset(((one, x), (other, y)))
+    for one, other in itertools.combinations(SIZES, 2) for x in SIZES[one] for y in SIZES[other]
+} - {frozenset(pair) for pair in apart("full")}  # fmt: skip
+"""Every two bands of sizes that can be."""
 
 
 def retraction(metric, G, H, v_G, v_H, t):
@@ -65,6 +72,12 @@ def met(evidence):
     pairs = {(level, circumstance) for features, circumstance in places for level in levels_of(features)}
     visible = {level for features, _ in places for level in {*shown(features), *sizes_of(features).items()}}
     return levels, circumstances, pairs, visible
+
+
+def pairs_met(evidence):
+    """Every two bands of sizes that decisive evidence has met together."""
+    told = {Features.parse(one.case) for one in evidence if one.decisive and one.event is Event.RESULT}
+    return {frozenset(pair) for one in told for pair in itertools.combinations(sizes_of(one).items(), 2)}
 
 
 def main():

@@ -193,14 +193,16 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     scenes, results = [one.scene for one in views], [one.result for one in views]
     there = Explanation(simple[0]) if simple else _compared(read_at(value, scenes, results), value, scenes[0])
     where = _place(suspect)
-    if not where:
-        return NOTHING
-    return _only(where, there if there != NOTHING and _holds_inside(suspect, views, simple) else NOTHING)
+    there = there if there != NOTHING and _holds_nearby(suspect, views, simple) else NOTHING
+    where = where or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
+    return _only(where, there) if where else NOTHING
 
 
-def _holds_inside(suspect: Suspect, views: list[View], simple: Candidate | None) -> bool:
-    """Whether what explains the failing points explains fresh ones of the place, which vary everything else."""
-    fresh = _telling([suspect.failing[0].fresh(one) for one in suspect.place.confirmed], count=2 * _POINTS)
+def _holds_nearby(suspect: Suspect, views: list[View], simple: Candidate | None) -> bool:
+    """Whether what explains the failing points explains fresh wrong ones, which vary everything else."""
+    place, wrong = suspect.place, [one.scene.features for one in views if one.scene.features is not None]
+    nearby = place.confirmed or place.failing_near(wrong)
+    fresh = _telling([suspect.failing[0].fresh(one) for one in nearby], count=2 * _POINTS)
     more = _views(suspect.value, suspect.backend, fresh)
     if simple is not None:
         return _explains(simple, more)

@@ -329,7 +329,7 @@ def sizes_of(f: Features) -> dict[str, str]:
     Examples
     --------
     >>> sizes_of(Features((12,), 768, 65, 64, 30.0, 30.0))
-    {'h': '64', 'n': 'tiles', 'm': 'near h', 'blocks': 'one', 'κ': '30'}
+    {'h': '64', 'n': 'tiles', 'm': 'near h', 'blocks': 'a dozen', 'κ': '30'}
     """
 
     def rows(count: int) -> str:

@@ -245,6 +245,10 @@ class Place:
                     return said
         return ""
 
+    def failing_near(self, wrong: Sequence[Features]) -> list[Features]:
+        """Fresh points that are nearly those that fail, and fail."""
+        return [one for f in wrong for change in _OTHERS if self.fails(one := change(_again(f)))]
+
     def _interval(self, feature: Feature, wrong: Sequence[Features], right: Sequence[Features]) -> str:
         values = [feature.read(f) for f in wrong]
         if any(map(math.isnan, values)):
@@ -308,15 +312,14 @@ class Place:
         fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
         if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
             return End(0.0, is_open=True), [outside]  # what is left of it there is less than rounding
+        away = _ABOUT if bad > good else 1.0 / _ABOUT  # an end that is no plain number depends a little on all else
+        about = [outside] if fades or good <= 0.0 else [good / away, bad * away]
         for digits in () if feature.is_whole else (1, 2, 3):
             short = float(f"{bad:.{digits}g}")
             outcome = self.fails(feature.move(start, short)) if min(good, bad) <= short <= max(good, bad) else None
             if outcome is not None:
-                return End(short, is_open=not outcome, fades=fades), [outside] if fades else [good, bad]
-        if feature.is_whole:
-            return End(bad), [good, bad]
-        away = _ABOUT if bad > good else 1.0 / _ABOUT  # such an end depends a little on everything else
-        return End(bad, fades=fades), [outside] if fades or good <= 0.0 else [good / away, bad * away]
+                return End(short, is_open=not outcome, fades=fades), about if fades or digits > 2 else [good, bad]
+        return End(bad, fades=fades), [good, bad] if feature.is_whole else about
 
 
 def _between_whole(feature: Feature, low: float, high: float) -> Iterator[float]:

@@ -97,20 +97,24 @@ class Scope:
 
         Examples
         --------
-        >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (1, 3, 16) for n in (h, 20)) | {(3, 900, 3, 1, 3.0)}))
-        h = 1 to 16, n = h to 20, m = h, 1 block, κ = 1 to 3, every two of these together; n = 900 at h = 3
+        >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, 19)) | {(3, 1500, 3, 1, 3.0)}))
+        h = 2 to 16, n = h, m = h, 1 block, κ = 3, every two of these together; n = 19 to 1500 at some of h = 2 to 16
+        >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, h + 5)) | {(3, 1500, 3, 1, 3.0)}))
+        h = 2 to 16, n = h to 8, m = h, 1 block, κ = 3, every two of these together; n = 1500 at h = 3
         """
         if not self.met:
             return ""
         words = [self._range(kind) for kind in _KINDS if kind != "κ" or any(size[-1] for size in self.met)]
         words += ["every two of these together"] * (len(self.box) > len(_KINDS))
-        beyond: dict[tuple[str, str], list[float]] = {}
+        others: list[str] = []
+        beyond: dict[str, list[list[Size]]] = {}
         for label in sorted(set().union(*self.labels.values()) - self.box, key=self._largest):
             there = [size for size, some in self.labels.items() if label in some and some - {label} <= self.box]
-            if there:
-                kind = "h" if label[0] != "h" else "blocks"
-                beyond.setdefault((label[0], _several(kind, there)), []).extend(_number(one, label[0]) for one in there)
-        others = [f"{_numbers(kind, some)} at {where}" for (kind, where), some in beyond.items()]
+            beyond.setdefault(label[0], []).extend([there] if there else [])
+        for kind, several in beyond.items():
+            there, other = [size for some in several for size in some], "h" if kind != "h" else "blocks"
+            some_of = "some of " if len(several) > 1 else ""
+            others += [f"{_numbers(kind, there)} at {some_of}{_numbers(other, there)}"] if there else []
         return "; ".join([", ".join(words), *others, *self._in_circumstances()])
 
     def _range(self, kind: str) -> str:
@@ -119,14 +123,16 @@ class Scope:
             size for size, some in self.labels.items() if {one for one in some if one[0] in ("h", kind)} <= self.box
         ]
         if kind == "h":
-            return _several("h", inside)
-        by_width: dict[str, list[float]] = {}
+            return _numbers("h", inside)
+        by_width: dict[str, list[Size]] = {}
         for size in inside if kind != "κ" else [one for one in inside if one[0] > 1] or inside:
-            by_width.setdefault(dict(_labels(size))["h"], []).append(_number(size, kind))
-        top = min(map(max, by_width.values()))
+            by_width.setdefault(dict(_labels(size))["h"], []).append(size)
+        tops = [max(some, key=lambda size: _number(size, kind)) for some in by_width.values()]
+        top = min(tops, key=lambda size: _number(size, kind))
         if kind in "nm" and (kind, "= h") in self.box:
-            return f"{kind} = h" + (f" to {top:.0f}" if len({one for one in self.box if one[0] == kind}) > 1 else "")
-        return _numbers(kind, [min(map(min, by_width.values())), top])
+            is_more = len({one for one in self.box if one[0] == kind}) > 1
+            return f"{kind} = h" + f" to {_number(top, kind):.0f}" * is_more
+        return _numbers(kind, [one for one in inside if _number(one, kind) <= _number(top, kind)])
 
     def _in_circumstances(self) -> Iterator[str]:
         words = {one[0] for one in self.circumstances}
@@ -169,20 +175,18 @@ def _can_be(one: Label, other: Label) -> bool:
     return ("h", "1") not in labels or not any(kind == "κ" and band != "0" for kind, band in labels)
 
 
-def _several(kind: str, sizes: Sequence[Size]) -> str:
-    """The numbers of a kind, with gaps where a band is missing between two."""
+def _numbers(kind: str, sizes: Sequence[Size]) -> str:
+    """Those of a kind, in words."""
     numbers = sorted({_number(size, kind) for size in sizes})
+    text = _text([numbers[0], numbers[-1]])
+    if kind == "blocks":
+        return f"{text} block" + "s" * (numbers[-1] > 1)
     if kind != "h":
-        return _numbers(kind, numbers)
+        return f"{kind} = {text}"
     bands = [*SIZES["h"], ""]
     indices = [bands.index(sizes_of(Features((), int(h), int(h), int(h)))["h"]) for h in numbers]
     starts = [0, *(k for k in range(1, len(numbers)) if indices[k] - indices[k - 1] > 1), len(numbers)]
     return "h = " + " and ".join(_text([numbers[a], numbers[b - 1]]) for a, b in itertools.pairwise(starts))
-
-
-def _numbers(kind: str, numbers: Sequence[float]) -> str:
-    text = _text([min(numbers), max(numbers)])
-    return f"{text} block" + "s" * (max(numbers) > 1) if kind == "blocks" else f"{kind} = {text}"
 
 
 def _text(values: Sequence[float]) -> str:

@@ -182,7 +182,8 @@ def _wide(seed: int) -> Iterator[Features]:
     for h, blocks in itertools.product(SIZES["h"], ("none", "one")):
         bands = {"h": h, "n": "near h", "m": "near h", "blocks": blocks, "κ": "3"}
         drawn = (in_bands(bands, partial(drawn_by, rng)) for _ in range(_TRIES))
-        few = (one for one in drawn if one and math.prod(one.blocks) * one.n * one.m <= _MOST_PRODUCTS)
+        some = (one for one in drawn if one and (blocks == "none" or math.prod(one.blocks) > 1))
+        few = (one for one in some if math.prod(one.blocks) * one.n * one.m <= _MOST_PRODUCTS)
         yield from (replace(one, blocks=(math.prod(one.blocks),)) for one in itertools.islice(few, 1) if one.h > 1)
 
 

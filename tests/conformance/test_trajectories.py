@@ -571,7 +571,7 @@ def test_what_earlier_runs_left_is_seen():
 
     row = judged(step, ["step.repeatable"])["step.repeatable"]
     assert row.verdict is Verdict.WRONG
-    assert "what an earlier run left" in row.message
+    assert "what another run left" in row.message
 
 
 def test_blocks():
