@@ -25,73 +25,71 @@ Before = Callable[[Scene, Value], Call | None]
 """The earlier call; None where there is none of this kind."""
 
 
-def _at(G: float | Array, H: float | Array) -> Before:
-    """The same vectors at a point whose factors are multiplied."""
-    return lambda scene, value: scene.at([G * scene.point.G, H * scene.point.H], value=value).call(value)
-
-
-def _nearly_the_same_G(scene: Scene, value: Value) -> Call:
-    """What is "close enough" is not the same."""
-    return scene.at([(1.0 + scene.precision.roundoff**0.4) * scene.point.G, scene.point.H], value=value).call(value)
-
-
-def _in_another_metric(scene: Scene, value: Value) -> Call | None:
-    return scene.at(scene.point, scene.other_metric, value=value).call(value) if scene.metric in ENDS else None
-
-
-def _permuted(scene: Scene, value: Value) -> Call:
-    turn = np.roll(np.eye(scene.point.sizes[2]), 1, axis=0)
-    turn[0] *= -1.0
-    return scene.changed(lambda x: x @ turn.T).call(value)
-
-
-def _but_for(factor: float, *place: Any) -> Before:
-    """A part of both factors multiplied: a row, an entry; None stands for the middle row."""
-
-    def changed(x: Array) -> Array:
-        x = np.array(x)
-        x[(..., *(x.shape[-2] // 2 if i is None else i for i in place))] *= factor
-        return x
-
-    return lambda scene, value: scene.at(map(changed, scene.point), value=value).call(value)
-
-
-def _other_blocks(last: bool) -> Before:
-    """Of a batch the first block, or the last one, is another."""
-
-    def call(scene: Scene, value: Value) -> Call | None:
-        count = math.prod(scene.shape)
-        if count < 2:
-            return None
-        factors = np.where(np.arange(count) == (count - 1 if last else 0), 2.0, 1.0).reshape(*scene.shape, 1, 1)
-        return scene.at((factors * x for x in scene.point), value=value).call(value)
-
-    return call
-
-
-def _another_part(i: int) -> Before:
-    """One array of the vectors alone is another; of a horizontal vector both, which stays horizontal."""
+def _changed(change: Callable[[Array], Array | None], *which: int) -> Before:
+    """The same call with some of its arrays changed; all of them, where none is named."""
 
     def call(scene: Scene, value: Value) -> Call | None:
         plain = scene.call(value)
-        is_hessian = "hessian_v" in value.operation.sources
-        if 2 + i >= len(plain.arrays) - (is_hessian and 1):
+        some = [plain.arrays[i] for i in which if i < len(plain.arrays)] if which else plain.arrays
+        once = {id(x): change(x) for x in some}
+        if not some or any(x is None for x in once.values()):
             return None
-        changed = (6, 7) if is_hessian and i == 4 else (2 + i,)
-        factor = 0.5 if value.operation.extra else 2.0
-        arrays = [np.asarray(factor * x, x.dtype) if j in changed else x for j, x in enumerate(plain.arrays)]
-        return replace(plain, arrays=arrays)
+        return replace(plain, arrays=[x if (y := once.get(id(x))) is None else y for x in plain.arrays])
 
     return call
 
 
-def in_single(scene: Scene, value: Value) -> Call | None:
+def _times(factor: float, *place: Any) -> Callable[[Array], Array]:
+    """An array times a factor, or a part of it: a row, an entry; None stands for the middle row."""
+
+    def change(x: Array) -> Array:
+        x = np.array(x)
+        x[(..., *(x.shape[-2] // 2 if i is None else i for i in place))] *= x.dtype.type(factor)
+        return x
+
+    return change
+
+
+def _block_times(block: int) -> Callable[[Array], Array | None]:
+    def change(x: Array) -> Array | None:
+        blocks = np.array(x).reshape(-1, *x.shape[-2:])
+        blocks[block] *= 2
+        return blocks.reshape(x.shape) if len(blocks) > 1 else None
+
+    return change
+
+
+def _permuted(x: Array) -> Array:
+    return np.concatenate([x[..., 1:], -x[..., :1]], axis=-1)
+
+
+def _too_wide(x: Array) -> Array:
+    """With a column too many, so that the call fails at its beginning, where it has to, or midway."""
+    return np.concatenate([x, x[..., :1]], axis=-1)
+
+
+def _single(x: Array) -> Array | None:
     """In float32, which whoever is judged in float64 may keep."""
-    sizes = [np.abs(x[x != 0.0]) for pair in (scene.point, *scene.vectors.values()) for x in pair]
-    if scene.dtype != "float64" or not all(x.min(initial=1.0) > 1e-30 and x.max(initial=1.0) < 1e30 for x in sizes):
-        return None
-    single = scene.changed(lambda x: x.astype(np.float32).astype(np.float64))
-    return replace(single, dtype="float32").call(value)
+    sizes = np.abs(x[x != 0.0])
+    is_possible = x.dtype == np.float64 and 1e-30 < sizes.min(initial=1.0) <= sizes.max(initial=1.0) < 1e30
+    return x.astype(np.float32) if is_possible else None
+
+
+def _another_block(x: Array) -> Array:
+    """Of a batch the first block alone; else a batch that begins with this block."""
+    return np.array(x.reshape(-1, *x.shape[-2:])[0]) if x.ndim > 2 else np.stack([x, -x])
+
+
+def _exchanged(scene: Scene, value: Value) -> Call:
+    """G and H, and the parts of all vectors, in each other's place."""
+    plain = scene.call(value)
+    arrays = [x for i in range(0, len(plain.arrays), 2) for x in (plain.arrays[i + 1], plain.arrays[i])]
+    return replace(plain, arrays=arrays, shapes=plain.shapes[::-1])
+
+
+def in_another_metric(scene: Scene, value: Value) -> Call | None:
+    """The same call, but for its metric."""
+    return replace(scene.call(value), metric=scene.other_metric) if scene.metric in ENDS else None
 
 
 def _another_t(scene: Scene, value: Value) -> Call | None:
@@ -109,79 +107,45 @@ def _another_function(scene: Scene, value: Value) -> Call:
     return scene.call(VALUES[next(name for name in names[at + 1 :] + names if VALUES[name].order in (None, 2))])
 
 
-def _too_wide(i: int) -> Before:
-    """A part of a vector has a column too many: the call fails at its beginning, where it has to, or midway."""
-
-    def call(scene: Scene, value: Value) -> Call:
-        plain = scene.call(value)
-        arrays = list(map(np.array, plain.arrays))
-        arrays[i] = np.concatenate([arrays[i], arrays[i][..., :1]], axis=-1)
-        return replace(plain, arrays=arrays)
-
-    return call
-
-
-def _with(i: int, factor: float) -> Before:
-    """One array multiplied, by 0 or by NaN."""
-
-    def call(scene: Scene, value: Value) -> Call:
-        plain = scene.call(value)
-        arrays = list(map(np.array, plain.arrays))
-        arrays[i] = factor * arrays[i]
-        return replace(plain, arrays=arrays)
-
-    return call
-
-
-def _another_block(scene: Scene, value: Value) -> Call:
-    """Of a batch the first block alone; else a batch that begins with this block."""
-    first = (0,) * len(scene.shape)
-    return scene.changed((lambda x: x[first]) if scene.shape else (lambda x: np.stack([x, -x]))).call(value)
-
-
-def _exchanged(scene: Scene, value: Value) -> Call:
-    """G and H, and the parts of all vectors, in each other's place."""
-    plain = scene.call(value)
-    arrays = [x for i in range(0, len(plain.arrays), 2) for x in (plain.arrays[i + 1], plain.arrays[i])]
-    return replace(plain, arrays=arrays, shapes=plain.shapes[::-1])
-
-
 def _written_to(scene: Scene, value: Value) -> Call:
     """The same call, whose results the caller then writes to."""
     return replace(scene.call(value), do="write")
 
 
+in_single = _changed(_single)
 BEFORE: dict[str, tuple[str, Before]] = {
-    "metric": ("a call with the other metric", _in_another_metric),
-    "permuted": ("a call with the columns of the factors permuted", _permuted),
-    "row": ("a call with the same factors but for the last row", _but_for(0.5, -1, slice(None))),
-    "middle": ("a call with the same factors but for a row in the middle", _but_for(0.5, None, slice(None))),
-    "entry": ("a call with the same factors but for an entry", _but_for(1.0 + 2.0**-10, -1, -1)),
-    "digit": ("a call with factors that are the same in float32", _but_for(1.0 + 2.0**-26, -1, -1)),
-    "twelfth": ("a call with factors that are the same in twelve digits", _but_for(1.0 + 2.0**-40, -1, -1)),
+    "metric": ("a call with the other metric", in_another_metric),
+    "permuted": ("a call with the columns of all arrays permuted", _changed(_permuted)),
     "exchanged": ("a call with G and H exchanged", _exchanged),
-    "written": ("the same call, whose result was written to", _written_to),
-    "first-block": ("a call with another first block", _other_blocks(last=False)),
-    "last-block": ("a call with another last block", _other_blocks(last=True)),
-    "same-G": ("a call with the same G and another H", _at(1.0, 2.0)),
-    "same-H": ("a call with the same H and another G", _at(2.0, 1.0)),
-    "near-G": ("a call with nearly the same G and the same H", _nearly_the_same_G),
-    "point": ("a call with the same vectors at another point", _at(2.0, 3.0)),
-    "first-G": ("a call with another G part of the first vector", _another_part(0)),
-    "first-H": ("a call with another H part of the first vector", _another_part(1)),
-    "second-G": ("a call with another G part of the second vector", _another_part(2)),
-    "second-H": ("a call with another H part of the second vector", _another_part(3)),
-    "third": ("a call with another third vector", _another_part(4)),
+    "row": ("a call with the same factors but for the last row", _changed(_times(0.5, -1, slice(None)), 0, 1)),
+    "middle": ("a call with the same factors but for a row in the middle",
+               _changed(_times(0.5, None, slice(None)), 0, 1)),
+    "entry": ("a call with the same factors but for an entry", _changed(_times(1.0 + 2.0**-10, -1, -1), 0, 1)),
+    "digit": ("a call with factors that are the same in float32", _changed(_times(1.0 + 2.0**-26, -1, -1), 0, 1)),
+    "twelfth": ("a call with factors that are the same in twelve digits",
+                _changed(_times(1.0 + 2.0**-40, -1, -1), 0, 1)),
+    "first-block": ("a call with another first block", _changed(_block_times(0), 0, 1)),
+    "last-block": ("a call with another last block", _changed(_block_times(-1), 0, 1)),
+    "same-G": ("a call with the same G and another H", _changed(_times(2.0), 1)),
+    "same-H": ("a call with the same H and another G", _changed(_times(2.0), 0)),
+    "near-G": ("a call with nearly the same G and the same H", _changed(_times(1.0 + 2.0**-20), 0)),
+    "point": ("a call with the same vectors at another point", _changed(_times(2.0), 0, 1)),
+    "first-G": ("a call with another G part of the first vector", _changed(_times(0.5), 2)),
+    "first-H": ("a call with another H part of the first vector", _changed(_times(0.5), 3)),
+    "second-G": ("a call with another G part of the second vector", _changed(_times(0.5), 4)),
+    "second-H": ("a call with another H part of the second vector", _changed(_times(0.5), 5)),
+    "third": ("a call with another third vector", _changed(_times(0.5), 6, 7)),
     "dtype": ("a call with float32 arrays", in_single),
     "t": ("a call with another t", _another_t),
     "order": ("a call with another order", _another_order),
     "function": ("a call of another function", _another_function),
-    "refused": ("a call that failed at a vector's shape", _too_wide(2)),
-    "refused-late": ("a call that failed at the last vector's shape", _too_wide(-1)),
-    "singular": ("a call with H = 0", _with(1, 0.0)),
-    "nan": ("a call with NaN", _with(2, math.nan)),
-    "block": ("a call with another number of blocks", _another_block),
-}
+    "refused": ("a call that failed at a vector's shape", _changed(_too_wide, 2)),
+    "refused-late": ("a call that failed at the last vector's shape", _changed(_too_wide, -1)),
+    "singular": ("a call with H = 0", _changed(_times(0.0), 1)),
+    "nan": ("a call with NaN", _changed(_times(math.nan), 2)),
+    "block": ("a call with another number of blocks", _changed(_another_block)),
+    "written": ("the same call, whose result was written to", _written_to),
+}  # fmt: skip
 BESIDE = ("metric", "point")
 """Those that another thread makes meanwhile."""
 

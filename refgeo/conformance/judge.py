@@ -14,7 +14,15 @@ from refgeo.conformance.backend import Backend, is_demanding
 from refgeo.conformance.blame import OutOfTime, Suspect, explained
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
-from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, TURNED, Circumstance, dealt, in_single, nearly
+from refgeo.conformance.circumstances import (
+    CIRCUMSTANCES,
+    PLAIN,
+    TURNED,
+    Circumstance,
+    dealt,
+    in_another_metric,
+    nearly,
+)
 from refgeo.conformance.conduct import ON_EVERY_CALL, short
 from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_expect, units
 from refgeo.conformance.laws import CURVE, RETRACTION, TARGETS, Ask, obeys
@@ -62,8 +70,8 @@ class Judge:
         for point in self.points[:1] if self.plan.closely else ():
             scene = point.make().turned(1 + len(CIRCUMSTANCES))
             for value in reversed(self.values):
-                there = scene.at(scene.point, scene.other_metric, value=value)
-                self.backend.call(in_single(there, value) or there.call(value))
+                call = in_another_metric(scene, value) or scene.call(value)
+                self.backend.call(replace(call, arrays=[x.astype(np.float32) for x in call.arrays]))
 
     def look_at(self, i: int) -> None:
         """All that is asked at one point: every value in each circumstance that there is for it, or plainly."""

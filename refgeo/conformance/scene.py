@@ -310,15 +310,6 @@ class Scene:
         found: Scene = self.kept(("turned", k), lambda: self.changed(change))
         return found
 
-    def at(self, factors: Iterable[Array], metric: str | None = None, *, value: Value) -> Scene:
-        """The same vectors at another point or in another metric; those of the Hessian, which depend on both, anew."""
-        metric = self.metric if metric is None else metric
-        space = pair_metric(metric, self.relaxation).at(representable(Pair(*factors), self.dtype))
-        drawn = {}
-        if "hessian_v" in value.operation.sources:
-            drawn = _hessian_vectors(space, self.vectors["b"], self.rng("the Hessian at another point"))
-        return replace(self, metric=metric, space=space, vectors=self.vectors | _rounded(drawn, self.dtype))
-
     def in_metric(self, metric: str) -> Scene:
         """What another metric has for the same point and vectors, which need not be horizontal there."""
         return replace(self, metric=metric, space=pair_metric(metric, self.relaxation).at(self.point))
@@ -426,7 +417,9 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     point, h = space.point, space.point.sizes[2]
     a, b = (_curvature_sized(space, like(point, rng)) for _ in range(2))
     e = Pair(*(rng.standard_normal(factor.shape) / typical_size(factor) for factor in point))
-    loss, h_v = _of_the_hessian(space, b, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
+    # of the Hessian: a horizontal vector of b, as the projection of a is a value that is asked for
+    loss = InvariantLoss(point, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
+    h_v = horizontal_like(space, b, rng)
     vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
     size = space.norm(a)
     if f.radial == 1.0:
@@ -463,18 +456,6 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
         "a": a, "b": a if f.same else b, "e": e, "v": v, "hessian_e": loss.gradient(), "hessian_w": loss.hessian(h_v),
         "hessian_v": h_v,
     }  # fmt: skip
-
-
-def _of_the_hessian(
-    space: PairTangentSpace, b: Pair, rng: np.random.Generator, slope: float = 1.0
-) -> tuple[InvariantLoss, Pair]:
-    """An invariant loss, and a horizontal vector: of b, as the projection of a is a value that is asked for."""
-    return InvariantLoss(space.point, rng, slope), horizontal_like(space, b, rng)
-
-
-def _hessian_vectors(space: PairTangentSpace, b: Pair, rng: np.random.Generator) -> dict[str, Pair]:
-    loss, v = _of_the_hessian(space, b, rng)
-    return {"hessian_e": loss.gradient(), "hessian_w": loss.hessian(v), "hessian_v": v}
 
 
 def _of_one_part(point: Pair, v: Pair, part: float) -> Pair:

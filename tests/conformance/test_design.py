@@ -9,7 +9,7 @@ from helpers import sampled
 import refgeo as rg
 from refgeo.conformance import searches, trajectories
 from refgeo.conformance.backend import Backend
-from refgeo.conformance.circumstances import BEFORE, CIRCUMSTANCES, PLAIN, dealt
+from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, dealt
 from refgeo.conformance.evidence import units
 from refgeo.conformance.features import Features, design, sizes_of, spread
 from refgeo.conformance.memory import LIES, laid_out
@@ -120,20 +120,6 @@ def test_arrays_keep_their_contents_however_they_lie(lies):
         )
     if lies == "expanded":
         assert 0 in laid[0].array.strides
-
-
-@pytest.mark.parametrize("metric", ["inv", "mix"])
-@pytest.mark.parametrize("name", BEFORE)
-def test_what_comes_before_keeps_the_protocol(metric, name):
-    """A Hessian gets a horizontal v of its own metric, at its own point."""
-    scene = build(Features((3,), h=2), metric, "float64")
-    earlier = BEFORE[name][1](scene, VALUES["riemannian_hessian"])
-    if earlier is None or name in ("singular", "nan", "refused", "refused-late", "function"):
-        return
-    point = rg.Pair(*(x.astype(float) for x in earlier.arrays[:2]))
-    v = rg.Pair(*(x.astype(float) for x in earlier.arrays[-2:]))
-    space = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[earlier.metric]().at(point)
-    assert np.all(space.is_horizontal(v, 1e-5 if name == "dtype" else 1e-10))
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
