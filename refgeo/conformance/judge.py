@@ -71,7 +71,8 @@ class Judge:
             scene = point.make().turned(1 + len(CIRCUMSTANCES))
             for value in reversed(self.values):
                 call = in_another_metric(scene, value) or scene.call(value)
-                self.backend.call(replace(call, arrays=[x.astype(np.float32) for x in call.arrays]))
+                with np.errstate(all="ignore"):
+                    self.backend.call(replace(call, arrays=[x.astype(np.float32) for x in call.arrays]))
 
     def look_at(self, i: int) -> None:
         """All that is asked at one point: every value in each circumstance that there is for it, or plainly."""
