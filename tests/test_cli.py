@@ -55,7 +55,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     assert "not provided: horizontal_projection, riemannian_gradient, riemannian_hessian, christoffel, " in out
     assert f"reproduce: refgeo check {file} --metric inv --checks inner_product --case 10x9x4/k1 " in out
     data = json.loads(report.read_text())
-    assert data["schema"] == "refgeo-report/7"
+    assert data["schema"] == "refgeo-report/8"
     assert data["passed"] is False
     assert data["wrong"] == ["inner_product[inv]", "inner_product[mix]"]
     row = data["rows"][0]

@@ -190,24 +190,23 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
         read = _read(value, backend, suspect.failing[0])
         if read != NOTHING:
             return _only("in float32 only", read) if _is_of_single(suspect) else read
-    scenes, results = [one.scene for one in views], [one.result for one in views]
-    there = Explanation(simple[0]) if simple else _compared(read_at(value, scenes, results), value, scenes[0])
     where = _place(suspect)
-    there = there if there != NOTHING and _holds_nearby(suspect, views, simple) else NOTHING
-    where = where or (f"at some points, such as {scenes[0].name}" if there != NOTHING else "")
+    there = _there(suspect, views, simple)
+    where = where or (f"at some points, such as {views[0].scene.name}" if there != NOTHING else "")
     return _only(where, there) if where else NOTHING
 
 
-def _holds_nearby(suspect: Suspect, views: list[View], simple: Candidate | None) -> bool:
-    """Whether what explains the failing points explains fresh wrong ones, which vary everything else."""
+def _there(suspect: Suspect, views: list[View], simple: Candidate | None) -> Explanation:
+    """What explains the failing points, and fresh wrong ones, which vary everything else."""
     place, wrong = suspect.place, [one.scene.features for one in views if one.scene.features is not None]
     nearby = place.confirmed or place.failing_near(wrong)
     fresh = _telling([suspect.failing[0].fresh(one) for one in nearby], count=2 * _POINTS)
     more = _views(suspect.value, suspect.backend, fresh)
     if simple is not None:
-        return _explains(simple, more)
-    both = views + more
-    return read_at(suspect.value, [one.scene for one in both], [one.result for one in both]) is not None
+        return Explanation(simple[0]) if _explains(simple, more) else NOTHING
+    every = sorted(more + views, key=lambda one: one.scene.point.sizes[2] == 1)
+    read = read_at(suspect.value, [one.scene for one in every], [one.result for one in every])
+    return _compared(read, suspect.value, every[0].scene)
 
 
 def _only(where: str, found: Explanation) -> Explanation:

@@ -204,6 +204,8 @@ class Features:
             and not (self.zero_rows and min(self.n, self.m) - self.zero_rows < self.h)
             and not (blocks < 2 and (self.uneven != 1.0 or self.uneven_condition != 1.0 or self.empty_blocks))
             and not (self.h == 1 and max(self.condition_G, self.condition_H) > 3.0)
+            and not (self.kappa > 3.0 and (self.turn < 1.0 or self.balance or self.normed or self.shared == "rows"))
+            and not (self.alike and self.condition_G != self.condition_H)
             and not (self.speed is not None and (self.is_empty or self.sparse or self.empty_rows or self.empty_blocks))
         )
 
@@ -455,7 +457,7 @@ def _group(kind: str, band: str, is_full: bool) -> str:
     """Of the bands of a kind those that rare levels need not meet one by one."""
     if is_full:
         return band
-    return _WIDTHS.get(band, "") if kind == "h" else "one block" if band == "none" else "several blocks"
+    return _WIDTHS.get(band, "") if kind == "h" else band if band in ("none", "several") else "one"
 
 
 def _needs_met(features: Features, is_full: bool) -> set[Need]:

@@ -26,6 +26,8 @@ _BISECTIONS, _ABOUT = 40, 4.0
 """
 _FADED = 100.0 * DOUBTFUL
 """An error that is no larger at the end of an interval gets smaller towards it: beyond, rounding hides what is left."""
+_HIDDEN = 0.1
+"""A passing point contradicts where rounding there is at most so many times the least mistake."""
 _MASKED = 3
 """Of so many passing points inside an interval it is tried whether something else hides the mistake there."""
 _OTHERS: tuple[Callable[[Features], Features], ...] = (
@@ -203,8 +205,10 @@ class Place:
     like: Scene
     confirmed: list[Features] = field(default_factory=list)
 
-    def ratio(self, features: Features) -> float | None:
-        """How far a fresh point is from right, infinitely where a call fails; None where it decides nothing."""
+    def _told(self, features: Features) -> tuple[float, float] | None:
+        """How far a fresh point is from right in units of rounding, infinitely where a call fails, and the unit; None
+        where it decides nothing.
+        """
         if not features.possible:
             return None
         try:
@@ -212,15 +216,15 @@ class Place:
         except (ValueError, ArithmeticError, NoResult):
             return None
         if any(one.event is Event.FAILED and one.decisive for one in found):
-            return math.inf
+            return math.inf, 1.0
         if not found or not all(one.decisive and np.isfinite(one.relative_error) for one in found):
             return None
-        return max(one.ratio for one in found)
+        return max(one.ratio for one in found), max(one.gram for one in found)
 
     def fails(self, features: Features) -> bool | None:
         """Whether a fresh point fails; None where it decides nothing."""
-        ratio = self.ratio(features)
-        return None if ratio is None else ratio > DOUBTFUL
+        told = self._told(features)
+        return None if told is None else told[0] > DOUBTFUL
 
     def usual(self) -> list[bool | None]:
         """Whether points with nothing special fail."""
@@ -254,9 +258,9 @@ class Place:
         if any(map(math.isnan, values)):
             return ""
         low, high = min(values), max(values)
-        plainest = wrong[0]
+        plainest = min(wrong, key=lambda f: (f.single, f.h == 1))
         inside = [f for f in right if low <= feature.read(f) <= high]
-        if len(inside) > _MASKED or not all(self._is_masked(feature, f, plainest) for f in inside):
+        if len(inside) > _MASKED or not all(self._is_masked(f, plainest) for f in inside):
             return ""
         others = [x for x in map(feature.read, right) if x < low or x > high]
         ends: list[End | None] = []
@@ -285,18 +289,28 @@ class Place:
         """Whether fresh points that vary everything else are wrong inside, and right outside, as the interval says."""
         low, high = ((-math.inf, math.inf)[i] if end is None else end.value for i, end in enumerate(ends))
         self.confirmed.clear()
+        least = math.inf
         for one in dict.fromkeys(change(x) for x in tried for change in (lambda x: x, *_OTHERS)):
-            x, outcome = feature.read(one), self.fails(one)
+            x, told = feature.read(one), self._told(one)
+            if told is None:
+                continue
             at_end = any(end and end.value == x and end.is_open for end in ends)
-            if outcome is not None and outcome != (low <= x <= high and not at_end):
+            fails, inside = told[0] > DOUBTFUL, low <= x <= high and not at_end
+            if fails and inside:
+                self.confirmed.append(one)
+                least = min(least, told[0] * told[1])
+            elif fails or (inside and DOUBTFUL * told[1] <= _HIDDEN * least):  # rounding does not hide the mistake
                 return False
-            self.confirmed += [one] if outcome else []
         return len(self.confirmed) > 1
 
-    def _is_masked(self, feature: Feature, passing: Features, plainest: Features) -> bool:
-        """Whether what else is special of a passing point makes the plainest failing one pass, too."""
+    def _is_masked(self, passing: Features, plainest: Features) -> bool:
+        """Whether something else that is special of a passing point makes the plainest failing one pass, too."""
         special = {name: getattr(passing, name) for name in passing.unusual if name not in ("blocks", "n", "m", "h")}
-        return bool(special) and self.fails(replace(_again(plainest), **special)) is False
+        changed = [
+            replace(_again(plainest), **special),
+            *(replace(_again(plainest), **{k: x}) for k, x in special.items()),
+        ]
+        return any(self.fails(one) is False for one in changed)
 
     def _end(self, feature: Feature, start: Features, good: float, bad: float) -> tuple[End, list[float]]:
         """Where failing values begin, by bisection, with as few digits as can be; and values on both sides."""
@@ -309,7 +323,8 @@ class Place:
             if outcome is None:
                 break
             good, bad = (good, middle) if outcome else (middle, bad)
-        fades = (self.ratio(feature.move(start, bad)) or 0.0) < _FADED and not feature.is_whole
+        told = self._told(feature.move(start, bad))
+        fades = told is not None and told[0] < _FADED and not feature.is_whole
         if fades and min(outside, bad) <= 0.0 <= max(outside, bad):
             return End(0.0, is_open=True), [outside]  # what is left of it there is less than rounding
         away = _ABOUT if bad > good else 1.0 / _ABOUT  # an end that is no plain number depends a little on all else

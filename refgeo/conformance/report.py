@@ -20,7 +20,7 @@ from refgeo.conformance.render import data, page, terminal
 from refgeo.conformance.scope import Scope
 from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
 
-SCHEMA = "refgeo-report/7"
+SCHEMA = "refgeo-report/8"
 _MOST_RANGES = 8
 _PASSING = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)
 _KINDS = {
@@ -294,7 +294,7 @@ class Report:
         --------
         >>> import refgeo as rg
         >>> rg.check(checks=["christoffel"], metrics=["inv"], cases=["1x1x1"]).to_json().splitlines()[1]
-        '  "schema": "refgeo-report/7",'
+        '  "schema": "refgeo-report/8",'
         """
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 

@@ -22,6 +22,8 @@ def as_plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {str(key): as_plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        value = sorted(value)
     if isinstance(value, (list, tuple)):
         return [as_plain(item) for item in value]
     if isinstance(value, float) and not abs(value) < float("inf"):
