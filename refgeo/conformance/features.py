@@ -286,7 +286,7 @@ LEVELS: dict[str, dict[str, Change]] = {
         {"alike": 1}, *_several("identity", 1, 2, 3), {"normed": 1}, {"zero_rows": 1},
     ),
     "large": _bands(
-        *_several("n", 1030, 32801), {"m": 1030}, *_several("blocks", (257,), (1100,)),
+        {"n": 1030}, {"n": 32801, "h": 2}, {"m": 1030}, *_several("blocks", (257,), (1100,)),
         {"n": 131, "m": 129, "h": 128},
         {"blocks": (12,), "n": 67, "m": 64, "h": 64, "condition_G": 30.0, "condition_H": 30.0},  # a layer of heads
     ),
@@ -469,19 +469,31 @@ def _needs_met(features: Features, is_full: bool) -> set[Need]:
 
 
 def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Generator) -> Features | None:
-    """A point that may meet this need, with some other levels besides."""
+    """A point that meets this need, with levels of other kinds besides, as far as they can be together."""
     pick = partial(drawn_by, rng)
     level, (kind, group) = need
     bands = {"h": pick(("2 to 4", "5 to 16")), "n": pick(("= h", "near h")), "m": "near h", "κ": "3"}
     bands["blocks"] = pick(("none", "one", "several"))
     if kind:
         bands[kind] = pick([band for band in SIZES[kind] if _group(kind, band, is_full) == group])
-    changes = dict(pick(others) for _ in range(rng.integers(6) if others else 0)) | {level[0]: level[1]}
-    rare = merged(LEVELS[kind][name] for kind, name in changes.items())
     sizes = in_bands({kind: bands[kind] for kind in SIZES}, pick)
-    found = repaired(replace(sizes, **rare)) if sizes else None
-    limit = _LARGE if "large" in changes else _AFFORDABLE
-    return found if found and found.possible and found.cost <= limit else None
+    rare, found = {level}, sizes and _with_levels(sizes, {level})
+    if sizes is None or found is None or need not in _needs_met(found, is_full):
+        return None
+    by_kind = {one[0]: [other for other in others if other[0] == one[0] != level[0]] for one in others}
+    for some in (by_kind[kind] for kind in map(str, rng.permutation([*by_kind])) if by_kind[kind]):
+        more = rare | {pick(some)}
+        trial = _with_levels(sizes, more)
+        is_good = trial and not trial.is_empty and need in _needs_met(trial, is_full)
+        rare, found = (more, trial) if is_good else (rare, found)
+    return found
+
+
+def _with_levels(sizes: Features, levels: set[Level]) -> Features | None:
+    """A point with these rare levels; None where it cannot have them all."""
+    found = repaired(replace(sizes, **merged(LEVELS[kind][name] for kind, name in levels)))
+    limit = _LARGE if any(kind == "large" for kind, _ in levels) else _AFFORDABLE
+    return found if found.possible and found.cost <= limit and levels <= _rare_of(found) else None
 
 
 @cache
@@ -493,19 +505,19 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
     chosen = dict.fromkeys(one for _ in range(3 if is_full else 1) for one in _paired(rng))
     kinds = {kind: [*dict.fromkeys(_group(kind, band, is_full) for band in SIZES[kind])] for kind in ("h", "blocks")}
     places = [_ALONE, *((kind, group) for kind, groups in kinds.items() for group in groups if group)]
-    levels = [(kind, name) for kind, bands in LEVELS.items() for name in bands]
+    levels = [(kind, name) for kind in sorted(LEVELS, key=lambda kind: -len(LEVELS[kind])) for name in LEVELS[kind]]
     missing: list[Need] = [
         need for need in itertools.product(levels, places) if need[1] == _ALONE or need[0][0] != "large"
     ]
     while missing:
         need = missing[0]
         others = [level for level, place in missing if place == need[1] and (place != _ALONE or level[0] == "t")]
-        drawn = [_rare(need, others, is_full, rng) for _ in range(_TRIES)]
-        met = {one: _needs_met(one, is_full).intersection(missing) for one in drawn if one}
-        some = [one for one in met if need in met[one]]
-        best = max(some, key=lambda one: len(met[one]) / (1.0 + one.cost / _CHEAP), default=None)
+        drawn = (_rare(need, others, is_full, rng) for _ in range(_TRIES))
+        met = ((one, _needs_met(one, is_full).intersection(missing)) for one in drawn if one)
+        few = dict(itertools.islice((pair for pair in met if need in pair[1]), 4))
+        best = max(few, key=lambda one: len(few[one]) / (1.0 + one.cost / _CHEAP), default=None)
         chosen |= {best: None} if best else {}
-        missing = [one for one in missing[1:] if best is None or one not in met[best]]
+        missing = [one for one in missing[1:] if best is None or one not in few[best]]
     return tuple(sorted(chosen, key=lambda one: (len(levels_of(one)), one.cost)))
 
 

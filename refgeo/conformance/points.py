@@ -102,7 +102,7 @@ class Points:
         if self.generated:
             largest = PRECISIONS[self.dtype].largest
             fitting = (one for one in design(self.profile, self.seed) if one.fits(self.dtype, largest))
-            return [Case(features.name, partial(_built, features, *options), features) for features in fitting]
+            return [Case(one.name, partial(build if one.is_large else _built, one, *options), one) for one in fitting]
         if self.files is not None:
             some = [scene for scene in self.files[1] if scene.metric == metric]
             return [Case(scene.name, partial(_itself, scene), _shaped(scene.point.G, scene.point.H)) for scene in some]
