@@ -306,10 +306,8 @@ class Place:
     def _is_masked(self, passing: Features, plainest: Features) -> bool:
         """Whether something else that is special of a passing point makes the plainest failing one pass, too."""
         special = {name: getattr(passing, name) for name in passing.unusual if name not in ("blocks", "n", "m", "h")}
-        changed = [
-            replace(_again(plainest), **special),
-            *(replace(_again(plainest), **{k: x}) for k, x in special.items()),
-        ]
+        again = _again(plainest)
+        changed = [repaired(replace(again, **special)), *(replace(again, **{k: x}) for k, x in special.items())]
         return any(self.fails(one) is False for one in changed)
 
     def _end(self, feature: Feature, start: Features, good: float, bad: float) -> tuple[End, list[float]]:

@@ -115,7 +115,9 @@ def test_a_cause_that_cannot_be_tried_hinders_no_other_explanation():
         space = rg.InvariantMetric().at(rg.Pair(G, H))
         return tuple(map(np.array, space.geodesic(space.horizontal_projection(rg.Pair(v_G, v_H)), t, "exact")))
 
-    assert said_of(geodesic=geodesic)["inv"].diagnosis.startswith("no formula was found that gives these numbers: right in ")
+    assert said_of(geodesic=geodesic)["inv"].diagnosis.startswith(
+        "no formula was found that gives these numbers: right in "
+    )
 
 
 def test_a_backend_without_batches_is_not_asked_for_them_at_a_point_without():

@@ -1,0 +1,161 @@
+"""What is met together: mistakes that show where two bands meet, in a layout, beside or between other calls."""
+
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import refgeo as rg
+from refgeo import paper
+from refgeo.conformance.scope import Scope
+from refgeo.conformance.verdict import Verdict
+
+SEEDS = (0, 1, 2)
+
+
+def row_of(check, seed=0, **functions):
+    report = rg.check(SimpleNamespace(**functions), checks=[check, "thread_safe"], metrics=["mix"], seed=seed)
+    return next(row for row in report.rows if row.check == check), {row.check: row for row in report.rows}
+
+
+def gradient_where(is_wrong, solve=np.linalg.solve):
+    """The gradient in mix, wrong in its last row where something holds."""
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        g_G, g_H = solve(H.mT @ H, e_G.mT).mT, solve(G.mT @ G, e_H.mT).mT
+        if is_wrong(G, H):
+            g_G[..., -1, :] = 0.0
+        return g_G, g_H
+
+    return riemannian_gradient
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "is_wrong",
+    [
+        lambda G, H: G.shape[-2] % 128 == 0,
+        lambda G, H: G.shape[-1] == 64 and G.ndim > 2 and len(G) > 8,
+        lambda G, H: G.shape[-1] > 32 and np.linalg.cond(G).max() > 10.0,
+        lambda G, H: G.ndim > 3 and G.shape[-2] > 100,
+        lambda G, H: G.shape[-1] > 16 and np.prod(G.shape[:-2]) > 20,
+    ],
+    ids=["tiles", "a dozen heads of 64", "wide and κ = 30", "two leading dimensions and long", "wide and many"],
+)
+def test_a_mistake_where_two_bands_meet_is_seen(is_wrong, seed):
+    row, _ = row_of("riemannian_gradient", seed, riemannian_gradient=gradient_where(is_wrong))
+    assert row.verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_heads_side_by_side_are_a_layout(seed):
+    def gathered(x):
+        if x.strides[-1] != x.itemsize or min(x.strides) <= 0:
+            return np.ascontiguousarray(x)
+        return np.lib.stride_tricks.as_strided(x, x.shape, sorted(x.strides, reverse=True)).copy()
+
+    right = gradient_where(lambda G, H: False)
+    row, _ = row_of("riemannian_gradient", seed, riemannian_gradient=lambda m, *a: right(m, *map(gathered, a)))
+    assert row.verdict is Verdict.WRONG
+    assert "of heads side by side" in row.diagnosis
+
+
+def test_calls_of_the_same_metric_beside_each_other_are_tried():
+    kept = SimpleNamespace()
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        kept.S, kept.T = G.mT @ G, H.mT @ H
+        return np.linalg.solve(kept.T, e_G.mT).mT, np.linalg.solve(kept.S, e_H.mT).mT
+
+    _, rows = row_of("riemannian_gradient", riemannian_gradient=riemannian_gradient)
+    assert rows["thread_safe"].verdict is Verdict.CONTRACT
+
+
+def test_a_caller_may_write_to_a_result():
+    kept = {}
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        key = tuple(x.tobytes() for x in (G, H, e_G, e_H))
+        if key not in kept:
+            kept[key] = tuple(map(np.array, paper.riemannian_gradient(metric, G, H, e_G, e_H)))
+        return kept[key]
+
+    row, _ = row_of("riemannian_gradient", riemannian_gradient=riemannian_gradient)
+    assert row.verdict is Verdict.WRONG
+    assert "whose result was written to" in row.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "said"),
+    [
+        (lambda G, H: (np.linalg.cond(G) * np.linalg.cond(H) > 60.0).any(), None),
+        (lambda G, H: G.size >= 64, None),
+        (lambda G, H: H.shape[-1] >= 17, "wrong where h ≥ 17"),
+        (lambda G, H: G.shape[-1] >= 17 and np.linalg.cond(G).max() > 10.0, None),
+    ],
+    ids=["a product of two κ", "numbers of the batch", "h", "h and κ"],
+)
+def test_a_bound_is_said_only_if_nothing_contradicts_it(is_wrong, said):
+    row, _ = row_of("riemannian_gradient", riemannian_gradient=gradient_where(is_wrong))
+    assert row.verdict is Verdict.WRONG
+    if said:
+        assert row.diagnosis.startswith(said)
+    else:
+        assert "wrong where" not in row.diagnosis
+        assert "right when your function gets it alone" not in row.diagnosis
+
+
+def test_a_term_is_said_only_if_it_is_so_at_other_times():
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        c_G, c_H = paper.christoffel(metric, G, H, v_G, v_H, v_G, v_H)
+        s = max(t, -1.0)
+        return G + t * v_G - 0.5 * s * s * c_G, H + t * v_H - 0.5 * s * s * c_H
+
+    row, _ = row_of("geodesic_2", geodesic=geodesic)
+    assert (row.diagnosis, row.differs) == ("wrong where t < -1", "")
+
+
+def test_momentum_that_two_trajectories_share_is_seen():
+    buffers = {}
+
+    def step(state, G, H, e_G, e_H):
+        m_G, m_H = buffers.get(G.shape, (0.0, 0.0)) if state else (0.0, 0.0)
+        buffers[G.shape] = m_G, m_H = 0.9 * m_G + e_G, 0.9 * m_H + e_H
+        return "started", G - 0.02 * m_G, H - 0.02 * m_H
+
+    rows = {row.check: row for row in rg.check(step, checks=["step.repeatable"]).rows}
+    assert rows["step.repeatable"].verdict is Verdict.WRONG
+    assert "between its own" in rows["step.repeatable"].message
+
+
+def test_random_numbers_of_a_rule_are_its_own():
+    """Whatever other trajectories draw from the generators of the process."""
+
+    def step(state, G, H, e_G, e_H):
+        noise = 1.0 + 0.1 * np.random.standard_normal()  # noqa: NPY002
+        return state, G - 0.01 * noise * e_G, H - 0.01 * noise * e_H
+
+    assert rg.check(step, checks=["step.repeatable"]).passed
+
+
+def test_an_error_from_both_representations_says_nothing():
+    def step(state, G, H, e_G, e_H):
+        if np.linalg.norm(G @ H.mT) > 12.0:  # whatever the representation
+            raise np.linalg.LinAlgError("too large")
+        return state, G - 0.02 * np.linalg.solve(H.mT @ H, e_G.mT).mT, H - 0.02 * np.linalg.solve(G.mT @ G, e_H.mT).mT
+
+    (row,) = (row for row in rg.check(step, checks=["step.invariant"]).rows if row.kind == "trajectory")
+    assert row.verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_scope_is_no_box_of_what_was_met_singly(seed):
+    rng = np.random.default_rng(seed)
+    met = {(int(h), int(h + rng.integers(40)), int(h), int(b), 3.0) for h, b in rng.integers(1, 60, (30, 2))}
+    scope = Scope(frozenset(met))
+    for one, other in itertools.combinations(sorted(scope.box), 2):
+        if one[0] != other[0]:
+            assert any({one, other} <= some for some in scope.labels.values())
