@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -377,8 +378,8 @@ def in_bands(bands: Mapping[str, str], pick: Pick) -> Features | None:
         if band in ("= h", "= n"):
             return h if band == "= h" else n
         least = h if band == "tiles" else h + _NEAR
-        large = [x for x in SIZES[kind][band] if x > least] or [0]
-        return int(pick(range(h + 1, h + 1 + _NEAR) if band == "near h" else large))
+        several = range(h + 1, h + 1 + _NEAR) if band == "near h" else SIZES[kind][band]
+        return int(pick([x for x in several if x != n and (x > least or band == "near h")] or [0]))
 
     h = pick(SIZES["h"][bands["h"]])
     n = rows("n", h)
@@ -400,12 +401,9 @@ def drawn_by(rng: np.random.Generator, some: Sequence[Any]) -> Any:
     return some[int(rng.integers(len(some)))]
 
 
-def _extremes(bands: Mapping[str, str]) -> Iterator[Features]:
-    """Points in these bands with the first choices, the last ones, and both in turn."""
-    for ends in ((0,), (-1,), (0, 0, -1)):
-        turns = itertools.cycle(ends)
-        found = in_bands(bands, lambda some, turns=turns: some[next(turns)])  # type: ignore[misc]
-        yield from [found] if found else []
+def _extremes(bands: Mapping[str, str]) -> list[Features]:
+    """Points in these bands with the first choices, and with the last ones."""
+    return [one for one in (in_bands(bands, itemgetter(i)) for i in (0, -1)) if one]
 
 
 @cache
