@@ -215,7 +215,7 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
-_SMALL, _MOST = 200, 30_000
+_SMALL, _MOST = 600, 30_000
 """What a small point costs, and what any point may cost that has a circumstance."""
 _PLAINLY = 4
 """So many of the first points are asked plainly in any case."""
