@@ -6,7 +6,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,10 +158,10 @@ def trajectory(
         (_steps(implementation, function, some, walk, convert, read, conduct, into), _RandomNumbers(walk.stream))
         for some, into in zip((arrays, *walk.between), (kept, *others), strict=True)
     ]
-    in_turn = walk.count + 1 if walk.between else 1
-    for _ in range(in_turn):
+    for _ in range(walk.count + 1 if walk.between else 1):
         for steps, numbers in together:
-            with numbers.used():
+            mine = steps is together[0][0]
+            with numbers.used(), nullcontext() if mine else suppress(Exception):  # an error of another one is not its
                 list(itertools.islice(steps, 1 if walk.between else None))
     return kept
 

@@ -10,7 +10,7 @@ and the loss amplify it. The unit is that distance by 16, with one rounding of a
 rules that form Gram matrices and invert them. A difference is a share of the way that both trajectories have travelled,
 so at most 1; as for values, a ratio above 1,000 at one place, or above 100 at three, is beyond what rounding explains.
 
-*Where.* From the points of the design with up to 40 rows and 17 columns, on a loss whose size is found by trying (a
+*Where.* From the points of the design that are not too large, on a loss whose size is found by trying (a
 rule's step size is its own), or 64 times smaller or 16 times larger, or for a few steps of any size (a rule can clip);
 to points of the orbit by elements A of the group: a rotation, scalings, a mild and an ill-conditioned one. A rule that
 is not invariant under all of them is WRONG: who knows why (it is damped, or computes in float32) says so with the
