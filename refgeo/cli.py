@@ -384,7 +384,7 @@ def _chosen_points(options: argparse.Namespace) -> dict[str, Any]:
         if getattr(options, name) is not None and options.checkpoint is None:
             raise ValueError(f"--{name}: expected --checkpoint PATH together with this option")
     if options.checkpoint is not None:
-        options.checkpoint = options.checkpoint.resolve()
+        options.checkpoint = options.checkpoint.absolute()  # a link stays where config.json is
     return {name: getattr(options, name) for name in _POINTS} | {"metrics": options.metrics or ("inv", "mix")}
 
 

@@ -7,7 +7,6 @@ subprocess rather than one of `multiprocessing`, which would run the user's scri
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -35,12 +34,14 @@ _SETTINGS = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX takes most of a GPU's memory for its first process
 }
 _BOOT = """
-import json, sys
+import sys
+from multiprocessing.connection import Connection
 
-descriptor, parent, sys.path[:] = json.loads(sys.argv.pop(1))
+line = Connection(int(sys.argv.pop(1)))
+parent, sys.path[:] = line.recv()
 from refgeo.conformance.process import main
 
-main(descriptor, parent)
+main(line, parent)
 """
 _JUDGED = "REFGEO_JUDGED"
 """The variable of a backend's process, and of all that it starts, with what is judged there."""
@@ -68,7 +69,7 @@ class Child:
         self.line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
+                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={**_SETTINGS, **os.environ, **({_JUDGED: judged} if judged else {})},
                 stdin=subprocess.DEVNULL,
@@ -77,6 +78,7 @@ class Child:
             )
         self.close = weakref.finalize(self, _end, self._process, self.line)
         with contextlib.suppress(OSError):  # it is gone already, which whoever waits for its answer will see
+            self.line.send((os.getpid(), [place for place in sys.path if isinstance(place, str)]))  # as imports do
             self.line.send((function, arguments))
 
     def interrupt(self) -> None:
@@ -138,9 +140,8 @@ def _absolute(spec: str) -> str:
     return str(Path(place).resolve() if place.endswith(".py") else origin(place) or place)
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(line: Connection, parent: int) -> None:
     """What a child does."""
-    line = Connection(descriptor)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     function, arguments = line.recv()
     with contextlib.suppress(EOFError, BrokenPipeError):

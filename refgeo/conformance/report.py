@@ -49,8 +49,9 @@ class Report:
         What else there is to say of the backend.
     files : (folder, file), optional
         The folder of vectors and the results that were graded.
-    not_run : dict
-        The lines of the backend's own files that no decisive call has reached, as ranges, by file.
+    not_run : dict, optional
+        The lines of the backend's own files that no decisive call has reached, as ranges, by file; None where lines
+        were not watched, as of an object in this process.
     interrupted : str
         How far it had come when Ctrl-C ended it.
 
@@ -70,7 +71,7 @@ class Report:
     timeout: float = TIMEOUT
     notes: tuple[str, ...] = ()
     files: tuple[str, str] | None = None
-    not_run: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    not_run: dict[str, list[tuple[int, int]]] | None = field(default_factory=dict)
     interrupted: str = ""
 
     @property
@@ -92,8 +93,10 @@ class Report:
 
     @property
     def passed_strictly(self) -> bool:
-        """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out."""
-        return self.passed and not self.findings and not self.not_run
+        """Passed, without findings (inaccurate, partly provided, contract), and no line of code was left out, or not
+        watched.
+        """
+        return self.passed and not self.findings and self.not_run == {}
 
     @property
     def judged(self) -> list[Row]:
@@ -227,7 +230,7 @@ class Report:
             f"{Path(file).name}:"
             + ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in ranges[:_MOST_RANGES])
             + f" and {len(ranges) - _MOST_RANGES} more" * (len(ranges) > _MOST_RANGES)
-            for file, ranges in self.not_run.items()
+            for file, ranges in (self.not_run or {}).items()
         )
 
     @property
@@ -254,7 +257,8 @@ class Report:
             yield f"repeat one: {repeat}", "dim"
         if self.where == "this process" and not self.files:
             yield (
-                "the backend ran in the process of refgeo itself, as a new process could not import it by its name",
+                "the backend ran in the process of refgeo itself, as a new process could not import it by its name; so "
+                "nobody knows which of its lines did not run",
                 "dim",
             )
         enclosed, values = self.enclosed

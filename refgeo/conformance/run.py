@@ -254,7 +254,8 @@ def judge(plan: Plan, backend: Backend, show: Progress = no_progress) -> Report:
             raise Interrupted(_report(plan, backend, found, [], interrupted=said)) from None
     found.sort(key=lambda one: plan.metrics.index(one.metric))
     reached += [one.reached for one in found]
-    return _report(plan, backend, found, whole, not_run=not_run(reached, {*FUNCTIONS} - plan.functions))
+    left = not_run(reached, {*FUNCTIONS} - plan.functions) if backend.has_own_process else None
+    return _report(plan, backend, found, whole, not_run=left)
 
 
 _PATIENCE, _LAST = 0.2, 10.0

@@ -390,8 +390,9 @@ def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
     size = np.hypot(*(np.linalg.norm(factor, axis=(-2, -1)) for factor in reduced.point))[..., None, None]
     sizes = Pair.unchecked(*(np.broadcast_to(size, factor.shape).copy() for factor in reduced.point))
     y, scale = reduced.packed(reduced.point, reduced.velocity), reduced.packed(sizes, sizes)
-    solver = DOP853(reduced.derivative, 0.0, y, 1.0, rtol=rtol, atol=rtol * scale)
-    last = _followed(solver, reduced, first, t)
+    with np.errstate(under="ignore"):  # as SciPy's own code expects
+        solver = DOP853(reduced.derivative, 0.0, y, 1.0, rtol=rtol, atol=rtol * scale)
+        last = _followed(solver, reduced, first, t)
     end, end_velocity = reduced.unpacked(solver.y)
     drift = _drift(first, reduced.velocity, last, end_velocity)
     worst = max(drift, key=lambda name: drift[name])

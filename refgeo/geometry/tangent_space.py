@@ -481,7 +481,8 @@ def flow(point: Any, velocity: Callable[[Any], Array], t: float) -> Any:
     >>> flow(np.ones(2), lambda x: np.array([1.0, -1.0]) * x, np.log(2.0)).round(9)
     array([2. , 0.5])
     """
-    path = scipy.integrate.solve_ivp(
-        lambda _, x: velocity(shaped(x, point)), (0.0, t), flat(point), "DOP853", rtol=1e-13, atol=1e-15
-    )
+    with np.errstate(under="ignore"):  # as SciPy's own code expects
+        path = scipy.integrate.solve_ivp(
+            lambda _, x: velocity(shaped(x, point)), (0.0, t), flat(point), "DOP853", rtol=1e-13, atol=1e-15
+        )
     return shaped(path.y[:, -1], point)

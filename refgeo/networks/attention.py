@@ -10,11 +10,12 @@ factor stacks its query heads and the output factor their columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from refgeo.geometry.blocks import names_of
 from refgeo.geometry.pair import Pair
 from refgeo.support.arguments import Array
 
@@ -24,6 +25,15 @@ Factors = tuple[Array, Array]
 
 class LayoutError(ValueError):
     """A checkpoint does not fit the layout it is read with."""
+
+
+class MissingTensorsError(LayoutError):
+    """A layout needs tensors with these names, and there are none of numbers."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(dict.fromkeys(names))
+        count = len(self.names)
+        super().__init__(f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
+def refuse_scaled(float8: Iterable[str], names: Collection[str]) -> None:
+    """Numbers of float8 that stand beside a scale are codes, and no weights."""
+    scales = {name.rpartition(".")[0] for name in names if "scale" in name.rpartition(".")[2]}
+    scaled = [name for name in float8 if name.rpartition(".")[0] in scales]
+    if scaled:
+        raise LayoutError(
+            f"checkpoint: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
+            f"weights by themselves: {', '.join(scaled[:3])}, ...; undo the quantisation first"
+        )
+
+
 def _no_safetensors(path: Path, error: Exception) -> LayoutError:
     advice = "; use torch.load and pass the state dict" if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else ""
     with path.open("rb") as file:
@@ -156,16 +168,7 @@ def _load(path: Path) -> dict[str, Any]:
     # what is given comes in another order every time, and random starts would differ from run to run
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     tensors.sort(key=lambda one: (header[one[0]]["data_offsets"], one[0]))
-    names = {name for name, _ in tensors}
-    scaled = [
-        name for name, tensor in tensors
-        if tensor["dtype"] in _FLOAT8 and any(other != name and other.startswith(f"{name}_scale") for other in names)
-    ]  # fmt: skip
-    if scaled:
-        raise LayoutError(
-            f"checkpoint {path}: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
-            f"weights by themselves: {', '.join(scaled[:3])}, ...; undo the quantisation first"
-        )
+    refuse_scaled([name for name, tensor in tensors if tensor["dtype"] in _FLOAT8], {name for name, _ in tensors})
     for name, tensor in tensors:
         kind, data = tensor["dtype"], tensor["data"]
         if kind == "BF16":

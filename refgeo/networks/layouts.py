@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.geometry.pair import Pair
-from refgeo.networks.attention import AttentionLayer, Factors, LayoutError, Linear
+from refgeo.networks.attention import AttentionLayer, Factors, LayoutError, Linear, MissingTensorsError
 from refgeo.support.arguments import Array
 
 Heads = int | Mapping[str, int]
@@ -125,7 +125,7 @@ class AttentionLayout:
             absent = [bias for bias in biases if bias not in tensors and bias not in missing]
             missing += absent if len(absent) < len(biases) else []  # all layers have one, or none has
         if missing:
-            raise LayoutError(f"{len(missing)} tensors are missing: {_listed(missing)}")
+            raise MissingTensorsError(missing)
         left_over = []
         for layer in layers:
             linears = (layer.query, layer.key, layer.value, layer.out)
@@ -205,7 +205,7 @@ class LowRankLayout:
         others = [name for name in names if re.search(r"(^|\.)lora_B(\..+)?\.weight$", name)]
         missing += [A for B in others if (A := B.replace("lora_B", "lora_A")) not in names]
         if missing:
-            raise LayoutError(f"{len(missing)} tensors are missing: {_listed(missing)}")
+            raise MissingTensorsError(missing)
         if not found:
             listed = ", ".join(list(names)[:3]) or "no floating-point tensors"
             raise LayoutError(f"expected tensors named ...q_proj.lora_A.weight, found none; the file has {listed}, ...")

@@ -22,7 +22,7 @@ from refgeo.geometry.tangent_space import Metric
 from refgeo.networks.attention import LayoutError
 from refgeo.networks.block_metric import behind_rotations, block_metric
 from refgeo.networks.configuration import Configuration
-from refgeo.networks.files import as_numpy, holds_numbers, load
+from refgeo.networks.files import as_numpy, holds_numbers, load, refuse_scaled
 from refgeo.networks.layouts import LAYOUTS, AttentionLayout, Heads, Layout, LowRankLayout, own_layout
 from refgeo.networks.summary import NetworkSummary, summarised
 from refgeo.support.arguments import Array
@@ -295,6 +295,7 @@ def read(
     file = Path(source) if isinstance(source, (str, Path)) else None
     configuration = None if file is None else Configuration.beside(file)
     state, parameters, tied = _tensors_of(source)
+    refuse_scaled([name for name, tensor in state.items() if "float8" in str(getattr(tensor, "dtype", ""))], state)
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
@@ -315,7 +316,10 @@ def read(
             configuration.refuse_other_tensors(form.layers(exact), exact, heads)
         pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
-        raise LayoutError(f"layout {name}: {error}") from error
+        absent = getattr(error, "names", [])
+        codes = [one for one in absent if one in tensors and one not in numeric]
+        there = f"these tensors are there, and hold integers, not numbers (undo a quantisation): {names_of(codes)}"
+        raise LayoutError(f"layout {name}: {there if codes else error}") from error
     return Network(
         name,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},

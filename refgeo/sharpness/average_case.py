@@ -104,8 +104,10 @@ def average_case_sharpness(
     calls = Calls("value", value)
     with calls, shown("averaging", quiet=not progress) as tell, interruptible() as interrupted:
         at_origin = [checked_loss("value", loss(space.point(np.zeros(space.length), order))) for loss in losses]
-        if not np.isfinite(at_origin).all():
-            raise ValueError("value: expected a function that returns a finite loss at the given parameters")
+        for index, loss in enumerate(at_origin):
+            if not math.isfinite(loss):
+                where = f", batch {index}," if batches is not None else ""
+                raise ValueError(f"value: expected a finite loss at the given parameters{where} got {loss}")
         noise = 0.0
         if verify:
             noise = _noise(space, losses[0])

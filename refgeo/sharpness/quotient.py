@@ -213,7 +213,8 @@ class QuotientTangentSpace(TangentSpace[Any]):
         start = np.concatenate([self._numbers, velocity])
         size = np.linalg.norm(self._numbers) + np.linalg.norm(velocity)
         try:
-            flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=1e-12, atol=1e-14 * size)
+            with np.errstate(under="ignore"):  # as SciPy's own code expects
+                flow = scipy.integrate.solve_ivp(field, (0.0, 1.0), start, "DOP853", rtol=1e-12, atol=1e-14 * size)
             arrived = bool(flow.success)
         except NO_GEODESIC:
             arrived = False

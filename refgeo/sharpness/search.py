@@ -17,7 +17,7 @@ from refgeo.sharpness.objective import Objective
 from refgeo.sharpness.parameters import Calls, LossAndGradient, on_batch
 from refgeo.sharpness.result import Progress, SharpnessCurve, SharpnessResult
 from refgeo.support.arguments import Array, integer, seed_of
-from refgeo.support.errors import Interrupted
+from refgeo.support.errors import BatchError, Interrupted
 from refgeo.support.progress import Tell, interruptible, shown
 
 Callback = Callable[[Progress], object]
@@ -102,17 +102,24 @@ def search(
 
     Raises
     ------
-    Interrupted
-        With what was found, if Ctrl-C was pressed.
+    Interrupted, BatchError
+        With what was found, if Ctrl-C was pressed, or if a batch has no finite loss.
     """
     given, of_batches = [None] if batches is None else checked_batches(batches), []
     noise: float | None = None
+    failure: BatchError | None = None
     calls = Calls("value_and_grad", value_and_grad)
     with calls, shown("searching", quiet=not effort.progress) as tell, interruptible() as interrupted:
         watcher = Watcher(effort.callback, _most_evaluations(batches, balls, effort), tell, interrupted)
         for index, batch in watcher.until_stopped(enumerate(given)):
             loss = value_and_grad if batches is None else on_batch(value_and_grad, batch)
-            objective = objective_of(loss)
+            try:
+                objective = objective_of(loss)
+            except ValueError as error:
+                if batches is None:
+                    raise
+                failure = BatchError(f"batch {index}: {error}")
+                break
             seen = Seen(math.nan, ())
             if effort.verify:
                 seen = verify(objective, max(ball.radius for ball in balls), loss, params, noise)
@@ -122,11 +129,14 @@ def search(
             if effort.verify:
                 verify_unchanged(objective)
         if not of_batches:
-            raise ValueError("batches: expected at least one batch, got none")
+            raise failure or ValueError("batches: expected at least one batch, got none")
         # a batch in which the search was stopped may lack the larger balls
         everywhere = [i for i in of_batches[0] if all(i in results for results in of_batches)]
         found = [of_batches[0][i] if batches is None else _mean([r[i] for r in of_batches]) for i in everywhere]
         result = found[0] if is_single else SharpnessCurve(tuple(found))
+        if failure is not None:
+            failure.result = result
+            raise failure
         if interrupted():
             raise Interrupted(result)
     return result

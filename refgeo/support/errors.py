@@ -67,6 +67,12 @@ class Interrupted(KeyboardInterrupt):
         return self.result
 
 
+class BatchError(ValueError):
+    """A batch has no finite loss; `result` is what the batches before it gave, or None."""
+
+    result: Any = None
+
+
 class GeodesicAccuracyError(ArithmeticError):
     """An integrated geodesic drifted from its conserved quantities by more than the stated bound."""
 

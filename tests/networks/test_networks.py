@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     with pytest.raises(LayoutError, match="found none"):
         rg.networks.read({"conv.weight": np.ones((2, 2))}, "bert", heads=1)
     broken = {name: tensor for name, tensor in state.items() if name != "encoder.layer.1.attention.self.key.bias"}
-    with pytest.raises(LayoutError, match=r"1 tensors are missing: encoder\.layer\.1\.attention\.self\.key\.bias"):
+    with pytest.raises(LayoutError, match=r"1 tensor is missing: encoder\.layer\.1\.attention\.self\.key\.bias"):
         rg.networks.read(broken, "bert", heads=2)
     with pytest.raises(FileNotFoundError, match="no file"):
         rg.networks.read(tmp_path / "nowhere.safetensors", "bert")
@@ -272,9 +272,9 @@ def test_lora_adapters_are_pairs():
     change = state[f"{base}q_proj.lora_B.weight"].astype(float) @ state[f"{base}q_proj.lora_A.weight"].astype(float)
     assert np.array_equal(pair.product, change)
     assert all(np.array_equal(network.state_dict()[name], tensor) for name, tensor in state.items())
-    with pytest.raises(LayoutError, match=r"layout lora: 1 tensors are missing: .*v_proj\.lora_B\.default\.weight"):
+    with pytest.raises(LayoutError, match=r"layout lora: 1 tensor is missing: .*v_proj\.lora_B\.default\.weight"):
         rg.networks.read({n: t for n, t in state.items() if "v_proj.lora_B" not in n}, "lora")
-    with pytest.raises(LayoutError, match=r"layout lora: 1 tensors are missing: .*q_proj\.lora_A\.weight"):
+    with pytest.raises(LayoutError, match=r"layout lora: 1 tensor is missing: .*q_proj\.lora_A\.weight"):
         rg.networks.read({n: t for n, t in state.items() if "q_proj.lora_A" not in n}, "lora")
     with pytest.raises(LayoutError, match="found none"):
         rg.networks.read({"w": np.ones((2, 2))}, "lora")
@@ -287,7 +287,7 @@ def test_what_is_left_over_in_an_attention_layer_is_named():
     state, *_ = read_layer("llama_nope")
     with pytest.raises(LayoutError, match="found none"):
         rg.networks.read(state, "bert", heads=HEADS)
-    with pytest.raises(LayoutError, match=r"1 tensors are missing: .*out_proj\.weight|4 tensors are missing"):
+    with pytest.raises(LayoutError, match=r"1 tensor is missing: .*out_proj\.weight|4 tensors are missing"):
         rg.networks.read(state, "clip_hf", heads=HEADS)
     with pytest.raises(LayoutError, match="key_value_heads: expected a divisor"):
         rg.networks.read(state, "llama_nope", heads=HEADS, key_value_heads=3)
@@ -444,7 +444,7 @@ def test_towers_with_different_heads_are_told_apart(tmp_path):
 def test_a_layer_without_its_query_is_incomplete_and_not_overlooked():
     state = bert_state(np.random.default_rng(0))
     del state["encoder.layer.1.attention.self.query.weight"]
-    with pytest.raises(LayoutError, match=r"1 tensors are missing: encoder\.layer\.1\.attention\.self\.query\.weight"):
+    with pytest.raises(LayoutError, match=r"1 tensor is missing: encoder\.layer\.1\.attention\.self\.query\.weight"):
         rg.networks.read(state, "bert", heads=2)
 
 
