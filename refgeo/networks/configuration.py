@@ -46,7 +46,7 @@ class Configuration:
         if not file.is_file():
             return cls(file, {})
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8-sig"))
         except ValueError as error:
             raise LayoutError(f"{file}: expected JSON, got {error}; correct or remove this file") from error
         if not isinstance(content, dict):

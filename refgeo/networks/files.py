@@ -46,8 +46,10 @@ def weight_files(path: Path) -> list[Path]:
     inside = sorted(path.glob("*.safetensors"))
     if len(inside) != 1:
         found = ", ".join(file.name for file in inside) or "none"
+        remedy = "; use torch.load on its .bin file and pass the state dict" if any(path.glob("*.bin")) else ""
         raise LayoutError(
             f"checkpoint: expected one .safetensors file in the folder {path}, found {found}; give the path of a file"
+            + remedy * (not inside)
         )
     return weight_files(inside[0])
 
@@ -64,7 +66,7 @@ def _listed(index: Path) -> list[Path]:
 def _weight_map(index: Path) -> dict[str, str]:
     """The name of the file of every tensor."""
     try:
-        return dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"].items())
+        return dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].items())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LayoutError(
             f"{index}: expected JSON with a weight_map from tensor names to file names; reading it raised {error!r}"

@@ -369,6 +369,9 @@ def _check_source(source: object) -> None:
             "source: expected the path of a safetensors file, a mapping of names to arrays or a module of PyTorch, got "
             f"{type(source).__name__}"
         )
+    around = [name for name, x in source.items() if isinstance(x, Mapping)] if isinstance(source, Mapping) else []
+    if around:
+        raise TypeError(f"source: expected a state dict, got a dict around one; pass source[{around[0]!r}]")
     if isinstance(source, Mapping) and not all(isinstance(name, str) for name in source):
         raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 
