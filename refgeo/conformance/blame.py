@@ -145,7 +145,7 @@ def _explained(suspect: Suspect) -> Explanation:
     if all(one.circumstance or one.law for one in seen.wrong_evidence):
         has_place = suspect.failing and suspect.plain and not all(map(bool, suspect.place.usual()))
         where = _place(suspect) if has_place else ""
-        said = [where and f"wrong {where}", _circumstances(seen.wrong_evidence)]
+        said = [where and f"wrong {where}", _circumstances(seen)]
         return Explanation("; ".join(filter(None, said)))
     if suspect.check.kind == "law" or not suspect.failing:
         return NOTHING
@@ -170,14 +170,15 @@ def _of_views(suspect: Suspect, views: list[View]) -> Explanation:
     kept = _by_memory(suspect, views)
     if kept:
         return Explanation(kept, needs_others=True)
-    if _are_in_single(views):
-        return Explanation(
-            "your numbers are those of float32, and right to its precision: compute in float64, or judge the function "
-            "with --dtype float32"
-        )
     ε = views[0].scene.relaxation
     if ε and _explains(("", _without_relaxation), views):
         return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
+    if _are_in_single(views):
+        in_double = [one for one in suspect.passing if one.dtype == "float64" and _could_be_wrong(suspect, one, None)]
+        where = (_place(suspect) or "at some points") if in_double else ""
+        single = "your numbers are those of float32, and right to its precision: compute in float64, or judge the "
+        single += "function with --dtype float32"
+        return _only(where, Explanation(single)) if where else Explanation(single)
     least = min(_distance(one.result, one.right) for one in views)
     others = _views(value, backend, _telling([one for one in suspect.passing if one.is_plain]))
     others = [one for one in others if one.rounding <= _SEEN * least]
@@ -214,13 +215,15 @@ def _only(where: str, found: Explanation) -> Explanation:
     return replace(found, text="; there, ".join(filter(None, (f"wrong {where}", found.text))))
 
 
-def _circumstances(found: Sequence[Evidence]) -> str:
-    """In words, which laws do not hold, and the circumstances in which alone something is wrong."""
+def _circumstances(seen: Seen) -> str:
+    """In words, which laws do not hold, and the circumstances in which alone something is wrong, everywhere or not."""
+    found = seen.wrong_evidence
     laws = list(dict.fromkeys(one.law for one in found if one.law and not one.circumstance))
     words = list(dict.fromkeys(one.circumstance for one in found if one.circumstance))
     shown = words[:3] + ([f"and in {len(words) - 3} more circumstances"] if len(words) > 3 else [])
     said = [f"does not obey: {'; '.join(laws)}"] if laws else []
-    where = "at other points, right" if laws else "right"
+    somewhere = any(one.circumstance in words and not one.is_doubtful for one in seen.decisive)
+    where = "at other points, right" if laws else "at some points, right" if somewhere else "right"
     return "; ".join(said + [f"{where} in a plain call, and wrong {'; '.join(shown)}"] * bool(words))
 
 
@@ -479,7 +482,7 @@ def _place(suspect: Suspect) -> str:
     ]
     words = []
     if _is_of_single(suspect):
-        words.append("in float32 only")
+        words += ["at some points"] * any(one.single for one in right) + ["in float32 only"]
     else:
         blocks, where = _blocks(suspect), suspect.place.find(wrong, right)
         elsewhere = not where and any(math.prod(one.shape) > 1 for one in suspect.passing)
@@ -542,9 +545,10 @@ def _alone(suspect: Suspect) -> str:
     alone += [one.fresh(Features((), n * count, m, h)) for one, (n, m, h, count) in zip(batches, sizes, strict=True)]
     if not all(_is_right(suspect, suspect.backend, one) for one in alone):
         return ""
+    somewhere = "at some points, " * any(math.prod(one.shape) > 1 for one in suspect.passing)
     return (
-        f"in a batch, the results are not those of its blocks: {len(alone)} blocks were tried, and each of them is "
-        f"right when your function gets it alone ({_entries(suspect)})"
+        f"{somewhere}in a batch, the results are not those of its blocks: {len(alone)} blocks were tried, and each of "
+        f"them is right when your function gets it alone ({_entries(suspect)})"
     )
 
 

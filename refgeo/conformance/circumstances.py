@@ -215,8 +215,8 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
-_SMALL, _MOST = 600, 30_000
-"""What a small point costs, and what any point may cost that has a circumstance."""
+_SMALL, _MOST, _WIDE = 600, 30_000, 16
+"""What a small point costs, what any point may cost that has a circumstance, and beyond how many columns it is wide."""
 _PLAINLY = 4
 """So many of the first points are asked plainly in any case."""
 CIRCUMSTANCES = [
@@ -234,8 +234,8 @@ def nearly(call: Call) -> Call:
 
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
-    """Of each point its circumstances: each of them at two points that hide nothing, a small one with several blocks
-    and a large one, and where it meets most that it has not met. Most points have one, so that a value is asked once.
+    """Of each point its circumstances: each of them at three points that hide nothing, small blocks of a batch, a wide
+    head alone and several, and where it meets most that it has not met. Most have one, so that a value is asked once.
 
     Examples
     --------
@@ -244,13 +244,14 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     """
     clear = {i for i, one in enumerate(points) if one.is_clear}
     items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAINLY, len(points)))]
-    for is_large in (False, True):
+    for is_wide, in_batch in ((False, True), (True, False), (True, True)):
         for circumstance in CIRCUMSTANCES:
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
             plain = [i for i in possible if i in clear]
-            alike = [i for i in plain if points[i].is_large == is_large and (is_large or points[i].blocks)]
-            if not is_large:
-                alike = [i for i in alike if points[i].cost <= _SMALL] or alike
-            items.append((circumstance, alike or plain or possible))
+            alike = [
+                i for i in plain if (points[i].h > _WIDE) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
+            ]
+            few = [i for i in alike if is_wide or points[i].cost <= _SMALL]
+            items.append((circumstance, few or alike or plain or possible))
     found = spread([sorted(levels_of(one)) for one in points], items)
     return [some or [PLAIN] for some in found]

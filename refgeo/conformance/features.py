@@ -270,7 +270,7 @@ SIZES: dict[str, dict[str, tuple[Any, ...]]] = {
     "n": {"= h": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "m": {"= h": (), "= n": (), "near h": (), "tiles": _TILES, "odd": _ODD},
     "blocks": {
-        "none": ((),), "one": ((1,), (2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)),
+        "none": ((), (1,)), "one": ((2,), (3,), (5,)), "a dozen": ((8,), (12,), (16,)),
         "several": ((1, 2), (2, 3), (3, 1), (2, 3, 2), (1, 2, 1, 2)),
         "as many": (), "dozens": ((37,), (64,)),
     },
@@ -341,7 +341,7 @@ def sizes_of(f: Features) -> dict[str, str]:
 
     count = math.prod(f.blocks)
     batch = {
-        "none": not f.blocks, "several": len(f.blocks) > 1, "as many": count in (f.h, f.n, f.m), "one": count <= 5,
+        "none": f.blocks in ((), (1,)), "several": len(f.blocks) > 1, "as many": count in (f.h, f.n, f.m), "one": count <= 5,
         "a dozen": count <= 16, "dozens": count <= 64, "": True,
     }  # fmt: skip
     kappa = _text(f.condition_G) if f.condition_G == f.condition_H and f.uneven_condition == 1.0 else ""
@@ -349,7 +349,7 @@ def sizes_of(f: Features) -> dict[str, str]:
         "h": next((name for name, values in SIZES["h"].items() if f.h <= values[-1]), ""),
         "n": rows(f.n), "m": "= n" if f.m == f.n != f.h else rows(f.m),
         "blocks": next(name for name, is_so in batch.items() if is_so),
-        "κ": "3" if f.h == 1 else kappa if kappa in SIZES["κ"] else "",
+        "κ": "1" if f.h == 1 else kappa if kappa in SIZES["κ"] else "",
     }  # fmt: skip
 
 
@@ -474,6 +474,7 @@ def _rare(need: Need, others: Sequence[Level], is_full: bool, rng: np.random.Gen
     bands["blocks"] = pick(("none", "one", "several"))
     if kind:
         bands[kind] = pick([band for band in SIZES[kind] if _group(kind, band, is_full) == group])
+    bands |= {"κ": "1"} if bands["h"] == "1" else {}
     sizes = in_bands({kind: bands[kind] for kind in SIZES}, pick)
     rare, found = {level}, sizes and _with_levels(sizes, {level})
     if sizes is None or found is None or need not in _needs_met(found, is_full):

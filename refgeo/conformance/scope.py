@@ -31,8 +31,8 @@ Label = tuple[str, str]
 """A kind of size, and one of its bands."""
 _KAPPAS = (2.0, 10.0, 50.0, 200.0, 500.0, 2000.0, 3e4, math.inf)
 _COUNTS = (1, 5, 16, 64)
-_MANY = 4000
-"""Numbers of a large point."""
+_WIDE = 16
+"""Columns of heads that are not wide."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Scope:
     met : frozenset of (int, int, int, int, float)
         h, n, m, the number of blocks, and κ (0 for update rules and searches, where it is not told).
     circumstances : frozenset of (str, int, bool)
-        In words those in which something decisive was asked, with the number of entries, and whether of several blocks.
+        In words those in which something decisive was asked, with h, and whether of several blocks.
     functions : frozenset of str
         Of a rule of conduct, those that were seen.
     """
@@ -60,7 +60,7 @@ class Scope:
         sized, has_kappa = [one for one in told if one.sizes], kind in ("value", "law")
         return cls(
             frozenset(_size(one, has_kappa) for one in sized),
-            frozenset((one.circumstance, _entries(one.sizes), one.sizes[3] > 1) for one in sized if one.circumstance),
+            frozenset((one.circumstance, one.sizes[2], one.sizes[3] > 1) for one in sized if one.circumstance),
             frozenset(one.about for one in told if kind == "contract"),
         )
 
@@ -113,7 +113,7 @@ class Scope:
             beyond.setdefault(label[0], []).extend([there] if there else [])
         for kind, several in beyond.items():
             there, other = [size for some in several for size in some], "h" if kind != "h" else "blocks"
-            some_of = "some of " if len(several) > 1 else ""
+            some_of = "some of " if len(several) > 1 and len({_number(one, other) for one in there}) > 1 else ""
             others += [f"{_numbers(kind, there)} at {some_of}{_numbers(other, there)}"] if there else []
         return "; ".join([", ".join(words), *others, *self._in_circumstances()])
 
@@ -137,19 +137,17 @@ class Scope:
     def _in_circumstances(self) -> Iterator[str]:
         words = {one[0] for one in self.circumstances}
         if words:
-            several = len({word for word, _, is_batch in self.circumstances if is_batch})
-            large = len({word for word, entries, _ in self.circumstances if entries >= _MANY})
-            yield f"in {counted(len(words), 'circumstance')}, {several} with several blocks, {large} with large arrays"
+            wide = {word for word, h, _ in self.circumstances if h > _WIDE}
+            both = {word for word, h, is_batch in self.circumstances if h > _WIDE and is_batch}
+            yield (
+                f"in {counted(len(words), 'circumstance')}, each at some of these sizes: {len(wide)} with h > {_WIDE}, "
+                f"{len(both)} with several blocks besides"
+            )
 
 
 def _size(one: Evidence, has_kappa: bool) -> Size:
     n, m, h, blocks = one.sizes
     return h, n, m, blocks, float(f"{one.condition:.2g}") if has_kappa else 0.0
-
-
-def _entries(sizes: Sequence[int]) -> int:
-    n, m, h, blocks = sizes
-    return (n + m) * h * blocks
 
 
 def _number(size: Size, kind: str) -> float:

@@ -40,8 +40,6 @@ from refgeo.geometry.pair_metrics import pair_metric
 from refgeo.support.arguments import Array
 
 RADII = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)
-OWN_RADII = (1e-2, 0.03, 0.1)
-"""Where wide networks are tried: as many as a verdict on one of them takes."""
 MEET = 1e-6
 """A problem is one where the bounds are no further apart than this."""
 TOLERANCE = 1e-8
@@ -83,6 +81,8 @@ class Network:
     X, y : ndarray
         The loss is ‖X vec(G Hᵀ) − y‖².
     dtype : str
+    radii : tuple of float
+        Of the balls; of wide networks as many as a verdict on one of them takes.
     """
 
     name: str
@@ -91,11 +91,12 @@ class Network:
     X: Array
     y: Array
     dtype: str = "float64"
+    radii: tuple[float, ...] = ()
 
     @classmethod
     def diagonal(cls, name: str, u: Array, v: Array, X: Array, y: Array, dtype: str = "float64") -> Network:
         """With the coordinates as blocks of one number."""
-        return cls(name, u.reshape(-1, 1, 1), v.reshape(-1, 1, 1), X, y, dtype)
+        return cls(name, u.reshape(-1, 1, 1), v.reshape(-1, 1, 1), X, y, dtype, RADII)
 
     @property
     def u(self) -> Array:
@@ -147,8 +148,8 @@ class Network:
 
 _MOST_PRODUCTS, _TRIES = 700, 50
 """Entries of G Hᵀ of a wide network; and how often one is drawn."""
-_SMALLEST = 2
-"""Columns of wide networks at which exact geodesics of mix are integrated."""
+_SMALLEST = 4
+"""Columns up to which exact geodesics of mix are integrated, which take their time, at one radius."""
 
 
 def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Network]:
@@ -168,19 +169,22 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
         u, v = (rounded(rng.uniform(0.5, 2.0, d) * rng.choice([-1.0, 1.0], d)) for _ in range(2))
         X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0] * rng.uniform(0.7, 1.4, d)
         yield Network.diagonal(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
-    for features in _wide(seed):
+    for k, features in enumerate(_wide(seed)):
+        radii = tuple(RADII[(k + j) % len(RADII)] for j in range(0, 2 * SEVERAL, 2))
         blocks, n, m = features.blocks[0], features.n, features.m
         scene = build(features, "mix", dtype, seed)
         (G, H), rng = scene.point, scene.rng("network")
         X = rng.standard_normal((2 * n * m, blocks * n * m)) / np.sqrt(2 * n * m)
-        yield Network(f"net{features.name}", G, H, X, X @ (G @ H.mT).ravel() + rng.standard_normal(2 * n * m), dtype)
+        yield Network(
+            f"net{features.name}", G, H, X, X @ (G @ H.mT).ravel() + rng.standard_normal(2 * n * m), dtype, radii
+        )
 
 
 def _wide(seed: int) -> Iterator[Features]:
     """Points with several columns: every band of h, alone and in a batch, as far as a search is short there."""
     rng = rng_of(seed, "networks")
     for h, blocks in itertools.product(SIZES["h"], ("none", "one")):
-        bands = {"h": h, "n": "near h", "m": "near h", "blocks": blocks, "κ": "3"}
+        bands = {"h": h, "n": "near h", "m": "near h", "blocks": blocks, "κ": "30" if blocks == "none" else "3"}
         drawn = (in_bands(bands, partial(drawn_by, rng)) for _ in range(_TRIES))
         some = (one for one in drawn if one and (blocks == "none" or math.prod(one.blocks) > 1))
         few = (one for one in some if math.prod(one.blocks) * one.n * one.m <= _MOST_PRODUCTS)
@@ -242,7 +246,7 @@ def _seen(
     wide: dict[str, float] = {}
     short: list[Evidence] = []
     calls = 0.0
-    for network, rho in itertools.product(problems, RADII):
+    for network, rho in [(one, rho) for one in problems for rho in one.radii]:
         is_proved = network.is_diagonal and order in _PROVED
         known = _bound(metric, network, rho) if is_proved else _own(metric, order, network, rho)
         if known is None or network.rounding > 0.01 * known:
@@ -392,12 +396,11 @@ def _gained(metric: str, order: Any, network: Network, rho: float) -> float:
 
 
 def _own(metric: str, order: Any, network: Network, rho: float) -> float | None:
-    """What refgeo's own search finds where nobody knows the maximum, at a few radii; for exact geodesics where that of
-    order 2 leads along the exact one, of mix, which take their time, at one network and radius.
+    """What refgeo's own search finds where nobody knows the maximum; for exact geodesics where that of order 2 leads
+    along the exact one, of mix at a few networks and one radius.
     """
     takes_long = order == "exact" and metric == "mix"
-    is_few = rho not in OWN_RADII or (takes_long and (rho != OWN_RADII[-1] or network.sizes[2] != _SMALLEST))
-    if is_few and not network.is_diagonal:
+    if takes_long and not network.is_diagonal and (network.sizes[2] > _SMALLEST or rho != network.radii[1]):
         return None
     from refgeo.sharpness.adaptive import adaptive_sharpness  # slow to import, and used where there is a search
     from refgeo.sharpness.worst_case import worst_case_sharpness

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +32,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
 from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, Evidence, Found, no_rounding_explains
-from refgeo.conformance.features import Features, design, levels_of, spread
+from refgeo.conformance.features import Features, design, levels_of, sizes_of, spread
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import build, rng_of
@@ -61,7 +61,9 @@ _FEW = 3
 """Steps of a trajectory before another one, or beside it."""
 _USUAL = Features(n=6, m=5, h=2)
 """Where it is tried whether a rule moves at all, and does the same again."""
-_BATCHES = (Features((2,), 5, 4, 2), Features((2, 3), 4, 5, 3))
+_BATCHES = (
+    Features((2,), 5, 4, 2), Features((2, 3), 4, 5, 3), Features((3,), 9, 8, 6), Features((2,), 20, 19, 17),
+)  # fmt: skip
 _LIMITS = (1.0, 2.0**-6, 2.0**4, 2.0**8)
 """Sizes of the loss beside the one that a rule likes, at which it may reach its limits."""
 _EXCESS = 1e-4
@@ -501,10 +503,9 @@ def _invariant(rule: Rule) -> Found:
         return _of(Event.FAILED, said, start.name)
     seen = Comparisons.of(rule)
     missed = {trial.element for _, trial in seen.asked} - {one.about for one in seen.evidence}
-    if seen.failures or missed or no_rounding_explains(seen.evidence):
-        again = _repeatable(rule).evidence[0]
-        if again.event is Event.FAILED:
-            return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
+    again = _repeatable(rule).evidence[0]  # what differs by itself is taken for rounding
+    if again.event is Event.FAILED:
+        return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     if not seen.told:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
         return Found(seen.failures[:1]) if seen.failures else _of(Event.UNKNOWN, said)
@@ -629,21 +630,35 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
 
 
 def _repeatable(rule: Rule) -> Found:
-    """A trajectory alone, first thing in a process, and again in every circumstance."""
-    start = rule.start(_USUAL)
-    with rule.alone() as fresh:
-        scale = rule.scale(start)
-        first = fresh.walk(start, scale)
-        depends = bool(_apart(fresh.walk(start, scale, stream=1), first.products).any())
-    rounding = rule.rounding(start, first)
-    for words, how in _circumstances(rule, start, scale, has_random_numbers=depends):
-        errors = _apart(rule.walk(start, scale, **how), first.products)
-        k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
-        if errors[k] > MANY_TIMES * rounding[0]:
-            said = f"from step {k} on, a run from the same start differs from the first one in a process, {words}: the "
-            said += "optimiser uses what another run left, or random numbers of a generator of its own"
-            return _of(Event.FAILED, said, start.name)
-    return _of(Event.RESULT)
+    """A trajectory alone, first thing in a process, and again: at a usual start in every circumstance, and at one of
+    every band of h again, and in turn with others.
+    """
+    by_band = {sizes_of(one)["h"]: one for one in reversed(starts(rule.points.profile, rule.points.seed))}
+    found: list[Evidence] = []
+    for features in (_USUAL, *by_band.values()):
+        start = rule.start(features)
+        with rule.alone() if features is _USUAL else nullcontext(rule) as fresh:
+            scale = rule.scale(start)
+            try:
+                first = fresh.walk(start, scale)
+                depends = bool(_apart(fresh.walk(start, scale, stream=1), first.products).any())
+            except NoResult:
+                if features is _USUAL:
+                    raise
+                continue
+        rounding = rule.rounding(start, first)
+        circumstances = [*_circumstances(rule, start, scale, has_random_numbers=depends)]
+        for words, how in (
+            circumstances if features is _USUAL else [one for one in circumstances if one[0] in _EVERYWHERE]
+        ):
+            errors = _apart(rule.walk(start, scale, **how), first.products)
+            k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
+            if errors[k] > MANY_TIMES * rounding[0]:
+                said = f"from step {k} on, a run from the same start differs from the first one in a process, {words}: "
+                said += "the optimiser uses what another run left, or random numbers of a generator of its own"
+                return _of(Event.FAILED, said, start.name)
+        found.append(Evidence(start.name, event=Event.RESULT, sizes=start.sizes))
+    return Found(found)
 
 
 def _circumstances(
@@ -661,6 +676,7 @@ def _circumstances(
         yield "beside another one in another thread", {"beside": (rule.call(others["with another loss"], scale),)}
 
 
+_EVERYWHERE = ("if it is made again", "with steps of several others between its own")
 OTHERS: dict[str, Callable[[Start], Start]] = {
     "from the same start": lambda start: start,
     "with another loss": lambda start: replace(start, Y=start.Y[::-1]),
@@ -685,7 +701,7 @@ def _blocks(rule: Rule) -> Found:
                 said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
                 return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
     if not any(one.is_far_off for one in found):
-        return _of(Event.RESULT)
+        return Found([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
     again = _repeatable(rule).evidence[0]
     if again.event is Event.FAILED:
         return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
