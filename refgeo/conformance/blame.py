@@ -22,7 +22,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event, NoResult
 from refgeo.conformance.checks import Check
 from refgeo.conformance.circumstances import BEFORE
-from refgeo.conformance.evidence import DOUBTFUL, Evidence, hold, units
+from refgeo.conformance.evidence import DOUBTFUL, Evidence, beside, combination, hold, units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
@@ -249,6 +249,12 @@ class View:
     rounding: float
 
     @property
+    def error(self) -> float:
+        """Beside the natural size of the result, that of its terms before they cancel."""
+        apart = self.scene.length(combination((1.0, self.result), (-1.0, self.right)))
+        return float(np.max(beside(apart, self.scene.size(self.value)), initial=0.0))
+
+    @property
     def tolerance(self) -> float:
         """How far an explanation may be from the result, relatively: not as far as what is right."""
         return max(min(self.rounding, _SEEN * _distance(self.result, self.right)), 1e-12)
@@ -374,7 +380,7 @@ def _are_in_single(views: Sequence[View]) -> bool:
     few = sum(part.size for one in plain for part in one.right) < _NUMBERS
     with np.errstate(over="ignore"):
         rounded = all(np.array_equal(x, x.astype(np.float32)) for one in plain for x in one.result)
-    near = (_distance(one.result, one.right) <= min(one.rounding * _SINGLE, _NEARLY) for one in plain)
+    near = (one.error <= min(one.rounding * _SINGLE, _NEARLY) for one in plain)
     return not few and rounded and all(near)
 
 

@@ -228,8 +228,11 @@ def children(of):
     found = []
     for one in PROCESSES.glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            found.append(one.read_bytes().decode(errors="replace"))
-    return [text for text in found if "refgeo.conformance.process" in text and f", {of}, " in text]
+            parent = (one.parent / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            found += (
+                [one] if parent == str(of) and "refgeo.conformance.process" in one.read_text(errors="replace") else []
+            )
+    return found
 
 
 @pytest.mark.skipif(not PROCESSES.is_dir(), reason="no list of processes")
@@ -243,15 +246,15 @@ def test_what_was_started_ends_with_who_started_it(tmp_path):
     )  # fmt: skip
     until = time.monotonic() + 30
     try:
-        while not children(first.pid) and time.monotonic() < until:
+        while not (started := children(first.pid)) and time.monotonic() < until:
             time.sleep(0.1)
-        assert children(first.pid)
+        assert started
     finally:
         first.kill()
         first.wait()
-    while children(first.pid) and time.monotonic() < until:
+    while any(one.is_file() for one in started) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not children(first.pid)
+    assert not any(one.is_file() for one in started)
 
 
 SPAWNS = """
