@@ -341,8 +341,8 @@ def sizes_of(f: Features) -> dict[str, str]:
 
     count = math.prod(f.blocks)
     batch = {
-        "none": f.blocks in ((), (1,)), "several": len(f.blocks) > 1, "as many": count in (f.h, f.n, f.m), "one": count <= 5,
-        "a dozen": count <= 16, "dozens": count <= 64, "": True,
+        "none": f.blocks in ((), (1,)), "several": len(f.blocks) > 1, "as many": count in (f.h, f.n, f.m),
+        "one": count <= 5, "a dozen": count <= 16, "dozens": count <= 64, "": True,
     }  # fmt: skip
     kappa = _text(f.condition_G) if f.condition_G == f.condition_H and f.uneven_condition == 1.0 else ""
     return {
