@@ -471,7 +471,7 @@ def judged(names, profile, dtype, seed):
     return found
 
 
-SLOW = ("complex step", "Python lists")
+SLOW = ("complex step", "Python lists", "conjugate gradients", "long doubles", "einsum, dense normal equations")
 FEW = ["1x1x1", "7x4x1", "5x4x2", "4x4x4", "3-7x4x1", "2-6x7x2", "10x9x4/k10", "1x5x1"]
 """The points that the slow ones are judged at."""
 
