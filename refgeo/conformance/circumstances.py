@@ -234,8 +234,9 @@ def nearly(call: Call) -> Call:
 
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
-    """Of each point its circumstances: each of them at three points that hide nothing, small blocks of a batch, a wide
-    head alone and several, and where it meets most that it has not met. Most have one, so that a value is asked once.
+    """Of each point its circumstances: each of them at points that hide nothing, small blocks of a batch, several wide
+    heads, and layouts and threads at one alone, where it meets most that it has not met. Most points have one, so that a
+    value is asked once.
 
     Examples
     --------
@@ -245,7 +246,7 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     clear = {i for i, one in enumerate(points) if one.is_clear}
     items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAINLY, len(points)))]
     for is_wide, in_batch in ((False, True), (True, False), (True, True)):
-        for circumstance in CIRCUMSTANCES:
+        for circumstance in (one for one in CIRCUMSTANCES if in_batch or one.kind != "before"):
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
             plain = [i for i in possible if i in clear]
             alike = [
