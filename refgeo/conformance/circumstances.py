@@ -235,8 +235,8 @@ def nearly(call: Call) -> Call:
 
 def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
     """Of each point its circumstances: each of them at points that hide nothing, small blocks of a batch, several wide
-    heads, and layouts and threads at one alone, where it meets most that it has not met. Most points have one, so that a
-    value is asked once.
+    heads, and layouts and threads at one alone, where it meets most that it has not met. Most points have one, so that
+    a value is asked once.
 
     Examples
     --------
