@@ -215,7 +215,7 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
-_SMALL, _MOST, _WIDE = 600, 30_000, 16
+_SMALL, _MOST, _WIDE = 100, 30_000, 16
 """What a small point costs, what any point may cost that has a circumstance, and beyond how many columns it is wide."""
 _PLAINLY = 4
 """So many of the first points are asked plainly in any case."""
