@@ -700,6 +700,8 @@ def _blocks(rule: Rule) -> Found:
             except NoResult as failure:
                 said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
                 return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
+    if not found:
+        return _of(Event.UNKNOWN, "no block alone is without an error, or moves")
     if not any(one.is_far_off for one in found):
         return Found([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
     again = _repeatable(rule).evidence[0]
