@@ -567,7 +567,8 @@ def _entries(suspect: Suspect) -> str:
     """A wrong result beside the right one, and the point that is right and most like it."""
     examples = {one.case: one for one in reversed(suspect.plain)}
     example, beside = suspect.plain[0], ""
-    named = [[one for one in some if one.features] for some in (suspect.failing, suspect.passing)]
+    telling = [one for one in suspect.passing if _could_be_wrong(suspect, one, None)]
+    named = [[one for one in some if one.features] for some in (suspect.failing, telling)]
     pairs = [(one, other) for one in named[0] if one.name in examples for other in named[1]]
     if pairs:
         wrong, right = min(pairs, key=lambda pair: _apart(*pair))

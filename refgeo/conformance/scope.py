@@ -97,8 +97,6 @@ class Scope:
 
         Examples
         --------
-        >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, 19)) | {(3, 1500, 3, 1, 3.0)}))
-        h = 2 to 16, n = h, m = h, 1 block, κ = 3, every two of these together; n = 19 to 1500 at some of h = 2 to 16
         >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, h + 5)) | {(3, 1500, 3, 1, 3.0)}))
         h = 2 to 16, n = h to 8, m = h, 1 block, κ = 3, every two of these together; n = 1500 at h = 3
         """
