@@ -329,7 +329,7 @@ class Host:
         """The call whenever it is wanted; what comes of it is of no interest."""
 
         def asked() -> None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 if call.do == "trajectory":
                     self._trajectory(call, {})
                     return

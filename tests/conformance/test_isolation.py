@@ -110,7 +110,7 @@ def test_a_point_that_two_threads_share_is_seen_and_a_lock_helps(taken, found, t
     file = tmp_path / "race.py"
     file.write_text(RACE.replace("{taken}", taken))
     report = rg.check(str(file), checks=["inner_product"], cases=["5x4x2/k3", "3-5x4x4/k3"])
-    broken = [row for row in report.findings if "wrong beside calls in another thread" in row.message]
+    broken = [row for row in report.findings if "wrong beside a call" in row.message]
     assert len(broken) == (found > 0)
     assert report.wrong == []
     assert report.passed is (found == 0), "it makes its caller's numbers wrong"

@@ -396,7 +396,7 @@ MUTANTS = [
     # Hessian
     Mutant("the Euclidean Hessian", N, lambda m, G, H, a, b, c, d, x, y: (c, d), BOTH, "w_G does not belong there"),
     Mutant("Hessian without the connection", N, hessian(lambda p, w, d, c: p(w)), BOTH, None),
-    Mutant("Hessian not projected", N, hessian(lambda p, w, d, c: w + d + c), BOTH, "the result is not projected"),
+    Mutant("Hessian not projected", N, hessian(lambda p, w, d, c: w + d + c), BOTH, "it is not projected"),
     Mutant("Γ(grad f, v) missing in the Hessian", N, hessian(lambda p, w, d, c: p(w + d)), BOTH, None),
     Mutant("Γ with the wrong sign in the Hessian", N, hessian(lambda p, w, d, c: p(w + d - c)), BOTH, None),
     Mutant("the metric taken as constant in the Hessian", N, hessian(lambda p, w, d, c: p(w + c)), BOTH, None),
