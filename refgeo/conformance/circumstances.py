@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.call import Call
-from refgeo.conformance.features import Features, levels_of, spread
+from refgeo.conformance.features import WIDE, Features, levels_of, spread
 from refgeo.conformance.memory import LIES
 from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.scene import TURNS, Scene
@@ -112,7 +112,6 @@ def _written_to(scene: Scene, value: Value) -> Call:
     return replace(scene.call(value), do="write")
 
 
-in_single = _changed(_single)
 BEFORE: dict[str, tuple[str, Before]] = {
     "metric": ("a call with the other metric", in_another_metric),
     "permuted": ("a call with the columns of all arrays permuted", _changed(_permuted)),
@@ -135,7 +134,7 @@ BEFORE: dict[str, tuple[str, Before]] = {
     "second-G": ("a call with another G part of the second vector", _changed(_times(0.5), 4)),
     "second-H": ("a call with another H part of the second vector", _changed(_times(0.5), 5)),
     "third": ("a call with another third vector", _changed(_times(0.5), 6, 7)),
-    "dtype": ("a call with float32 arrays", in_single),
+    "dtype": ("a call with float32 arrays", _changed(_single)),
     "t": ("a call with another t", _another_t),
     "order": ("a call with another order", _another_order),
     "function": ("a call of another function", _another_function),
@@ -181,8 +180,8 @@ class Circumstance:
     @property
     def rule(self) -> str:
         """The rule of conduct that it shows; empty if there is none."""
-        is_plain = self.kind in ("before", "")
-        return "" if is_plain else "takes_any_memory_layout" if self.kind == "lies" else "thread_safe"
+        rules = {"lies": "takes_any_memory_layout", "beside": "thread_safe", "thread": "thread_safe"}
+        return rules.get(self.kind, "")
 
     def of(self, scene: Scene, value: Value) -> Callable[[Call], Call] | None:
         """What makes a call at a point one in this circumstance; None where there is no such call."""
@@ -215,8 +214,8 @@ class Circumstance:
 
 PLAIN = Circumstance()
 TURNED = "with some rows negated, and all numbers times a power of two"
-_SMALL, _MOST, _WIDE = 100, 30_000, 16
-"""What a small point costs, what any point may cost that has a circumstance, and beyond how many columns it is wide."""
+_SMALL, _MOST = 100, 30_000
+"""What a small point costs, and what any point may cost that has a circumstance."""
 _PLAINLY = 4
 """So many of the first points are asked plainly in any case."""
 CIRCUMSTANCES = [
@@ -250,7 +249,7 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
             plain = [i for i in possible if i in clear]
             alike = [
-                i for i in plain if (points[i].h > _WIDE) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
+                i for i in plain if (points[i].h > WIDE) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
             ]
             few = [i for i in alike if is_wide or points[i].cost <= _SMALL]
             items.append((circumstance, few or alike or plain or possible))

@@ -1,7 +1,7 @@
 """The one vocabulary of numbers: what is drawn, what a test point is called, and what separates failing calls.
 
 A test point is generated from its `Features`; its name says all that is not the usual. `design` chooses points so that
-every level of every feature occurs, and as many pairs of levels as there is room for.
+every two bands of sizes that can be meet in one, and that every rare level has one of its own, and others besides.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Features:
 
     @property
     def is_large(self) -> bool:
-        """Whether arrays have thousands of numbers, which code can treat in other ways."""
+        """Whether it takes much memory, so that it is made again rather than kept."""
         return self.cost > 4000
 
     @property
@@ -317,10 +317,14 @@ LEVELS: dict[str, dict[str, Change]] = {
 _RARE = [((kind, name), change.items()) for kind, bands in LEVELS.items() for name, change in bands.items()]
 _AFFORDABLE, _LARGE, _CHEAP = 20_000, 110_000, 4_000
 """What a point may cost, also a large one; and so much as weighs as much as a point of its own."""
-_TRIES = 16
+_TRIES, _FEW = 16, 4
+"""How often a point is drawn; and among so many that meet a need the best one is taken."""
+WIDE = 16
+"""Columns of heads that are not wide."""
 _WIDTHS = {"1": "1", "2 to 4": "2 to 16", "5 to 16": "2 to 16", "17 to 32": "17 to 32"}
 """What rare levels meet of h, unless every band is asked for."""
 _ALONE = ("", "")
+"""A place of its own, in which nothing else is rare."""
 Pick = Callable[[Sequence[Any]], Any]
 Need = tuple[Level, Level]
 """A rare level, and where it is to be met."""
@@ -512,11 +516,12 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
         need = missing[0]
         others = [level for level, place in missing if place == need[1] and (place != _ALONE or level[0] == "t")]
         drawn = (_rare(need, others, is_full, rng) for _ in range(_TRIES))
-        met = ((one, _needs_met(one, is_full).intersection(missing)) for one in drawn if one)
-        few = dict(itertools.islice((pair for pair in met if need in pair[1]), 4))
-        best = max(few, key=lambda one: len(few[one]) / (1.0 + one.cost / _CHEAP), default=None)
+        met = {
+            one: _needs_met(one, is_full).intersection(missing) for one in itertools.islice(filter(None, drawn), _FEW)
+        }
+        best = max(met, key=lambda one: len(met[one]) / (1.0 + one.cost / _CHEAP), default=None)
         chosen |= {best: None} if best else {}
-        missing = [one for one in missing[1:] if best is None or one not in few[best]]
+        missing = [one for one in missing[1:] if best is None or one not in met[best]]
     return tuple(sorted(chosen, key=lambda one: (len(levels_of(one)), one.cost)))
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.evidence import Evidence
-from refgeo.conformance.features import SIZES, Features, sizes_of
+from refgeo.conformance.features import SIZES, WIDE, Features, sizes_of
 
 
 def counted(number: float, noun: str) -> str:
@@ -31,8 +31,6 @@ Label = tuple[str, str]
 """A kind of size, and one of its bands."""
 _KAPPAS = (2.0, 10.0, 50.0, 200.0, 500.0, 2000.0, 3e4, math.inf)
 _COUNTS = (1, 5, 16, 64)
-_WIDE = 16
-"""Columns of heads that are not wide."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +133,10 @@ class Scope:
     def _in_circumstances(self) -> Iterator[str]:
         words = {one[0] for one in self.circumstances}
         if words:
-            wide = {word for word, h, _ in self.circumstances if h > _WIDE}
-            both = {word for word, h, is_batch in self.circumstances if h > _WIDE and is_batch}
+            wide = {word for word, h, _ in self.circumstances if h > WIDE}
+            both = {word for word, h, is_batch in self.circumstances if h > WIDE and is_batch}
             yield (
-                f"in {counted(len(words), 'circumstance')}, each at some of these sizes: {len(wide)} with h > {_WIDE}, "
+                f"in {counted(len(words), 'circumstance')}, each at some of these sizes: {len(wide)} with h > {WIDE}, "
                 f"{len(both)} with several blocks besides"
             )
 

@@ -200,6 +200,11 @@ class Rule:
         self.has_walked = False
         self._scales: dict[str, float] = {}
 
+    @cached_property
+    def repeats(self) -> Found:
+        """Whether its trajectories are the same again, which several laws ask."""
+        return _repeatable(self)
+
     def start(self, features: Features) -> Start:
         """The start that has these features, in the rule's precision."""
         return Start.of(features, self.precision.name, self.points.seed)
@@ -399,10 +404,10 @@ def _shares(
     place: str, about: str, start: Start, walked: Trajectory, other: Trajectory, unit: Array, end: int | None
 ) -> list[Evidence]:
     errors, ways = _apart(other, walked.products), walked.travelled + other.travelled
-    size, found = float(np.linalg.norm(walked.products[0])), []
+    size, found, telling = float(np.linalg.norm(walked.products[0])), [], _tells(unit, ways)
     for k in range(1, len(errors)):
         with np.errstate(all="ignore"):
-            tells = _tells(unit, ways)[k]
+            tells = telling[k]
             if k == end:
                 tells = unit[k] <= _EXCESS * (size + ways[k])
             share = float(np.nan_to_num(errors[k] / ways[k], nan=0.0, posinf=1.0))
@@ -503,7 +508,7 @@ def _invariant(rule: Rule) -> Found:
         return _of(Event.FAILED, said, start.name)
     seen = Comparisons.of(rule)
     missed = {trial.element for _, trial in seen.asked} - {one.about for one in seen.evidence}
-    again = _repeatable(rule).evidence[0]  # what differs by itself is taken for rounding
+    again = rule.repeats.evidence[0]  # what differs by itself is taken for rounding
     if again.event is Event.FAILED:
         return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     if not seen.told:
@@ -647,10 +652,7 @@ def _repeatable(rule: Rule) -> Found:
                     raise
                 continue
         rounding = rule.rounding(start, first)
-        circumstances = [*_circumstances(rule, start, scale, has_random_numbers=depends)]
-        for words, how in (
-            circumstances if features is _USUAL else [one for one in circumstances if one[0] in _EVERYWHERE]
-        ):
+        for words, how in _circumstances(rule, start, scale, features is _USUAL, has_random_numbers=depends):
             errors = _apart(rule.walk(start, scale, **how), first.products)
             k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
             if errors[k] > MANY_TIMES * rounding[0]:
@@ -662,21 +664,23 @@ def _repeatable(rule: Rule) -> Found:
 
 
 def _circumstances(
-    rule: Rule, start: Start, scale: float, has_random_numbers: bool
+    rule: Rule, start: Start, scale: float, every: bool, has_random_numbers: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is before a trajectory, between its steps, and beside it: others, each with any part changed."""
+    """What is before a trajectory, between its steps, and beside it: others, each with any part changed; if not `every`
+    one is wanted, again and in turn with all others.
+    """
     others = {name: change(start) for name, change in OTHERS.items()}
     yield "if it is made again", {}
-    for name, other in others.items():
+    for name, other in others.items() if every else ():
         yield f"after one {name}", {"before": (rule.call(other, scale),)}
         yield f"with steps of one {name} between its own", {"between": (other,)}
     yield "with steps of several others between its own", {"between": tuple(others.values())}
-    yield "in another thread", {"in_thread": True}
-    if not has_random_numbers:  # which two threads share
+    if every:
+        yield "in another thread", {"in_thread": True}
+    if every and not has_random_numbers:  # which two threads share
         yield "beside another one in another thread", {"beside": (rule.call(others["with another loss"], scale),)}
 
 
-_EVERYWHERE = ("if it is made again", "with steps of several others between its own")
 OTHERS: dict[str, Callable[[Start], Start]] = {
     "from the same start": lambda start: start,
     "with another loss": lambda start: replace(start, Y=start.Y[::-1]),
@@ -704,7 +708,7 @@ def _blocks(rule: Rule) -> Found:
         return _of(Event.UNKNOWN, "no block alone is without an error, or moves")
     if not any(one.is_far_off for one in found):
         return Found([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
-    again = _repeatable(rule).evidence[0]
+    again = rule.repeats.evidence[0]
     if again.event is Event.FAILED:
         return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     worst = _worst(found)
@@ -762,7 +766,7 @@ def _stuck(rule: Rule, start: Start, scale: float) -> str:
 
 _LAWS: dict[str, Callable[[Rule], Found]] = {
     "step.invariant": _invariant,
-    "step.repeatable": _repeatable,
+    "step.repeatable": lambda rule: rule.repeats,
     "step.blocks": _blocks,
     "step.starts": _starts,
 }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from refgeo.geometry.blocks import names_of
 from refgeo.networks.attention import LayoutError
 from refgeo.support.arguments import detached, refuse_masked
 
@@ -106,14 +107,14 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
-def refuse_scaled(float8: Iterable[str], names: Collection[str]) -> None:
+def refuse_scaled(source: str, float8: Iterable[str], names: Collection[str]) -> None:
     """Numbers of float8 that stand beside a scale are codes, and no weights."""
     scales = {name.rpartition(".")[0] for name in names if "scale" in name.rpartition(".")[2]}
     scaled = [name for name in float8 if name.rpartition(".")[0] in scales]
     if scaled:
         raise LayoutError(
-            f"checkpoint: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
-            f"weights by themselves: {', '.join(scaled[:3])}, ...; undo the quantisation first"
+            f"{source}: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
+            f"weights by themselves: {names_of(scaled, 3)}; undo the quantisation first"
         )
 
 
@@ -170,7 +171,8 @@ def _load(path: Path) -> dict[str, Any]:
     # what is given comes in another order every time, and random starts would differ from run to run
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     tensors.sort(key=lambda one: (header[one[0]]["data_offsets"], one[0]))
-    refuse_scaled([name for name, tensor in tensors if tensor["dtype"] in _FLOAT8], {name for name, _ in tensors})
+    float8 = [name for name, tensor in tensors if tensor["dtype"] in _FLOAT8]
+    refuse_scaled(f"checkpoint {path}", float8, {name for name, _ in tensors})
     for name, tensor in tensors:
         kind, data = tensor["dtype"], tensor["data"]
         if kind == "BF16":

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.geometry.blocks import names_of
 from refgeo.geometry.pair import Pair
 from refgeo.networks.attention import AttentionLayer, Factors, LayoutError, Linear, MissingTensorsError
 from refgeo.support.arguments import Array
@@ -135,7 +136,7 @@ class AttentionLayout:
         if left_over:
             raise LayoutError(
                 f"the layout does not know {len(left_over)} tensors of the attention layers; because of them, the "
-                f"loss may have other symmetries than the layout says: {_listed(left_over)}"
+                f"loss may have other symmetries than the layout says: {names_of(left_over, 5)}"
             )
         return layers
 
@@ -225,7 +226,7 @@ class LowRankLayout:
         if strange:
             raise LayoutError(
                 f"the layout does not know {len(strange)} tensors of the adapters, which may stand between B and A: "
-                f"{_listed(strange)}"
+                f"{names_of(strange, 5)}"
             )
         for name in (name for pair in adapters.values() for name in pair):
             if np.ndim(tensors[name]) != 2:
@@ -407,7 +408,3 @@ LAYOUTS: dict[str, AttentionLayout | LowRankLayout] = {
     "lora": LowRankLayout(),
 }  # fmt: skip
 """Layout name to its description."""
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -295,7 +295,9 @@ def read(
     file = Path(source) if isinstance(source, (str, Path)) else None
     configuration = None if file is None else Configuration.beside(file)
     state, parameters, tied = _tensors_of(source)
-    refuse_scaled([name for name, tensor in state.items() if "float8" in str(getattr(tensor, "dtype", ""))], state)
+    refuse_scaled(
+        "source", [name for name, tensor in state.items() if "float8" in str(getattr(tensor, "dtype", ""))], state
+    )
     tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:

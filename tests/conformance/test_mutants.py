@@ -56,7 +56,7 @@ OF_NO_TRUTH = [
 def test_what_depends_on_circumstances_is_wrong_where_nothing_is_known_of_the_result(cell):
     complaints, said = mutants.judge_cell(cell)
     assert complaints == []
-    assert "right in a plain call, and wrong " in said
+    assert said.removeprefix("at some points, ").startswith("right in a plain call, and wrong ")
 
 
 RIGHT = implementations.right_backends(only_numpy=True)
