@@ -14,14 +14,9 @@ PROGRAMS = {
         "section3_2": ("paper.section3_2", "Sec. 3.2: does a larger group distort the Euclidean trace more"),
     },
     "findings": {
-        "matched": ("findings.matched", "does sharpness predict the test error of models that fit equally well"),
         "phase": ("findings.phase", "where τ is negative on diagonal networks, and a prediction"),
-        "sensing": ("findings.sensing", "the same prediction for matrix sensing"),
-        "family": ("findings.family", "sharpness and τ between inv and mix"),
         "orbit": ("findings.orbit", "sharpness of a network whose heads are moved along their orbit"),
-        "gradient_norm": ("findings.gradient_norm", "gradient norms of an attention block along an orbit"),
         "spectrum": ("findings.spectrum", "the spectrum of the Hessian along an orbit, Riemannian beside Euclidean"),
-        "completion": ("findings.completion", "low-rank matrix completion beside Pymanopt's fixed-rank manifold"),
         "publish": ("findings.publish", "copy the results of finished runs to validation/results"),
     },
     "the referee": {
@@ -29,7 +24,6 @@ PROGRAMS = {
             "backends.implementations",
             "right implementations that it may not accuse, over many seeds",
         ),
-        "levels": ("levels", "which levels and circumstances each subject of the referee meets"),
         "mutants": ("mutants.catalogue", "mistakes that it must find"),
         "formulas": ("mutants.formulas", "mistakes in formulas that it must read"),
         "third_party": ("third_party.__main__", "released code, judged"),
@@ -39,8 +33,6 @@ PROGRAMS = {
         "accuracy": ("benchmarks.accuracy", "digits against condition numbers, beside enclosures"),
         "operations": ("benchmarks.operations", "times of operations, as ratios to the plain formulas"),
         "sharpness_overhead": ("benchmarks.sharpness_overhead", "what a search takes beside the loss"),
-        "torch_loop": ("benchmarks.torch_loop", "a search beside the same loop in PyTorch"),
-        "search_methods": ("benchmarks.search_methods", "how often searches find the maximum"),
     },
     "the site": {
         "tour": ("examples.tour", "the tour of a sentence encoder"),

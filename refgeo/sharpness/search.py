@@ -24,7 +24,7 @@ Callback = Callable[[Progress], object]
 Item = TypeVar("Item")
 
 N_RESTARTS = 5
-"""Starts of a search by default: with so many, small problems hardly show more (``search_methods`` of validation)."""
+"""Starts of a search by default: with so many, small problems hardly show more."""
 _DIRECTIONS, _SHORT = 4, 3
 """Every start but the first is the best of so many directions, of which each is followed for so many iterations."""
 _HIDDEN = 0.05

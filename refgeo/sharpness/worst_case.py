@@ -74,8 +74,7 @@ def worst_case_sharpness(  # type: ignore[misc]  # it names the settings that th
     n_restarts : int
         Number of starts; the best is returned, and ``result.n_reached`` says how many have reached it. 1 is the paper's
         protocol and takes ``n_iter + 1`` evaluations; every further start takes ``n_iter + 17`` more, 16 of them to
-        choose among four random directions, and of several the best is followed further where it is not stationary
-        (``python -m validation search_methods`` says how often they find the maximum).
+        choose among four random directions, and of several the best is followed further where it is not stationary.
     rng : int, numpy Generator or None
         Seed. The same seed gives the same result.
     gradient : "exact" or "paper"

@@ -1,46 +1,108 @@
 """The design: every level is met where it decides something, in every circumstance that there is, by every subject."""
 
+import itertools
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import sampled
 
 import refgeo as rg
+from refgeo import paper
 from refgeo.conformance import searches, trajectories
 from refgeo.conformance.backend import Backend
+from refgeo.conformance.call import Event
 from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, dealt
 from refgeo.conformance.evidence import units
-from refgeo.conformance.features import Features, design, sizes_of, spread
+from refgeo.conformance.features import LEVELS, SIZES, Features, apart, design, levels_of, shown, sizes_of, spread
+from refgeo.conformance.judge import Judge
 from refgeo.conformance.memory import LIES, laid_out
 from refgeo.conformance.operations import VALUES
+from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.scene import build
-from validation import levels
+
+EVERY_LEVEL = {(kind, band) for kind, bands in (SIZES | LEVELS).items() for band in bands}
+
+EVERY_PAIR = {
+    frozenset(((one, x), (other, y)))
+    for one, other in itertools.combinations(SIZES, 2) for x in SIZES[one] for y in SIZES[other]
+} - {frozenset(pair) for pair in apart("full")}  # fmt: skip
+"""Every two bands of sizes that can be."""
+
+
+def retraction(metric, G, H, v_G, v_H, t):
+    return G + t * v_G, H + t * v_H
+
+
+def geodesic(metric, G, H, v_G, v_H, t, order):
+    if order != "exact":
+        return paper.geodesic(metric, G, H, v_G, v_H, t, order)
+    space = {"inv": rg.InvariantMetric, "mix": rg.MixedMetric}[metric]().at(rg.Pair(G, H))
+    return tuple(space.geodesic(rg.Pair(v_G, v_H), t, "exact"))
+
+
+def step(state, G, H, e_G, e_H):
+    g = rg.MixedMetric().at(rg.Pair(G, H)).riemannian_gradient(rg.Pair(e_G, e_H))
+    return state, (G - 0.1 * g.G).astype(G.dtype), (H - 0.1 * g.H).astype(H.dtype)
+
+
+def right_backend():
+    """Every value by the paper's formulas, exact geodesics by refgeo's geometry, and an update rule."""
+    names = ("inner_product", "horizontal_projection", "riemannian_gradient", "riemannian_hessian", "christoffel")
+    functions = {name: getattr(paper, name) for name in names}
+    return SimpleNamespace(**functions, retraction=retraction, geodesic=geodesic, step=step)
+
+
+def evidence_of(metric, seed=0):
+    """What is seen of a right implementation, by check."""
+    plan = Plan.of([metric], None, Points(seed=seed))
+    judge = Judge(plan, Backend(right_backend()), metric)
+    for i in range(len(judge.points)):
+        judge.look_at(i)
+    return {name: found for name, found in judge.evidence.items() if name not in judge.rules}
+
+
+def met(evidence):
+    """The levels, the circumstances, and the pairs of both, that decisive evidence has met."""
+    told = [one for one in evidence if one.decisive and one.event is Event.RESULT]
+    places = {(Features.parse(one.case), one.circumstance) for one in told}
+    levels = {level for features, _ in places for level in levels_of(features)}
+    circumstances = {circumstance for _, circumstance in places}
+    pairs = {(level, circumstance) for features, circumstance in places for level in levels_of(features)}
+    visible = {level for features, _ in places for level in {*shown(features), *sizes_of(features).items()}}
+    return levels, circumstances, pairs, visible
+
+
+def pairs_met(evidence):
+    """Every two bands of sizes that decisive evidence has met together."""
+    told = {Features.parse(one.case) for one in evidence if one.decisive and one.event is Event.RESULT}
+    return {frozenset(pair) for one in told for pair in itertools.combinations(sizes_of(one).items(), 2)}
 
 
 @pytest.fixture(scope="module", params=sampled(["inv", "mix"]))
 def evidence(request):
-    return levels.evidence_of(request.param)
+    return evidence_of(request.param)
 
 
 @pytest.mark.slow
 def test_every_level_is_met_by_some_value_where_it_decides(evidence):
-    found = [levels.met(some) for some in evidence.values()]
-    assert not levels.EVERY_LEVEL - set.union(*(one[3] for one in found))
+    found = [met(some) for some in evidence.values()]
+    assert not EVERY_LEVEL - set.union(*(one[3] for one in found))
 
 
 @pytest.mark.slow
 def test_every_two_bands_meet_where_they_decide(evidence):
     """For every value; exact geodesics of mix, which take long to enclose, have as many columns as they can."""
     for name, some in evidence.items():
-        met = levels.pairs_met(some)
-        wanted = levels.EVERY_PAIR if name != "geodesic_exact" else set()
+        met = pairs_met(some)
+        wanted = EVERY_PAIR if name != "geodesic_exact" else set()
         assert not wanted - met, (name, [tuple(pair) for pair in wanted - met][:5])
 
 
 def test_every_two_bands_of_a_scope_are_met_in_a_call():
-    report = rg.check(levels.right_backend(), checks=["christoffel", "riemannian_gradient"], metrics=["inv"], seed=3)
+    report = rg.check(right_backend(), checks=["christoffel", "riemannian_gradient"], metrics=["inv"], seed=3)
     for row in (row for row in report.rows if row.kind == "value"):
         labels = sorted(row.scope.box)
         rng = np.random.default_rng(0)
@@ -60,18 +122,18 @@ def exists(circumstance, value):
 def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence):
     for name, value in VALUES.items():
         wanted = {one.words for one in CIRCUMSTANCES if one.words and one.name != "nan" and exists(one, value)}
-        assert not wanted - levels.met(evidence[name])[1], name
+        assert not wanted - met(evidence[name])[1], name
 
 
 @pytest.mark.slow
 def test_pairs_are_met_as_far_as_there_is_room(evidence):
     for name in VALUES:
-        found = levels.met(evidence[name])
+        found = met(evidence[name])
         assert len(found[2]) > 8 * len(found[1]), "each circumstance meets many levels"
 
 
 def test_scopes_are_those_of_what_was_met():
-    report = rg.check(levels.right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
+    report = rg.check(right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
     for row in (row for row in report.rows if row.kind == "value"):
         told = [Features.parse(one.case) for one in row.measurements if one.decisive]
         assert {size[:4] for size in row.scope.met} == {(f.h, f.n, f.m, int(np.prod(f.blocks))) for f in told}
@@ -84,7 +146,7 @@ def test_scopes_are_those_of_what_was_met():
 
 @pytest.mark.slow
 def test_trajectories_take_their_starts_and_elements_from_the_design():
-    rule = trajectories.Rule(Backend(levels.right_backend()), "step", Points(), {})
+    rule = trajectories.Rule(Backend(right_backend()), "step", Points(), {})
     seen = trajectories.Comparisons.of(rule)
     starts = {one[0].case.rpartition("/")[0] for one in seen.told}
     features = [Features.parse(name) for name in starts]

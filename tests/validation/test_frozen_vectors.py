@@ -1,8 +1,7 @@
-"""The frozen test set: never changed, computed anew to the last digit, and right by other routes; and its graders."""
+"""The frozen test set: never changed, computed anew to the last digit, and right by other routes; and its grader."""
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 
@@ -168,64 +167,28 @@ def results(cases):
     return {name: {key: plain(x) for key, x in solved(case).items()} for name, case in cases.items()}
 
 
-def python(folder):
-    return [sys.executable, FOLDER / "grade.py"]
+def graded(folder, results, *options):
+    (folder / "results.json").write_text(json.dumps(results))
+    command = [sys.executable, FOLDER / "grade.py", FILE, folder / "results.json", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
-def octave(folder):
-    command = ["octave", "--no-gui", "-q"]
-    if not shutil.which("octave") or subprocess.run([*command, "--eval", "exit(! exist('jsondecode'))"]).returncode:
-        pytest.skip("needs Octave with jsondecode")
-    return [*command, FOLDER / "grade.m"]
-
-
-def compiled(source, program):
-    command = ["cc", "-O2", "-Wall", "-Werror", source, "-o", program, "-ljansson", "-lm"]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def c(folder):
-    smallest = folder / "smallest.c"
-    smallest.write_text("#include <jansson.h>\nint main(void) { return json_null() == 0; }\n")
-    if not shutil.which("cc") or compiled(smallest, folder / "smallest").returncode:
-        pytest.skip("needs a C compiler and the library jansson with its headers")
-    done = compiled(FOLDER / "grade.c", folder / "grade")
-    assert done.returncode == 0, done.stderr
-    return [folder / "grade"]
-
-
-def graded(grader, folder, results, *options):
-    with (folder / "results.json").open("w") as file:
-        json.dump(results, file)
-    text = folder / "set.json"
-    text.write_text(json.dumps(published()))
-    done = subprocess.run([*grader(folder), text, folder / "results.json", *options], capture_output=True, text=True)
-    lines = (done.stdout + done.stderr).splitlines()
-    return done.returncode, [
-        line for line in lines if not line.startswith("error: ignoring")
-    ]  # what Octave 7 ends with
-
-
-GRADERS = pytest.mark.parametrize("grader", [python, octave, c])
-
-
-@GRADERS
 @pytest.mark.parametrize("precision", [(), ("single",)])
-def test_every_value_is_right_by_another_route(grader, precision, results, tmp_path):
-    status, lines = graded(grader, tmp_path, results, *precision)
+def test_every_value_is_right_by_another_route(precision, results, tmp_path):
+    status, lines = graded(tmp_path, results, *precision)
     assert status == 0
     assert lines[-1] == f"All {1582 if precision else 1893} judged arrays are right."
     kinds = tuple(ROUTES)
     assert not any(int(line[50:56]) or int(line[67:75]) for line in lines if line.startswith(kinds))  # wrong, missing
 
 
-@GRADERS
-def test_a_wrong_array_is_found_and_named(grader, results, tmp_path):
+def test_a_wrong_array_is_found_and_named(results, tmp_path):
     wrong = results | {"mix-5x4x2": results["mix-5x4x2"] | {"christoffel_H": results["mix-5x4x2"]["christoffel_G"]}}
     wrong["network-rotary"] = wrong["network-rotary"] | {"loss": wrong["network-rotary"]["loss"] * (1 + 1e-6)}
     del wrong["network-bert"]
     wrong["inv-1x1x1"] = wrong["inv-1x1x1"] | {"inner_product": None, "geodesic_2_G": [[1.0, 1.0]]}
-    status, lines = graded(grader, tmp_path, wrong)
+    status, lines = graded(tmp_path, wrong)
     assert status == 1
     assert "wrong: inv-1x1x1 geodesic_2_G: expected 1 numbers, got 2" in lines
     assert any(line.lower().startswith("wrong: inv-1x1x1 inner_product: off by inf, allowed are ") for line in lines)
@@ -235,7 +198,6 @@ def test_a_wrong_array_is_found_and_named(grader, results, tmp_path):
     assert seen == ["bert", "4", "0", "0", "1"]
 
 
-@GRADERS
 @pytest.mark.parametrize(
     ("wrong", "options", "said"),
     [
@@ -245,8 +207,8 @@ def test_a_wrong_array_is_found_and_named(grader, results, tmp_path):
         ({}, ("Single",), "results.json [single]"),
     ],
 )
-def test_what_cannot_be_graded_is_an_error(grader, wrong, options, said, tmp_path):
-    status, lines = graded(grader, tmp_path, wrong, *options)
+def test_what_cannot_be_graded_is_an_error(wrong, options, said, tmp_path):
+    status, lines = graded(tmp_path, wrong, *options)
     assert status
     assert any(line.endswith(said) for line in lines)
 
@@ -267,6 +229,6 @@ def test_the_literal_formulas_are_right_where_they_are_judged(dtype, cases, tmp_
                 arrays = [given[f"{key}_{end}"] for key in vectors for end in "GH"]
                 parts = getattr(rg.paper, function)(case["metric"], given["G"], given["H"], *arrays)
                 found[name] |= {f"{function}_{end}": plain(part) for end, part in zip("GH", parts, strict=True)}
-    status, lines = graded(python, tmp_path, found, *(["single"] if dtype is np.float32 else []))
+    status, lines = graded(tmp_path, found, *(["single"] if dtype is np.float32 else []))
     assert status == 0, lines
     assert int(lines[-1].split()[1]) >= 240

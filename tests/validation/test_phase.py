@@ -1,4 +1,4 @@
-"""The path of diagonal networks, its ends, the bounds of their sharpness, and the same for matrices."""
+"""The path of diagonal networks, its ends, the bounds of their sharpness."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.integrate
-import scipy.optimize
 import scipy.stats
 
-import refgeo as rg
 from refgeo import diagonal
-from validation.findings import phase, sensing
+from validation.findings import phase
 from validation.findings.study.diagonal_sets import Setting, drawn
 
 RESULTS = Path(phase.__file__).parents[1] / "results"
@@ -121,60 +119,11 @@ def test_soft_thresholding_has_the_error_of_a_sample():
     assert phase._thresholded(0.4, 0.3, 0.7) == pytest.approx(error, rel=5e-3)
 
 
-def test_a_matrix_network_has_the_sharpness_that_a_search_finds():
-    rng = np.random.default_rng(0)
-    A, G, H = rng.standard_normal((20, 5, 4)), rng.standard_normal((5, 4)), rng.standard_normal((4, 4))
-    y = np.sum(A * (G @ H.T), axis=(1, 2))
-
-    def loss(blocks):
-        g, h = blocks["X"]
-        residual = np.sum(A * (g @ h.T), axis=(1, 2)) - y
-        E = 2.0 * np.tensordot(residual, A, 1)
-        return residual @ residual, {"X": (E @ h, E.T @ g)}
-
-    rho = 1e-4
-    metric = rg.ProductMetric({"X": rg.InvariantMetric()})
-    found = rg.worst_case_sharpness(loss, {"X": rg.Pair(G, H)}, metric, rho, n_iter=100)
-    assert found.value == pytest.approx(rho**2 * sensing.top(G, H, A), rel=1e-3)
-
-
-def test_least_nuclear_norm_is_that_of_a_dual_certificate():
-    """A point with Y = 𝒜*(λ), ‖Y‖ ≤ 1 and ⟨Y, X⟩ = ‖X‖_* is optimal; λ from least squares on the tangent space."""
-    A, truth = sensing.drawn(2, 60, np.random.default_rng(3))
-    y = np.sum(A * truth, axis=(1, 2))
-    X = sensing.least_nuclear(A, y)
-    assert np.allclose(np.sum(A * X, axis=(1, 2)), y, atol=1e-8)
-    nuclear = np.linalg.norm(X, "nuc")
-    flat = A.reshape(len(y), -1)
-
-    def largest(dual):
-        return np.linalg.norm((dual @ flat).reshape(10, 10), 2)
-
-    rng = np.random.default_rng(0)
-    free = np.linalg.svd(flat)[2][len(y) :]
-    for size in (1e-4, 1e-2, 1.0):
-        for _ in range(50):
-            assert (
-                np.linalg.norm(X + (size * rng.standard_normal(len(free)) @ free).reshape(10, 10), "nuc")
-                > nuclear - 1e-9
-            )
-    start = np.linalg.lstsq(flat.T, (np.linalg.svd(X)[0][:, :2] @ np.linalg.svd(X)[2][:2]).ravel(), rcond=None)[0]
-    best = scipy.optimize.minimize(
-        lambda dual: -(dual @ y) / largest(dual), start, method="BFGS", options={"gtol": 1e-10}
-    )
-    assert -best.fun == pytest.approx(nuclear, rel=1e-3)  # the dual problem: max ⟨λ, y⟩ over ‖𝒜*(λ)‖ ≤ 1
-
-
-@pytest.mark.parametrize("name", ["phase", "sensing"])
-def test_published_samples_can_be_computed_again(name):
-    document = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+def test_the_published_sample_can_be_computed_again():
+    document = json.loads((RESULTS / "phase.json").read_text(encoding="utf-8"))
     ((task, before),) = document["sample"].items()
     cell, seed = task.split(" | ")
-    if name == "phase":
-        chosen = phase.cells(False)["n/d"] | phase.cells(False)["noise"]
-        again = phase.one_set(int(seed), *chosen[cell.rsplit(",", 1)[0]])
-    else:
-        rank, n = (int(part.split()[1]) for part in cell.split(","))
-        again = sensing.one_set(int(seed), rank, n)
+    chosen = phase.cells(False)["n/d"] | phase.cells(False)["noise"]
+    again = phase.one_set(int(seed), *chosen[cell.rsplit(",", 1)[0]])
     for key, value in before.items():
         assert np.allclose(again[key], value, rtol=1e-3, atol=0.02), key

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from validation import experiment
-from validation.findings import matched
 from validation.findings.study import runner
 from validation.findings.study.runner import Row, load_table, measure_at, of_population, save_table
 from validation.findings.study.statistics import Estimate, signed
@@ -26,15 +25,13 @@ from validation.paper.table1 import PAPER
 HERE = Path(__file__).parent.parent
 PICTURES = {
     "phase": ("phase",),
-    "sensing": (),
     "diagonal": (),
     "section3_2": ("section3_2",),
-    "family": ("family",),
 }
 """Of every experiment."""
 
 
-TABLES = ("accuracy", "first_call", "operations", "spectrum", "completion", "implementations")
+TABLES = ("accuracy", "first_call", "operations", "spectrum", "implementations")
 """Tables in Markdown that pages of the documentation include."""
 
 
@@ -82,16 +79,6 @@ def publish_table1(folder: Path) -> None:
         save_table(by_model(rows), HERE / "results" / f"table1-{population}.csv")
     if (picture := folder / "table1.png").is_file():  # of populations that are one set each
         shutil.copy(picture, HERE / "figures" / "table1.png")
-
-
-def publish_matched(folder: Path) -> None:
-    """Its summary, its models and its picture."""
-    document = json.loads((folder / "matched.json").read_text(encoding="utf-8"))
-    save(HERE / "results" / "matched.json", rounded(document))
-    for population, rows in of_population(load_table(folder / "matched.csv")).items():
-        models = [{name: rounded(value, 6) for name, value in one.items()} for one in matched.by_model(rows)]
-        save_table(models, HERE / "results" / f"matched-{population}.csv")
-    shutil.copy(folder / "matched.png", HERE / "figures" / "matched.png")
 
 
 def page_table(document: dict[str, Any], population: str) -> str:
@@ -148,11 +135,6 @@ def main() -> None:
         print("table1: published; the page's tables are")
         document = json.loads((HERE / "results" / "table1.json").read_text(encoding="utf-8"))
         print("\n\n".join(page_table(document, name) for name in protocol.POPULATIONS if name in document["predicts"]))
-    if (folder / "matched" / "matched.json").is_file():
-        publish_matched(folder / "matched")
-        print("matched: published; the page's tables are")
-        populations = json.loads((HERE / "results" / "matched.json").read_text(encoding="utf-8"))["populations"]
-        print("\n\n".join(map(matched.page_table, populations.values())))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refgeo.networks.modules import torch_value_and_grad
-from validation.findings.study import sentences
+from validation.findings.study import encoder
 from validation.findings.study.measures import Model
 from validation.findings.study.training import FineTuned, cross_entropy, in_parts, kept, network_of, outcomes
 
@@ -69,11 +69,11 @@ class Population(FineTuned):
         recipe = recipe if self.steps is None else replace(recipe, steps=self.steps)
         sets = {part: self._examples(part) for part in PARTS}
         torch.manual_seed(1000 * recipe.draw + recipe.seed)
-        module = sentences.classifier(2, FIRST).to(self.device)
+        module = encoder.classifier(2, FIRST).to(self.device)
         kept(module, cache, unit, (recipe, FIRST, self.train), lambda net: fine_tune(net, sets["train"], recipe))
         module.eval()
         network = network_of(module, "bert", 12)
-        evaluate = torch_value_and_grad(module, network, cross_entropy, sentences.FROZEN, device=self.device)
+        evaluate = torch_value_and_grad(module, network, cross_entropy, encoder.FROZEN, device=self.device)
         scores = [(part, in_parts(module, of[:-1], 100), of[-1]) for part, of in sets.items()]
         size = self.batch_size
         return Model(
@@ -81,7 +81,7 @@ class Population(FineTuned):
             value_and_grad=lambda blocks, batch: evaluate(blocks, *batch),
             batches=[tuple(one[k * size : (k + 1) * size] for one in sets["train"]) for k in range(self.batches)],
             columns=vars(recipe) | outcomes(scores),
-            frozen=sentences.FROZEN,
+            frozen=encoder.FROZEN,
             weights=("head.weight",),
             verify=False,  # `prepare` has
         )
@@ -91,13 +91,13 @@ class Population(FineTuned):
         import torch
 
         torch.manual_seed(0)
-        module = sentences.classifier(2, FIRST).eval().to(self.device)
+        module = encoder.classifier(2, FIRST).eval().to(self.device)
         network = network_of(module, "bert", 12)
 
         def loss(call: Any, *inputs: Any) -> Any:
             return cross_entropy(lambda *x: call(*x, similar=True), *inputs)
 
-        evaluate = torch_value_and_grad(module, network, loss, sentences.FROZEN, dtype=dtype, device=self.device)
+        evaluate = torch_value_and_grad(module, network, loss, encoder.FROZEN, dtype=dtype, device=self.device)
         *inputs, labels = self._examples("train")
         above = torch.nonzero(labels)[:, 0]
         batches = []
@@ -109,7 +109,7 @@ class Population(FineTuned):
             ]
             batches.append((*numbers, torch.arange(len(chosen), device=self.device)))
         value_and_grad = lambda blocks, batch: evaluate(blocks, *batch)  # noqa: E731
-        return Model(dict(network.blocks), value_and_grad, batches, {}, sentences.FROZEN, verify=False)
+        return Model(dict(network.blocks), value_and_grad, batches, {}, encoder.FROZEN, verify=False)
 
     def _examples(self, part: str) -> tuple[Any, ...]:
         count = self.train if part == "train" else min(TEST, self.train)
@@ -121,7 +121,7 @@ def fine_tune(module: Any, examples: tuple[Any, ...], recipe: Recipe) -> None:
     import torch
 
     module.eval()
-    optimizer = torch.optim.AdamW(sentences.groups(module, recipe.step_size), weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.AdamW(encoder.groups(module, recipe.step_size), weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * recipe.steps), 1.0 - step / recipe.steps)
     )
@@ -245,8 +245,8 @@ def hidden_examples(folder: str | Path, part: str, count: int, device: str) -> t
     import torch
 
     of, chosen = nouns(folder), pairs(folder, part, count)
-    ids, masks = sentences.tokens([of[name].text for both in zip(*chosen, strict=True) for name in both], LENGTH)
+    ids, masks = encoder.tokens([of[name].text for both in zip(*chosen, strict=True) for name in both], LENGTH)
     labels = torch.tensor([int(b in of[a].above) for a, b in chosen])
     half = len(chosen)
     examples = ids[:half], masks[:half], ids[half:], masks[half:], labels
-    return sentences.hidden_states(tuple(one.to(device) for one in examples), FIRST)
+    return encoder.hidden_states(tuple(one.to(device) for one in examples), FIRST)

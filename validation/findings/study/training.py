@@ -39,27 +39,9 @@ class Draw:
         return float(np.exp(self._rng.uniform(math.log(low), math.log(high))))
 
 
-class TrainedModels(ABC):
-    """A population of so many models, each trained by a recipe of its own: what its units are, and their rows."""
-
-    count: int
-
-    def units(self) -> list[str]:
-        """A model each."""
-        return [f"{index:03d}" for index in range(self.count)]
-
-    def rows(self, task: Task) -> list[Row]:
-        """Train a model, or load it, and measure it."""
-        return measured(task, task.unit, self.model(task.unit, task.weights))
-
-    @abstractmethod
-    def model(self, unit: str, cache: Path) -> Model:
-        """Train it, or load it."""
-
-
 @dataclass(kw_only=True)
-class FineTuned(TrainedModels):
-    """Models that begin at one checkpoint.
+class FineTuned(ABC):
+    """A population of models that begin at one checkpoint, each trained by a recipe of its own.
 
     Parameters
     ----------
@@ -91,6 +73,18 @@ class FineTuned(TrainedModels):
     def name(self) -> str:
         """With the number of the draw: another one is another population."""
         return f"{self.kind}-{self.draw}"
+
+    def units(self) -> list[str]:
+        """A model each."""
+        return [f"{index:03d}" for index in range(self.count)]
+
+    def rows(self, task: Task) -> list[Row]:
+        """Train a model, or load it, and measure it."""
+        return measured(task, task.unit, self.model(task.unit, task.weights))
+
+    @abstractmethod
+    def model(self, unit: str, cache: Path) -> Model:
+        """Train it, or load it."""
 
     @abstractmethod
     def checkpoint(self, cache: Path, dtype: Any = np.float32) -> Model:
