@@ -1,4 +1,4 @@
-"""Random points, and the geometry once more from its definitions alone, for the tests to compare with."""
+"""Random points, losses, and programs of the documentation, for the tests to compare with."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 import refgeo as rg
 from refgeo import paper
@@ -93,86 +92,9 @@ def like(pair, rng):
     return rg.Pair(rng.standard_normal(pair.G.shape), rng.standard_normal(pair.H.shape))
 
 
-def group_element(rng, h, size=1.0):
-    return size * rng.standard_normal((h, h))
-
-
-def inner_from_definition(name, G, H, a, b, relaxation=0.0):
-    """Equations (9) and (10) for one block, analytic in G and H, so complex steps differentiate them; or the mean."""
-    eye = np.eye(G.shape[1])
-    S, T = G.T @ G + relaxation * eye, H.T @ H + relaxation * eye
-    if name in METRICS:
-        weights = (np.linalg.inv(S), np.linalg.inv(T)) if name == "inv" else (T, S)
-    else:
-        s = FAMILY[name]().s
-        weights = weighted_mean(np.linalg.inv(S), T, s), weighted_mean(np.linalg.inv(T), S, s)
-    return sum(np.trace(W @ x.T @ y) for W, x, y in zip(weights, a, b, strict=True))
-
-
-def weighted_mean(A, B, s):
-    """A #ₛ B = A^½ (A^-½ B A^-½)ˢ A^½."""
-    root = scipy.linalg.sqrtm(A)
-    inverse = np.linalg.inv(root)
-    values, vectors = np.linalg.eigh(inverse @ B @ inverse)
-    return root @ (vectors * values**s) @ vectors.T @ root
-
-
-def flatten(pair):
-    return np.concatenate([pair.G.ravel(), pair.H.ravel()])
-
-
-def unflatten(vector, like_pair):
-    size = like_pair.G.size
-    return rg.Pair(vector[:size].reshape(like_pair.G.shape), vector[size:].reshape(like_pair.H.shape))
-
-
-def metric_matrix(name, point, relaxation=0.0):
-    """The metric as a dense matrix on flattened pairs, one block."""
-    size = point.G.size + point.H.size
-    basis = [unflatten(column, point) for column in np.eye(size)]
-    return np.array([[inner_from_definition(name, *point, x, y, relaxation) for y in basis] for x in basis])
-
-
-def vertical_matrix(point):
-    """Columns: (GK, −HKᵀ) for every unit K, one block."""
-    h = point.G.shape[1]
-    columns = []
-    for i in range(h):
-        for j in range(h):
-            K = np.zeros((h, h))
-            K[i, j] = 1.0
-            columns.append(np.concatenate([(point.G @ K).ravel(), -(point.H @ K.T).ravel()]))
-    return np.array(columns).T
-
-
 def relative_error(actual, expected):
     difference = np.hypot(np.linalg.norm(actual.G - expected.G), np.linalg.norm(actual.H - expected.H))
     return difference / np.hypot(np.linalg.norm(expected.G), np.linalg.norm(expected.H))
-
-
-def block(pair, index):
-    return rg.Pair(pair.G[index], pair.H[index])
-
-
-def invariant_loss(rng, n, m):
-    """f(G, H) = ½‖GHᵀ − Y‖² with a cubic term, and its Euclidean gradient and Hessian-vector product by hand."""
-    Y = rng.standard_normal((n, m))
-
-    def value(point):
-        X = point.product
-        return 0.5 * np.sum((X - Y) ** 2) + np.sum(X**3) / 6
-
-    def gradient(point):
-        D = point.product - Y + 0.5 * point.product**2
-        return rg.Pair(D @ point.H, D.T @ point.G)
-
-    def hessian(point, v):
-        D = point.product - Y + 0.5 * point.product**2
-        X_dot = v.G @ point.H.T + point.G @ v.H.T
-        D_dot = X_dot + point.product * X_dot
-        return rg.Pair(D_dot @ point.H + D @ v.H, D_dot.T @ point.G + D.T @ v.G)
-
-    return value, gradient, hessian
 
 
 # Diagonal networks -----------------------------------------------------------------------------------------------

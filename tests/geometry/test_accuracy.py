@@ -25,22 +25,8 @@ def middle(enclosures):
 
 
 @pytest.mark.parametrize("name", METRICS)
-@pytest.mark.parametrize(
-    ("condition", "bound"), [(1e1, 1e-11), (1e2, 1e-11), (1e3, 1e-11), (1e4, 1e-11), (1e6, 1e-9), (1e7, 1e-8)]
-)
-@pytest.mark.parametrize("sizes", [(10, 9, 4), (40, 41, 16)])
-def test_projection_keeps_the_promised_digits(name, condition, bound, sizes):
-    worst = 0.0
-    for seed in range(10):
-        rng, point, space, exact = setting(name, condition, seed, sizes)
-        v = like(point, rng)
-        worst = max(worst, relative_error(space.horizontal_projection(v), middle(exact.horizontal_projection(v))))
-    assert worst <= bound
-
-
-@pytest.mark.parametrize("name", METRICS)
 def test_the_gram_route_does_not_and_the_comparison_sees_it(name):
-    """If the literal formulas were as good, the test above would prove nothing."""
+    """If the literal formulas were as good, the tests below would prove nothing."""
     rng, point, _, exact = setting(name, 1e4, 0)
     v = like(point, rng)
     literal = rg.Pair(*paper.horizontal_projection(name, *point, *v))

@@ -83,21 +83,6 @@ def network(seed=0):
     return metric, point, rng
 
 
-def test_a_geometry_of_the_documentation_is_a_product_of_others():
-    metric = rg.ProductMetric({"0": rg.ScalingMetric(), "1": rg.ScalingMetric()})
-    product, space = metric.at(dict(zip("01", POINT, strict=True))), METRICS["rows"].at(POINT)
-    a, e = vector(1), vector(2)
-    rows_a, rows_e = (dict(zip("01", x, strict=True)) for x in (a, e))
-    for method, mine, theirs in (
-        ("christoffel", (a,), (rows_a,)),
-        ("riemannian_hessian", (e, e, a), (rows_e, rows_e, rows_a)),
-        ("geodesic", (0.3 * a, 2.0, "exact"), ({name: 0.3 * x for name, x in rows_a.items()}, 2.0, "exact")),
-        ("geodesic_gradient", (a, e, "exact"), (rows_a, rows_e, "exact")),
-    ):
-        found, expected = getattr(space, method)(*mine), getattr(product, method)(*theirs)
-        assert np.allclose(found, [expected["0"], expected["1"]], rtol=1e-8), method
-
-
 def test_product_sums_blocks_and_heads():
     metric, point, rng = network()
     space = metric.at(point)
@@ -118,23 +103,6 @@ def test_product_sums_blocks_and_heads():
     back = space.from_coordinates(x)
     assert np.allclose(back["heads"].G, a["heads"].G, rtol=1e-12)
     assert np.array_equal(back["bias"], a["bias"])
-    for method, arguments in (
-        ("horizontal_projection", (a,)),
-        ("vertical_projection", (a,)),
-        ("christoffel", (a, b)),
-        ("christoffel_adjoint", (a, b)),
-        ("riemannian_gradient", (a,)),
-        ("riemannian_hessian", (a, b, a)),
-        ("geodesic", (a, 0.1, "exact")),
-        ("geodesic_gradient", (a, b)),
-    ):
-        whole = getattr(space, method)(*arguments)
-        for name, part in space.spaces.items():
-            own = [argument[name] if isinstance(argument, dict) else argument for argument in arguments]
-            expected = getattr(part, method)(*own)
-            # in coordinates here, directly there: not to the last bit
-            both = (np.hstack([np.ravel(f) for f in block]) for block in (whole[name], expected))
-            assert np.allclose(*both, rtol=1e-11, atol=1e-13)
     drawn = space.random_tangent_vector(1)
     assert space.is_horizontal(drawn)
     assert np.isclose(space.norm(drawn), 1.0, rtol=1e-13)
