@@ -356,6 +356,22 @@ def test_the_certificate_covers_an_iteration_stopped_too_early(name, relaxation,
         assert np.all(np.abs(one.mid - other.mid) <= one.rad)
 
 
+def test_the_certificate_is_as_wide_as_the_bound_says(monkeypatch):
+    """Where it is nearly reached: 2X = C in a basis whose Gram matrix is (1 s; s 1), with Y = 0 as the solution."""
+    s = 0.27
+    L, M = np.array([[1.0, s], [0.0, np.sqrt(1.0 - s * s)]]), np.array([[1.0, s], [s, 1.0]])
+    monkeypatch.setattr(ball_module, "_diagonalising", lambda *roots: Ball.of(L))
+    monkeypatch.setattr(ball_module, "_steps", lambda contraction: 0)
+    row = np.linalg.inv(M)[:, 1:]  # the residual whose solution is the longest in its last entry
+    C = np.linalg.solve(L.T, row @ row.T) @ np.linalg.inv(L)
+    unit = Ball.of(np.eye(2))
+    mid, rad = read(
+        ball_module.solve_sylvester(unit @ Ball.of(np.eye(2)), unit @ Ball.of(np.eye(2)), Ball.of(C)).matrix
+    )
+    assert np.all(np.abs(mid - C / 2.0) <= rad)
+    assert rad[1, 1] <= 2.2 * abs(C[1, 1] / 2.0), "and not much wider"
+
+
 def test_wide_balls_are_refined_and_never_returned():
     G, H, (v, _, _) = setting(condition=1e12)
     space = ExactTangentSpace("inv", G, H)

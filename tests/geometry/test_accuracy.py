@@ -104,3 +104,10 @@ def test_a_large_factor_without_full_rank_is_named():
     G[1, :, 3] = G[1, :, 4]
     with pytest.raises(rg.RankDeficientError, match=r"G: expected numerical rank h = 20.*block \(1,\)"):
         rg.MixedMetric().at(rg.Pair(G, np.ones((2, 300, 20)) * G[0]))
+
+
+def test_the_condition_of_a_point_is_that_of_its_worse_factor():
+    rng = np.random.default_rng(0)
+    gauge = balance(*(conditioned_factor(rng, n, 4, kappa) for n, kappa in ((9, 1e3), (7, 1e5))))
+    assert gauge.condition == pytest.approx(1e5, rel=1e-8)
+    assert gauge.condition_of_product == pytest.approx(1e8, rel=1e-8)

@@ -137,6 +137,19 @@ def test_drift_measures_the_error():
     assert careful < 1e-12 < 1e-9 > sloppy > 10 * careful
 
 
+def test_a_closed_form_is_not_taken_for_a_velocity_with_a_small_vertical_part():
+    """mix has one for n = m = h and horizontal velocities; beside a part of 1e-10 it would be wrong in that digit."""
+    rng = np.random.default_rng(3)
+    space = rg.MixedMetric().at(rg.Pair(*(np.eye(3) + 0.2 * rng.standard_normal((2, 3, 3)))))
+    vertical = space.vertical_vector(rng.standard_normal((3, 3)))
+    length = space.norm(space.point)
+    v = (0.2 * length) * space.random_tangent_vector(1)
+    tilted = v + (1e-10 * length / space.norm(vertical)) * vertical
+    found, expected = space.geodesic(tilted, 0.9, "exact"), integrate(space, tilted, 0.9).point
+    assert relative_error(found, expected) < 1e-12
+    assert relative_error(space.geodesic(v, 0.9, "exact"), expected) > 1e-11
+
+
 def square_velocity(N):
     """The horizontal velocity at (I, I) along which the product is I + tN."""
     return rg.MixedMetric().at(rg.Pair(np.eye(len(N)), np.eye(len(N)))), rg.Pair(0.5 * N, 0.5 * N.T)

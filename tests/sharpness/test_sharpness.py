@@ -398,6 +398,14 @@ def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
 # Leaving the domain ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_steps_fill_the_ball_evenly(size):
+    """The mean of ‖ξ‖² is d/(d+2) ρ², and that of ‖ξ‖⁴ d/(d+4) ρ⁴."""
+    for power, loss in ((2, lambda w: float(w @ w)), (4, lambda w: float(w @ w) ** 2)):
+        found = rg.average_case_sharpness(loss, np.zeros(size), rg.EuclideanMetric(), 0.5, n_samples=4000, verify=False)
+        assert abs(found.value - size / (size + power) * 0.5**power) < 4.0 * found.standard_error
+
+
 def test_a_step_that_leaves_the_domain_is_rejected_and_not_averaged_in():
     """mix, GH = 1 and a loss that falls: the geodesic to GH = 0 ends at ‖ξ‖ = 1/√2."""
 

@@ -1,0 +1,86 @@
+"""The constants on which a verdict rests: how far off, at how many points, and what acquits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from refgeo.conformance import laws
+from refgeo.conformance.call import Answer, Event
+from refgeo.conformance.evidence import DOUBTFUL, OWN, Evidence, hold, no_rounding_explains, units
+from refgeo.conformance.features import Features
+from refgeo.conformance.operations import VALUES
+from refgeo.conformance.scene import build
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_wrong"),
+    [((1001.0,), True), ((999.0,), False), ((101.0, 101.0), False), ((101.0,) * 3, True), ((99.0,) * 9, False)],
+)
+def test_one_ratio_beyond_doubt_or_three_points_that_agree_are_wrong(ratios, is_wrong):
+    found = [Evidence(str(i), relative_error=ratio) for i, ratio in enumerate(ratios)]
+    assert no_rounding_explains(found) == is_wrong
+    assert not no_rounding_explains([Evidence("the same", relative_error=101.0) for _ in range(9)])
+
+
+@pytest.mark.parametrize(("ratio", "is_off"), [(29.0, False), (31.0, True), (np.nan, True)])
+def test_a_result_is_doubtful_from_thirty_on(ratio, is_off):
+    assert Evidence("a", relative_error=ratio).is_doubtful == is_off
+    assert not Evidence("a", relative_error=ratio, decisive=False).is_doubtful
+
+
+def answer_off_by(scene, value, wanted):
+    """The right parts, but for this relative error of every block."""
+    parts, rng = scene.reference(value), np.random.default_rng(0)
+    noise = tuple(rng.standard_normal(part.shape) for part in parts)
+    factor = (wanted * scene.size(value) / scene.length(noise))[..., None, None]
+    return Answer(tuple(part + factor * one for part, one in zip(parts, noise, strict=True)))
+
+
+@pytest.mark.parametrize("name", ["christoffel", "horizontal_projection", "geodesic_2"])
+def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
+    """Where an error and the own one of the reference may pass the limit together, an enclosure tells."""
+    scene, value = build(Features((3,), 6, 5, 3), "inv", "float64"), VALUES[name]
+    unit = units(scene, value)
+    own = OWN * unit.attainable
+    for wanted, is_enclosed in ((DOUBTFUL * unit.gram - 1.2 * own, False), (DOUBTFUL * unit.gram - 0.5 * own, True)):
+        _, *told = hold(scene, value, answer_off_by(scene, value, wanted))  # of small points, the first always is
+        assert [one.enclosed for one in told] == [is_enclosed] * 2
+        assert [one.relative_error for one in told] == pytest.approx(wanted[1:].tolist(), rel=0.1)
+
+
+def test_what_lies_within_an_enclosure_is_right(monkeypatch):
+    """However wide it is: only what certainly lies outside counts."""
+    scene, value = build(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    parts = scene.reference(value)
+    for off, error in ((0.4, 0.0), (0.6, 0.1)):
+        wide = [SimpleNamespace(mid=part + off, rad=np.full_like(part, 0.5)) for part in parts]
+        monkeypatch.setattr(type(scene), "enclosures", lambda *_, wide=wide: wide)
+        (told,) = hold(scene, value, Answer(tuple(map(np.array, parts))))
+        outside = scene.length(tuple(np.full_like(part, error) for part in parts))
+        assert told.relative_error == pytest.approx(float(outside / scene.size(value)), rel=1e-9)
+
+
+def test_the_first_block_of_a_small_point_is_enclosed_though_its_error_acquits():
+    scene, value = build(Features((2,), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    told = list(hold(scene, value, Answer(tuple(scene.reference(value)))))
+    assert [one.enclosed for one in told] == [True, False]
+
+
+@pytest.mark.parametrize(("entry", "event"), [(np.nan, Event.FAILED), (np.inf, Event.FAILED), (1.0, Event.RESULT)])
+def test_no_number_is_no_result(entry, event):
+    scene, value = build(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
+    parts = tuple(np.array(part) for part in scene.reference(value))
+    parts[0][0, 0] *= entry
+    (told,) = hold(scene, value, Answer(parts))
+    assert told.event is event
+    assert np.isinf(told.relative_error) == (event is Event.FAILED)
+
+
+@pytest.mark.parametrize("metric", ["inv", "mix"])
+def test_laws_of_curves_follow_velocities_along_which_factors_change_slowly(metric):
+    """Whose fifth derivatives matter: differences of such curves keep their digits."""
+    for features in (Features(h=2), Features((2,), 6, 5, 3), Features(length=1e3)):
+        scene = build(features, metric, "float64")
+        for velocity, factor in zip(laws._velocity(scene), scene.point, strict=True):
+            assert np.all(np.linalg.norm(velocity, axis=(-2, -1)) <= 0.21 * np.linalg.norm(factor, axis=(-2, -1)))
