@@ -296,9 +296,9 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
     expected = units(scene, value).decisive & something_to_expect(scene)
     decisive = bool(np.all(expected))
     if event in (Event.FAILED, Event.SWALLOWED) and decisive:
-        known = [scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape)]
-        if scene.can_be_enclosed(value) and not all(known):
-            event, said = Event.UNKNOWN, "no reference value"
+        if value.order == "exact" and scene.can_be_enclosed(value):  # all other orders have enclosures
+            known = (scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape))
+            event, said = (event, said) if all(known) else (Event.UNKNOWN, "no reference value")
     elif event is Event.FAILED and np.any(expected):
         said = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({said})"
         event = Event.UNKNOWN
@@ -309,28 +309,34 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
 
 
 def _errors(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known."""
+    """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known.
+
+    Blocks that the factorised route does not acquit are enclosed, the worst one first, until an enclosure confirms
+    what that route says of them.
+    """
     unit, size, shape = units(scene, value), scene.size(value), scene.shape
-    errors, enclose = np.full(shape, np.nan), np.ones(shape, dtype=bool)
+    errors, doubted, enclosed = np.full(shape, np.inf), np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
     reference = scene.reference(value)
     if reference is not None:
         errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
-        acquitted = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
-        enclose = np.array(~acquitted)
-        enclose.flat[: int(scene.is_small)] = True
+        doubted = np.array(~(errors <= DOUBTFUL * unit.gram - OWN * unit.attainable))
+    worst_first = np.argsort(np.where(doubted, -errors, np.inf), axis=None, kind="stable")[: np.sum(doubted)]
     distances = tuple(np.zeros_like(part) for part in result)
-    for block in zip(*np.nonzero(enclose), strict=True) if shape else [()] * bool(enclose):
-        enclosures = scene.enclosures(value, block)
+    for i in dict.fromkeys([*range(scene.is_small), *map(int, worst_first)]):
+        block = tuple(map(int, np.unravel_index(i, shape)))
+        enclosures, said = scene.enclosures(value, block), errors[block]
+        errors[block], enclosed[block] = np.nan, enclosures is not None
         if enclosures is None:
-            enclose[block], errors[block] = False, np.nan
             continue
         for distance, part, enclosure in zip(distances, result, enclosures, strict=True):
             difference = part[block] - enclosure.mid
             # Only what certainly lies outside counts; NaN stays NaN.
             distance[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
-    if not enclose.any():
-        return errors, enclose
-    return np.where(enclose, beside(scene.length(distances), size), errors), enclose
+        errors[block] = beside(scene.length(distances), size)[block]
+        own = OWN * unit.attainable[block] * (1.0 + said)
+        if doubted[block] and reference is not None and (errors[block] == said or abs(errors[block] - said) <= own):
+            break
+    return errors, enclosed
 
 
 def beside(error: Array, size: Array) -> Array:

@@ -522,7 +522,7 @@ def design(profile: str, seed: int = 0) -> tuple[Features, ...]:
         best = max(met, key=lambda one: len(met[one]) / (1.0 + one.cost / _CHEAP), default=None)
         chosen |= {best: None} if best else {}
         missing = [one for one in missing[1:] if best is None or one not in met[best]]
-    return tuple(sorted(chosen, key=lambda one: (len(levels_of(one)), one.cost)))
+    return tuple(sorted(chosen, key=lambda one: (len(levels_of(one)), one.h == 1 or not one.is_usual, one.cost)))
 
 
 def repaired(features: Features) -> Features:

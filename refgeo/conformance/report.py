@@ -264,8 +264,8 @@ class Report:
         enclosed, values = self.enclosed
         if enclosed < values:
             yield (
-                f"enclosed: {enclosed} of {values} results were compared with proved intervals; the others agree with "
-                "refgeo's own results, whose error is bounded, so that an interval would acquit them, too",
+                f"enclosed: {enclosed} of {values} results were compared with proved intervals, all others with "
+                "results of refgeo's own, whose error is bounded; of wrong batches, the worst block with an interval",
                 "dim",
             )
         if self.not_run:

@@ -43,10 +43,27 @@ def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
     scene, value = build(Features((3,), 6, 5, 3), "inv", "float64"), VALUES[name]
     unit = units(scene, value)
     own = OWN * unit.attainable
+    last = np.array([0.0, 0.0, 1.0])
     for wanted, is_enclosed in ((DOUBTFUL * unit.gram - 1.2 * own, False), (DOUBTFUL * unit.gram - 0.5 * own, True)):
-        _, *told = hold(scene, value, answer_off_by(scene, value, wanted))  # of small points, the first always is
-        assert [one.enclosed for one in told] == [is_enclosed] * 2
-        assert [one.relative_error for one in told] == pytest.approx(wanted[1:].tolist(), rel=0.1)
+        told = list(hold(scene, value, answer_off_by(scene, value, last * wanted)))
+        assert [one.enclosed for one in told] == [True, False, is_enclosed]  # of small points, the first always is
+        assert told[2].relative_error == pytest.approx(wanted[2], rel=0.1)
+
+
+def test_of_a_wrong_batch_the_worst_block_is_enclosed_and_all_where_it_contradicts(monkeypatch):
+    scene, value = build(Features((5,), 6, 5, 3), "inv", "float64"), VALUES["christoffel"]
+    wanted = np.array([0.0, 1e-3, 1e-2, 1e-3, 1e-30])
+    answer = answer_off_by(scene, value, wanted)
+    told = list(hold(scene, value, answer))
+    assert [one.enclosed for one in told] == [True, False, True, False, False]
+    assert [one.relative_error for one in told][1:4] == pytest.approx(wanted[1:4].tolist(), rel=1e-6)
+    monkeypatch.setattr(type(scene), "reference", lambda *_: answer.parts)  # it acquits all, and is wrong
+    right = Answer(tuple(map(np.array, build(Features((5,), 6, 5, 3), "inv", "float64").space.christoffel(
+        *(scene.vectors[name] for name in "ab")
+    ))))  # fmt: skip
+    told = list(hold(scene, value, right))
+    assert [one.enclosed for one in told] == [True, True, True, True, False]
+    assert max(one.relative_error for one in told[:4]) < 1e-13, "enclosures alone decide"
 
 
 def test_what_lies_within_an_enclosure_is_right(monkeypatch):

@@ -83,7 +83,7 @@ def test_an_interrupt_ends_all_processes(backend, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         rg.check(str(backend), **FEW, progress=stop)
-    assert 2 <= len(processes(backend)) <= 3
+    assert len(processes(backend)) >= 2
     assert all(ends(process) for process in processes(backend))
 
 
