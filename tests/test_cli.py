@@ -242,6 +242,7 @@ def test_options_with_several_values_look_alike(capsys):
         assert "[M,... ...]" not in shown
 
 
+@pytest.mark.slow
 def test_values_of_an_option_may_be_given_one_by_one(tmp_path, capsys):
     (tmp_path / "rule.py").write_text(
         "def step(state, G, H, e_G, e_H, rate=1.0):\n    return state, 1.0 * G, 1.0 * H\n"

@@ -17,6 +17,7 @@ import numpy as np, refgeo as rg
 SEARCH = "rg.worst_case_sharpness(lambda w: (float(w @ w), 2 * w), np.ones(2), rg.EuclideanMetric(), [1.0])"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "extra", "use"),
     [

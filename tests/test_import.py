@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import refgeo
 
 PROBE = """
 import sys
 before = set(sys.modules)
+import pytest
+
 import refgeo
 refgeo.Pair, refgeo.InvariantMetric, refgeo.ProductMetric, refgeo.worst_case_sharpness, refgeo.RankDeficientError
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
@@ -151,6 +155,7 @@ def imports():
     return found
 
 
+@pytest.mark.slow
 def test_imports_run_one_way():
     """Folders have an order, and no module imports itself through others."""
     level = {folder: number for number, folders in enumerate(ORDER) for folder in folders}

@@ -69,6 +69,7 @@ def test_a_share_of_one_over_two_heads_of_the_weights_is_redundant(d, heads):
     assert (size - rank) / size == pytest.approx(1 / (2 * heads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, 2])
 def test_with_biases_the_key_bias_is_redundant_and_the_value_bias_beside_that_of_the_output(heads):
     d = 4

@@ -332,6 +332,7 @@ def greedy(metric, problem, G, H, rho, order):
     return problem.value_and_grad(G + step, H)[0] - problem.value_and_grad(G, H)[0], (step, 0.0 * H)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "routine", "rule", "said"),
     [

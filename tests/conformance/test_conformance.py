@@ -124,6 +124,7 @@ def test_unusable_results_are_failures_with_the_reason(function, message):
     json.loads(report.to_json())
 
 
+@pytest.mark.slow
 def test_failing_only_where_nothing_can_be_expected_is_a_lost_digit_not_an_error():
     """A Cholesky factorisation that breaks down at κ = 1e6 has no digits there: no wrong formula, but it is said."""
 
@@ -154,6 +155,7 @@ def test_what_is_not_provided_is_said_and_never_passed():
     assert not nothing.passed
 
 
+@pytest.mark.slow
 def test_not_implemented_for_some_points_only_is_a_finding():
     def single_blocks(metric, G, *arguments):
         if G.ndim > 2:
@@ -511,6 +513,7 @@ def _scaled_if(condition):
     return lambda result, metric, G, H, *rest: tuple(1.01 * x for x in result) if condition(G, H, *rest) else result
 
 
+@pytest.mark.slow
 def test_a_cache_of_gram_matrices_by_their_norms_is_caught():
     kept = {}
 
@@ -538,6 +541,7 @@ def test_polarisation_is_right(seed, dtype):
     assert rg.check(backend(inner_product=polarised), dtype=dtype, seed=seed, **options).wrong == []
 
 
+@pytest.mark.slow
 def test_a_place_is_found_by_bisection():
     report = rg.check(
         mended("christoffel", _scaled_if(lambda G, H, *v: G.shape[-1] >= 10)), checks=["christoffel"], metrics=["inv"]
@@ -565,6 +569,7 @@ def _time_in_single(metric, G, H, v_G, v_H, t, order):
     return paper.geodesic(metric, G, H, v_G, v_H, float(np.float32(t)), order)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "broken", "said"),
     [
@@ -683,6 +688,7 @@ def half_of_sylvester(metric, G, H, v_G, v_H):
     return v_G + G @ L, v_H - H @ t(L, -1, -2)
 
 
+@pytest.mark.slow
 def test_an_experiment_that_other_points_refute_is_no_diagnosis():
     report = rg.check(backend(horizontal_projection=half_of_sylvester), checks=["horizontal_projection"])
     assert report.wrong == ["horizontal_projection[inv]"]
@@ -943,6 +949,7 @@ for _name in OPERATIONS:
         setattr(OfTheFamily, _name, _own(_name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "dtype"), sampled([(0, "float64"), (7, "float64"), (0, "float32")], 3))
 def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
     report = rg.check(RefLoRA(), metrics=["s=0.5"], dtype=dtype, seed=seed)
@@ -1038,6 +1045,7 @@ def test_an_end_of_the_manifold_that_is_refused_is_no_mistake():
     assert [row.verdict for row in report.rows if row.kind == "value"] == [Verdict.UNDECIDED]
 
 
+@pytest.mark.slow
 def test_blocks_that_are_right_alone_are_said_to_be():
     def gradient(metric, G, H, e_G, e_H):
         if G.ndim > 2:
@@ -1050,6 +1058,7 @@ def test_blocks_that_are_right_alone_are_said_to_be():
     assert "each of them is right when your function gets it alone" in row.diagnosis
 
 
+@pytest.mark.slow
 def test_a_relaxation_that_is_left_out_is_said_to_be():
     cases = ["5x4x2", "3-5x4x3/k3", "5x4x3/k3"]
     left_out = {name: getattr(paper, name) for name in ("riemannian_gradient", "horizontal_projection")}
@@ -1075,6 +1084,7 @@ def test_an_iteration_that_stops_early_for_large_h_is_caught():
     assert "riemannian_gradient[mix]" in report.wrong
 
 
+@pytest.mark.slow
 def test_a_shortcut_for_small_vectors_is_not_blamed_on_the_factors():
     def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
         if max(np.abs(x).max() for x in (a_G, a_H, b_G, b_H)) < 1e-5:
@@ -1086,6 +1096,7 @@ def test_a_shortcut_for_small_vectors_is_not_blamed_on_the_factors():
     assert "factors are tiny" not in row.diagnosis
 
 
+@pytest.mark.slow
 def test_stateless_code_is_not_said_to_remember():
     wrong = SimpleNamespace(riemannian_gradient=lambda metric, G, H, e_G, e_H: (e_G, e_H))
     report = rg.check(wrong, checks=["riemannian_gradient"], metrics=["inv"])

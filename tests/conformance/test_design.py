@@ -101,6 +101,7 @@ def test_every_two_bands_meet_where_they_decide(evidence):
         assert not wanted - met, (name, [tuple(pair) for pair in wanted - met][:5])
 
 
+@pytest.mark.slow
 def test_every_two_bands_of_a_scope_are_met_in_a_call():
     report = rg.check(right_backend(), checks=["christoffel", "riemannian_gradient"], metrics=["inv"], seed=3)
     for row in (row for row in report.rows if row.kind == "value"):
@@ -132,6 +133,7 @@ def test_pairs_are_met_as_far_as_there_is_room(evidence):
         assert len(found[2]) > 8 * len(found[1]), "each circumstance meets many levels"
 
 
+@pytest.mark.slow
 def test_scopes_are_those_of_what_was_met():
     report = rg.check(right_backend(), checks=["christoffel", "horizontal_projection"], metrics=["inv"])
     for row in (row for row in report.rows if row.kind == "value"):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import sampled
 
 import refgeo as rg
 from refgeo import paper
@@ -31,7 +32,8 @@ def gradient_where(is_wrong, solve=np.linalg.solve):
     return riemannian_gradient
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sampled(SEEDS))
 @pytest.mark.parametrize(
     "is_wrong",
     [
@@ -86,6 +88,7 @@ def test_a_caller_may_write_to_a_result():
     assert "whose result was written to" in row.diagnosis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_wrong", "said"),
     [
@@ -106,6 +109,7 @@ def test_a_bound_is_said_only_if_nothing_contradicts_it(is_wrong, said):
         assert "right when your function gets it alone" not in row.diagnosis
 
 
+@pytest.mark.slow
 def test_a_term_is_said_only_if_it_is_so_at_other_times():
     def geodesic(metric, G, H, v_G, v_H, t, order):
         if order != 2:
@@ -141,6 +145,7 @@ def test_random_numbers_of_a_rule_are_its_own():
     assert rg.check(step, checks=["step.repeatable"]).passed
 
 
+@pytest.mark.slow
 def test_an_error_from_both_representations_says_nothing():
     def step(state, G, H, e_G, e_H):
         if np.linalg.norm(G @ H.mT) > 12.0:  # whatever the representation

@@ -109,6 +109,7 @@ def changed(change):
     return routine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -179,6 +180,7 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     assert "4 of 4 provided searches pass" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [
@@ -224,6 +226,7 @@ def test_eighty_percent_of_the_maximum_pass_with_that_finding(few_problems, monk
     assert 0.5 < np.median([1.0 - one.relative_error for one in row.measurements]) < 0.85
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_down_is_wrong(few_problems):
     def down(metric, problem, G, H, rho, order):
         _, (a, b) = ours(metric, problem, G, H, rho, order)

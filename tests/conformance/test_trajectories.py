@@ -279,7 +279,7 @@ def judged(step, checks=("step.invariant",), **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=7))
+@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=13))
 def test_right_rules_pass(name, dtype):
     row = judged(RIGHT[name], dtype=dtype)["step.invariant"]
     assert row.verdict is Verdict.PASS, row.message
@@ -287,7 +287,7 @@ def test_right_rules_pass(name, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=7))
+@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=13))
 def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype):
     step, first, kept = WRONG[name]
     row = judged(step, dtype=dtype)["step.invariant"]
@@ -380,7 +380,7 @@ def test_a_rule_that_ends_with_nan_everywhere_does_not_pass():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sampled(range(3)))
 def test_what_rounding_makes_nan_is_no_dependence_on_the_representation(seed):
     row = judged(root_of_a_singular_matrix, seed=seed)["step.invariant"]
     assert "no longer finite" not in row.message
@@ -390,10 +390,8 @@ def test_what_rounding_makes_nan_is_no_dependence_on_the_representation(seed):
 def test_random_numbers_of_the_caller_stay_as_they_are():
     def noisy(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(G, H, e_G, e_H)
-        X = G @ H.T + 1e-3 * np.random.standard_normal((len(G), len(H)))  # noqa: NPY002
-        U, s, V = np.linalg.svd(X - 0.1 * (g_G @ H.T + G @ g_H.T))
-        h = G.shape[1]
-        return state, U[:, :h] * np.sqrt(s[:h]), V[:h].T * np.sqrt(s[:h])
+        size = 0.1 * (1.0 + 1e-3 * np.random.standard_normal())  # noqa: NPY002
+        return state, G - size * g_G, H - size * g_H
 
     np.random.seed(7)  # noqa: NPY002
     expected = np.random.standard_normal(3)  # noqa: NPY002
@@ -575,6 +573,7 @@ def test_what_earlier_runs_left_is_seen():
     assert "what another run left" in row.message
 
 
+@pytest.mark.slow
 def test_blocks():
     def coupled(state, G, H, e_G, e_H):
         size = np.sqrt(np.sum(e_G**2))

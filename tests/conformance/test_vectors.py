@@ -464,6 +464,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     assert vectors._units(ill, (), value) == [None, None]
 
 
+@pytest.mark.slow
 def test_results_without_the_relaxation_are_told(tmp_path):
     vectors.write(tmp_path, "json", cases=["5x4x2/k3", "7x6x3/k3"], relaxation=0.3)
     report = vectors.grade(tmp_path, save(tmp_path / "results.json", solve(*load(tmp_path, "json"))))

@@ -50,7 +50,7 @@ def geodesic(metric, G, H, v_G, v_H, t, order):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_wrong_order_does_not_excuse_another_one(tmp_path):
     """Exact geodesics that are wrong for h > 5 alone, where laws see it and no value is enclosed."""
     file = written(tmp_path, TWO_MISTAKES)

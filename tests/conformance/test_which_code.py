@@ -235,6 +235,7 @@ def children(of):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PROCESSES.is_dir(), reason="no list of processes")
 def test_what_was_started_ends_with_who_started_it(tmp_path):
     (tmp_path / "slow.py").write_text(

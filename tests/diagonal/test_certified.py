@@ -255,6 +255,7 @@ def test_the_bounds_of_a_batch_are_those_of_its_problems(name):
     assert np.isinf(together[0, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @np.errstate(divide="ignore", invalid="ignore")  # of a coordinate that cannot move, as in `worst_case`
 def test_the_dual_bounds_of_a_batch_are_those_of_its_problems(name):
@@ -431,6 +432,7 @@ def test_hundreds_of_instances_are_certified(name):
     assert shares[False] >= 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(NAMES, 2))
 def test_second_order_values_are_the_maximum_of_the_taylor_polynomial(name):
     """Differences of the loss along geodesics give the polynomial; random points, that nothing is larger."""
@@ -489,6 +491,7 @@ def test_the_printed_formulas_differ_by_what_the_table_of_misprints_says():
     assert float(exact.lower) == pytest.approx(float(expected), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_networks_radii_and_data_broadcast():
     rng = np.random.default_rng(13)
     u, v = rng.standard_normal((2, 3, 5))
@@ -540,6 +543,7 @@ def test_large_radii_and_small_weights_do_not_lose_digits():
     assert paper.toy_sharpness(s, s, 1.0, s * s, rho) == pytest.approx(float(found.lower), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_largest_radii_are_infinite_and_nothing_that_moves_is_zero():
     found = diagonal.worst_case("inv", [1.0, 2.0], [1.0, 1.0], np.eye(2), [0.0, 0.0], 1e3)
     assert found.lower == found.upper == np.inf

@@ -310,6 +310,7 @@ def test_geodesics_of_order_1_and_2_follow_from_christoffel(name, relaxation):
             assert np.allclose(place.mid, expected, rtol=1e-13, atol=1e-13 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @everything
 @pytest.mark.parametrize("condition", [1.0, 1e6])
 def test_large_blocks_are_enclosed_narrowly(name, condition):
@@ -391,6 +392,7 @@ def test_precision_of_the_process_is_left_alone():
     assert (flint.ctx.prec, flint.ctx.threads) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -483,6 +485,7 @@ def test_exact_geodesics_of_any_velocity(name, relaxation, shape):
         assert enclosure.rad.max() < 1e-15 * np.abs(enclosure.mid).max() + 1e-16
 
 
+@pytest.mark.slow
 def test_long_steps_have_wide_balls_that_hold_the_geodesic():
     rng = np.random.default_rng(6)
     point, velocity = ([Ball.of(rng.standard_normal((n, 2))).matrix for n in (4, 3)] for _ in range(2))

@@ -95,6 +95,7 @@ def test_inv_is_complete():
     assert there.norm(velocity(space, v, 20.0)) == pytest.approx(space.norm(v), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "n", "m", "h"), sampled([((), 6, 5, 3), ((), 4, 4, 4), ((3,), 5, 4, 1), ((2,), 1, 1, 1)][::-1])
 )
@@ -203,6 +204,7 @@ def test_rank_loss_at_a_defective_eigenvalue_is_seen():
     assert caught.value.time == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_an_integration_that_cannot_be_trusted_is_refused():
     """Through an exact loss of rank at t = 1 that steps straddle: momenta hold to 1e-12, two integrations disagree."""
     G = np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])

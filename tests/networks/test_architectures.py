@@ -59,6 +59,7 @@ def saved(kind, folder, **more):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("layout", "kind"), [(layout, kind) for layout, kinds in KINDS.items() for kind in kinds])
 def test_every_claim_about_an_architecture_is_true(layout, kind, tmp_path):

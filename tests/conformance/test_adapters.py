@@ -127,6 +127,7 @@ def first_axis_alone(F):
     return grams.reshape(F.shape[0], -1, *grams.shape[-2:])[:, ::-1].reshape(grams.shape) if F.ndim > 3 else grams
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("gram", "right"), [(einsum_of_batches, True), (first_axis_alone, False)])
 def test_a_batch_is_held_against_its_blocks_one_by_one(gram, right, seed):
@@ -220,12 +221,18 @@ def test_a_retraction_is_judged_as_a_curve_in_the_quotient():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "case"),
-    [
-        (lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t), "5x4x2/k3/t=1"),
-        (lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t), "2-6x7x2"),
-        (lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t), "3x3x3"),
-        (lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)), "3-7x4x1/k3/uneven=1e+06"),
-    ],
+    sampled(
+        [
+            (lambda m, G, H, a, b, t, o: taylor(m, G, H, a, b, t), "5x4x2/k3/t=1"),
+            (lambda m, G, H, a, b, t, o: first_block_only(m, G, H, a, b, t), "2-6x7x2"),
+            (lambda m, G, H, a, b, t, o: exact(m, G, H, *projected(m, G, H, a, b), t), "3x3x3"),
+            (
+                lambda m, G, H, a, b, t, o: tuple((1 + 1e-9) * x for x in exact(m, G, H, a, b, t)),
+                "3-7x4x1/k3/uneven=1e+06",
+            ),
+        ],
+        3,
+    ),
 )
 def test_wrong_exact_geodesics_are_caught(wrong, case):
     def geodesic(metric, G, H, a, b, t, order):
