@@ -319,7 +319,8 @@ def _errors(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArr
     reference = scene.reference(value)
     if reference is not None:
         errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
-        doubted = np.array(~(errors <= DOUBTFUL * unit.gram - OWN * unit.attainable))
+        is_right = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
+        doubted = np.array(~is_right & np.isfinite(errors))  # what is no number is wrong, whatever is right
     worst_first = np.argsort(np.where(doubted, -errors, np.inf), axis=None, kind="stable")[: np.sum(doubted)]
     distances = tuple(np.zeros_like(part) for part in result)
     for i in dict.fromkeys([*range(scene.is_small), *map(int, worst_first)]):
