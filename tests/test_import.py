@@ -13,8 +13,6 @@ import refgeo
 PROBE = """
 import sys
 before = set(sys.modules)
-import pytest
-
 import refgeo
 refgeo.Pair, refgeo.InvariantMetric, refgeo.ProductMetric, refgeo.worst_case_sharpness, refgeo.RankDeficientError
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
