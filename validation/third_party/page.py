@@ -104,16 +104,10 @@ def agree(found):
     return alike and (found["verdict"] != "pass" or group_of(differences)[0] == "GL(h)")
 
 
-def sources(entry):
-    """Where something is said, and which words stand there."""
-    return "; ".join(f'"{words}" ({file}, line {line})' for file, line, words in entry["said"])
-
-
 def optimisers(results):
     rows = []
     for entry in JUDGED["optimiser"]:
         found = results["optimisers"][entry["adapter"]]
-        sign = entry["sign"]
         rows.append([
             f"{entry['title']} {link(entry['source'], found['version'])}",
             entry["is"],
@@ -122,7 +116,7 @@ def optimisers(results):
             found["recomputed"].get("from B = 0", "–"),
             whose(entry["options"]),
             "{} of {}".format(*found["seeds"]),
-            f"[{sign}](#{entry['mistake'].replace('_', '-')})" if sign == "mistake" else sign,
+            sign_of(entry),
         ])  # fmt: skip
     header = ["optimiser", "is said to be", "invariant under", "difference", "from B = 0", "options", "seeds", "sign"]
     return experiment.markdown(header, rows)
@@ -134,35 +128,12 @@ def whose(options):
     return "ours and its own" if ours and theirs else "ours" if ours else "its own"
 
 
-def sections(results):
-    found = [section(entry, results["optimisers"][entry["adapter"]]) for entry in JUDGED["optimiser"]]
-    return "\n\n".join(found)
-
-
-def section(entry, found):
-    """What a row of the table unfolds to."""
-    lines = [
-        f"- *Documentation*: {sources(entry)}." if entry["said"] else "- *Documentation*: nothing is said of its rule."
-    ]
-    lines.append(f"- *Options*: {entry['options']}.")
-    differences = found["recomputed"].get("differences", {})
-    if differences:
-        said = ", ".join(f"{kind} {value:.1g}" for kind, value in differences.items())
-        lines.append(f"- *Differences, without refgeo*: {said}. From B = 0: {found['recomputed']['from B = 0']}.")
-    else:
-        lines.append(f"- *Without refgeo*: {found['recomputed']['raises']}.")
-    lines.append(
-        f"- *refgeo check*, {found['seeds'][0]} of {found['seeds'][1]} seeds: {found['verdict']}. {found['said']}."
+def sign_of(entry):
+    """In a cell; what is to be corrected has a line below."""
+    sign = programs.answers(entry.get("mistake") or entry.get("name", "")).get("sign") or entry.get(
+        "sign", "as documented"
     )
-    lines += [f"- *Other starts*: {found['starts']}."] if found["starts"] else []
-    lines += [f"- {entry['remark']}"] if "remark" in entry else []
-    return unfolds(entry["title"], "\n".join(lines))
-
-
-def unfolds(title, text, anchor=""):
-    """A part of the page that is closed at first, on GitHub and on the site."""
-    name = f'<a id="{anchor}"></a>' if anchor else ""
-    return f"<details markdown>\n<summary>{name}{title}</summary>\n\n{text}\n\n</details>"
+    return sign if sign in ("as documented", "another rule") else f"[{sign}](#what-is-to-be-corrected)"
 
 
 def other(group):
@@ -170,11 +141,9 @@ def other(group):
     rows = []
     for entry in (one for one in JUDGED["program"] if one["group"] == group):
         name = entry["name"]
-        mistake = programs.is_mistake(name)
-        sign = f"[mistake](#{name.replace('_', '-')})" if mistake else "as documented"
         version = ", ".join(versions_of(name)) if "/" not in entry["source"] else ""
-        seen = title_of(name) if mistake else entry["remark"]
-        rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign])
+        seen = programs.answers(name).get("what") or entry["remark"]
+        rows.append([entry["of"], version, entry["is"], seen, f"[program](programs/{name}/program.py)", sign_of(entry)])
     return experiment.markdown(["code", "version", "is said to be", "what is seen", "by", "sign"], rows)
 
 
@@ -184,30 +153,41 @@ def versions_of(name):
     return [f"{package} {version}" for package, version in versions.items() if package != "torch"]
 
 
-def title_of(name):
-    text = (programs.HERE / name / "issue.md").read_text(encoding="utf-8")
-    return text.splitlines()[0].removeprefix("# ")
+def corrections():
+    """A line for each program with a correction, and what was asked of it."""
+    rows = []
+    for name, found in accused().items():
+        folder = f"[{found['what']}](programs/{name})"
+        told = found.get("told_to", "–")
+        rows.append([folder, found["sign"], *(found[key] for key in ("release", "main", "limits", "follows")), told])
+    header = [
+        "what is seen",
+        "sign",
+        "release",
+        "main branch",
+        "limits in its documentation",
+        "follows",
+        "to be told to",
+    ]
+    return experiment.markdown(header, rows)
 
 
-def mistakes():
-    """Each with its text, its program, what this prints, and the correction."""
-    parts = []
-    for entry in (one for one in JUDGED["program"] if programs.is_mistake(one["name"])):
-        name = entry["name"]
-        read = {file: (programs.HERE / name / file).read_text(encoding="utf-8").strip() for file in FILES}
-        title, _, text = read["issue.md"].partition("\n")
-        body = [
-            text.strip(),
-            f"Documentation: {sources(entry)}.",
-            f'```python title="{name}.py"\n{read["program.py"]}\n```',
-            f"```text\n{read['printed.txt']}\n```",
-            f'```diff title="correction.patch"\n{read["correction.patch"]}\n```',
-        ]
-        parts.append(unfolds(f"{entry['of']}: {title.removeprefix('# ')}", "\n\n".join(body), name.replace("_", "-")))
-    return "\n\n".join(parts)
+def accused():
+    """Of each program with a correction, the answers."""
+    return {name: programs.answers(name) for name in programs.NAMES if programs.answers(name)}
 
 
-FILES = ("issue.md", "program.py", "printed.txt", "correction.patch")
+def counts():
+    """In a sentence."""
+    return (
+        f"{counted('mistake')} mistakes, {counted('imprecise')} imprecise sentences, and {counted('mended upstream')} "
+        "mistakes that are mended upstream and not in the release"
+    )
+
+
+def counted(sign):
+    """How many programs have it."""
+    return sum(found["sign"] == sign for found in accused().values())
 
 
 def merges(results):
@@ -230,9 +210,9 @@ def geometries(results):
 def text(results):
     """The page."""
     parts = {
-        "optimisers": optimisers(results), "sections": sections(results), "adapters": other("adapters"),
+        "optimisers": optimisers(results), "adapters": other("adapters"),
         "merges": merges(results), "sharpness": other("sharpness"), "geometries": geometries(results),
-        "mistakes": mistakes(),
+        "corrections": corrections(), "counts": counts(),
     }  # fmt: skip
     page = (HERE / "page.md").read_text(encoding="utf-8")
     for name, part in parts.items():

@@ -3,7 +3,9 @@
     python -m validation.third_party.programs [NAME ...]
 
 The first line of a program names what it needs: packages with their versions, or a clone of a repository, which is
-looked for in the folder REPOSITORIES. A correction is a patch, applied to a copy.
+looked for in the folder REPOSITORIES. A correction is a patch, applied to a copy. Where there is one, ``answers.toml``
+says which release has the mistake, what was read of the main branch, which limits the documentation states, whose code
+it follows and to whom it is to be told, by the text in ``issue.md``.
 """
 
 import importlib.metadata
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent / "programs"
@@ -89,6 +92,12 @@ def printed(name):
 def is_mistake(name):
     """Whether there is something to correct."""
     return (HERE / name / "correction.patch").is_file()
+
+
+def answers(name):
+    """What was asked of an accusation, and what was found; empty where nothing is to be corrected."""
+    file = HERE / name / "answers.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def main():

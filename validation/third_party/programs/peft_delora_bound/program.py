@@ -9,5 +9,5 @@ config = DeloraConfig(r=8, delora_lambda=15, target_modules=["0"], init_weights=
 layer = get_peft_model(torch.nn.Sequential(weight), config).base_model.model[0]
 length = layer.get_delta_weight("default").norm().item()
 largest = layer.base_layer.weight.norm(dim=0).max().item()
-print(f"delora_lambda = 15: Frobenius norm of the weight change {length:.0f}, the documentation says at most 15")
+print(f"delora_lambda = 15: Frobenius norm of the weight change {length:.0f}")
 print(f"15 times the norm of the longest column of the base weight: {15 * largest:.0f}")
