@@ -18,7 +18,7 @@ from refgeo.support import progress
 from refgeo.support.console import printable, show
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.extras import require
-from refgeo.support.files import is_stream, strict_json, write_text
+from refgeo.support.files import is_stream, refuse_unwritable, strict_json, write_text, write_whole
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -147,10 +147,11 @@ def _value(text: str) -> Any:
 def _new_file(text: str) -> Path:
     """What cannot be written is an error before the run rather than after it."""
     file = Path(os.path.abspath(text))  # a link or a device stays what it is
-    if file.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder; expected the name of a file")
-    if not file.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"expected the name of a file in an existing folder, got {text}")
+    try:
+        refuse_unwritable(file)
+    except OSError as error:
+        said = os.fsencode(f"expected the name of a file that can be written, got {error}").decode(errors="replace")
+        raise argparse.ArgumentTypeError(said) from error
     return file
 
 
@@ -361,12 +362,15 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
 def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
     report.print()
+    failed = []
     for name, file in outputs.items():
         try:
             text: str = getattr(report, f"to_{name}")()
             write_text(file, text.rstrip("\n") + "\n")
-        except OSError as error:
-            raise ValueError(f"--{name}: {error}") from error
+        except OSError as error:  # the others are written all the same
+            failed.append(f"--{name}: {error}")
+    if failed:
+        raise ValueError("; ".join(failed))
     if report.interrupted:
         return INTERRUPTED
     if strict and report.passed and not report.passed_strictly:
@@ -459,7 +463,9 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.json is not None:
         write_text(options.json, strict_json(summary.to_dict()))
     if options.plot is not None:
-        summary.plot()[0].figure.savefig(options.plot, dpi=150)
+        picture = io.BytesIO()
+        summary.plot()[0].figure.savefig(picture, dpi=150, format=options.plot.suffix.lstrip(".") or "png")
+        write_whole(options.plot, picture.getvalue())
     return PASSED
 
 

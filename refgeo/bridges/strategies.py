@@ -23,6 +23,7 @@ A projection is idempotent:
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ from hypothesis.extra import numpy as hnp  # noqa: E402
 __all__ = ["covectors", "group_elements", "pairs", "shapes", "tangent_vectors"]
 
 Strategy = st.SearchStrategy
+_MANY = 256
+"""Entries that are not drawn one by one."""
 Range = float | tuple[float, float]
 Shape = tuple[tuple[int, ...], int, int, int]
 
@@ -202,6 +205,10 @@ def _powers(bounds: Range) -> Strategy[float]:
 
 
 def _eighths(shape: tuple[int, ...]) -> Strategy[Array]:
+    """Small arrays entry by entry, and large ones, which Hypothesis would refuse to draw so, from a seed."""
+    if math.prod(shape) > _MANY:
+        seeds = st.integers(0, 2**32 - 1)
+        return seeds.map(lambda seed: np.random.default_rng(seed).integers(-16, 17, shape) / 8.0 * bool(seed))
     return hnp.arrays(np.float64, shape, elements=st.integers(-16, 16).map(lambda k: k / 8.0), fill=st.nothing())
 
 

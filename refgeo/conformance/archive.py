@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,19 +17,19 @@ class VectorFileError(ValueError):
     """A file of vectors or results is missing, damaged, foreign, or does not fit."""
 
 
-def _write_npz(named: Named, place: Path) -> None:
-    with place.open("wb") as stream:
-        arrays: Any = {name: np.asarray(value) for name, value in named.items()}
-        np.savez_compressed(stream, **arrays)
+def _as_npz(named: Named) -> bytes:
+    stream, arrays = io.BytesIO(), dict[str, Any]({name: np.asarray(value) for name, value in named.items()})
+    np.savez_compressed(stream, **arrays)
+    return stream.getvalue()
 
 
-def _write_json(named: Named, place: Path) -> None:
+def _as_json(named: Named) -> bytes:
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in named.items()}
     lines = (f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in plain.items())
-    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-WRITERS: dict[str, Callable[[Named, Path], None]] = {"npz": _write_npz, "json": _write_json}
+WRITERS: dict[str, Callable[[Named], bytes]] = {"npz": _as_npz, "json": _as_json}
 
 
 def _read_npz(file: Path) -> Named:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence, Set
 from pathlib import Path
 
@@ -56,17 +56,16 @@ class Coverage:
 
     def reached(self) -> Reached:
         """Of every function that decisive calls have entered, by file and name, what they have not reached in it."""
-        with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "coverage.json"
-            self._measured.stop()
-            try:
-                self._measured.json_report(outfile=str(place), contexts=["decisive"])
-            except Exception:  # nothing of its own was reached at all, or no file is there any more
-                return {}
-            finally:
-                self._measured.start()
-                self._measured.switch_context(self._context)
-            files = json.loads(place.read_text(encoding="utf-8"))["files"]
+        self._measured.stop()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                self._measured.json_report(outfile="-", contexts=["decisive"])
+        except Exception:  # nothing of its own was reached at all, or no file is there any more
+            return {}
+        finally:
+            self._measured.start()
+            self._measured.switch_context(self._context)
+        files = json.loads(printed.getvalue())["files"]
         found = {}
         for name, file in files.items():
             entered = [function for function, one in file["functions"].items() if function and one["executed_lines"]]

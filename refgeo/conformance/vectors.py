@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import hashlib
 import json
 import shutil
@@ -29,7 +28,7 @@ from refgeo.conformance.run import Progress, judge, no_progress
 from refgeo.conformance.scene import GIVEN, Scene, given
 from refgeo.geometry.pair_metrics import PAIR_METRICS
 from refgeo.support.arguments import listed, one_of
-from refgeo.support.files import write_text, write_whole
+from refgeo.support.files import refuse_unwritable, write_text, write_whole
 
 SPECIFICATION = 2
 """The version of the protocol and of the formulas, which ``FORMAT.md`` describes."""
@@ -95,10 +94,11 @@ def write(
     one_of("dtype", dtype, DTYPES)
     wanted = [one_of("metrics", metric, PAIR_METRICS) for metric in listed(metrics)]
     points = Points(profile, dtype, seed, relaxation, checkpoint=checkpoint, layout=layout, heads=heads)
-    made = (point.make() for metric in wanted for point in points.selected(metric, cases))
-    blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     folder = Path(directory)
     former = _ours_in(folder)
+    refuse_unwritable(folder / EXPECTED)
+    made = (point.make() for metric in wanted for point in points.selected(metric, cases))
+    blocks = _blocks(case for case in made if case.dtype == dtype)  # a file has one
     options = {"dtype": dtype, "profile": profile, "seed": seed, "relaxation": relaxation}
     named = {"schema": SCHEMA, **options, **_inputs(blocks)}
     inputs = {**named, "sha256": _digest(named)}
@@ -108,7 +108,7 @@ def write(
     shutil.copyfile(Path(__file__).with_name(FORMAT), folder / FORMAT)
     if expected is not None:
         write_text(folder / EXPECTED, json.dumps({"schema": EXPECTED_SCHEMA, "cases": expected}, indent=0) + "\n")
-    write_whole(folder / f"inputs.{format}", functools.partial(WRITERS[format], inputs))  # last: the folder is complete
+    write_whole(folder / f"inputs.{format}", WRITERS[format](inputs))  # last: the folder is complete
     return len(blocks)
 
 

@@ -37,6 +37,8 @@ Point = TypeVar("Point")
 
 _SHORT = 0.3
 """Of vectors along which orbits are followed, beside the point."""
+_SQUARED = 1e-150
+"""Lengths below have squares that lose digits; those above its reciprocal have none."""
 _VERTICAL = 1e-6
 """What is left of a vector that is vertical, but for rounding."""
 
@@ -164,8 +166,12 @@ class TangentSpace(ABC, Generic[Point]):
         return np.asarray(np.sum(self._to(self._vector("a", a)) * self._to(self._vector("b", b)), axis=-1))
 
     def norm(self, a: Point) -> Array:
-        """The length of a tangent vector in the metric, one number per block."""
-        return np.asarray(np.sqrt(self.inner_product(a, a)))
+        """The length of a tangent vector in the metric, one number per block; also where squares leave the range."""
+        with np.errstate(all="ignore"):
+            found = np.asarray(np.sqrt(self.inner_product(a, a)))
+        if np.all((found > _SQUARED) & (found < 1.0 / _SQUARED)):
+            return found
+        return np.asarray(np.hypot.reduce(np.abs(self._to(self._vector("a", a))), axis=-1))
 
     def horizontal_projection(self, v: Point) -> Point:
         """Metric-orthogonal projection onto the horizontal space.

@@ -10,7 +10,7 @@ factor stacks its query heads and the output factor their columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +27,17 @@ class LayoutError(ValueError):
     """A checkpoint does not fit the layout it is read with."""
 
 
+OWN = "for other names, give a layout of your own, refgeo.networks.own_layout"
+
+
 class MissingTensorsError(LayoutError):
     """A layout needs tensors with these names, and there are none of numbers."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], there: Collection[str] = ()) -> None:
         self.names = list(dict.fromkeys(names))
         count = len(self.names)
-        super().__init__(f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}")
+        said = f"{count} tensor{'s are' if count > 1 else ' is'} missing: {names_of(self.names, 5)}"
+        super().__init__(said + (f"; there are {names_of(there, 5)}; {OWN}" if there else ""))
 
 
 @dataclass(frozen=True)

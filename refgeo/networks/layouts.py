@@ -34,7 +34,7 @@ import numpy as np
 
 from refgeo.geometry.blocks import names_of
 from refgeo.geometry.pair import Pair
-from refgeo.networks.attention import AttentionLayer, Factors, LayoutError, Linear, MissingTensorsError
+from refgeo.networks.attention import OWN, AttentionLayer, Factors, LayoutError, Linear, MissingTensorsError
 from refgeo.support.arguments import Array
 
 Heads = int | Mapping[str, int]
@@ -118,7 +118,7 @@ class AttentionLayout:
             return self.renamed.layers(tensors)
         if not prefixes:
             listed = ", ".join(list(tensors)[:3]) or "no floating-point tensors"
-            raise LayoutError(f"expected tensors named {self.example}, found none; the file has {listed}, ...")
+            raise LayoutError(f"expected tensors named {self.example}, found none; there are {listed}, ...; {OWN}")
         layers = [self.layer(prefix) for prefix in prefixes]
         missing = [name for layer in layers for name in layer.needed() if name not in tensors]
         for role in ("query", "key", "value"):
@@ -126,7 +126,8 @@ class AttentionLayout:
             absent = [bias for bias in biases if bias not in tensors and bias not in missing]
             missing += absent if len(absent) < len(biases) else []  # all layers have one, or none has
         if missing:
-            raise MissingTensorsError(missing)
+            inside = (name for name in tensors if name.startswith(tuple(prefixes)))
+            raise MissingTensorsError(missing, [*inside])
         left_over = []
         for layer in layers:
             linears = (layer.query, layer.key, layer.value, layer.out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import math
@@ -10,14 +11,14 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 
-def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` write beside the file and move that there, so that a half-written one never has its name.
+def write_whole(file: str | Path, content: bytes) -> None:
+    """Write beside the file and move that there, so that a half-written one never has its name.
 
     A file that is there keeps its rights, a link stays a link to it, and what is no file, such as ``/dev/stdout`` or a
     named pipe, is written into.
@@ -26,33 +27,56 @@ def write_whole(file: str | Path, write: Callable[[Path], Any]) -> None:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(f"{folder}/note.txt", lambda beside: beside.write_text("whole"))
+    ...     write_whole(f"{folder}/note.txt", b"whole")
     ...     Path(folder, "note.txt").read_text()
     'whole'
     """
     file = Path(file)
+    if is_stream(file):
+        sys.stdout.flush()
+        with file.open("ab") as into:
+            into.write(content)
+        return
+    with _beside(file) as (target, beside):
+        rights = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_mask()
+        beside.write_bytes(content)
+        beside.chmod(rights)
+        beside.replace(target)
+
+
+def refuse_unwritable(file: str | Path) -> None:
+    """OSError, before the work, where `write_whole` could not write.
+
+    Examples
+    --------
+    >>> refuse_unwritable("nowhere/note.txt")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: [Errno 2] nowhere/note.txt: No such file or directory
+    """
+    if not is_stream(Path(file)):
+        with _beside(Path(file)):
+            pass
+
+
+@contextlib.contextmanager
+def _beside(file: Path) -> Iterator[tuple[Path, Path]]:
+    """The file behind links, and one beside it, which is nobody else's and which others may not read."""
     if file.is_dir():
         raise IsADirectoryError(f"{file}: expected a file, got a folder")
-    if is_stream(file):
-        with tempfile.TemporaryDirectory() as folder:
-            write(elsewhere := Path(folder, file.name))
-            sys.stdout.flush()
-            with file.open("ab") as into:
-                into.write(elsewhere.read_bytes())
-        return
-    file = Path(os.path.realpath(file))
-    rights = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o666 & ~_mask()
-    # one that is nobody else's, which others may not read on the way
-    descriptor, beside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    os.close(descriptor)
+    target = Path(os.path.realpath(file))
     try:
-        write(Path(beside))
-        os.chmod(beside, rights)
-        os.replace(beside, file)
-    except BaseException:
+        descriptor, beside = tempfile.mkstemp(prefix=".", dir=target.parent)
+        os.close(descriptor)
+    except OSError as error:
+        raise type(error)(error.errno, f"{file}: {error.strerror}") from error
+    try:
+        if len(os.fsencode(target.name)) > os.pathconf(target.parent, "PC_NAME_MAX"):
+            raise OSError(errno.ENAMETOOLONG, f"{file}: {os.strerror(errno.ENAMETOOLONG)}")
+        yield target, Path(beside)
+    finally:
         with contextlib.suppress(OSError):
             os.remove(beside)
-        raise
 
 
 def _mask() -> int:
@@ -70,8 +94,8 @@ def is_stream(file: Path) -> bool:
     >>> is_stream(Path(os.devnull)), is_stream(Path(__file__))
     (True, False)
     """
-    if not file.exists() or not file.is_file():
-        return file.exists()
+    if not file.is_file():
+        return file.exists() and not file.is_dir()
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), file.stat()):
@@ -109,7 +133,7 @@ def write_text(file: str | Path, text: str) -> None:
     ...     Path(folder, "note.txt").read_text(encoding="utf-8")
     'λ'
     """
-    write_whole(file, lambda beside: beside.write_text(text, encoding="utf-8"))
+    write_whole(file, text.encode())
 
 
 def imported(file: Path, alias: str) -> ModuleType:

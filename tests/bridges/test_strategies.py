@@ -96,3 +96,16 @@ def test_a_condition_number_below_one_is_none():
 def test_a_range_that_is_none_is_named(bad):
     with pytest.raises(ValueError, match="expected 0 < low <= high"):
         find(strategies.pairs(scale=bad), lambda point: True)
+
+
+@given(st.data())
+@settings(max_examples=5, database=None, derandomize=True)
+def test_shapes_of_real_heads_are_drawn_with_the_settings_of_hypothesis(data):
+    point = data.draw(strategies.pairs(((12,), 65, 64, 16), condition=100.0))
+    v = data.draw(strategies.tangent_vectors(point, horizontal=True))
+    data.draw(strategies.covectors(point))
+    A = data.draw(strategies.group_elements(64, condition=10.0))
+    assert point.G.shape == (12, 65, 16)
+    assert np.linalg.cond(point.G).max() < 101.0
+    assert np.all(rg.InvariantMetric().at(point).is_horizontal(v))
+    assert np.linalg.cond(A) < 10.1

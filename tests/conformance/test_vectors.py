@@ -357,8 +357,7 @@ def test_writing_again_replaces_the_inputs_and_an_interrupted_writing_leaves_no_
     vectors.write(tmp_path, "json", cases=["1x1x1"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["FORMAT.md", "inputs.json"]
 
-    def interrupted(named, place):
-        place.write_text("{")
+    def interrupted(named):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(vectors.WRITERS, "npz", interrupted)

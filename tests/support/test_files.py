@@ -7,12 +7,15 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from refgeo.support.files import strict_json, write_text
+import refgeo as rg
+from refgeo.support.files import refuse_unwritable, strict_json, write_text
 
 posix = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
 
@@ -34,18 +37,17 @@ def test_a_file_keeps_its_rights(rights, tmp_path):
 
 
 @posix
-def test_what_others_may_not_read_they_may_not_read_on_the_way(tmp_path):
-    from refgeo.support.files import write_whole
-
-    file, seen = tmp_path / "secret", []
+def test_what_others_may_not_read_they_may_not_read_on_the_way(tmp_path, monkeypatch):
+    file, seen, write = tmp_path / "secret", [], Path.write_bytes
     file.write_text("old")
     file.chmod(0o600)
 
-    def write(beside):
-        beside.write_text("new")
-        seen.append(mode(beside))
+    def watched(self, content):
+        write(self, content)
+        seen.append(mode(self))
 
-    write_whole(file, write)
+    monkeypatch.setattr(Path, "write_bytes", watched)
+    write_text(file, "new")
     assert seen == [0o600]
 
 
@@ -67,19 +69,41 @@ def test_links_stay_links(tmp_path):
         write_text(tmp_path / "nowhere" / "file", "text")
 
 
-def test_nothing_of_somebodys_beside_a_file_is_touched(tmp_path):
-    from refgeo.support.files import write_whole
-
+def test_nothing_of_somebodys_beside_a_file_is_touched(tmp_path, monkeypatch):
     (tmp_path / ".out.part").write_text("mine")
 
-    def failing(beside):
-        beside.write_text("half")
+    def failing(self, content):
         raise RuntimeError
 
-    with pytest.raises(RuntimeError):
-        write_whole(tmp_path / "out", failing)
-    write_text(tmp_path / "out", "text")
-    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {".out.part": "mine", "out": "text"}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", failing)
+        with pytest.raises(RuntimeError):
+            write_text(tmp_path / "out", "half")
+    assert [one.name for one in tmp_path.iterdir()] == [".out.part"]
+    assert (tmp_path / ".out.part").read_text() == "mine"
+
+
+def test_what_cannot_be_written_is_told_before_the_work(tmp_path):
+    for place, error in ((tmp_path, IsADirectoryError), (tmp_path / "no" / "a", FileNotFoundError),
+                         (tmp_path / ("a" * 300), OSError)):  # fmt: skip
+        with pytest.raises(error):
+            refuse_unwritable(place)
+    refuse_unwritable(tmp_path / ("a" * 255))  # the name beside it is no longer
+    refuse_unwritable(os.devnull)
+    assert list(tmp_path.iterdir()) == []
+
+
+@posix
+def test_names_need_not_be_unicode(tmp_path):
+    write_text(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), "text")
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff"]
+
+
+def test_no_temporary_folder_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    write_text(tmp_path / "a", "text")
+    write_text(os.devnull, "text")
+    assert rg.check("refgeo.paper", checks=["inner_product"], metrics=["inv"], cases=["5x4x2"]).passed
 
 
 def test_half_of_a_module_is_none(tmp_path):

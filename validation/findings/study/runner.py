@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import refgeo
-from refgeo.support.files import write_text, write_whole
+from refgeo.support.files import write_text
 from refgeo.support.progress import shown
 from validation import experiment
 from validation.findings.study.measures import MEASURES, Effort, Measured, Model
@@ -235,13 +236,11 @@ def save_table(rows: Sequence[Row], place: Path) -> None:
     def plain(value: Any) -> Any:
         return "" if isinstance(value, float) and math.isnan(value) else value
 
-    def written(beside: Path) -> None:
-        with beside.open("w", newline="", encoding="utf-8") as stream:
-            table = csv.DictWriter(stream, names, restval="", lineterminator="\n")
-            table.writeheader()
-            table.writerows({name: plain(value) for name, value in row.items()} for row in rows)
-
-    write_whole(place, written)
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, names, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: plain(value) for name, value in row.items()} for row in rows)
+    write_text(place, stream.getvalue())
 
 
 def load_table(place: Path) -> list[Row]:
