@@ -260,7 +260,7 @@ RESULTS = ROOT / "validation" / "results"
 
 @pytest.mark.parametrize(
     ("page", "result"),
-    [("accuracy", "accuracy"), ("accuracy", "operations"), ("accuracy", "first_call"), ("symmetries", "spectrum"),
+    [("judging", "accuracy"), ("judging", "operations"), ("judging", "first_call"), ("symmetries", "spectrum"),
      ("judging", "implementations")],
 )  # fmt: skip
 def test_a_table_of_results_is_that_of_its_file(page, result):
