@@ -251,7 +251,7 @@ def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
             alike = [
                 i for i in plain if (points[i].h > WIDE) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
             ]
-            few = [i for i in alike if is_wide or points[i].cost <= _SMALL]
+            few = [i for i in alike if not points[i].is_large and (is_wide or points[i].cost <= _SMALL)]
             items.append((circumstance, few or alike or plain or possible))
     found = spread([sorted(levels_of(one)) for one in points], items)
     return [some or [PLAIN] for some in found]
