@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,3 +162,29 @@ def grown(module, factor=15.0):
         if parameter.ndim > 1:
             parameter.data *= factor
     return module
+
+
+@cache
+def transformer(norm="pre"):
+    model = rg.networks.AttentionClassifier(width=8, heads=2, norm=norm)
+    rng = np.random.default_rng(0)
+    batch = rng.integers(0, model.vocabulary, (16, model.length)), rng.integers(0, model.classes, 16)
+    params = model.init(1)
+    for _ in range(60):  # some way towards a minimum
+        _, grads = model.value_and_grad(params, batch)
+        params = {name: block - 0.1 * grads[name] for name, block in params.items()}
+    return model, params, lambda p: model.value_and_grad(p, batch)
+
+
+def batches_of(model, n):
+    rng = np.random.default_rng(7)
+    return [(rng.integers(0, model.vocabulary, (8, model.length)), rng.integers(0, model.classes, 8)) for _ in range(n)]
+
+
+def critical_point(name):
+    """A shallow linear network with residuals orthogonal to the data: every direction is stationary."""
+    rng = np.random.default_rng(3)
+    point = rg.Pair(rng.standard_normal((4, 2)) + np.eye(4, 2), rng.standard_normal((3, 2)) + np.eye(3, 2))
+    x = rng.standard_normal((9, 3))
+    y = x @ point.product.T
+    return {"layers": point}, linear_loss(x, y), rg.ProductMetric({"layers": METRICS[name]()})

@@ -48,7 +48,7 @@ ways = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @ways
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-def test_networks(network, way):
+def test_network(network, way):
     there = way(network)
     assert repr(there) == repr(network)
     for one, other in zip(there.state_dict().items(), network.state_dict().items(), strict=True):

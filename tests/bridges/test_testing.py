@@ -332,7 +332,7 @@ def greedy(metric, problem, G, H, rho, order):
     return problem.value_and_grad(G + step, H)[0] - problem.value_and_grad(G, H)[0], (step, 0.0 * H)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("function", "routine", "rule", "said"),
     [
@@ -351,7 +351,7 @@ def test_rules_of_conduct_are_items_of_update_rules_and_searches(function, routi
         rg.testing.BackendCheck("riemannian_hessian", "inv")(mine)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rule_that_adds_an_epsilon_is_declared_in_tests_too():
     def damped(state, G, H, e_G, e_H, eps=1e-3):
         S, T = (F.mT @ F + eps * np.eye(F.shape[-1]) for F in (G, H))

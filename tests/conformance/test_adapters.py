@@ -99,7 +99,7 @@ def test_the_relaxed_geometry_can_be_the_truth(relaxation):
     sampled([
         (1e-8, "inner_product"), (1e-10, "riemannian_gradient"), (1e-3, "inner_product"), (1e-7, "christoffel"),
         (0.5, "riemannian_gradient"), (0.5, "christoffel"),
-    ], 3),
+    ], 6),
 )  # fmt: skip
 def test_any_epsilon_is_found(epsilon, name):
     broken = backend(**{name: lambda *a: getattr(paper, name)(*a, relaxation=epsilon)})
@@ -163,7 +163,7 @@ CLOSE = ["5x4x3/k3/t=-0.75"]
 WIDE = [*CLOSE, "4x4x4/k3", "6x5x4", "10x9x4/k10", "3-5x4x4"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "cases"),
     sampled(

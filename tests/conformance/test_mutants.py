@@ -17,7 +17,7 @@ def test_the_catalogue_is_large_and_each_mistake_has_its_own_name():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", sampled(mutants.MUTANTS, 12, ids=lambda mutant: f"{mutant.function}: {mutant.name}"))
+@pytest.mark.parametrize("mutant", sampled(mutants.MUTANTS, 24, ids=lambda mutant: f"{mutant.function}: {mutant.name}"))
 def test_a_broken_backend_is_caught_and_blamed(mutant):
     complaints, _ = mutants.judge(mutant)
     assert complaints == []
@@ -39,7 +39,7 @@ SAMPLE = [cell for cell in MATRIX if cell[0] != mutants.EXACT][::41]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell", sampled([(cell,) for cell in SAMPLE], 11, ids=lambda one: f"{one[0][0]}: {one[0][1]}"))
+@pytest.mark.parametrize("cell", sampled([(cell,) for cell in SAMPLE], 22, ids=lambda one: f"{one[0][0]}: {one[0][1]}"))
 def test_a_generated_mistake_is_caught(cell):
     """A sample, without exact geodesics, which take longest; all of them: python -m validation mutants --matrix."""
     complaints, _ = mutants.judge_cell(cell)

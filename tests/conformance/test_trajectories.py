@@ -292,7 +292,7 @@ def judged(step, checks=("step.invariant",), **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=13))
+@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(RIGHT), every=26))
 def test_right_rules_pass(name, dtype, every_start):
     row = judged(RIGHT[name], dtype=dtype)["step.invariant"]
     assert row.verdict is Verdict.PASS, row.message
@@ -300,7 +300,7 @@ def test_right_rules_pass(name, dtype, every_start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=13))
+@pytest.mark.parametrize(("name", "dtype"), sampled(in_both(WRONG), every=26))
 def test_wrong_rules_do_not_with_the_step_and_what_they_keep(name, dtype, every_start):
     step, first, kept = WRONG[name]
     row = judged(step, dtype=dtype)["step.invariant"]
@@ -340,7 +340,7 @@ def damped(eps):
     return step
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("eps", "seed"), [(1e-6, 0), (1e-2, 6)])  # at seed 6, both trajectories reach the minimum
 def test_damping_is_wrong_and_what_declaring_it_would_leave_is_said(eps, seed):
     row = judged(damped(eps), seed=seed)["step.invariant"]
@@ -353,7 +353,7 @@ def test_with_relaxation_a_damped_rule_passes():
     assert judged(damped(1e-6), relaxation=1e-6)["step.invariant"].verdict is Verdict.PASS  # O(h) alone is asked for
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_rule_that_computes_in_single_precision_is_wrong_and_what_declaring_it_would_leave_is_said():
     def single(state, G, H, e_G, e_H):
         g_G, g_H = preconditioned(*(x.astype(np.float32) for x in (G, H, e_G, e_H)))
@@ -443,7 +443,7 @@ def test_a_step_may_have_to_get_more_by_options():
         rg.check(rule, checks=["step.repeatable"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_options_are_tried_in_one_run():
     def step(state, G, H, e_G, e_H, adam=False):
         return adam_of_entries(state, G, H, e_G, e_H) if adam else momentum(state, G, H, e_G, e_H)
@@ -730,7 +730,7 @@ def test_no_difference_is_larger_than_the_largest():
     assert max(float(said[1]), float(said[2])) <= 1.06 * largest, "to one digit"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_last_line_is_about_trajectories_and_says_what_was_not_judged():
     def still(state, G, H, e_G, e_H):
         return state, 1.0 * G, 1.0 * H

@@ -105,7 +105,7 @@ def _words(line):
     return [cell for cell in line.split() if not re.fullmatch(r"[\d./e+-]+", cell)]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", SHOWN, ids=lambda text: text[:60])
 def test_commands_print_what_is_shown(command, folder):
     """Wherever it is shown."""
