@@ -9,7 +9,8 @@ at several failing points, or at fresh ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,8 +25,10 @@ from refgeo.conformance.checks import Check
 from refgeo.conformance.circumstances import BEFORE
 from refgeo.conformance.evidence import DOUBTFUL, Evidence, beside, combination, hold, units
 from refgeo.conformance.features import Features
+from refgeo.conformance.laws import can_be_judged, look
 from refgeo.conformance.operations import VALUES, Parts, Value
 from refgeo.conformance.places import Place, blocks_in_words
+from refgeo.conformance.points import Case, named
 from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
@@ -64,22 +67,39 @@ class Suspect:
     check : Check
     metric : str
     backend : Backend
-    seen : Seen
-    scenes : callable
-        The points with these names.
-    is_wrong : callable
-        Whether a value of this name is wrong, too.
-    look : callable
-        What is seen at a point, by what shows that it is wrong.
+    evidence : mapping of list of Evidence
+        What was seen of every check, by its name.
+    points : sequence of Case
+    until : float
+        When there is no time left, as ``time.monotonic`` says it.
     """
 
     check: Check
     metric: str
     backend: Backend
-    seen: Seen
-    scenes: Callable[[Iterable[str]], list[Scene]]
-    is_wrong: Callable[[str], bool]
-    look: Callable[[Scene], Sequence[Evidence]]
+    evidence: MutableMapping[str, list[Evidence]]
+    points: Sequence[Case]
+    until: float
+
+    @cached_property
+    def seen(self) -> Seen:
+        """What was seen of it."""
+        return Seen(self.evidence[self.check.name])
+
+    def look(self, scene: Scene) -> list[Evidence]:
+        """What is seen at another point, plainly."""
+        if time.monotonic() > self.until:
+            raise OutOfTime
+        return look(scene, self.value, self.backend.call) if can_be_judged(self.value, scene) else []
+
+    def is_wrong(self, name: str) -> bool:
+        """Whether another value is, too; one that was not asked for, at the points so far."""
+        value = VALUES[name]
+        if name not in self.evidence and self.backend.provides(value.operation.name):
+            scenes = (one.make() for one in self.points)
+            some = (look(one, value, self.backend.call) for one in scenes if one.can_be_enclosed(value))
+            self.evidence[name] = [one for found in some for one in found]
+        return Seen(self.evidence.get(name, [])).is_wrong
 
     @property
     def value(self) -> Value:
@@ -98,7 +118,7 @@ class Suspect:
         """The points of that; where no numbers are wrong, those without numbers."""
         laws = bool(self.plain and self.plain[0].law)
         numbers = [one for one in self.seen.doubtful if bool(one.law) == laws] if self.plain else self.seen.failures
-        return self.scenes(dict.fromkeys(one.case for one in numbers if not one.circumstance))
+        return named(self.points, dict.fromkeys(one.case for one in numbers if not one.circumstance))
 
     @cached_property
     def place(self) -> Place:
@@ -109,7 +129,7 @@ class Suspect:
     def passing(self) -> list[Scene]:
         """The decisive points that gave right numbers."""
         bad = {one.case for one in (*self.seen.doubtful, *self.seen.failures)}
-        return self.scenes(dict.fromkeys(one.case for one in self.seen.decisive if one.case not in bad))
+        return named(self.points, dict.fromkeys(one.case for one in self.seen.decisive if one.case not in bad))
 
 
 def explained(suspect: Suspect) -> Explanation:

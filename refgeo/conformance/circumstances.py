@@ -23,6 +23,7 @@ from refgeo.support.arguments import ENDS, Array
 
 Before = Callable[[Scene, Value], Call | None]
 """The earlier call; None where there is none of this kind."""
+Change = Callable[[Call], Call]
 
 
 def _changed(change: Callable[[Array], Array | None], *which: int) -> Before:
@@ -183,7 +184,7 @@ class Circumstance:
         rules = {"lies": "takes_any_memory_layout", "beside": "thread_safe", "thread": "thread_safe"}
         return rules.get(self.kind, "")
 
-    def of(self, scene: Scene, value: Value) -> Callable[[Call], Call] | None:
+    def of(self, scene: Scene, value: Value) -> Change | None:
         """What makes a call at a point one in this circumstance; None where there is no such call."""
         changes: dict[str, Any] = {"lies": self.name} if self.kind == "lies" else {"in_thread": self.kind == "thread"}
         if self.kind in ("before", "beside"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
-from refgeo.conformance.backend import Backend, is_demanding
-from refgeo.conformance.blame import OutOfTime, Suspect, explained
+from refgeo.conformance.backend import Backend
+from refgeo.conformance.blame import Suspect, explained
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
 from refgeo.conformance.circumstances import (
@@ -21,15 +20,14 @@ from refgeo.conformance.circumstances import (
     Circumstance,
     dealt,
     in_another_metric,
-    nearly,
 )
 from refgeo.conformance.conduct import ON_EVERY_CALL, short
-from refgeo.conformance.evidence import NO_NUMBER, Evidence, hold, something_to_expect, units
+from refgeo.conformance.evidence import NO_NUMBER, Evidence, something_to_expect
 from refgeo.conformance.features import concerns
-from refgeo.conformance.laws import CURVE, RETRACTION, TARGETS, Ask, obeys
-from refgeo.conformance.operations import VALUES, Value
+from refgeo.conformance.laws import TARGETS, can_be_judged, look
+from refgeo.conformance.operations import Value
 from refgeo.conformance.plan import Plan
-from refgeo.conformance.points import LARGE
+from refgeo.conformance.points import LARGE, named
 from refgeo.conformance.scene import Scene
 from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
 
@@ -92,7 +90,7 @@ class Judge:
     def _is_asked(self, scene: Scene, value: Value, circumstance: Circumstance) -> bool:
         """Whether a value is to be asked for; some circumstances show a rule of conduct alone."""
         function, rule = value.operation.name, circumstance.rule
-        if not _can_be_judged(value, scene):
+        if not can_be_judged(value, scene):
             return False
         if rule == "thread_safe" and not self.backend.thread_safe:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
@@ -103,17 +101,9 @@ class Judge:
     def _evidence(self, plain: Scene, value: Value, circumstance: Circumstance = PLAIN) -> list[Evidence]:
         """What is seen of a value at a point, in a circumstance."""
         scene = circumstance.at(plain)
-        call, change = scene.call(value), circumstance.of(scene, value)
+        change = circumstance.of(scene, value)
         assert change is not None
-        more: dict[str, Any] = {"demanding": is_demanding(call), "circumstance": circumstance.words}
-        if value is RETRACTION:
-            ask = Ask(
-                lambda call: self._ask(scene, change(replace(call, decisive=True))),
-                lambda call: self._ask(scene, nearly(call)),
-            )
-            return obeys(scene, value, CURVE, ask, **more)
-        answer = self._ask(scene, change(replace(call, decisive=bool(np.all(units(scene, value).decisive)))))
-        return list(hold(scene, value, answer, **more))
+        return look(scene, value, partial(self._ask, scene), change, circumstance=circumstance.words)
 
     def _ask(self, scene: Scene, call: Call) -> Answer:
         answer = self.backend.call(call)
@@ -204,7 +194,7 @@ class Judge:
         seen = Seen(found)
         refused = [one for one in seen.of(Event.NOT_IMPLEMENTED) if seen.results]
         cases = list(dict.fromkeys(one.case for one in (*seen.doubtful, *refused)))[:_EXCUSED]
-        for scene in self._named(cases):
+        for scene in named(self.points, cases):
             if scene.features is None or scene.entries > LARGE:
                 continue
             for k in range(1, 1 + _DRAWS):
@@ -218,30 +208,8 @@ class Judge:
 
     def explanation(self, check: str, found: list[Evidence]) -> Explanation:
         """What there is to say of what is wrong."""
-        self.evidence[check], value = found, TARGETS[check]
-
-        def look(scene: Scene) -> list[Evidence]:
-            if time.monotonic() > self._until:
-                raise OutOfTime
-            return self._evidence(scene, value) if _can_be_judged(value, scene) else []
-
-        return explained(
-            Suspect(CHECKS[check], self.metric, self.backend, Seen(found), self._named, self._is_wrong, look)
-        )
-
-    def _named(self, names: Iterable[str]) -> list[Scene]:
-        """Points made again, one by one: those of a large network together need much memory."""
-        wanted = set(names)
-        return [one.make() for one in self.points if one.name in wanted]
-
-    def _is_wrong(self, name: str) -> bool:
-        """Also of a value that was not asked for, at the points so far."""
-        value = VALUES[name]
-        if name not in self.evidence and self.backend.provides(value.operation.name):
-            for scene in (one.make() for one in self.points):
-                if scene.can_be_enclosed(value):
-                    self.evidence[name] += hold(scene, value, self.backend.call(scene.call(value)))
-        return Seen(self.evidence.get(name, [])).is_wrong
+        self.evidence[check] = found
+        return explained(Suspect(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._until))
 
 
 def _values(plan: Plan, backend: Backend) -> list[Value]:
@@ -250,10 +218,6 @@ def _values(plan: Plan, backend: Backend) -> list[Value]:
     watched = plan.functions if plan.of_kind("contract") else ()
     asked = [one for one in TARGETS.values() if one.name in named or one.operation.name in watched]
     return [one for one in asked if backend.provides(one.operation.name)]
-
-
-def _can_be_judged(value: Value, scene: Scene) -> bool:
-    return value is RETRACTION or scene.can_be_enclosed(value)
 
 
 def absent(function: str) -> Evidence:

@@ -9,14 +9,16 @@ f(−2δ))) / 12δ``, with δ = u^{1/5}, where truncation δ⁴ and rounding u/�
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from refgeo.conformance.backend import is_demanding
 from refgeo.conformance.call import Answer, Call, Event, NoResult
-from refgeo.conformance.evidence import INTEGRATED, Evidence, Units, beside, hold, measured, units
+from refgeo.conformance.circumstances import Change, nearly
+from refgeo.conformance.evidence import INTEGRATED, Evidence, beside, hold, measured, units
 from refgeo.conformance.operations import OPERATIONS, VALUES, Parts, Value
 from refgeo.conformance.precision import representable
 from refgeo.conformance.scene import Scene
@@ -32,61 +34,57 @@ TARGETS = {value.name: value for value in (*VALUES.values(), RETRACTION)}
 _FIRST = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
 
 
-@dataclass(frozen=True)
-class Ask:
-    """What asks a backend.
-
-    Attributes
-    ----------
-    there : callable
-        In some circumstance.
-    nearby : callable
-        In none, with arrays that are nearly the same.
-    """
-
-    there: Callable[[Call], Answer]
-    nearby: Callable[[Call], Answer]
-
-    def __call__(self, call: Call) -> Answer:
-        """The answer in the circumstance."""
-        return self.there(call)
+Ask = Callable[[Call], Answer]
+"""What asks a backend."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """One law.
+    """One law of retractions.
 
     Attributes
     ----------
     statement : str
     errors : callable
-        Of a scene, a value and what asks the backend: the errors beside their natural size, per block.
+        Of a scene, what asks the backend in some circumstance, and what asks it plainly: the errors beside their
+        natural size, per block.
     scale, roundoff_power : float
         Of the unit.
     """
 
     statement: str
-    errors: Callable[[Scene, Value, Ask], Array]
+    errors: Callable[[Scene, Ask, Ask], Array]
     scale: float
     roundoff_power: float = 1.0
 
-    def units(self, scene: Scene, value: Value) -> Units:
-        """What the errors are measured in."""
-        return units(scene, value, self.scale, self.roundoff_power)
+
+def can_be_judged(value: Value, scene: Scene) -> bool:
+    """Whether a law, or an enclosure in a moment, tells something of it at a point."""
+    return value is RETRACTION or scene.can_be_enclosed(value)
 
 
-def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, **more: Any) -> list[Evidence]:
-    """What is seen of laws at a point, as far as they can tell anything there."""
+def look(scene: Scene, value: Value, ask: Ask, change: Change = lambda call: call, **more: Any) -> list[Evidence]:
+    """What is seen of a value at a point, with the call changed: its errors, or those of the laws that it obeys."""
+    call = scene.call(value)
+    more["demanding"] = is_demanding(call)
+    if value is RETRACTION:
+        return _obeys(scene, lambda call: ask(change(replace(call, decisive=True))), ask, **more)
+    is_decisive = bool(np.all(units(scene, value).decisive))
+    return list(hold(scene, value, ask(change(replace(call, decisive=is_decisive))), **more))
+
+
+def _obeys(scene: Scene, ask: Ask, plainly: Ask, **more: Any) -> list[Evidence]:
+    """What is seen of the laws of a retraction, as far as they can tell anything there."""
     found: list[Evidence] = []
-    for law in laws:
-        unit = law.units(scene, value)
+    for law in CURVE:
+        unit = units(scene, RETRACTION, law.scale, law.roundoff_power)
         if not np.all(unit.decisive):
             continue
         try:
             with np.errstate(all="ignore"):
-                errors = law.errors(scene, value, ask)
+                errors = law.errors(scene, ask, plainly)
         except NoResult as failure:
-            return [*found, *hold(scene, value, Answer(failure=failure), **more)]
+            return [*found, *hold(scene, RETRACTION, Answer(failure=failure), **more)]
         except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
             said = f"{type(error).__name__}: {error}"
             return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said, **more)]
@@ -94,8 +92,8 @@ def obeys(scene: Scene, value: Value, laws: Iterable[Law], ask: Ask, **more: Any
     return found
 
 
-def _results(scene: Scene, value: Value, ask: Ask, vectors: list[Pair], t: float | None = None) -> Parts:
-    return tuple(ask(scene.call(value, vectors, t)).result())
+def _place(scene: Scene, ask: Ask, v: Pair, t: float | None = None) -> Parts:
+    return tuple(ask(scene.call(RETRACTION, [v], t)).result())
 
 
 # Curves --------------------------------------------------------------------------------------------------------------
@@ -115,33 +113,31 @@ def _apart(scene: Scene, place: Parts, other: Parts) -> Array:
     return beside(np.asarray(error), np.maximum(*(np.linalg.norm(X, axis=(-2, -1)) for X in (scene.point.product, y))))
 
 
-def _starts_at_the_point(scene: Scene, value: Value, ask: Ask) -> Array:
+def _starts_at_the_point(scene: Scene, ask: Ask, plainly: Ask) -> Array:
     """γ(0) = θ, and with no velocity for all t."""
     v, standing = scene.vectors["v"], 0.0 * scene.vectors["v"]
-    found = [_results(scene, value, ask, [v], 0.0), _results(scene, value, ask, [standing])]
+    found = [_place(scene, ask, v, 0.0), _place(scene, ask, standing)]
     return np.asarray(np.max([_apart(scene, one, tuple(scene.point)) for one in found], axis=0))
 
 
-def _initial_velocity(scene: Scene, value: Value, ask: Ask) -> Array:
+def _initial_velocity(scene: Scene, ask: Ask, plainly: Ask) -> Array:
     """γ'(0) = v modulo the group: (G Hᵀ)' = v_G Hᵀ + G v_Hᵀ."""
     v, point, step = _velocity(scene), scene.point, float(scene.precision.roundoff**0.2)
-    places = ((w / (12.0 * step), _results(scene, value, ask, [v], k * step)) for k, w in _FIRST)
+    places = ((w / (12.0 * step), _place(scene, ask, v, k * step)) for k, w in _FIRST)
     slope = sum(w * (G @ H.mT) for w, (G, H) in places)
     error = np.linalg.norm(slope - (v.G @ point.H.mT + point.G @ v.H.mT), axis=(-2, -1))
     return beside(np.asarray(error), np.linalg.norm(point.product, axis=(-2, -1)))
 
 
-def _repeats(scene: Scene, value: Value, ask: Ask) -> Array:
+def _repeats(scene: Scene, ask: Ask, plainly: Ask) -> Array:
     """A call in the circumstance, and one plainly that is so near that the results differ by half of the digits."""
-    return _apart(scene, *(tuple(asked(scene.call(value)).result()) for asked in (ask, ask.nearby)))
+    call = scene.call(RETRACTION)
+    return _apart(scene, *(tuple(answer.result()) for answer in (ask(call), plainly(nearly(call)))))
 
 
-REPEATS = Law(
-    "the result depends on the contents of the arrays alone: not on their memory layout, nor on other calls",
-    _repeats, INTEGRATED, 0.5,
-)  # fmt: skip
 CURVE = (
     Law("γ(0) = θ", _starts_at_the_point, INTEGRATED),
     Law("γ'(0) = v, by finite differences", _initial_velocity, 10.0, 0.8),
-    REPEATS,
-)
+    Law("the result depends on the contents of the arrays alone: not on their memory layout, nor on other calls",
+        _repeats, INTEGRATED, 0.5),
+)  # fmt: skip

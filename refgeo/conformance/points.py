@@ -46,6 +46,12 @@ class Case(NamedTuple):
     features: Features
 
 
+def named(points: Iterable[Case], names: Iterable[str]) -> list[Scene]:
+    """Those with these names, made again."""
+    wanted = set(names)
+    return [one.make() for one in points if one.name in wanted]
+
+
 @dataclass(frozen=True)
 class Points:
     """Where the test points of a run come from: options of `refgeo.check`, with their defaults.
