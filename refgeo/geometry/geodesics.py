@@ -406,8 +406,12 @@ def _integrate(space: Any, v: Pair, t: float, rtol: float) -> GeodesicSolution:
 
 def _followed(solver: Any, reduced: _Reduced, first: Any, t: float) -> Any:
     """Step to the end; the tangent space there, or an error where the geodesic loses rank before."""
+    last = first
     for _ in range(_MAXIMUM_STEPS):
-        previous = solver.t
+        previous, velocity = solver.t, reduced.unpacked(solver.y)[1]
+        whitened = (velocity.G @ last.gauge.white_G, velocity.H @ last.gauge.white_H)
+        speed = max(float(np.linalg.norm(part, axis=(-2, -1)).max()) for part in whitened)
+        solver.max_step = 0.5 / speed if speed else np.inf  # within which no factor passes a lower rank
         try:
             solver.step()
             last = reduced.metric.at(reduced.unpacked(solver.y)[0])

@@ -272,3 +272,16 @@ def test_the_cone_takes_any_velocity(seed):
         closed, integrated = space.geodesic(v, t, "exact"), geodesics.integrate(space, v, t).point
         for x, y in zip(closed, integrated, strict=True):
             assert np.abs(x - y).max() < 1e-11 * np.abs(y).max()
+
+
+@pytest.mark.parametrize("s", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("times", [1.5, 6.0])
+def test_no_step_of_an_integrator_passes_a_lower_rank(s, times):
+    """Along −θ, G(t) = (1 − 2st)^{1/2s} G, which for s = ½ is a straight line, so that no step needs to be small."""
+    point = rg.Pair(*(np.random.default_rng(0).standard_normal((n, 2)) for n in (5, 4)))
+    space, end = rg.InterpolatedMetric(s).at(point), 0.5 / s
+    before = space.geodesic(-1.0 * point, 0.9 * end, "exact")
+    assert np.allclose(before.G, 0.1**end * point.G, rtol=1e-9)
+    with pytest.raises(rg.GeodesicIncompleteError) as caught:
+        space.geodesic(-1.0 * point, times * end, "exact")
+    assert caught.value.time == pytest.approx(end, rel=0.01)
