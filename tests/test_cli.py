@@ -63,6 +63,7 @@ def test_status_1_names_the_wrong_operation(tmp_path, capsys):
     assert row["verdict"] == "WRONG"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -142,6 +142,7 @@ def call(name, make, metric, vectors, relaxation):
     return result if isinstance(result, tuple) else (result,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relaxation", [0.0, 0.25])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("name", MATRICES)
@@ -177,6 +178,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NUMBERS)
 def test_functions_of_numbers_agree_in_every_arithmetic(name, arithmetic):
     f = getattr(paper, name)
@@ -224,6 +226,7 @@ def search(arithmetic, metric, G, H, w, Y, **more):
     return paper.geodesic_sharpness(quadratic(make(Y)), blocks, 0.3, n_iter=8)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", METRICS)
 def test_sharpness_agrees_in_every_arithmetic(metric, arithmetic):
     rng = np.random.default_rng(2)

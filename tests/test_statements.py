@@ -62,6 +62,7 @@ def rank_of_the_function(d, heads, biases=()):
     return size, int(np.sum(sigma > 1e-9 * sigma[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "heads"), [(4, 1), (4, 2), (6, 3)])
 def test_a_share_of_one_over_two_heads_of_the_weights_is_redundant(d, heads):
     """Sec. 3.2 says half."""
@@ -639,6 +640,7 @@ def test_diagonal_networks_are_pairs_of_numbers(name):
     np.testing.assert_allclose(slope, [b * u, b * v], rtol=1e-4)
 
 
+@pytest.mark.slow
 @metrics
 def test_inv_and_mix_live_on_the_quotient_and_relaxed_metrics_do_not(name):
     """App. B.4."""

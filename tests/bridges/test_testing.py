@@ -79,6 +79,7 @@ def test_a_rule_of_conduct_is_an_item_for_all_functions_and_names_who_breaks_it(
         check(backend(christoffel=careless))
 
 
+@pytest.mark.slow
 def test_a_check_called_often_keeps_one_process():
     check = rg.testing.BackendCheck("inner_product", "inv")
     check(paper)
@@ -87,6 +88,7 @@ def test_a_check_called_often_keeps_one_process():
     assert rg.testing._backend(paper) is known
 
 
+@pytest.mark.slow
 def test_what_is_not_provided_is_skipped_with_the_reason(suite):
     result = suite('checks=["riemannian_hessian"], metrics=["mix"]')
     outcomes = result.parseoutcomes()

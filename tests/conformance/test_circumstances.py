@@ -48,6 +48,7 @@ def test_a_mistake_where_two_bands_meet_is_seen(name, seed):
     assert row.verdict is Verdict.WRONG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_heads_side_by_side_are_a_layout(seed):
     def gathered(x):
@@ -61,6 +62,7 @@ def test_heads_side_by_side_are_a_layout(seed):
     assert "of heads side by side" in row.diagnosis
 
 
+@pytest.mark.slow
 def test_calls_of_the_same_metric_beside_each_other_are_tried():
     kept = SimpleNamespace()
 
@@ -72,6 +74,7 @@ def test_calls_of_the_same_metric_beside_each_other_are_tried():
     assert rows["thread_safe"].verdict is Verdict.CONTRACT
 
 
+@pytest.mark.slow
 def test_a_caller_may_write_to_a_result():
     kept = {}
 

@@ -610,6 +610,7 @@ def test_what_goes_wrong_at_large_points_alone_is_not_inherited():
     assert row.verdict is Verdict.WRONG
 
 
+@pytest.mark.slow
 def test_where_rounding_explains_as_much_no_mistake_is_named():
     """A hundredth off beside a block that is ill-conditioned: the right numbers would agree as well there."""
 
@@ -643,6 +644,7 @@ def keeping_by(key):
     return backend(christoffel=christoffel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -1062,6 +1064,7 @@ def test_the_formula_of_a_metric_between_is_told():
     assert row.statement.startswith("(e_G M_G⁻¹, e_H M_H⁻¹) with M_G = S⁻¹(ST)ˢ")
 
 
+@pytest.mark.slow
 def test_a_retraction_may_choose_its_gauge():
     """It is a curve in the quotient, at random in every fibre."""
     rng = np.random.default_rng(0)

@@ -69,6 +69,7 @@ def test_no_misdeed_ends_the_referee_or_passes(deed, tmp_path):
     assert report.where == "a process of its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", HARMLESS)
 def test_what_is_said_by_a_backend_floods_no_report(deed, tmp_path, capfd):
     report = rg.check(written(tmp_path, HARMLESS[deed]), checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
@@ -138,6 +139,7 @@ def test_the_exit_status_is_the_referees(prelude, tmp_path):
     assert "diagnosis: your result is 2 times the right one" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["os._exit(0)", "sys.exit(0)", "raise KeyError('x')", "os.kill(os.getpid(), 9)"])
 def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
     file = tmp_path / "gone.py"
@@ -147,6 +149,7 @@ def test_a_backend_that_cannot_be_imported_is_a_usage_error(code, tmp_path):
     assert main(["check", str(file)]) == 2
 
 
+@pytest.mark.slow
 def test_exceptions_name_file_and_line(tmp_path):
     file = written(tmp_path, "raise KeyError('missing')")
     report = rg.check(file, checks=["christoffel"], metrics=["inv"], cases=["5x4x2/k3"])
@@ -242,6 +245,7 @@ def test_who_runs_out_of_time_or_memory_where_a_right_route_may_is_not_wrong(dee
     assert not little.passed
 
 
+@pytest.mark.slow
 def test_another_exception_there_is_wrong_and_no_result_anywhere_does_not_pass(tmp_path):
     options = {"checks": ["christoffel"], "metrics": ["inv"], "cases": ["20x19x17/k3"]}
     assert rg.check(written(tmp_path, "raise KeyError"), **options).wrong == ["christoffel[inv]"]

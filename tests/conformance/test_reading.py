@@ -104,6 +104,7 @@ def sylvester(equation):
 solve = scipy.linalg.solve_sylvester
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("equation", "differs"),
     [
@@ -136,6 +137,7 @@ def test_an_optimiser_that_nobody_has_written_down_is_read():
     assert str(found.lines()[0]) == "G: ¾ e_G S T⁻¹ − G e_HᵀH"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-6, 0.02])
 def test_epsilon_is_found(epsilon):
     damped = backend(christoffel=lambda *a: paper.christoffel(*a, relaxation=epsilon))

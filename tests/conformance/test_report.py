@@ -30,6 +30,7 @@ def report():
     return rg.check(broken, cases=SOME)
 
 
+@pytest.mark.slow
 def test_json_has_every_measurement_of_a_value(report):
     rows = {(row["check"], row["metric"]): row for row in report.to_dict()["rows"]}
     row = rows["inner_product", "inv"]
@@ -72,6 +73,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone_and_shows_what_the_table_does(report):
     text = report.to_html()
     page = Page()
@@ -153,6 +155,7 @@ def test_a_module_is_reproduced_by_its_name_and_a_file_by_its_path(tmp_path):
     assert rg.check(paper, checks=["inner_product"], cases=["1x1x1"]).reproduce(report.rows[0]) == ""
 
 
+@pytest.mark.slow
 def test_the_example_of_a_refusal_is_the_point_that_was_refused():
     def small_only(metric, G, *arguments):
         if G.shape[-1] > 4:

@@ -162,6 +162,7 @@ def test_a_routine_that_finds_less_than_a_half_is_inaccurate(monkeypatch):
     assert re.search(r"finds [1-4]?\d\.\d+% of what refgeo", row.message)
 
 
+@pytest.mark.slow
 def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     def careless(metric, problem, G, H, rho, order):
         found = ours(metric, problem, G, H, rho, order)

@@ -323,6 +323,7 @@ READ = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_the_first_step_is_read(name):
     rules = RIGHT | {name: step for name, (step, *_) in WRONG.items()} | {"damped": damped(1e-6)}
@@ -435,6 +436,7 @@ def test_a_step_with_other_arguments_is_told_which():
         rg.check(SimpleNamespace(step=lambda model, data: None))
 
 
+@pytest.mark.slow
 def test_a_step_may_have_to_get_more_by_options():
     rule = SimpleNamespace(step=lambda state, G, H, e_G, e_H, rate: (state, G - rate * e_G, H - rate * e_H))
     assert rg.check(rule, checks=["step.repeatable"], options={"rate": [0.5]}).passed

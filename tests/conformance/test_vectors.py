@@ -77,6 +77,7 @@ def solved(tmp_path_factory):
     return folder, solve(*load(folder, "npz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("format", "out"), sampled(list(itertools.product(("npz", "json"), repeat=2)), 2))
 def test_right_results_pass_in_every_format(format, out, tmp_path):
     vectors.write(tmp_path, format, cases=FEW)
@@ -142,6 +143,7 @@ def verdict(report, check, metric):
     return next(row for row in report.rows if (row.check, row.metric) == (check, metric))
 
 
+@pytest.mark.slow
 def test_a_wrong_result_is_wrong_with_its_diagnosis_and_shown_by_its_line(solved, tmp_path):
     def double(results):
         for name in results:
@@ -175,6 +177,7 @@ def test_what_is_missing_everywhere_is_not_provided_and_what_is_missing_somewher
     assert "inv_0002__riemannian_gradient_H is not in the file" in row.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     sampled([
@@ -238,6 +241,7 @@ class Bomb:
         return print, ("unpickled",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npz", ".json"])
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "empty"])
 def test_damaged_and_foreign_results_are_clear_errors(solved, tmp_path, suffix, damage):
@@ -249,6 +253,7 @@ def test_damaged_and_foreign_results_are_clear_errors(solved, tmp_path, suffix, 
         vectors.grade(folder, file)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_never_passes_unnoticed(solved, tmp_path):
     folder, results = solved
     passed = 0
@@ -284,6 +289,7 @@ def test_nothing_is_ever_unpickled(solved, tmp_path, capsys):
     assert "unpickled" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("results", "message"),
     [

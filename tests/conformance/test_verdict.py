@@ -195,6 +195,7 @@ def test_only_a_backend_that_says_so_is_not_thread_safe(tmp_path):
     assert "says that it is not" in row_of(report, "thread_safe").message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["5x4x2/k3", "34x40x32/k1"])
 def test_what_depends_on_the_size_of_numbers_is_laid_to_no_circumstance(tmp_path, case):
     """Calls in threads, and after other calls, have numbers of other sizes than the plain call beside them."""

@@ -214,6 +214,7 @@ def test_every_bound_alone_is_above_all_points(name):
     assert all(ratio < 1.01 for ratio in tightest.values()), tightest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mix"])
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_the_bounds_by_a_quadratic_problem_are_tight_in_small_balls(name, noise):
@@ -359,6 +360,7 @@ def test_no_point_of_a_fine_grid_beats_the_bounds(name, d):
         assert best >= 0.98 * found.lower - rounding  # and the grid is fine enough to say so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rho"), sampled([(name, rho) for rho in (1e-6, 1e-2, 0.3, 3.0) for name in NAMES], 2))
 def test_no_random_point_beats_the_bounds_in_200_dimensions(name, rho):
     rng = np.random.default_rng(7)

@@ -130,6 +130,7 @@ def exact_space(name, G, H, relaxation=0.0):
     return ExactTangentSpace(FAMILY[name]().s, G, H, relaxation)
 
 
+@pytest.mark.slow
 @family
 @relaxations
 @pytest.mark.parametrize("condition", [1.0, 1e4])
@@ -468,6 +469,7 @@ def integrated(metric, G, H, v, t, relaxation=0.0):
     return parts(end[:size])
 
 
+@pytest.mark.slow
 @everything
 @pytest.mark.parametrize("relaxation", [0.0, 0.1])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (4, 3, 1), (5, 4, 2), (3, 3, 3)])
@@ -496,6 +498,7 @@ def test_long_steps_have_wide_balls_that_hold_the_geodesic():
         assert max(x.rad() for x in b.entries()) > 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("t", [2.0**-180, -(2.0**180)])
 def test_the_unit_of_time_does_not_matter(t):
     rng = np.random.default_rng(4)
@@ -506,6 +509,7 @@ def test_the_unit_of_time_does_not_matter(t):
         assert np.array_equal(a.mid, b.mid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "h"), [("inv", 1), ("mix", 1), ("inv", 2)])
 def test_the_validated_integration_encloses_the_closed_forms(metric, h, monkeypatch):
     rng = np.random.default_rng(3)

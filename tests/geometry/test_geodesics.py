@@ -48,6 +48,7 @@ def test_mix_with_velocities_that_are_not_horizontal_is_integrated():
     assert relative_error(space.geodesic(tilted, 1e-4, "exact"), space.geodesic(tilted, 1e-4)) < 1e-10
 
 
+@pytest.mark.slow
 @everywhere
 def test_momenta_are_conserved(name, batch, n, m, h):
     _, space, v = setting(name, batch, n, m, h)
@@ -71,6 +72,7 @@ def test_momenta_of_mix_are_the_written_ones():
     assert np.allclose(momenta["rotation_H"], xi.H @ S @ H.T - H @ S @ xi.H.T, rtol=1e-12, atol=1e-10)
 
 
+@pytest.mark.slow
 @everything
 @pytest.mark.parametrize(("batch", "n", "m", "h"), [((2,), 6, 5, 3), ((2,), 3, 3, 3), ((), 4, 3, 1)])
 def test_relaxed_geodesics_are_integrated_and_conserve_what_is_left(name, batch, n, m, h):

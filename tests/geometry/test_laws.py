@@ -331,6 +331,7 @@ def test_everything_is_equivariant(name, size):
     np.testing.assert_allclose(*drawn, atol=1e-9)
 
 
+@pytest.mark.slow
 @where(lambda name, case: not case.open and name != "constant")  # which is the metric at the base point alone
 def test_exact_geodesics_solve_the_geodesic_equation(name):
     """γ'' = −Γ(γ', γ') by differences, at constant speed; horizontal stays horizontal."""
@@ -366,6 +367,7 @@ def test_orders_are_taylor_polynomials(name):
     np.testing.assert_allclose(slope, flat(v), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "order"),
     [(name, order) for name, case in CASES.items() for order in (1, 2, "exact") if order != "exact" or not case.open],

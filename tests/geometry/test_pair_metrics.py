@@ -43,6 +43,7 @@ def test_a_tie_for_the_largest_entry_does_not_flip_coordinates(name):
         assert np.allclose(there, here, rtol=1e-12)
 
 
+@pytest.mark.slow
 @everything
 @relaxations
 def test_random_tangent_vectors_have_unit_length_and_fill_the_space(name, relaxation):

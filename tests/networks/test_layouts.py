@@ -90,6 +90,7 @@ def read_with_planes(kind, folder, planes, out):
     return rg.networks.read(folder, layout)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PLANES)
 def test_partial_and_interleaved_planes_are_layouts_of_your_own(kind, tmp_path):

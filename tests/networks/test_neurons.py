@@ -56,6 +56,7 @@ def test_blocks_hold_every_entry_of_a_neuron_once_and_lead_back():
     assert all(np.array_equal(back[name], params[name]) for name in params)
 
 
+@pytest.mark.slow
 @metrics
 @pytest.mark.parametrize("seed", range(3))
 def test_sharpness_of_a_relu_network_ignores_the_scales_of_its_neurons(name, seed):

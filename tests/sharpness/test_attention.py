@@ -123,6 +123,7 @@ def test_of_value_and_output_the_largest_singular_value_and_the_data_decide(name
     assert np.sum(J * J) == pytest.approx(np.sum(weights) * np.trace(C) + OUTPUT * weights @ along)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("block", "name", "factor"), [
     ("vo", "inv", 9.0), ("vo", "s=0.5", 3.0), ("vo", "mix", 1.0),
     ("qk", "inv", 9.0), ("qk", "s=0.5", 9.0), ("qk", "mix", 9.0),

@@ -123,6 +123,7 @@ def two_blocks(part=None, factor=0.0):
     return value_and_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "factor"), [("a", 0.0), ("b", 0.0), ("b", 0.3), ("G", 0.0), ("H", 0.0), ("H", 0.5)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_part_that_is_left_out_is_seen_although_the_rest_is_right(part, factor, seed):
@@ -171,6 +172,7 @@ def test_no_gradient_at_all_is_no_flat_loss():
     assert np.isnan(rg.check_gradient(lambda w: (1.0, np.zeros_like(w)), np.ones(3))["parameters"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_right_gradients_are_not_refused_near_a_minimum(seed):
     """Where the gradient is next to nothing and the third derivative is not."""
@@ -344,6 +346,7 @@ def test_where_noise_hides_the_slope_it_is_said(offset):
     assert result.noise > 0.05 * np.spacing(np.float32(offset))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_kinks_of_a_trained_network_accuse_nobody(seed, dtype):

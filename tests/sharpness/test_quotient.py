@@ -489,6 +489,7 @@ def test_a_zero_does_not_hide_that_complex_steps_do_not_go_through(square):
         space.geodesic([0.1, 0.6], 0.2, "exact")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [1.0, 1e-4, 1e-8])
 def test_a_badly_scaled_gauge_accuses_nobody(s):
     """G diag(1, s) and H diag(1, 1/s): elements of the group are as large as they are in the metric."""

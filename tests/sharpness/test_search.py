@@ -60,6 +60,7 @@ def test_batches_have_maxima_of_their_own_and_are_averaged():
     assert average.standard_error == pytest.approx(np.sqrt(np.sum(np.var(average.samples, axis=1, ddof=1) / 4)) / 3)
 
 
+@pytest.mark.slow
 def test_callback_sees_every_evaluation_and_can_stop():
     model, params, _ = transformer()
     batches, seen = batches_of(model, 3), []

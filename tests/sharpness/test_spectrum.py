@@ -97,6 +97,7 @@ def test_spectra_are_those_of_second_differences_along_geodesics(name):
             assert total.value == pytest.approx(expected.sum(), abs=1e-7 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_spectra_do_not_change_along_an_orbit(name):
     """With heads, and more coordinates than are made into a matrix: Lanczos' method."""
@@ -151,6 +152,7 @@ def test_vertical_zeros_are_not_taken_for_eigenvalues():
             assert np.allclose(smallest, -expected[::-1][:2], rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "heads", "sign"),
     sampled([(name, heads, sign) for name in METRICS for heads in ((), (4,)) for sign in (1.0, -1.0)], 3),
@@ -208,6 +210,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 4, 12])
 @pytest.mark.parametrize("which", ["largest", "smallest"])
 @pytest.mark.parametrize("name", SPECTRA)
@@ -240,6 +243,7 @@ def test_a_linear_layer_has_every_eigenvalue_once_for_each_output():
     assert np.allclose(spectrum.eigenvalues(hessian, 21, "smallest").values, expected[::-1][:21], rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METRICS)
 def test_inputs_that_never_occur_are_in_the_null_space_of_the_quotient(name):
     rng = np.random.default_rng(1)

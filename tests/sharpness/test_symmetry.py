@@ -369,6 +369,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", UNSEEN)
 def test_what_nothing_could_have_broken_is_undecided(name, seed):

@@ -60,6 +60,7 @@ def test_default_search_finds_the_certified_maximum_of_random_quadratics():
     assert np.mean(np.array(claimed) & ~np.array(reached)) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2, "exact"])
 @pytest.mark.parametrize("metric", ["inv", "mix", "adaptive"])
 @pytest.mark.parametrize("n_iter", [20, 60])
@@ -136,6 +137,7 @@ def test_sharpness_over_rho_tends_to_the_riemannian_gradient_norm(name, order):
     assert errors[1] == pytest.approx(errors[0] / 10, rel=0.2)  # the next term is of first order in ρ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "order"),
     [("inv", 2), ("inv", "exact"), ("mix", 2), pytest.param("mix", "exact", marks=pytest.mark.exhaustive)],
@@ -223,6 +225,7 @@ def test_exact_gradient_is_better_than_the_papers_on_a_curved_problem():
     assert all(e[0] >= p[0] * (1 - 1e-6) for e, p in zip(values["exact"], values["paper"], strict=True))
 
 
+@pytest.mark.slow
 @pair_metrics
 @pytest.mark.parametrize("equal_singular_values", [False, True])
 @pytest.mark.parametrize("n_restarts", [1, 3])
@@ -295,6 +298,7 @@ def test_spaces_without_a_direction_have_no_sharpness():
     assert adaptive_case(loss, np.zeros(3), 0.1, n_restarts=2).value == 0.0
 
 
+@pytest.mark.slow
 def test_a_search_of_many_parameters_needs_little_memory():
     """Beside the loss and its gradients, in sizes of the parameters in float32; the loss has nothing of its own."""
     n = 500_000

@@ -27,6 +27,7 @@ def test_version_1_never_changes():
     assert DIGEST[:16] in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in (1, 2, 3))])
 def test_it_is_computed_anew_to_the_last_digit(cases, part):
     mine = set(list(cases)[part::4])
@@ -174,6 +175,7 @@ def graded(folder, results, *options):
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [(), ("single",)])
 def test_every_value_is_right_by_another_route(precision, results, tmp_path):
     status, lines = graded(tmp_path, results, *precision)

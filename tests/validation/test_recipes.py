@@ -73,6 +73,7 @@ def test_every_example_that_prints_a_sharpness_converges(block, seed, capsys):
     assert not re.search(r"\bno$|too large", shown, flags=re.M)
 
 
+@pytest.mark.slow
 def test_recipe_of_a_layout_of_ones_own(capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
@@ -127,6 +128,7 @@ def test_gradients_come_back_as_blocks():
     assert network.state_dict(dtype=np.float32)["h.0.attn.c_proj.weight"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_torch_recipe_serves_hugging_face_models_in_threads():
     """Keyword arguments, an output that is an object, dropout; searches in threads find what they find one by one."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")

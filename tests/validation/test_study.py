@@ -183,6 +183,7 @@ def test_relative_flatness_is_petzkas_sum():
         assert value_of(model, name) == pytest.approx(right, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(MEASURES, 3))
 def test_every_measure_gives_a_number_and_invariant_ones_do_not_change_along_an_orbit(name):
     model = tiny.Population(1, 20).model(0)
