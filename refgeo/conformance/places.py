@@ -267,10 +267,19 @@ class Place:
                 plainest.blocks, plainest.n, plainest.m, plainest.h
             )  # with nothing else special, if it can
             start = feature.move(self._as_single(_again(shape)), end)
-            outside = next((x for x in dict.fromkeys((beyond[0], usual, beyond[-1])) if x in beyond
-                            and self.fails(feature.move(start, x)) is False), None)  # fmt: skip
-            if outside is None or self.fails(start) is not True:
+            there = [x for x in dict.fromkeys((beyond[0], usual, beyond[-1])) if x in beyond]
+            outcomes = [self.fails(feature.move(start, x)) for x in there]
+            if self.fails(start) is not True or (False not in outcomes and None in outcomes):
                 return ""
+            if False not in outcomes:  # what passes there has something else that hides the mistake
+                some = [f for f in right if side * (feature.read(f) - end) > 0.0]
+                few = sorted(some, key=lambda f: len(f.unusual))[:_MASKED]
+                if not all(self._is_masked(f, plainest) for f in few):
+                    return ""
+                ends.append(None)
+                tried += [feature.move(start, x) for x in there]
+                continue
+            outside = there[outcomes.index(False)]
             found, near = self._end(feature, start, outside, end)
             ends.append(found)
             tried += [feature.move(start, x) for x in (*near, end)]

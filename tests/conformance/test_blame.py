@@ -170,3 +170,18 @@ def test_what_is_computed_in_float32_is_said_to_be_where_it_is_right_there(facto
     for row in said_of(inner_product=inner_product).values():
         assert row.verdict.value == "WRONG"
         assert row.diagnosis.startswith("your numbers are those of float32, and right") == (factor == 1.0)
+
+
+@pytest.mark.slow
+def test_a_bound_is_found_beyond_which_all_else_hides_the_mistake():
+    """Of the few points with a later time, those at t = 1000 have vectors of which nothing bends."""
+
+    def geodesic(metric, G, H, v_G, v_H, t, order):
+        if order != 2:
+            raise NotImplementedError
+        while t > 1.0:
+            (G, H), t = paper.geodesic(metric, G, H, v_G, v_H, 1.0, order), t - 1.0
+        return paper.geodesic(metric, G, H, v_G, v_H, t, order)
+
+    report = rg.check(SimpleNamespace(geodesic=geodesic), checks=["geodesic_2"], metrics=["mix"])
+    assert [row.diagnosis for row in report.failures] == ["wrong where t > 1"]
