@@ -8,7 +8,7 @@ if the plain call is right at the same point.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,13 +194,15 @@ class Circumstance:
             changes = {self.kind: (other,)}
         return lambda call: replace(call, **changes)
 
-    def at(self, scene: Scene, again: int = 0) -> Scene:
-        """The point of its calls: one with contents that no other call has had, where that matters; other ones of the
-        same size again.
+    def points(self, scene: Scene) -> Iterator[Scene]:
+        """The point of its calls; where contents matter, with some that no other call has had, and then others with
+        numbers of the same size, and of the same signs.
         """
         if self.kind in ("lies", ""):
-            return scene
-        return scene.turned(1 + CIRCUMSTANCES.index(self) + TURNS * again)
+            yield scene
+            return
+        k = 1 + CIRCUMSTANCES.index(self)
+        yield from (scene.turned(*one) for one in ((k, k), (k + TURNS, k), (k, k + 1)))
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""

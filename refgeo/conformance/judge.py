@@ -67,7 +67,7 @@ class Judge:
         is kept of the first call on is wrong in all that follow.
         """
         for point in self.points[:1] if self.plan.closely else ():
-            scene = point.make().turned(1 + len(CIRCUMSTANCES))
+            scene = point.make().turned(1 + len(CIRCUMSTANCES), 1)
             for value in reversed(self.values):
                 call = in_another_metric(scene, value) or scene.call(value)
                 with np.errstate(all="ignore"):
@@ -96,11 +96,11 @@ class Judge:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
             self._note(rule, scene, function, unseen=unseen)
             return False
-        return circumstance.of(circumstance.at(scene), value) is not None
+        return circumstance.of(next(circumstance.points(scene)), value) is not None
 
     def _evidence(self, plain: Scene, value: Value, circumstance: Circumstance = PLAIN) -> list[Evidence]:
         """What is seen of a value at a point, in a circumstance."""
-        scene = circumstance.at(plain)
+        scene = next(circumstance.points(plain))
         change = circumstance.of(scene, value)
         assert change is not None
         return look(scene, value, partial(self._ask, scene), change, circumstance=circumstance.words)
@@ -123,13 +123,25 @@ class Judge:
             return plainly
         both = [self._evidence(scene, value, how) for how in (circumstance, PLAIN) * _CONFIRMED]
         is_again = [any(one.is_doubtful for one in some) for some in both] == [True, False] * _CONFIRMED
-        other = circumstance.at(scene, again=1)
-        alike = [one for one in self._evidence(other, value) if one.is_doubtful] if other is not scene else []
-        if alike:  # numbers of that size are wrong in a plain call, too
-            return plainly + [replace(one, circumstance=TURNED) for one in alike]
-        if not (is_again or circumstance.rule):  # chance, or what came long before
-            doubtful = [replace(one, circumstance="") for one in doubtful]
-        return plainly + self._laid_to(circumstance, scene, value.operation.name, doubtful)
+        if not is_again:  # chance, or what came long before
+            return plainly + [replace(one, circumstance="") for one in doubtful]
+        alike = [
+            replace(one, circumstance=TURNED) for one in self._alike(circumstance, scene, value) if one.is_doubtful
+        ]
+        return plainly + (alike or self._laid_to(circumstance, scene, value.operation.name, doubtful))
+
+    def _alike(self, circumstance: Circumstance, scene: Scene, value: Value) -> list[Evidence]:
+        """Plain calls with the numbers of a circumstance, by a process that has kept nothing of it; where there is
+        none, with numbers of the same size, and of the same signs.
+        """
+        points = circumstance.points(scene)
+        there = next(points)
+        if not self.backend.has_own_process:
+            return [one for other in points for one in self._evidence(other, value)]
+        if there is scene or not any(one.is_doubtful for one in self._evidence(there, value)):
+            return []
+        with self.backend.isolated() as fresh:
+            return look(there, value, fresh.call)
 
     def _laid_to(
         self, circumstance: Circumstance, scene: Scene, function: str, doubtful: list[Evidence]

@@ -32,9 +32,10 @@ _MASKED = 3
 """Of so many passing points inside an interval it is tried whether something else hides the mistake there."""
 _OTHERS: tuple[Callable[[Features], Features], ...] = (
     lambda f: replace(f, blocks=()), lambda f: replace(f, blocks=(3,)), lambda f: replace(f, n=f.n + 7),
-    lambda f: replace(f, m=f.m + 9), lambda f: _with_columns(f, 6), lambda f: replace(f, condition_G=2.0),
-    lambda f: replace(f, condition_H=2.0), lambda f: replace(f, condition_G=20.0), lambda f: replace(f, t=-0.6),
-    lambda f: replace(f, t=1.5), lambda f: replace(f, t=-1.5), lambda f: replace(f, size_G=3.0),
+    lambda f: replace(f, m=f.m + 9), lambda f: _with_columns(f, 6), lambda f: replace(f, condition_G=1.0),
+    lambda f: replace(f, condition_H=1.0), lambda f: replace(f, condition_G=20.0),
+    lambda f: replace(f, condition_H=20.0), lambda f: replace(f, t=-0.6), lambda f: replace(f, t=1.5),
+    lambda f: replace(f, t=-1.5), lambda f: replace(f, size_G=3.0),
 )  # fmt: skip
 """What is varied to hold an explanation against fresh points."""
 _USUAL = tuple(Features(n=n, m=m, h=h, draw=_FRESH) for n, m, h in ((5, 4, 2), (4, 6, 3), (7, 5, 4)))

@@ -295,7 +295,7 @@ class Scene:
         dtype = "float64" if self.features is not None and self.features.single else self.dtype
         return build(features, self.metric, dtype, self.seed, self.relaxation)
 
-    def turned(self, k: int) -> Scene:
+    def turned(self, k: int, size: int = 0) -> Scene:
         """With some rows of all arrays negated, those whose bit is set in k, and times a power of two: a point as good
         as this one, with contents and lengths of its own.
         """
@@ -303,11 +303,11 @@ class Scene:
         def change(x: Array) -> Array:
             rows = np.arange(min(x.shape[-2], 30))
             bits = 1 + (k - 1) % (2 ** len(rows) - 1)
-            x = 2.0 ** (k % TURNS - TURNS // 2) * x
+            x = 2.0 ** (size % TURNS - TURNS // 2) * x
             x[..., rows[bits >> rows & 1 == 1], :] *= -1.0
             return x
 
-        found: Scene = self.kept(("turned", k), lambda: self.changed(change))
+        found: Scene = self.kept(("turned", k, size), lambda: self.changed(change))
         return found
 
     def in_metric(self, metric: str) -> Scene:
@@ -420,16 +420,18 @@ def _drawn_vectors(space: PairTangentSpace, f: Features, rng: np.random.Generato
     # of the Hessian: a horizontal vector of b, as the projection of a is a value that is asked for
     loss = InvariantLoss(point, rng, 0.0 if f.length == 0.0 or f.ratio == math.inf else f.slope)
     h_v = horizontal_like(space, b, rng)
-    vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
-    size = space.norm(a)
+
+    def tilted(v: Pair, share: float) -> Pair:
+        vertical = _curvature_sized(space, space.vertical_vector(rng.standard_normal((h, h))))
+        return _mixed(space, horizontal_like(space, v, rng), vertical, share) * space.norm(v)
+
     if f.radial == 1.0:
         a = 0.5 * point
     elif f.radial:
         across = a - point * (space.inner_product(a, point) / space.inner_product(point, point))
-        a = _mixed(space, across, point, f.radial) * size
+        a = _mixed(space, across, point, f.radial) * space.norm(a)
     elif f.vertical is not None:
-        horizontal = horizontal_like(space, a, rng)
-        a = _mixed(space, horizontal, vertical, f.vertical) * size
+        a, b = tilted(a, f.vertical), tilted(b, f.vertical) if rng.random() < 0.5 else b
         e = loss.gradient() if f.vertical < 0.5 else e  # a covector of the same kind
     if f.cosine is not None and abs(f.cosine) == 1.0:
         b = f.cosine * Pair(*a)

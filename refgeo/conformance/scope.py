@@ -96,7 +96,7 @@ class Scope:
         Examples
         --------
         >>> print(Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, h + 5)) | {(3, 1500, 3, 1, 3.0)}))
-        h = 2 to 16, n = h to 8, m = h, 1 block, κ = 3, every two of these together; n = 1500 at h = 3
+        h = 2 to 16 (3 values), n = h to h + 5, m = h, 1 block, κ = 3, every two of these together; n = 1500 at h = 3
         """
         if not self.met:
             return ""
@@ -114,21 +114,25 @@ class Scope:
         return "; ".join([", ".join(words), *others, *self._in_circumstances()])
 
     def _range(self, kind: str) -> str:
-        """From the least to what every band of h has met."""
-        inside = [
-            size for size, some in self.labels.items() if {one for one in some if one[0] in ("h", kind)} <= self.box
-        ]
+        """From the least to what every band of h has met; rows beside h, where no band is far from it."""
+        of = _KINDS[:-1] if kind == "h" else ("h", kind)
+        inside = [size for size, some in self.labels.items() if {one for one in some if one[0] in of} <= self.box]
         if kind == "h":
-            return _numbers("h", inside)
-        by_width: dict[str, list[Size]] = {}
+            values = {size[0] for size in inside}
+            is_sparse = len(values) <= max(values) - min(values)
+            return _numbers("h", inside) + f" ({len(values)} values)" * is_sparse
+        by_width: dict[str, list[float]] = {}
+        beside = kind in "nm" and {band for one, band in self.box if one == kind} <= {"= h", "near h"}
         for size in inside if kind != "κ" else [one for one in inside if one[0] > 1] or inside:
-            by_width.setdefault(dict(_labels(size))["h"], []).append(size)
-        tops = [max(some, key=lambda size: _number(size, kind)) for some in by_width.values()]
-        top = min(tops, key=lambda size: _number(size, kind))
-        if kind in "nm" and (kind, "= h") in self.box:
-            is_more = len({one for one in self.box if one[0] == kind}) > 1
-            return f"{kind} = h" + f" to {_number(top, kind):.0f}" * is_more
-        return _numbers(kind, [one for one in inside if _number(one, kind) <= _number(top, kind)])
+            by_width.setdefault(dict(_labels(size))["h"], []).append(_number(size, kind) - beside * size[0])
+        top = min(map(max, by_width.values()))
+        if kind not in "nm":
+            return _numbers(kind, [one for one in inside if _number(one, kind) <= top])
+        if len({_number(size, kind) for size in inside}) == 1:
+            return _numbers(kind, inside)
+        least = min(_number(size, kind) - size[0] for size in inside)
+        ends = [f"h + {least:.0f}" if least else "h", f"h + {top:.0f}" if beside and top else f"{top:.0f}"]
+        return f"{kind} = " + " to ".join(ends[: 1 + (top > least * beside)])
 
     def _in_circumstances(self) -> Iterator[str]:
         words = {one[0] for one in self.circumstances}

@@ -591,7 +591,7 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
         f"the largest differences, over all points and sizes of the loss, of at most 1: {sizes}",
         f"the optimiser is invariant {under}",
     )
-    return "\n".join([*said, *_offers(rule, seen, kept)])
+    return "\n".join([*said, *_offers(rule, seen, kept, point)])
 
 
 def _by_class(rule: Rule, point: Features) -> list[list[Evidence]]:
@@ -615,7 +615,7 @@ def _kept(seen: Iterable[Evidence]) -> list[str]:
     return [name for name in ELEMENTS if name in kept - inner]
 
 
-def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iterator[str]:
+def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str], point: Features) -> Iterator[str]:
     """What somebody can declare who knows why, and what that would leave."""
     if "rotations" in kept:
         left = max(one.relative_error for one in seen if one.about == "rotations" and one.decisive)
@@ -625,9 +625,11 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str]) -> Iter
         )
     exact = not any(one.is_far_off for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
     if rule.precision.name == "float64" and exact and "rotations" not in kept:  # which round, too
-        single = Comparisons.of(Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options))
-        if single.told and not single.failures and not no_rounding_explains(single.evidence):
-            left = max(one.relative_error for one in single.evidence)
+        alike = Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options)
+        single, there = Comparisons.of(alike), [one for some in _by_class(alike, point) for one in some]
+        found = [*single.evidence, *there]
+        if any(one.decisive for one in there) and not single.failures and not no_rounding_explains(found):
+            left = max(one.relative_error for one in found)
             yield (
                 f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}: right for a "
                 "rule that computes in float32, and for any other it hides the mistake"

@@ -351,7 +351,10 @@ def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdic
         worst = max(seen.doubtful, key=lambda one: one.ratio)
         found = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {_count(seen, seen.doubtful)}"
         return Verdict.INACCURATE, "; ".join(
-            [f"{found} ({worst.place}), so it is right, but less accurate than it could be", *notes]
+            [
+                f"{found} ({worst.place}): less accurate than it could be, and not so far off that it must be wrong",
+                *notes,
+            ]
         )
     missing = [*late, *(f"no result at {_places(some)}: {some[0].said}" for some in _by_reason(refused))]
     return (Verdict.PARTIAL if missing else Verdict.PASS), "; ".join([*notes, *missing])

@@ -169,3 +169,35 @@ def test_a_scope_is_no_box_of_what_was_met_singly(seed):
     for one, other in itertools.combinations(sorted(scope.box), 2):
         if one[0] != other[0]:
             assert any({one, other} <= some for some in scope.labels.values())
+
+
+def test_a_range_says_how_many_values_it_has():
+    met = {(h, h + more, h, 1, 3.0) for h in (2, 3, 16) for more in (1, 4)}
+    assert str(Scope(frozenset(met))).startswith("h = 2 to 16 (3 values), n = h + 1 to h + 4, m = h, 1 block")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["the first number is negative", "every seventh call"])
+def test_what_has_nothing_to_do_with_threads_is_laid_to_none(kind):
+    """Numbers in a thread have another sign than those of the plain call; a counter is wrong there now and then."""
+    calls = itertools.count()
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        is_wrong = G.flat[0] < 0 if kind.startswith("the first") else next(calls) % 7 == 6
+        g_G, g_H = paper.riemannian_gradient(metric, G, H, e_G, e_H)
+        return g_G * (1.001 if is_wrong else 1.0), g_H
+
+    row, rows = row_of("riemannian_gradient", riemannian_gradient=riemannian_gradient)
+    assert row.verdict is Verdict.WRONG
+    assert not any(one.fails for one in rows.values() if one is not row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sampled(SEEDS))
+def test_two_vectors_can_both_be_horizontal(seed):
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        space = rg.MixedMetric().at(rg.Pair(G, H))
+        both = all(np.all(space.is_horizontal(rg.Pair(*v), 1e-9)) for v in ((a_G, a_H), (b_G, b_H)))
+        return tuple((1.0 + 0.01 * both) * x for x in paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H))
+
+    assert row_of("christoffel", seed, christoffel=christoffel)[0].verdict is Verdict.WRONG

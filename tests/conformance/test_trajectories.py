@@ -798,3 +798,15 @@ def test_a_closure_is_said_to_be_why_nothing_is_checked():
     report = rg.check("torch.optim:LBFGS", checks=["step.invariant"])
     assert not report.passed
     assert "needs a closure" in report.conclusion[0]
+
+
+@pytest.mark.slow
+def test_float32_is_offered_only_where_it_was_tried_at_the_point_that_fails(every_start):
+    def step(state, G, H, e_G, e_H):
+        S, T = grams(G, H)
+        T = T * np.eye(len(T)) if min(len(G), len(H)) >= 100 else T
+        return state, G - 0.02 * e_G @ np.linalg.inv(T), H - 0.02 * e_H @ np.linalg.inv(S)
+
+    row = judged(step, seed=1)["step.invariant"]
+    assert row.verdict is Verdict.WRONG
+    assert "--dtype float32" not in row.message
