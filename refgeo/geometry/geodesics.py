@@ -46,7 +46,7 @@ DRIFT_BOUND = 1e-9
 """Largest relative change of a conserved quantity that an integrated geodesic may show."""
 
 AGREEMENT_BOUND = 1e-7
-"""Largest relative difference of two integrations with different tolerances."""
+"""Largest relative difference of two integrations that differ by rounding."""
 
 _MAXIMUM_STEPS = 3_000
 
@@ -315,8 +315,8 @@ def integrate(space: Any, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSol
     GeodesicIncompleteError
         Rank is lost before `t`: the smallest singular value of a block's G Hᵀ falls to 1e-10 of its initial value.
     GeodesicAccuracyError
-        A conserved quantity changed by more than ``DRIFT_BOUND`` = 1e-9, relative, or two integrations with different
-        tolerances differ by more than ``AGREEMENT_BOUND`` = 1e-7.
+        A conserved quantity changed by more than ``DRIFT_BOUND`` = 1e-9, relative, or two integrations, with different
+        tolerances and velocities that differ by a rounding, come apart by more than ``AGREEMENT_BOUND`` = 1e-7.
 
     Examples
     --------
@@ -328,16 +328,18 @@ def integrate(space: Any, v: Pair, t: float, rtol: float = 1e-13) -> GeodesicSol
     """
     if t == 0.0 or space.point.G.size == 0:
         return GeodesicSolution(space.point, v, dict.fromkeys(space.momenta(v), 0.0))
-    solution, again = _integrate(space, v, t, rtol), _integrate(space, v, t, 30.0 * rtol)
     # Momenta bound the error along the symmetries only; close to a loss of rank nearby geodesics part, and that shows
-    # when the same one is followed with another tolerance.
+    # when one that differs by a rounding is followed with another tolerance.
+    rng, eps = np.random.default_rng(0), np.finfo(np.float64).eps
+    nearby = Pair.unchecked(*(part * (1.0 + eps * rng.standard_normal(part.shape)) for part in v))
+    solution, again = _integrate(space, v, t, rtol), _integrate(space, nearby, t, 30.0 * rtol)
     difference = max(
         float(np.max(np.linalg.norm(one - other, axis=(-2, -1)) / np.linalg.norm(one, axis=(-2, -1))))
         for one, other in zip(solution.point, again.point, strict=True)
     )
     if not difference <= AGREEMENT_BOUND:
         raise GeodesicAccuracyError(
-            f"two integrations of the geodesic to t = {t:.9g} with different tolerances differ by {difference:.1e} "
+            f"two integrations of the geodesic to t = {t:.9g} that differ by rounding come apart by {difference:.1e} "
             f"(relative), which is more than the bound {AGREEMENT_BOUND:.0e}; the geodesic passes too close to a point "
             "without full rank; ask for a shorter time or a smaller velocity"
         )
