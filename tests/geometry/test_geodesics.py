@@ -276,6 +276,7 @@ def test_the_cone_takes_any_velocity(seed):
             assert np.abs(x - y).max() < 1e-11 * np.abs(y).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize("times", [1.5, 6.0])
 def test_no_step_of_an_integrator_passes_a_lower_rank(s, times):

@@ -239,6 +239,7 @@ def test_a_mean_of_products_obeys_the_laws_and_one_of_factors_does_not():
     assert errors["idempotent"] == pytest.approx(1.0)  # twice the adapter
 
 
+@pytest.mark.slow
 def test_what_is_said_of_pefts_merges_is_so():
     """The default is svd; it and cat give the weighted sum of the products, linear something else."""
     pytest.importorskip("torch")
