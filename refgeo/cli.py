@@ -1,4 +1,4 @@
-"""The command line: ``refgeo check``, ``read``, ``inspect``, ``sharpness``, ``verify`` and ``vectors``."""
+"""The command line: ``refgeo check``, ``read``, ``inspect`` and ``vectors``."""
 
 from __future__ import annotations
 
