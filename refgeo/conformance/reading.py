@@ -527,10 +527,10 @@ def _read_part(
     known = degrees if isinstance(degrees, dict) else dict.fromkeys("GH", degrees)
     made, others = ([word for word in words if word.is_made is it] for it in (True, False))
     fitting = [word for word in others if word.degrees == known[word.part]]
-    short = [word for word in others if word.kind == "projected" or len(word.matrices) < 3]
+    single, short = ([word for word in others if word.kind == "projected" or len(word.matrices) < n] for n in (2, 3))
     tiers = [
         [*made, *(word for word in tier if word.halves <= halves)]
-        for tier in (fitting, short)
+        for tier in (fitting, single, short)
         for halves in ({"own"}, {"other"}, {"own", "other"})
     ]
     if made:
@@ -540,7 +540,7 @@ def _read_part(
     plain = _plain(reader, results, tiers)
     if not damping or (plain is not None and None not in known.values()):
         return plain
-    damped = _damped(reader, results, tiers[3:])  # e_G S + ½ e_G, which has no degree, is e_G S_ε
+    damped = _damped(reader, results, tiers[6:])  # e_G S + ½ e_G, which has no degree, is e_G S_ε
     return min(filter(None, (plain, damped)), key=lambda fit: len(fit[0]), default=None)
 
 

@@ -30,7 +30,7 @@ from refgeo.conformance.call import Call, Event
 from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
 from refgeo.conformance.features import SIZES, Features, drawn_by, in_bands
-from refgeo.conformance.operations import ROUTINE
+from refgeo.conformance.operations import ROUTINE, VALUES
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.routine import Problem
@@ -327,10 +327,11 @@ class Search:
         tolerance = TOLERANCE + ROUNDINGS * roundoff + 10.0 * roundoff / rho  # of a step, and of a difference of points
         if length > rho * (1.0 + tolerance):
             return f"the step leaves the ball: its length is {length / rho:.10g} ρ"
-        vertical = 0.0
         if metric != "adaptive":
-            vertical = _length(metric, network, _space(metric, network).vertical_projection(step))
-        if vertical > rho * tolerance:
+            space = _space(metric, network)
+            vertical = _length(metric, network, space.vertical_projection(step))
+            lost = np.max(space.gauge.condition) ** VALUES["horizontal_projection"].loss(metric, 0.0)
+        if metric != "adaptive" and vertical > rho * (tolerance + lost * roundoff):
             return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
         if self.end is None:
             return "the step leaves the domain of exact geodesics: along it, a number becomes 0 before t = 1"

@@ -75,6 +75,29 @@ def test_calls_of_the_same_metric_beside_each_other_are_tried():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(lambda G, H: (G, H[..., :1, :]), id="G and the first row of H"),
+        pytest.param(lambda G, H: (G[..., :1, :], H), marks=pytest.mark.exhaustive, id="H and the first row of G"),
+        pytest.param(lambda G, H: (G, H.astype("f")), marks=pytest.mark.exhaustive, id="G and H in float32"),
+        pytest.param(lambda G, H: (G, H.reshape(-1, *H.shape[-2:])[0]), id="G and the first block of H"),
+    ],
+)
+def test_what_is_kept_by_the_whole_of_one_factor_and_a_part_of_the_other_is_seen(key):
+    kept = {}
+
+    def riemannian_gradient(metric, G, H, e_G, e_H):
+        known = (metric, H.shape, *(x.tobytes() for x in key(G, H)))
+        if kept.get("key") != known:
+            kept.update(key=known, S=G.mT @ G, T=H.mT @ H)
+        return np.linalg.solve(kept["T"], e_G.mT).mT, np.linalg.solve(kept["S"], e_H.mT).mT
+
+    row, _ = row_of("riemannian_gradient", riemannian_gradient=riemannian_gradient)
+    assert row.verdict is Verdict.WRONG
+
+
+@pytest.mark.slow
 def test_a_caller_may_write_to_a_result():
     kept = {}
 

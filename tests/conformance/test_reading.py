@@ -146,6 +146,19 @@ def test_epsilon_is_found(epsilon):
     assert found.G["a_G b_HᵀH T_ε⁻¹"] == 0.5
 
 
+def test_no_epsilon_is_read_where_a_formula_has_no_degree():
+    def christoffel(metric, G, H, a_G, a_H, b_G, b_H):
+        G_part, _ = paper.christoffel(metric, G, H, a_G, a_H, b_G, b_H)
+        back, other, inner = np.linalg.inv(H.mT @ H), np.linalg.inv(G.mT @ G), a_H.mT @ b_H
+        turned = sum(x @ back @ (y.mT @ H + H.mT @ y) for x, y in ((a_H, b_H), (b_H, a_H)))
+        return G_part, 0.5 * (H @ other @ (inner + inner.mT) - turned)
+
+    found = rg.read(SimpleNamespace(christoffel=christoffel), metrics=["inv"])["christoffel", "inv"]
+    assert found.epsilon == 0.0
+    assert found.H["H S⁻¹ a_Hᵀb_H"] == 0.5
+    assert len(found.H) == 6
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_small_formats_are_read_as_far_as_their_digits_go(dtype):
     found = rg.read(paper, functions=["riemannian_gradient"], metrics=["inv"], dtype=dtype)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.linalg import solve_sylvester
 
 import refgeo as rg
 from refgeo.conformance import routine, searches
@@ -99,6 +100,34 @@ def test_a_search_in_single_precision_is_judged_by_its_roundoff(few_problems):
     half = judged(single, dtype="bfloat16")
     assert {row.verdict for row in half.rows} == {Verdict.NOT_JUDGED}
     assert not half.passed, "nothing was judged"
+
+
+def test_a_projection_in_single_precision_leaves_a_vertical_part_that_is_nobodys_mistake():
+    said = []
+    for network in searches.networks("quick", 0, "float32"):
+        space = rg.InvariantMetric().at(rg.Pair(network.G, network.H))
+        for seed in range(5 * (not network.is_diagonal)):
+            rng = np.random.default_rng(seed)
+            v_G, v_H = (rng.standard_normal(F.shape) for F in (network.G, network.H))
+            blocks = [single_projection(*block) for block in zip(network.G, network.H, v_G, v_H, strict=True)]
+            step = rg.Pair(*map(np.stack, zip(*blocks, strict=True)))
+            step = step * float(0.9 / np.linalg.norm(space.norm(step)))
+            vertical = space.vertical_vector(np.array([np.eye(network.sizes[2])] * network.sizes[3]))
+            tilted = step + vertical * float(0.1 / np.linalg.norm(space.norm(vertical)))
+            for one in (step, tilted):
+                value = network.increase(rg.Pair(network.G + one.G, network.H + one.H))
+                said.append(searches.Search("inv", 1, network, 1.0, value, one).complaint(np.inf))
+    assert len(said) >= 40
+    assert not any("horizontal" in one for one in said[::2])
+    assert all("not horizontal" in one for one in said[1::2])
+
+
+def single_projection(G, H, v_G, v_H):
+    """Of inv, as somebody would write it."""
+    G, H, v_G, v_H = (x.astype(np.float32) for x in (G, H, v_G, v_H))
+    S, T = G.T @ G, H.T @ H
+    L = solve_sylvester(S @ T, S @ T, S @ H.T @ v_H - v_G.T @ G @ T).T
+    return (v_G + G @ L).astype(float), (v_H - H @ L.T).astype(float)
 
 
 def changed(change):
