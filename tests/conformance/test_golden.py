@@ -116,6 +116,7 @@ PROGRAMS = {
     "inv alone": (refuses(lambda metric, G: metric != "inv"), {}),
     "no batches": (refuses(lambda metric, G: G.ndim > 2), {}),
     "nothing": ({"riemannian_gradient": refuses(lambda *_: True)["riemannian_gradient"]}, {}),
+    "everything is asked": (of("inner_product", lambda found, *_: found), {"checks": None}),
     "inherits": (inheriting(), {}),
     "digits": ({"horizontal_projection": paper.horizontal_projection}, {"cases": ["10x9x4/k1000", "10x9x4/k1e+06"]}),
     "undecided": ({"horizontal_projection": paper.horizontal_projection},
