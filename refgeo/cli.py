@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import io
 import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from refgeo.support import progress
 from refgeo.support.console import printable, show
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.extras import require
-from refgeo.support.files import is_stream, refuse_unwritable, strict_json, write_text, write_whole
+from refgeo.support.files import is_stream, origin, place_of, refuse_unwritable, strict_json, write_whole
 
 if TYPE_CHECKING:
     from refgeo.conformance import Report
@@ -32,6 +33,10 @@ _OUTPUTS = {
     "json": "JSON",
     "html": 'one page with plots (needs pip install "refgeo[html]")',
 }
+
+
+_INPUTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json", "inputs.*")
+"""What is read beside a file, or in a folder, that is named."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
     except SystemExit as stop:  # argparse has printed help (0) or the usage error (2)
         return int(stop.code or 0)
+    os.environ["MPLBACKEND"] = "agg"  # files need no window, and no notebook
     try:
         _refuse_to_overwrite(options)
         status: int = options.run(options)
@@ -64,13 +70,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _refuse_to_overwrite(options: argparse.Namespace) -> None:
-    """An error where a file is to be written that is also read."""
-    given = {name: Path(x) for name, x in vars(options).items() if isinstance(x, (str, Path)) and Path(x).is_file()}
-    written = given.keys() & {*_OUTPUTS, "plot"}
-    for name in written:
-        for other, file in given.items():
-            if other not in written and not is_stream(file) and file.samefile(given[name]):
-                raise ValueError(f"{name}: {given[name]} is what is read ({other}); give another name")
+    """An error where a file is to be written that is also read, or written twice."""
+    written = {name: file for name in (*_OUTPUTS, "plot") if (file := getattr(options, name, None)) is not None}
+    targets = [os.path.realpath(file) for file in written.values()]
+    for (name, file), target in zip(written.items(), targets, strict=True):
+        if targets.count(target) > 1:
+            raise ValueError(f"{name}: {file} is given twice; expected a different file for each format")
+        for other, source in _read_files(options):
+            if not is_stream(source) and os.path.realpath(source) == target:
+                raise ValueError(f"{name}: {file} is what is read ({other}); give another name")
+
+
+def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """By the names of the arguments that say so."""
+    if (backend := getattr(options, "backend", None)) is not None:
+        place = place_of(backend)[0]
+        here = Path(place if place.endswith(".py") else place.replace(".", os.sep) + ".py")
+        yield "backend", (None if here.exists() else origin(place)) or here
+    for name in ("checkpoint", "directory", "results"):
+        given = getattr(options, name, None)
+        if given is not None:
+            folder = given if given.is_dir() else given.parent
+            yield from ((name, file) for kind in _INPUTS for file in folder.glob(kind))
+            yield name, given
 
 
 def _as_option(message: str, options: argparse.Namespace) -> str:
@@ -146,8 +168,8 @@ def _value(text: str) -> Any:
 
 def _new_file(text: str) -> Path:
     """What cannot be written is an error before the run rather than after it."""
-    file = Path(os.path.abspath(text))  # a link or a device stays what it is
     try:
+        file = Path(os.path.abspath(text))  # a link or a device stays what it is
         refuse_unwritable(file)
     except OSError as error:
         said = os.fsencode(f"expected the name of a file that can be written, got {error}").decode(errors="replace")
@@ -346,12 +368,24 @@ def _progress(options: argparse.Namespace, what: str = "checking") -> Any:
     return progress.shown(what, options.quiet)
 
 
+@contextlib.contextmanager
+def _written(outputs: Mapping[str, tuple[Path, Callable[[], str | bytes]]]) -> Iterator[None]:
+    """Write all that can be written, before and whatever becomes of what is printed; then an error for the others."""
+    failed = []
+    for name, (file, content) in outputs.items():
+        try:
+            found = content()
+            write_whole(file, found if isinstance(found, bytes) else found.encode())
+        except OSError as error:
+            failed.append(f"--{name}: " + f"{file}: " * (file.name not in str(error)) + str(error))
+    yield
+    if failed:
+        raise ValueError("; ".join(failed))
+
+
 def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     """Format to path."""
     chosen = {name: file for name in _OUTPUTS if (file := getattr(options, name)) is not None}
-    for name, file in chosen.items():
-        if list(chosen.values()).count(file) > 1:
-            raise ValueError(f"--{name}: {file} is given twice; expected a different file for each format")
     if "html" in chosen:
         from refgeo.conformance.render.page import require_html
 
@@ -361,16 +395,11 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
 
 def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
-    report.print()
-    failed = []
-    for name, file in outputs.items():
-        try:
-            text: str = getattr(report, f"to_{name}")()
-            write_text(file, text.rstrip("\n") + "\n")
-        except OSError as error:  # the others are written all the same
-            failed.append(f"--{name}: {error}")
-    if failed:
-        raise ValueError("; ".join(failed))
+    makers = {name: getattr(report, f"to_{name}") for name in outputs}
+    with _written(
+        {name: (file, lambda make=makers[name]: make().rstrip("\n") + "\n") for name, file in outputs.items()}
+    ):
+        report.print()
     if report.interrupted:
         return INTERRUPTED
     if strict and report.passed and not report.passed_strictly:
@@ -454,19 +483,37 @@ def _inspect(options: argparse.Namespace) -> int:
     from refgeo import networks
 
     if options.plot is not None:
-        require("--plot", "plot", "matplotlib")
+        _refuse_unknown_picture(options.plot)
     network = networks.read(options.checkpoint, options.layout, options.heads)
     if options.verify and not _has_its_symmetries(options, network):
         return FAILED
     summary = network.summary()
-    show(summary.table(options.each_head), *summary.remarks)
-    if options.json is not None:
-        write_text(options.json, strict_json(summary.to_dict()))
-    if options.plot is not None:
-        picture = io.BytesIO()
-        summary.plot()[0].figure.savefig(picture, dpi=150, format=options.plot.suffix.lstrip(".") or "png")
-        write_whole(options.plot, picture.getvalue())
+
+    def picture() -> bytes:
+        drawn = io.BytesIO()
+        summary.plot()[0].figure.savefig(drawn, dpi=150, format=_kind_of(options.plot))
+        return drawn.getvalue()
+
+    makers: dict[str, Callable[[], str | bytes]] = {"json": lambda: strict_json(summary.to_dict()), "plot": picture}
+    with _written(
+        {name: (file, make) for name, make in makers.items() if (file := getattr(options, name)) is not None}
+    ):
+        show(summary.table(options.each_head), *summary.remarks)
     return PASSED
+
+
+def _kind_of(picture: Path) -> str:
+    return picture.suffix.lstrip(".").lower() or "png"
+
+
+def _refuse_unknown_picture(picture: Path) -> None:
+    """An error before the work, where matplotlib is not here, or does not write such a file."""
+    require("--plot", "plot", "matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if _kind_of(picture) not in kinds:
+        raise ValueError(f"plot: expected a name that ends with .{', .'.join(sorted(kinds))}, got {picture.name}")
 
 
 def _has_its_symmetries(options: argparse.Namespace, network: Any) -> bool:

@@ -253,3 +253,69 @@ def test_values_of_an_option_may_be_given_one_by_one(tmp_path, capsys):
     assert re.findall(r"rate=0\.\d", capsys.readouterr().out) == ["rate=0.1", "rate=0.2"]
     assert main(["read", str(tmp_path / "rule.py"), "--option", "rate=0.1,0.2"]) == 2
     assert "--option: expected one value of rate, got 0.1, 0.2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def network(tmp_path):
+    """A checkpoint, and the command that shows its heads."""
+    rng = np.random.default_rng(0)
+    names = (f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkvo")
+    save_file({name: rng.standard_normal((4, 4)) for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
+    return ["inspect", "--checkpoint", str(tmp_path), "--layout", "llama_nope"]
+
+
+def test_no_output_replaces_what_is_read_or_another_output(tmp_path, network, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("class Mine:\n    inner_product = None\n")
+    (tmp_path / "link.json").symlink_to(tmp_path / "same")
+    read = {file: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    for arguments in (
+        ["check", "mine.py:Mine", "--json", "mine.py"],
+        ["check", "mine", "--html", "mine.py"],
+        ["check", "--json", "link.json", "--html", "same"],
+        [*network, "--json", "model.safetensors"],
+        [*network, "--json", "config.json"],
+        ["inspect", "--checkpoint", "model.safetensors", *network[3:], "--json", "config.json"],
+        [*network, "--json", "same.png", "--plot", "same.png"],
+    ):
+        assert main(arguments) == 2
+        said = capsys.readouterr().err
+        assert "is what is read" in said or "is given twice" in said
+    assert {file: file.read_bytes() for file in read} == read
+    assert not (tmp_path / "same").exists()
+
+
+def test_an_output_that_fails_ends_no_other(tmp_path, network, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    picture = tmp_path / "heads.png"
+    assert main([*network, "--json", "/dev/full", "--plot", str(picture)]) == 2
+    assert "--json: /dev/full: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*network, "--plot", str(tmp_path / "heads.foo")]) == 2
+    assert "--plot: expected a name that ends with ." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_becomes_of_the_printed_report_does_not_matter_to_files(tmp_path, network):
+    for number, command in enumerate((["check", *FEW, "--checks", "inner_product"], network)):
+        file = tmp_path / f"{number}.json"
+        with open("/dev/full", "w") as full:
+            status = subprocess.run(
+                [sys.executable, "-m", "refgeo", *command, "--json", str(file)], stdout=full, stderr=subprocess.PIPE
+            ).returncode
+        assert status == 2
+        assert json.loads(file.read_text())
+
+
+@pytest.mark.slow
+def test_a_report_is_printed_where_letters_are_missing_and_python_has_no_path(tmp_path):
+    code = (
+        "import sys, refgeo as rg; rg.check(checks=['inner_product'], cases=['5x4x2']).print(); sys.executable = ''\n"
+        "try: rg.check('math')\nexcept Exception as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, text=True
+    )
+    assert "All values right." in done.stdout
+    assert "sys.executable: expected the path of Python" in done.stdout

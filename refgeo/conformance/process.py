@@ -66,6 +66,11 @@ class Child:
 
     def __init__(self, function: Callable[..., None], *arguments: Any, judged: str = "") -> None:
         open_standard_streams()
+        if not sys.executable:
+            raise BackendError(
+                f"sys.executable: expected the path of Python, to start a process, got {sys.executable!r}; set it, or "
+                "give the module or object itself, not its name"
+            )
         self.line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(

@@ -147,7 +147,8 @@ class ScalingTangentSpace(ArrayTangentSpace):
 
     def __init__(self, metric: ScalingMetric, point: npt.ArrayLike) -> None:
         super().__init__(metric, point)
-        self._radius = float(np.linalg.norm(self.point))
+        largest = float(np.max(np.abs(self.point), initial=0.0))
+        self._radius = largest * float(np.linalg.norm(self.point / (largest or 1.0)))
         if self._radius == 0.0:
             raise RankDeficientError(
                 "point: expected an array with a nonzero entry, because scaling does not change zeros", (), 0.0

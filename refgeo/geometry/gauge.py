@@ -210,8 +210,10 @@ def from_triangular(
     # a tall factor is turned at once, so that there are not two
     A_G, turn_G = (G, white_G) if Q_G is None else (Q_G @ U, None)
     A_H, turn_H = (H, white_H) if Q_H is None else (Q_H @ V, None)
+    with np.errstate(over="ignore", under="ignore"):
+        sigma = np.ldexp(sigma, (exponent_G + exponent_H)[..., None])
     return BalancedGauge(
-        sigma=sigma * (powers[0] * powers[1])[..., 0],
+        sigma=sigma,
         root_G=R_G.conj().mT @ U * powers[0],
         root_H=R_H.conj().mT @ V * powers[1],
         white_G=white_G,

@@ -51,6 +51,7 @@ from refgeo.geometry.geodesics import InvariantCurve, cone_geodesic, integrate, 
 from refgeo.geometry.pair import Pair, as_pair
 from refgeo.geometry.tangent_space import TangentSpace
 from refgeo.support.arguments import Array
+from refgeo.support.errors import NotFiniteError
 
 Matrices = tuple[Array, Array]
 """For G and for H."""
@@ -116,6 +117,8 @@ class PairTangentSpace(TangentSpace[Pair]):
         self.block_shape, self.dim = point.block_shape, (n + m - h) * h * (2 if self.is_complex else 1)
         self.n_coordinates = (n + m) * h * (2 if self.is_complex else 1)
         self._cut = n * h
+        if not np.all((gauge.sigma >= np.finfo(float).tiny) & (gauge.sigma < np.inf)):
+            raise NotFiniteError("point: the singular values of G Hᵀ are beyond the range of floats; use other units")
         self._C, self._C_inverse = _frames(gauge, metric.s)
         self._powers = gauge.sigma[..., None, :] ** metric.s
         # α and β without their factor (σ_iσ_j)⁻ˢ

@@ -31,12 +31,14 @@ from refgeo.geometry.blocks import ONLY, Named, flat, shaped
 from refgeo.geometry.groups import Symmetry
 from refgeo.support.arguments import Array, Order, number, order_of, real_array
 from refgeo.support.differences import five_point
-from refgeo.support.errors import NO_GEODESIC
+from refgeo.support.errors import NO_GEODESIC, NotFiniteError
 
 Point = TypeVar("Point")
 
 _SHORT = 0.3
 """Of vectors along which orbits are followed, beside the point."""
+_OTHER_SCALES = (1.0, 2.0**500, 2.0**-500)
+"""A vector that has a length, times one of these, has one that the range of floats holds."""
 _SQUARED = 1e-150
 """Lengths below have squares that lose digits; those above its reciprocal have none."""
 _VERTICAL = 1e-6
@@ -171,7 +173,15 @@ class TangentSpace(ABC, Generic[Point]):
             found = np.asarray(np.sqrt(self.inner_product(a, a)))
         if np.all((found > _SQUARED) & (found < 1.0 / _SQUARED)):
             return found
-        return np.asarray(np.hypot.reduce(np.abs(self._to(self._vector("a", a))), axis=-1))
+        vector: Any = self._vector("a", a)
+        with np.errstate(all="ignore"):
+            found, *others = (
+                np.asarray(np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1)) for scale in _OTHER_SCALES
+            )
+        lost = (found == 0.0) | ~np.isfinite(found)
+        if any(np.any(lost & (other > 0.0) & (other < np.inf)) for other in others):
+            raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
+        return found
 
     def horizontal_projection(self, v: Point) -> Point:
         """Metric-orthogonal projection onto the horizontal space.

@@ -152,6 +152,10 @@ class AttentionLayer:
             matrix = _unstacked(H, grouped if name == "value_out" else 1)
             second.store(matrix.T if name == "value_out" else matrix, tensors, like)
 
+    def claimed(self, tensors: Mapping[str, object]) -> set[str]:
+        """The tensors of all four maps, whether they are there or not; of biases those that are."""
+        return {name for one in (self.query, self.key, self.value, self.out) for name in one.names(tensors)}
+
     def used(self, tensors: Mapping[str, object]) -> list[str]:
         """The tensors that the pairs are made of."""
         linears = (self.query, self.key, self.value, self.out) if self.paired else (self.value, self.out)

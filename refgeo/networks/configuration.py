@@ -47,7 +47,7 @@ class Configuration:
             return cls(file, {})
         try:
             content = json.loads(file.read_text(encoding="utf-8-sig"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LayoutError(f"{file}: expected JSON, got {error}; correct or remove this file") from error
         if not isinstance(content, dict):
             kind = type(content).__name__
@@ -93,8 +93,11 @@ class Configuration:
             name, value = next(((name, part[name]) for name in names if part.get(name) is not None), ("", None))
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not float(value).is_integer():
-                raise LayoutError(f"{self.file}: expected a whole number for {name}, got {value!r}; correct this file")
+            is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
+            if not is_whole or value < 1:
+                raise LayoutError(
+                    f"{self.file}: expected a whole number >= 1 for {name}, got {value!r}; correct this file"
+                )
             found[pattern] = int(value)
         return found
 

@@ -18,6 +18,8 @@ from refgeo.support.arguments import detached, refuse_masked
 INDEX_ENDS = ".safetensors.index.json"
 INDEX = f"model{INDEX_ENDS}"
 """What lists the files of a checkpoint in shards."""
+_BESIDE_WEIGHTS = ("bias", "running_mean", "running_var", "num_batches_tracked")
+"""What a module has beside its weight that is no scale of it."""
 _SHARD = re.compile(r"-(\d+)-of-(\d+)\.")
 
 
@@ -68,13 +70,13 @@ def _weight_map(index: Path) -> dict[str, str]:
     """The name of the file of every tensor."""
     try:
         return dict(json.loads(index.read_text(encoding="utf-8-sig"))["weight_map"].items())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LayoutError(
             f"{index}: expected JSON with a weight_map from tensor names to file names; reading it raised {error!r}"
         ) from error
 
 
-def as_numpy(tensor: Any) -> npt.NDArray[Any]:
+def as_numpy(tensor: Any, name: str = "source") -> npt.NDArray[Any]:
     """An array or a PyTorch tensor as NumPy's; bfloat16 and float8, which NumPy lacks, as float32.
 
     Examples
@@ -87,12 +89,13 @@ def as_numpy(tensor: Any) -> npt.NDArray[Any]:
             tensor = detached(tensor)
             if "bfloat16" in str(tensor.dtype) or "float8" in str(tensor.dtype):
                 tensor = tensor.float()
-        refuse_masked("source", tensor)
+        refuse_masked(name, tensor)
         return np.asarray(tensor)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         kind = type(tensor).__name__
         raise LayoutError(
-            f"source: expected dense arrays of numbers, got a {kind} of which NumPy makes none: {error}"
+            f"{name}: expected a dense array of numbers (undo a quantisation), got a {kind} of which NumPy makes none: "
+            f"{error}"
         ) from error
 
 
@@ -108,13 +111,23 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
 
 
 def refuse_scaled(source: str, float8: Iterable[str], names: Collection[str]) -> None:
-    """Numbers of float8 that stand beside a scale are codes, and no weights."""
-    scales = {name.rpartition(".")[0] for name in names if "scale" in name.rpartition(".")[2]}
-    scaled = [name for name in float8 if name.rpartition(".")[0] in scales]
+    """Numbers of float8 that stand beside a scale are codes, and no weights; whatever is beside the weight of a module,
+    but a bias and statistics, may be one.
+    """
+
+    def is_scale(name: str, weight: str) -> bool:
+        module, _, own = weight.rpartition(".")
+        rest = name.removeprefix(f"{module}.")
+        if name == weight or rest == name or rest in _BESIDE_WEIGHTS:
+            return False
+        return own == "weight" or rest.startswith(own) or ("scale" in rest.lower() and "." not in rest)
+
+    scaled = {weight: name for weight in float8 for name in names if is_scale(name, weight)}
     if scaled:
         raise LayoutError(
-            f"{source}: {len(scaled)} tensors are float8 numbers with scales beside them, so they are no "
-            f"weights by themselves: {names_of(scaled, 3)}; undo the quantisation first"
+            f"{source}: {len(scaled)} tensors are float8 numbers with others beside them, such as "
+            f"{names_of(scaled.values(), 1)}, which may be scales, so they may be no weights by themselves: "
+            f"{names_of(scaled, 3)}; undo the quantisation first"
         )
 
 

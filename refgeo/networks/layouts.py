@@ -25,7 +25,7 @@ not even that, and ``llama_rotary`` refuses it. Value and output have their GL(h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -111,9 +111,18 @@ class AttentionLayout:
     constants: str = STATISTICS
     renamed: AttentionLayout | None = None
 
+    def _prefixes(self, names: Iterable[str]) -> list[str]:
+        """Of the attention modules."""
+        return list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, names) if match))
+
+    def claimed(self, names: Mapping[str, object]) -> set[str]:
+        """The tensors that it would take, were all of them numbers."""
+        found = {name for prefix in self._prefixes(names) for name in self.layer(prefix).claimed(names)}
+        return found or (set() if self.renamed is None else self.renamed.claimed(names))
+
     def layers(self, tensors: Mapping[str, object]) -> list[AttentionLayer]:
         """The attention layers of a checkpoint; complete, and with nothing unknown."""
-        prefixes = list(dict.fromkeys(match[1] for match in map(re.compile(self.anchor).match, tensors) if match))
+        prefixes = self._prefixes(tensors)
         if not prefixes and self.renamed is not None:
             return self.renamed.layers(tensors)
         if not prefixes:
@@ -130,8 +139,7 @@ class AttentionLayout:
             raise MissingTensorsError(missing, [*inside])
         left_over = []
         for layer in layers:
-            linears = (layer.query, layer.key, layer.value, layer.out)
-            used = {name for linear in linears for name in linear.names(tensors)}
+            used = layer.claimed(tensors)
             inside = (name for name in tensors if name.startswith(layer.prefix) and name not in used)
             left_over += [name for name in inside if not re.fullmatch(self.known, name[len(layer.prefix) :])]
         if left_over:
@@ -194,6 +202,10 @@ class LowRankLayout:
     """PEFT's adapters: ΔW = B A with ``lora_B`` (out, r) and ``lora_A`` (r, in); G = B, H = Aᵀ (App. A.3)."""
 
     constants: str = STATISTICS
+
+    def claimed(self, names: Mapping[str, object]) -> set[str]:
+        """The tensors that it would take, were all of them numbers."""
+        return {*filter(_OF_ADAPTERS.search, names)}
 
     def _adapters(self, names: Mapping[str, object]) -> dict[str, tuple[str, str]]:
         """Block name to the names of B and A."""

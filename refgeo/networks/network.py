@@ -290,7 +290,7 @@ def read(
     True
     """
     _check_source(source)
-    if not (isinstance(layout, (AttentionLayout, LowRankLayout)) or layout in LAYOUTS):
+    if not (isinstance(layout, (AttentionLayout, LowRankLayout)) or (isinstance(layout, str) and layout in LAYOUTS)):
         raise LayoutError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}")
     file = Path(source) if isinstance(source, (str, Path)) else None
     configuration = None if file is None else Configuration.beside(file)
@@ -298,7 +298,7 @@ def read(
     refuse_scaled(
         "source", [name for name, tensor in state.items() if "float8" in str(getattr(tensor, "dtype", ""))], state
     )
-    tensors = {name: as_numpy(tensor) for name, tensor in state.items()}
+    tensors = {name: as_numpy(tensor, name) for name, tensor in state.items()}
     name, form = (layout, LAYOUTS[layout]) if isinstance(layout, str) else ("own", layout)
     if isinstance(form, LowRankLayout) and file is not None:
         Configuration.beside(file, "adapter_config.json").refuse_packed()
@@ -310,6 +310,9 @@ def read(
     exact = {name: tensor.astype(np.float64) for name, tensor in numeric.items()}
     for tensor in exact.values():
         tensor.setflags(write=False)  # so that a tangent space need not copy what stays as it is
+    _refuse_other_types(
+        name, {one: tensors[one] for one in form.claimed({**tensors, **tied}) & tensors.keys() - numeric}
+    )
     try:
         used = form.used({**exact, **tied})  # names that do not fit are told before heads are asked for
         _refuse_tied(tied, used)
@@ -318,10 +321,7 @@ def read(
             configuration.refuse_other_tensors(form.layers(exact), exact, heads)
         pairs = form.split(exact, heads, key_value_heads)
     except LayoutError as error:
-        absent = getattr(error, "names", [])
-        codes = [one for one in absent if one in tensors and one not in numeric]
-        there = f"these tensors are there, and hold integers, not numbers (undo a quantisation): {names_of(codes)}"
-        raise LayoutError(f"layout {name}: {there if codes else error}") from error
+        raise LayoutError(f"layout {name}: {error}") from error
     return Network(
         name,
         {**pairs, **{name: tensor for name, tensor in exact.items() if name not in used}},
@@ -361,6 +361,16 @@ def _refuse_tied(tied: Mapping[str, str], used: Collection[str]) -> None:
         )
 
 
+def _refuse_other_types(layout: str, codes: Mapping[str, npt.NDArray[Any]]) -> None:
+    """An error for tensors that belong to the layout and are no parameters of floating-point numbers."""
+    if codes:
+        kinds = [f"{name} ({'a buffer' if holds_numbers(x.dtype) else x.dtype})" for name, x in sorted(codes.items())]
+        raise LayoutError(
+            f"layout {layout}: these tensors are there, and are no parameters of floating-point numbers (undo a "
+            f"quantisation): {names_of(kinds)}"
+        )
+
+
 def _is_module(source: object) -> bool:
     return hasattr(source, "named_parameters") and hasattr(source, "state_dict")
 
@@ -371,9 +381,11 @@ def _check_source(source: object) -> None:
             "source: expected the path of a safetensors file, a mapping of names to arrays or a module of PyTorch, got "
             f"{type(source).__name__}"
         )
-    around = [name for name, x in source.items() if isinstance(x, Mapping)] if isinstance(source, Mapping) else []
+    around = {name: x for name, x in source.items() if isinstance(x, Mapping)} if isinstance(source, Mapping) else {}
+    states = [name for name, x in around.items() if x and all(hasattr(tensor, "shape") for tensor in x.values())]
     if around:
-        raise TypeError(f"source: expected a state dict, got a dict around one; pass source[{around[0]!r}]")
+        remedy = f"; pass source[{states[0]!r}]" if states else ""
+        raise TypeError(f"source: expected a state dict, got a dict with dicts, {names_of(around)}{remedy}")
     if isinstance(source, Mapping) and not all(isinstance(name, str) for name in source):
         raise TypeError("source: expected a mapping whose keys are the names of tensors, got keys that are no strings")
 

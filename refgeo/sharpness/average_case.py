@@ -174,6 +174,12 @@ def _losses(value: Callable[..., float], batches: Iterable[Any] | None) -> list[
     return losses
 
 
+def _spread(samples: Array) -> float:
+    """The standard deviation, also where squares leave the range."""
+    size = float(np.max(np.abs(samples))) or 1.0
+    return size * float(np.std(samples / size, ddof=1))
+
+
 def _averaged(
     samples: Array, begun: Array, at_origin: list[float], rho: float, stopped: bool, noise: float
 ) -> AverageSharpness:
@@ -193,7 +199,7 @@ def _averaged(
             f"finite, got fewer than two of {samples.shape[1]} pairs at rho = {rho:g}; try a smaller rho"
         )
     means = [float(np.mean(row[keep])) for row, keep in zip(samples, kept, strict=True)]
-    errors = [float(np.std(row[keep], ddof=1)) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]
+    errors = [_spread(row[keep]) / math.sqrt(keep.sum()) for row, keep in zip(samples, kept, strict=True)]
     return AverageSharpness(
         value=math.fsum(means) / len(means),
         standard_error=math.hypot(*errors, *[noise] * len(errors)) / len(errors),  # L(θ) is in all pairs of a batch

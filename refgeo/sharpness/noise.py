@@ -74,13 +74,14 @@ def noise_of(values: Sequence[Any]) -> float:
     table = np.array(values, dtype=np.float64)
     if not np.isfinite(table).all():
         return math.inf
-    orders, found = len(table), []
+    size = float(np.max(np.abs(table), initial=0.0)) or 1.0
+    table, orders, found = table / size, len(table), []
     for k in range(1, orders):
         table = np.diff(table, axis=0)
         if k >= 3:
             squares = np.sum(table.reshape(len(table), -1) ** 2, axis=1)
             found.append(math.factorial(k) * math.sqrt(float(np.mean(squares)) / math.factorial(2 * k)))
-    return max(float(np.median(found)), 0.5 * last_digit(values))
+    return max(size * float(np.median(found)), 0.5 * last_digit(values))
 
 
 def last_digit(values: Sequence[Any]) -> float:

@@ -132,7 +132,8 @@ class RiemannianHessian(LinearOperator):  # type: ignore[misc]  # SciPy has no t
             return gradient if np.isfinite(value) else np.full_like(gradient, np.nan)
 
         off = noise_along(slope, TINY)
-        curvature = float(np.linalg.norm(slope(longest / scale) - slope(-longest / scale))) / (2.0 * longest)
+        apart = slope(longest / scale) - slope(-longest / scale)
+        curvature = float(np.hypot.reduce(np.abs(apart))) / (2.0 * longest)  # also where squares leave the range
         if not (np.isfinite(off) and np.isfinite(curvature) and curvature > 0.0):
             return off if np.isfinite(off) else 0.0, longest
         best = 0.1 * scale * (off / (curvature * scale)) ** (1 / 3)

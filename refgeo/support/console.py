@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Collection
 from typing import Any
@@ -78,6 +79,18 @@ def as_text(*shown: Any, width: int = 0) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def say(*lines: str, file: Any = None) -> None:
+    """Print lines; letters that the stream does not have are question marks.
+
+    Examples
+    --------
+    >>> import io
+    >>> say("κ = 3", file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    """
+    encoding = getattr(sys.stdout if file is None else file, "encoding", None) or "utf-8"
+    print(*(line.encode(encoding, "replace").decode(encoding) for line in lines), sep="\n", file=file)
+
+
 def show(*shown: Any) -> None:
     """Print tables and sentences: in colour on a terminal, else as plain text."""
     from rich.console import Console
@@ -86,7 +99,7 @@ def show(*shown: Any) -> None:
     console = Console()
     console.width = max([console.width, *(needed(one) for one in shown if not isinstance(one, str))])
     if not console.is_terminal:
-        print(as_text(*shown))
+        say(as_text(*shown))
         return
     for one in shown:
         console.print(Text(one) if isinstance(one, str) else one, highlight=False)

@@ -6,6 +6,7 @@ from helpers import FAMILY, METRICS, SHAPES, like, random_pair, relative_error
 
 import refgeo as rg
 from refgeo import paper
+from refgeo.support.errors import NotFiniteError
 
 RELAXATIONS = [0.0, 0.3]
 everything = pytest.mark.parametrize("name", FAMILY)
@@ -115,6 +116,27 @@ def test_empty_batches_give_empty_answers(name, relaxation):
         assert result.G.shape == (0, 5, 2)
         assert result.H.shape == (0, 4, 2)
     assert space.to_coordinates(point).shape == (0, 18)
+
+
+def test_a_length_is_right_or_refused_where_floats_do_not_hold_it():
+    rng, point, space = setting("inv", (), 5, 4, 2)
+    v = like(point, rng)
+    for size in (1e-150, 1e150):
+        assert rg.InvariantMetric().at(size * point).norm(size * v) == pytest.approx(space.norm(v))
+    for metric in (*(FAMILY[name]() for name in FAMILY), rg.EmbeddedMetric(), rg.RotaryMetric("mix")):
+        for size in (1e-200, 1e155):
+            with pytest.raises(
+                NotFiniteError, match="point: the singular values of G Hᵀ are beyond the range of floats"
+            ):
+                metric.at(size * point)
+        assert metric.at(1e-120 * point).norm(1e-120 * v) > 0.0
+    for size, factor in ((1e-130, 1e-220), (1e150, 1e200)):
+        with pytest.raises(NotFiniteError, match="a: the length of this vector is beyond the range of floats"):
+            rg.MixedMetric().at(size * point).norm(factor * v)
+    assert rg.MixedMetric().at(point).norm(0.0 * v) == 0.0
+    for size in (1e-160, 1e154, 1e200):
+        assert rg.ScalingMetric().at([3.0 * size, 4.0 * size]).norm([size, 0.0]) == pytest.approx(0.2, rel=1e-12)
+    assert rg.ElementwiseMetric().at([1.0, 0.0]).norm([0.0, 1.0]) == 0.0  # a zero does not move
 
 
 @everything

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import refgeo as rg
 from refgeo.networks import LayoutError
-from refgeo.networks.files import load
+from refgeo.networks.files import load, refuse_scaled
 
 
 def bert_state(rng, layers=2, d=6, prefix="", dtype=np.float32):
@@ -310,9 +310,11 @@ def test_configuration_gives_the_heads(tmp_path):
     state, *_ = read_layer("llama_nope")
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in state.items()}, tmp_path / "model.safetensors")
     for text, message in (
-        ('{"num_attention_heads": 4.5}', "expected a whole number for num_attention_heads, got 4.5"),
-        ('{"num_attention_heads": Infinity}', "expected a whole number for num_attention_heads, got inf"),
-        ('{"num_attention_heads": NaN}', "expected a whole number for num_attention_heads, got nan"),
+        ('{"num_attention_heads": 4.5}', "config.json: expected a whole number >= 1 for num_attention_heads, got 4.5"),
+        ('{"num_attention_heads": Infinity}', "expected a whole number >= 1 for num_attention_heads, got inf"),
+        ('{"num_attention_heads": NaN}', "expected a whole number >= 1 for num_attention_heads, got nan"),
+        ('{"num_attention_heads": 0}', "config.json: expected a whole number >= 1 for num_attention_heads, got 0"),
+        ("[" * 100_000, "config.json: expected JSON"),
         ("[4]", "expected a JSON object, got list"),
         ("{", "expected JSON"),
         ("{}", "heads: expected the number of heads, because the tensors do not contain it"),
@@ -541,12 +543,58 @@ def test_float8_numbers_are_those_of_ml_dtypes(kind, tmp_path):
 
 def test_weights_that_need_their_scales_and_pointers_are_named(tmp_path):
     scaled = {"q.weight": ("F8_E4M3", [2], b"\0\0"), "q.weight_scale_inv": ("F32", [1], b"\0" * 4)}
-    with pytest.raises(rg.networks.LayoutError, match=r"float8 numbers with scales beside them.*: q.weight"):
+    with pytest.raises(rg.networks.LayoutError, match=r"float8 numbers with others beside them.*: q.weight"):
         rg.networks.read(written(tmp_path / "scaled.safetensors", scaled), "bert", heads=2)
     pointer = tmp_path / "pointer.safetensors"
     pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(rg.networks.LayoutError, match="this is a git-lfs pointer, not the file; run git lfs pull"):
         rg.networks.read(pointer, "bert")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["weight_scale", "WEIGHT_SCALE", "weight.scale", "weight_quantizer._scale", "scaling_factor", "weight_s", "SCB",
+     "weight.absmax", "parametrizations.weight.original1"],
+)  # fmt: skip
+def test_whatever_the_name_of_a_scale_codes_are_no_weights(name):
+    names = {"a.q.weight", "a.q.bias", "b.in_proj_weight", "b.in_proj_bias", "b.out_proj.weight"}
+    refuse_scaled("source", ["a.q.weight", "b.in_proj_weight"], names)
+    with pytest.raises(LayoutError, match=r"float8 numbers with others beside them, such as a.q.\S+, .*: a.q.weight;"):
+        refuse_scaled("source", ["a.q.weight", "b.in_proj_weight"], names | {f"a.q.{name}"})
+
+
+@pytest.mark.parametrize("layout", ["bert", "lora"])
+@pytest.mark.parametrize("dtype", ["int8", "complex64", "object"])
+def test_what_is_there_and_no_number_is_not_missing(layout, dtype):
+    state = bert_state(np.random.default_rng(0))
+    if layout == "lora":
+        state = {"q.lora_A.weight": np.ones((2, 6)), "q.lora_B.weight": np.ones((5, 2))}
+    maps = [name for name in state if ".self." in name or "lora_" in name]
+    for some in (maps, maps[:1], maps[-1:]):  # a bias, too, without which the factors would have a row less
+        with pytest.raises(LayoutError, match=rf"these tensors are there, .*{some[0]} \({dtype}\)"):
+            rg.networks.read({**state, **{name: state[name].astype(dtype) for name in some}}, layout, heads=2)
+
+
+def test_weights_that_a_module_keeps_as_buffers_are_there():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module = torch.nn.Module()
+    module.self_attn = torch.nn.Module()
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        part = torch.nn.Module()
+        part.register_buffer("weight", torch.ones(4, 4))
+        setattr(module.self_attn, name, part)
+    with pytest.raises(LayoutError, match=r"these tensors are there, .*k_proj.weight \(a buffer\)"):
+        rg.networks.read(module, "llama_nope", heads=2)
+
+
+def test_of_a_dict_with_dicts_the_one_with_tensors_is_advised():
+    state = bert_state(np.random.default_rng(0))
+    with pytest.raises(TypeError, match=r"got a dict with dicts, optimizer, ema, model; pass source\['model'\]"):
+        rg.networks.read({"optimizer": {"lr": 1.0}, "ema": {}, "model": state}, "bert", heads=2)
+    with pytest.raises(TypeError, match=r"got a dict with dicts, optimizer$"):
+        rg.networks.read({"optimizer": {"lr": 1.0}}, "bert", heads=2)
+    with pytest.raises(LayoutError, match=r"layout: expected one of bert, .*got \{'attention': 'a'\}"):
+        rg.networks.read(state, {"attention": "a"}, heads=2)
 
 
 @pytest.mark.parametrize(

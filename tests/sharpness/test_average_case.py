@@ -109,6 +109,25 @@ def test_an_average_has_the_noise_of_its_centre_in_its_error():
         assert abs(found.value - exact.value) < 4.0 * found.standard_error
 
 
+@pytest.mark.parametrize("size", [1e-160, 1e160])
+def test_nothing_depends_on_the_size_of_the_loss(size):
+    def scaled(factor):
+        return lambda w: (factor * float(np.sum(w**4)), factor * 4.0 * w**3)
+
+    found, usual = (
+        rg.average_case_sharpness(lambda w, c=c: scaled(c)(w)[0], np.ones(3), rg.EuclideanMetric(), 0.1)
+        for c in (size, 1.0)
+    )
+    assert found.standard_error / size == pytest.approx(usual.standard_error, rel=1e-9)
+    values = [
+        rg.spectrum.eigenvalues(
+            rg.spectrum.RiemannianHessian(scaled(c), np.arange(1.0, 4.0), rg.EuclideanMetric())
+        ).values
+        for c in (size, 1.0)
+    ]
+    assert values[0] / size == pytest.approx(values[1], rel=1e-7)
+
+
 def test_ctrl_c_before_there_is_an_average_is_ctrl_c():
     calls = []
 

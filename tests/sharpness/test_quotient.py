@@ -375,6 +375,10 @@ VECTOR = np.array([1.5, -0.7, 2.0])
         (lambda w: np.diag(1.0 / w.real**2), VECTOR),
         (lambda w: np.diag(1.0 / w.astype(np.float32 if w.dtype == float else np.complex64) ** 2), VECTOR),
         (lambda w: np.eye(3) * np.maximum(np.abs(w[2]), 1.0), np.array([0.5, 0.1, 1.0005])),
+        *(
+            (lambda w: np.diag(1.0 / (1.0 + np.asarray(w, dtype=np.float32) ** 2)), size * VECTOR)
+            for size in (0.1, 1, 10)
+        ),
         *((of_norms, rg.Pair(*(np.random.default_rng(s).standard_normal((n, 1)) for n in (3, 2)))) for s in range(20)),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from refgeo.conformance.verdict import Row, Verdict
-from refgeo.support.console import as_text, needed
+from refgeo.support.console import as_text, needed, say
 
 _STYLES = {"pass": "green", "WRONG": "bold red", "FAILS": "bold red", "inherits": "red", "not provided": "dim"}
 _COLUMNS = ("check", "metric", "points", "worst ratio", "digits kept", "verdict", "worst case")
@@ -34,7 +34,7 @@ def show(title: str, rows: Sequence[Row], lines: Sequence[Line], file: Any = Non
         write(console, title, table, lines)
     else:
         shown = [as_text(table, width=console.width), ""] if table.row_count else []
-        print(title, "", *shown, *(line for line, _ in lines), sep="\n", file=file)
+        say(title, "", *shown, *(line for line, _ in lines), file=file)
 
 
 def write(console: Any, title: str, table: Any, lines: Sequence[Line]) -> None:
