@@ -61,9 +61,10 @@ def unbatched(function: Callable[..., Any], stack: Callable[[list[Any]], Any] = 
 
         def joined(parts: list[Any]) -> Any:
             together = stack(parts)
+            together = together.astype(G.dtype) if type(parts[0]) is float else together
             return together.reshape((*leading, *together.shape[1:]))
 
-        if isinstance(results[0], tuple):
+        if isinstance(results[0], (tuple, list)):
             return tuple(joined(list(parts)) for parts in zip(*results, strict=True))
         return joined(results)
 

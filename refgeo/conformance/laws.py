@@ -109,8 +109,10 @@ def _velocity(scene: Scene) -> Pair:
 def _apart(scene: Scene, place: Parts, other: Parts) -> Array:
     """Between the products G Hᵀ of two places, which is all that is said of them, beside their size."""
     x, y = (G @ H.mT for G, H in (place, other))
-    error = np.linalg.norm(np.where(np.isfinite(x), x - y, np.inf), axis=(-2, -1))
-    return beside(np.asarray(error), np.maximum(*(np.linalg.norm(X, axis=(-2, -1)) for X in (scene.point.product, y))))
+    is_number, is_one = np.isfinite(x), np.isfinite(y)
+    difference = np.where(is_number & is_one, x - y, np.where(is_number | is_one, np.inf, 0.0))
+    sizes = [np.linalg.norm(X, axis=(-2, -1)) for X in (scene.point.product, np.where(is_one, y, 0.0))]
+    return beside(np.asarray(np.linalg.norm(difference, axis=(-2, -1))), np.maximum(*sizes))
 
 
 def _starts_at_the_point(scene: Scene, ask: Ask, plainly: Ask) -> Array:

@@ -183,8 +183,9 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
 def _wide(seed: int) -> Iterator[Features]:
     """Points with several columns: every band of h, alone and in a batch, as far as a search is short there."""
     rng = rng_of(seed, "networks")
-    for h, blocks in itertools.product(SIZES["h"], ("none", "one")):
-        bands = {"h": h, "n": "near h", "m": "near h", "blocks": blocks, "κ": "30" if blocks == "none" else "3"}
+    for i, (h, blocks) in enumerate(itertools.product(SIZES["h"], ("none", "one"))):
+        m = ("near h", "= n")[(i // 2 + i) % 2]
+        bands = {"h": h, "n": "near h", "m": m, "blocks": blocks, "κ": "30" if blocks == "none" else "3"}
         drawn = (in_bands(bands, partial(drawn_by, rng)) for _ in range(_TRIES))
         some = (one for one in drawn if one and (blocks == "none" or math.prod(one.blocks) > 1))
         few = (one for one in some if math.prod(one.blocks) * one.n * one.m <= _MOST_PRODUCTS)
@@ -341,7 +342,9 @@ class Search:
         if abs(value - reached) > rounding:
             others = [one for one in (1, 2, "exact") if abs(replace(self, order=one).reached - value) <= rounding]
             if order != "adaptive" and others:
-                return f"the returned value is that of geodesics of order {' or '.join(map(str, others))}"
+                return (
+                    f"the returned value is that of the step along geodesics of order {' or '.join(map(str, others))}"
+                )
             return f"the returned value is {value:.10g}, but the step increases the loss by {reached:.10g}"
         if reached < -rounding:
             return f"the search descends: the step decreases the loss by {-reached:.6g}; without a step, it is 0"

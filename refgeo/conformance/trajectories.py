@@ -369,6 +369,7 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     `about` is the class of the element, `condition` the step; an error is a share of both ways.
     """
     scale, count = (trial.scale, 3) if trial.scale else (trial.factor * rule.scale(start), STEPS)
+    is_usual = count == STEPS and trial.factor == 1.0  # where something is to be expected
     there, place = rule.at(start, trial.element), f"{start.name}/{trial.element}"
     if rule.unease(start, scale, count) == np.inf and (trial.scale or trial.factor != 1.0):
         return []
@@ -388,7 +389,8 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
         return []  # a rounding decides whether there is an error
     if errors:  # which says nothing from both, or where the other trajectory has no digits left
         told = [bool(_tells(unit, walked.travelled)[-1]) for unit, (_, walked) in zip(units, walks, strict=True)]
-        return [_of_failure(start, trial, *one) for one in errors.items()] if any(told) else []
+        nothing = [_of_both(start, str(next(iter(errors.values()))))] * (is_usual and not walks)
+        return [_of_failure(start, trial, *one) for one in errors.items()] if any(told) else nothing
     (_, walked), (_, other) = walks
     unit = units[0] + units[1]
     end = min((one.end for one in (walked, other) if one.end is not None), default=None)
@@ -397,7 +399,14 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     )
     if not alike:
         unit[end:] = np.inf  # rounding decides whether it ends
-    return _shares(place, trial.element, start, walked, other, unit, end)
+    nothing = is_usual and walked.end is not None and walked.end == other.end
+    said = f"after step {end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
+    return [*_shares(place, trial.element, start, walked, other, unit, end), *[_of_both(start, said)] * nothing]
+
+
+def _of_both(start: Start, said: str) -> Evidence:
+    """No result from both representations: it does not contradict that they are alike, and shows nothing."""
+    return Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said, sizes=start.sizes)
 
 
 def _shares(
@@ -513,7 +522,7 @@ def _invariant(rule: Rule) -> Found:
         return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
     if not seen.told:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
-        return Found(seen.failures[:1]) if seen.failures else _of(Event.UNKNOWN, said)
+        return Found(seen.evidence) if seen.failures else _of(Event.UNKNOWN, said)
     shown = max(seen.told, key=lambda some: _worst(some).ratio)
     shown = [replace(one, decisive=False, blocks=0, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
     evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
@@ -562,8 +571,9 @@ class Comparisons:
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Of each comparison the worst step, and the first error."""
-        return [*map(_worst, self.told), *self.failures[:1]]
+        """Of each comparison the worst step, and the first error, or all that give no result."""
+        errors = [one for one in self.failures if one.event is not Event.NOT_IMPLEMENTED]
+        return [*map(_worst, self.told), *(errors[:1] or self.failures)]
 
 
 def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:

@@ -174,14 +174,29 @@ def test_random_numbers_of_a_rule_are_its_own():
 
 
 @pytest.mark.slow
-def test_an_error_from_both_representations_says_nothing():
+@pytest.mark.parametrize(
+    ("is_without", "how", "said"),
+    [
+        pytest.param(lambda X, h: X.shape[0] == X.shape[1], "nan", "is not finite, for every size", id="as many rows"),
+        pytest.param(lambda X, h: h > 3, "raise", "LinAlgError: too large", id="h > 3"),
+    ],
+)
+def test_what_has_no_result_from_both_representations_is_told_and_does_not_contradict(is_without, how, said):
     def step(state, G, H, e_G, e_H):
-        if np.linalg.norm(G @ H.mT) > 12.0:  # whatever the representation
-            raise np.linalg.LinAlgError("too large")
+        if is_without(G @ H.mT, G.shape[-1]):  # whatever the representation
+            if how == "raise":
+                raise np.linalg.LinAlgError("too large")
+            return state, np.nan * G, np.nan * H
         return state, G - 0.02 * np.linalg.solve(H.mT @ H, e_G.mT).mT, H - 0.02 * np.linalg.solve(G.mT @ G, e_H.mT).mT
 
-    (row,) = (row for row in rg.check(step, checks=["step.invariant"]).rows if row.kind == "trajectory")
-    assert row.verdict is Verdict.PASS
+    report = rg.check(step, checks=["step.invariant"])
+    (row,) = (row for row in report.rows if row.kind == "trajectory")
+    assert row.verdict is Verdict.PARTIAL
+    assert report.passed
+    assert not report.passed_strictly
+    assert "no result at " in row.message
+    assert said in row.message
+    assert "invariant under" not in row.message
 
 
 @pytest.mark.parametrize("seed", SEEDS)

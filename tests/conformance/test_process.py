@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from helpers import sampled
@@ -293,5 +294,7 @@ def test_no_process_is_left_behind(tmp_path):
 
 @pytest.mark.slow
 def test_a_name_of_several_words_is_no_misspelling_of_one_of_them():
-    """`refgeo.paper` has `toy_sharpness`, and no `sharpness`."""
+    """`refgeo.paper` has `toy_sharpness`, and no `sharpness`; `projection` is nearer to its own name's than another."""
     assert "did you mean" not in str(rg.check(checks=["inner_product"], cases=["1x1x1"]))
+    mine = SimpleNamespace(horizontal_projection=rg.paper.horizontal_projection, projection=len)
+    assert "did you mean" not in str(rg.check(mine, cases=["1x1x1"]))
