@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -395,10 +396,11 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
 
 def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
-    makers = {name: getattr(report, f"to_{name}") for name in outputs}
-    with _written(
-        {name: (file, lambda make=makers[name]: make().rstrip("\n") + "\n") for name, file in outputs.items()}
-    ):
+
+    def text(name: str) -> str:
+        return str(getattr(report, f"to_{name}")()).rstrip("\n") + "\n"
+
+    with _written({name: (file, partial(text, name)) for name, file in outputs.items()}):
         report.print()
     if report.interrupted:
         return INTERRUPTED

@@ -399,9 +399,11 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     )
     if not alike:
         unit[end:] = np.inf  # rounding decides whether it ends
-    nothing = is_usual and walked.end is not None and walked.end == other.end
-    said = f"after step {end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
-    return [*_shares(place, trial.element, start, walked, other, unit, end), *[_of_both(start, said)] * nothing]
+    found = _shares(place, trial.element, start, walked, other, unit, end)
+    if is_usual and walked.end is not None and walked.end == other.end:
+        said = f"after step {end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
+        found.append(_of_both(start, said))
+    return found
 
 
 def _of_both(start: Start, said: str) -> Evidence:
