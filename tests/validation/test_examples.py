@@ -23,7 +23,7 @@ def test_the_tour_is_a_notebook_in_cells(tmp_path, monkeypatch):
     assert sum(cell["cell_type"] == "code" for cell in cells) >= 6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # CI draws them with the site
 @pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
 def test_the_gallery_has_short_programs_that_draw_one_picture(script, monkeypatch):
     import matplotlib.pyplot as plt

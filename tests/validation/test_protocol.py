@@ -96,7 +96,7 @@ def command(monkeypatch, out, *arguments):
     return json.loads((out / "table1" / "table1.json").read_text()), runner.load_table(out / "table1" / "table1.csv")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_quick_command_measures_two_draws_of_images(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.setitem(table1.QUICK, "images", table1.QUICK["images"] | {"count": 3, "train": 300, "batch_size": 16})

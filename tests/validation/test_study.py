@@ -309,7 +309,7 @@ runner.save_table(runner.run(tiny_tasks(Path({out!r})), 1), Path({out!r}) / "tab
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_study_goes_on_and_gives_the_same_table(tmp_path):
     def program(out):
         text = PROGRAM.format(root=str(ROOT), tests=str(Path(__file__).parent), out=str(out))
