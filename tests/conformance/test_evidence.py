@@ -7,10 +7,12 @@ import pytest
 
 from refgeo.conformance import laws
 from refgeo.conformance.call import Answer, Event
+from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.evidence import DOUBTFUL, OWN, Evidence, hold, no_rounding_explains, units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.scene import build
+from refgeo.conformance.verdict import Verdict, row_of
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,35 @@ def answer_off_by(scene, value, wanted):
     noise = tuple(rng.standard_normal(part.shape) for part in parts)
     factor = (wanted * scene.size(value) / scene.length(noise))[..., None, None]
     return Answer(tuple(part + factor * one for part, one in zip(parts, noise, strict=True)))
+
+
+def test_of_many_blocks_one_stands_for_those_of_which_nothing_is_to_be_said():
+    scene, value = build(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
+    told = list(hold(scene, value, Answer(scene.reference(value))))
+    assert len(told) < 10
+    assert sum(one.blocks for one in told) == 200
+
+
+def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
+    found = [
+        Evidence("a", (0,), relative_error=2.0),
+        Evidence("a", (0,), relative_error=1.0, enclosed=True, circumstance="beside another"),
+        Evidence("a", (1,)),
+        Evidence("b", event=Event.FAILED),
+        Evidence("c", event=Event.FAILED, circumstance="beside another"),
+    ]
+    row = row_of(CHECKS["christoffel"], "inv", found)
+    assert (row.points, row.decisive_points) == (3, 2)
+    (first, _) = row.measurements
+    assert (first.relative_error, first.enclosed) == (2.0, True)
+
+
+def test_an_inaccurate_value_says_by_how_much_and_where():
+    row = row_of(CHECKS["christoffel"], "inv", [Evidence("a", relative_error=40.0), Evidence("b")])
+    assert row.verdict is Verdict.INACCURATE
+    assert row.message.startswith("the error is up to 40 times the usual rounding error, at 1 of 2 decisive points (a)")
+    search = row_of(CHECKS["sharpness_2"], "inv", [Evidence("a", relative_error=40.0)], message="it finds little")
+    assert (search.verdict, search.message) == (Verdict.INACCURATE, "it finds little")
 
 
 @pytest.mark.parametrize("name", ["christoffel", "horizontal_projection", "geodesic_2"])
