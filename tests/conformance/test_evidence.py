@@ -52,12 +52,20 @@ def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
         Evidence("a", (0,), relative_error=1.0, enclosed=True, circumstance="beside another"),
         Evidence("a", (1,)),
         Evidence("b", event=Event.FAILED),
+        Evidence("d", event=Event.FAILED),
         Evidence("c", event=Event.FAILED, circumstance="beside another"),
     ]
     row = row_of(CHECKS["christoffel"], "inv", found)
-    assert (row.points, row.decisive_points) == (3, 2)
+    assert (row.points, row.decisive_points) == (4, 2)
     (first, _) = row.measurements
     assert (first.relative_error, first.enclosed) == (2.0, True)
+
+
+def test_the_worst_case_is_one_without_a_circumstance_where_there_is_one():
+    beside = Evidence("a", relative_error=9e9, circumstance="beside another")
+    plain = Evidence("b", relative_error=2e3)
+    assert row_of(CHECKS["christoffel"], "inv", [beside, plain, Evidence("c")]).worst_case == plain
+    assert row_of(CHECKS["christoffel"], "inv", [beside, Evidence("c")]).worst_case == beside
 
 
 def test_an_inaccurate_value_says_by_how_much_and_where():
