@@ -68,6 +68,20 @@ def test_the_worst_case_is_one_without_a_circumstance_where_there_is_one():
     assert row_of(CHECKS["christoffel"], "inv", [beside, Evidence("c")]).worst_case == beside
 
 
+@pytest.mark.parametrize(
+    ("demanding", "others", "verdict"),
+    [
+        (True, [Evidence("a")], Verdict.PARTIAL),
+        (False, [Evidence("a")], Verdict.NOT_JUDGED),
+        (True, [], Verdict.NOT_JUDGED),
+    ],
+)
+def test_who_runs_out_of_time_passes_at_large_points_alone_and_if_others_were_judged(demanding, others, verdict):
+    late = Evidence("late", event=Event.EXHAUSTED, said="no time", demanding=demanding)
+    row = row_of(CHECKS["christoffel"], "inv", [*others, late])
+    assert (row.verdict, row.fails) == (verdict, verdict is Verdict.NOT_JUDGED)
+
+
 def test_an_inaccurate_value_says_by_how_much_and_where():
     row = row_of(CHECKS["christoffel"], "inv", [Evidence("a", relative_error=40.0), Evidence("b")])
     assert row.verdict is Verdict.INACCURATE
