@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _refuse_to_overwrite(options: argparse.Namespace) -> None:
     """An error where a file is to be written that is also read, or written twice."""
-    written = {name: file for name in (*_OUTPUTS, "plot") if (file := getattr(options, name, None)) is not None}
+    written = _asked(options, *_OUTPUTS, "plot")
     targets = [os.path.realpath(file) for file in written.values()]
     for (name, file), target in zip(written.items(), targets, strict=True):
         if targets.count(target) > 1:
@@ -80,6 +80,11 @@ def _refuse_to_overwrite(options: argparse.Namespace) -> None:
         for other, source in _read_files(options):
             if not is_stream(source) and os.path.realpath(source) == target:
                 raise ValueError(f"{name}: {file} is what is read ({other}); give another name")
+
+
+def _asked(options: argparse.Namespace, *names: str) -> dict[str, Path]:
+    """The outputs of these names that are to be written."""
+    return {name: file for name in names if (file := getattr(options, name, None)) is not None}
 
 
 def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -386,7 +391,7 @@ def _written(outputs: Mapping[str, tuple[Path, Callable[[], str | bytes]]]) -> I
 
 def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     """Format to path."""
-    chosen = {name: file for name in _OUTPUTS if (file := getattr(options, name)) is not None}
+    chosen = _asked(options, *_OUTPUTS)
     if "html" in chosen:
         from refgeo.conformance.render.page import require_html
 
@@ -497,9 +502,7 @@ def _inspect(options: argparse.Namespace) -> int:
         return drawn.getvalue()
 
     makers: dict[str, Callable[[], str | bytes]] = {"json": lambda: strict_json(summary.to_dict()), "plot": picture}
-    with _written(
-        {name: (file, make) for name, make in makers.items() if (file := getattr(options, name)) is not None}
-    ):
+    with _written({name: (file, makers[name]) for name, file in _asked(options, *makers).items()}):
         show(summary.table(options.each_head), *summary.remarks)
     return PASSED
 

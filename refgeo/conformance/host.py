@@ -263,8 +263,8 @@ class Host:
                 for name in dir(self.implementation)
                 if not name.startswith("_") and name not in self.functions and _provides(self.implementation, name)
                 and (near := difflib.get_close_matches(name, missing, n=1, cutoff=0.7))
-                and near[0] not in name.split("_")  # toy_sharpness is no mistake, nor is a part of projection's name
-                and not any(name in one.split("_") for one in self.functions)
+                and near[0] not in name.split("_")  # toy_sharpness is no mistake
+                and not any(name in one.split("_") for one in self.functions)  # nor is projection
             ] + [
                 f"{name} must take the arguments {', '.join(RULE_ARGUMENTS[name])}, but the {name} here takes "
                 f"{', '.join(needs(found)) or 'none'}"

@@ -184,7 +184,7 @@ def _wide(seed: int) -> Iterator[Features]:
     """Points with several columns: every band of h, alone and in a batch, as far as a search is short there."""
     rng = rng_of(seed, "networks")
     for i, (h, blocks) in enumerate(itertools.product(SIZES["h"], ("none", "one"))):
-        m = ("near h", "= n")[(i // 2 + i) % 2]
+        m = ("near h", "= n")[(i // 2 + i) % 2]  # of each in turn, alone and in a batch
         bands = {"h": h, "n": "near h", "m": m, "blocks": blocks, "κ": "30" if blocks == "none" else "3"}
         drawn = (in_bands(bands, partial(drawn_by, rng)) for _ in range(_TRIES))
         some = (one for one in drawn if one and (blocks == "none" or math.prod(one.blocks) > 1))
@@ -332,8 +332,8 @@ class Search:
             space = _space(metric, network)
             vertical = _length(metric, network, space.vertical_projection(step))
             lost = np.max(space.gauge.condition) ** VALUES["horizontal_projection"].loss(metric, 0.0)
-        if metric != "adaptive" and vertical > rho * (tolerance + lost * roundoff):
-            return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
+            if vertical > rho * (tolerance + lost * roundoff):
+                return f"the step is not horizontal: its vertical part has length {vertical / rho:.2g} ρ"
         if self.end is None:
             return "the step leaves the domain of exact geodesics: along it, a number becomes 0 before t = 1"
         value, reached = self.value, self.reached

@@ -369,9 +369,9 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     `about` is the class of the element, `condition` the step; an error is a share of both ways.
     """
     scale, count = (trial.scale, 3) if trial.scale else (trial.factor * rule.scale(start), STEPS)
-    is_usual = count == STEPS and trial.factor == 1.0  # where something is to be expected
+    is_usual = not trial.scale and trial.factor == 1.0  # where something is to be expected
     there, place = rule.at(start, trial.element), f"{start.name}/{trial.element}"
-    if rule.unease(start, scale, count) == np.inf and (trial.scale or trial.factor != 1.0):
+    if not is_usual and rule.unease(start, scale, count) == np.inf:
         return []
     walks: list[tuple[Start, Trajectory]] = []
     errors: dict[str, NoResult] = {}
@@ -387,10 +387,12 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
         units = [rule.unit(begun, scale, walked) for begun, walked in walks]
     except NoResult:
         return []  # a rounding decides whether there is an error
-    if errors:  # which says nothing from both, or where the other trajectory has no digits left
-        told = [bool(_tells(unit, walked.travelled)[-1]) for unit, (_, walked) in zip(units, walks, strict=True)]
-        nothing = [_of_both(start, str(next(iter(errors.values()))))] * (is_usual and not walks)
-        return [_of_failure(start, trial, *one) for one in errors.items()] if any(told) else nothing
+    if not walks:
+        return [_of_both(start, str(errors["(G, H)"]))] if is_usual else []
+    if errors:  # which says nothing where the other trajectory has no digits left
+        ((_, walked),) = walks
+        tells = _tells(units[0], walked.travelled)[-1]
+        return [_of_failure(start, trial, *one) for one in errors.items()] if tells else []
     (_, walked), (_, other) = walks
     unit = units[0] + units[1]
     end = min((one.end for one in (walked, other) if one.end is not None), default=None)

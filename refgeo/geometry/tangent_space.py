@@ -37,8 +37,8 @@ Point = TypeVar("Point")
 
 _SHORT = 0.3
 """Of vectors along which orbits are followed, beside the point."""
-_OTHER_SCALES = (1.0, 2.0**500, 2.0**-500)
-"""A vector that has a length, times one of these, has one that the range of floats holds."""
+_OTHER_SCALES = (2.0**500, 2.0**-500)
+"""A vector whose length leaves the range of floats, times one of these, has one that it holds."""
 _SQUARED = 1e-150
 """Lengths below have squares that lose digits; those above its reciprocal have none."""
 _VERTICAL = 1e-6
@@ -174,13 +174,17 @@ class TangentSpace(ABC, Generic[Point]):
         if np.all((found > _SQUARED) & (found < 1.0 / _SQUARED)):
             return found
         vector: Any = self._vector("a", a)
-        with np.errstate(all="ignore"):
-            found, *others = (
-                np.asarray(np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1)) for scale in _OTHER_SCALES
-            )
+
+        def length(scale: float = 1.0) -> Array:
+            with np.errstate(all="ignore"):
+                return np.asarray(np.hypot.reduce(np.abs(self._to(vector * scale)), axis=-1))
+
+        found = length()
         lost = (found == 0.0) | ~np.isfinite(found)
-        if any(np.any(lost & (other > 0.0) & (other < np.inf)) for other in others):
-            raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
+        for scale in _OTHER_SCALES if lost.any() else ():
+            other = length(scale)
+            if np.any(lost & (other > 0.0) & (other < np.inf)):
+                raise NotFiniteError("a: the length of this vector is beyond the range of floats; use other units")
         return found
 
     def horizontal_projection(self, v: Point) -> Point:

@@ -115,14 +115,23 @@ def refuse_scaled(source: str, float8: Iterable[str], names: Collection[str]) ->
     but a bias and statistics, may be one.
     """
 
-    def is_scale(name: str, weight: str) -> bool:
-        module, _, own = weight.rpartition(".")
-        rest = name.removeprefix(f"{module}.")
-        if name == weight or rest == name or rest in _BESIDE_WEIGHTS:
+    def is_scale(rest: str, own: str) -> bool:
+        if rest == own or rest in _BESIDE_WEIGHTS:
             return False
         return own == "weight" or rest.startswith(own) or ("scale" in rest.lower() and "." not in rest)
 
-    scaled = {weight: name for weight in float8 for name in names if is_scale(name, weight)}
+    places = {weight: weight.rpartition(".") for weight in float8}
+    inside: dict[str, list[str]] = {module: [] for module, _, _ in places.values()}
+    for name in names:  # into each of its modules that has such a weight, as there are many names
+        parts = name.split(".")
+        for module in inside.keys() & {".".join(parts[:end]) for end in range(len(parts))}:
+            inside[module].append(name)
+    scaled = {
+        weight: name
+        for weight, (module, dot, own) in places.items()
+        for name in inside[module]
+        if is_scale(name.removeprefix(module + dot), own)
+    }
     if scaled:
         raise LayoutError(
             f"{source}: {len(scaled)} tensors are float8 numbers with others beside them, such as "

@@ -561,6 +561,8 @@ def test_whatever_the_name_of_a_scale_codes_are_no_weights(name):
     refuse_scaled("source", ["a.q.weight", "b.in_proj_weight"], names)
     with pytest.raises(LayoutError, match=r"float8 numbers with others beside them, such as a.q.\S+, .*: a.q.weight;"):
         refuse_scaled("source", ["a.q.weight", "b.in_proj_weight"], names | {f"a.q.{name}"})
+    with pytest.raises(LayoutError, match=r"float8 numbers with others beside them, such as \S+, .*: weight;"):
+        refuse_scaled("source", ["weight"], {"weight", "bias", name})
 
 
 @pytest.mark.parametrize("layout", ["bert", "lora"])
