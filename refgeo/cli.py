@@ -456,7 +456,7 @@ def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
 def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     """The names that --checks and --case take, and what no point has together, as it cannot be or would take long."""
     from refgeo.conformance.checks import chosen
-    from refgeo.conformance.features import apart
+    from refgeo.conformance.features import infeasible_pairs
     from refgeo.conformance.points import Points
 
     for one in chosen(options.checks):
@@ -465,7 +465,7 @@ def _list(options: argparse.Namespace, points: dict[str, Any]) -> int:
     made = Points(**points)
     for name, *_ in made.selected(metrics[0], cases):
         print(f"case       {name}")
-    for pair in apart(made.profile) if made.generated and cases is None else ():
+    for pair in infeasible_pairs(made.profile) if made.generated and cases is None else ():
         print("apart      " + " and ".join(f"{kind}: {band}" for kind, band in pair))
     return PASSED
 

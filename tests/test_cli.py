@@ -139,7 +139,7 @@ def test_the_json_is_written_even_where_the_terminal_cannot_show_the_report(tmp_
 def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeypatch):
     from refgeo.conformance.run import Judge
 
-    over, calls = Judge.look_at, []
+    over, calls = Judge.judge_point, []
 
     def interrupted(self, *given):
         calls.append(1)
@@ -147,7 +147,7 @@ def test_an_interrupted_check_reports_what_it_has_seen(tmp_path, capsys, monkeyp
             raise KeyboardInterrupt
         return over(self, *given)
 
-    monkeypatch.setattr(Judge, "look_at", interrupted)
+    monkeypatch.setattr(Judge, "judge_point", interrupted)
     monkeypatch.setenv("COLUMNS", "80")
     out = tmp_path / "out.json"
     assert main(["check", "--checks", "inner_product,christoffel", "--quiet", "--json", str(out)]) == 130

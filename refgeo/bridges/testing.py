@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
-from refgeo.conformance.blame import NO_DIAGNOSIS, explained_once, worst_entries
 from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
 from refgeo.conformance.conduct import OF_WHOLE, RULES
-from refgeo.conformance.evidence import DOUBTFUL, hold, units
+from refgeo.conformance.diagnosis import NO_DIAGNOSIS, describe_worst_entries, diagnose_result
+from refgeo.conformance.evidence import DOUBTFUL, compare, units
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
 from refgeo.conformance.plan import values_of
 from refgeo.conformance.precision import PRECISIONS
@@ -296,7 +296,7 @@ explains only 3.3e-15 (float64, κ = 1)...
     answer = backend.call(scene.call(value))
     if answer.failure is not None:
         raise AssertionError(f"{function}[{metric}]: {answer.failure}")
-    errors = {one.block: one.relative_error for one in hold(scene, value, answer)}
+    errors = {one.block: one.relative_error for one in compare(scene, value, answer)}
     if any(map(np.isnan, errors.values())):
         raise ValueError(
             f"{function}: refgeo has no right result to compare with; test with vectors and factors of usual size"
@@ -305,7 +305,7 @@ explains only 3.3e-15 (float64, κ = 1)...
         block = max(errors, key=lambda block: float(errors[block] / tolerance[block]))
     if errors[block] <= tolerance[block]:
         return
-    found = explained_once(scene, value, backend)
+    found = diagnose_result(scene, value, backend)
     read = [f"yours:    {line}" for line in found.yours] + [f"differs:  {found.differs}"] * bool(found.differs)
     raise AssertionError(
         f"{function}[{metric}] does not match: the relative error is {errors[block]:.2g}"
@@ -313,7 +313,7 @@ explains only 3.3e-15 (float64, κ = 1)...
         f"κ = {float(kappa[block]):.2g})\nexpected: {value.statement_of(metric)}\n"
         + "".join(f"{line}\n" for line in read)
         + f"diagnosis: {found.text or (NO_DIAGNOSIS if not read else 'see the formula')}\n"
-        + worst_entries(value, backend, scene, block)
+        + describe_worst_entries(value, backend, scene, block)
     )
 
 

@@ -1,8 +1,8 @@
 """Circumstances: how the arrays of a call lie, what was asked before, and where it runs. None changes what is right.
 
-They are levels of the design as the features of a point are: `dealt` gives every circumstance to several points, so
-that each meets as many levels of the features as there is room for. A wrong result in a circumstance is laid to it only
-if the plain call is right at the same point.
+They are levels of the design as the features of a point are: `assign_circumstances` gives every circumstance to several
+points, so that it meets as many levels of the features as there is room for. A wrong result in a circumstance is
+attributed to it only if the plain call is right at the same point.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.call import Call
-from refgeo.conformance.features import WIDE, Features, levels_of, spread
+from refgeo.conformance.features import NARROW, Features, all_levels, distribute
 from refgeo.conformance.memory import LIES
 from refgeo.conformance.operations import VALUES, Value
 from refgeo.conformance.scene import TURNS, Scene
@@ -207,7 +207,7 @@ class Circumstance:
 
     def fits(self, features: Features) -> bool:
         """Whether points of these features have it; where nothing is decisive it shows nothing."""
-        if self.kind and (features.kappa > 700.0 or features.cost > _MOST):
+        if self.kind and (features.max_condition > 700.0 or features.cost > _MOST):
             return False
         if self.name in ("expanded", "overlapping"):
             return features.shared in (("rows",) if self.name == "overlapping" else ("G", "H", "all"))
@@ -236,26 +236,27 @@ def nearly(call: Call) -> Call:
     return replace(call, arrays=[once[id(x)] for x in call.arrays])
 
 
-def dealt(points: Sequence[Features]) -> list[list[Circumstance]]:
-    """Of each point its circumstances: each of them at points that hide nothing, small blocks of a batch, several wide
-    heads, and layouts and threads at one alone, where it meets most that it has not met. Most points have one, so that
-    a value is asked once.
+def assign_circumstances(points: Sequence[Features]) -> list[list[Circumstance]]:
+    """Assign circumstances to points: each of them to a batch of narrow heads and to one of wide heads, layouts and
+    threads also to a single wide head, all at sensitive points with most levels that it has not met. Most points have
+    one circumstance, so that a value is evaluated once.
 
     Examples
     --------
-    >>> [len(some) > 30 for some in dealt([Features()])], max(map(len, dealt([Features()] * 200)))
+    >>> one, many = assign_circumstances([Features()]), assign_circumstances([Features()] * 200)
+    >>> [len(some) > 30 for some in one], max(map(len, many))
     ([True], 1)
     """
-    clear = {i for i, one in enumerate(points) if one.is_clear}
+    clear = {i for i, one in enumerate(points) if one.is_sensitive}
     items: list[tuple[Circumstance, Sequence[int]]] = [(PLAIN, [i]) for i in range(min(_PLAINLY, len(points)))]
     for is_wide, in_batch in ((False, True), (True, False), (True, True)):
         for circumstance in (one for one in CIRCUMSTANCES if in_batch or one.kind != "before"):
             possible = [i for i, one in enumerate(points) if circumstance.fits(one)]
             plain = [i for i in possible if i in clear]
             alike = [
-                i for i in plain if (points[i].h > WIDE) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
+                i for i in plain if (points[i].h > NARROW) == is_wide and (math.prod(points[i].blocks) > 1) == in_batch
             ]
             few = [i for i in alike if not points[i].is_large and (is_wide or points[i].cost <= _SMALL)]
             items.append((circumstance, few or alike or plain or possible))
-    found = spread([sorted(levels_of(one)) for one in points], items)
+    found = distribute([sorted(all_levels(one)) for one in points], items)
     return [some or [PLAIN] for some in found]

@@ -197,14 +197,14 @@ def units(scene: Scene, value: Value, scale: float | None = None, roundoff_power
     return found
 
 
-def something_to_expect(scene: Scene) -> npt.NDArray[np.bool_]:
-    """Where an exception counts as a failure, per block: where even inv's projection, which loses most, is decisive.
+def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
+    """Per block, whether an exception is a failure: where even inv's projection, which loses most, is decisive.
 
     Examples
     --------
     >>> from refgeo.conformance.features import Features
     >>> from refgeo.conformance.scene import build
-    >>> bool(something_to_expect(build(Features(condition_G=1e6), "inv", "float64")))
+    >>> bool(result_is_expected(build(Features(condition_G=1e6), "inv", "float64")))
     False
     """
     return units(scene, _LOSES_MOST).decisive
@@ -237,8 +237,8 @@ def no_rounding_explains(found: Iterable[Evidence]) -> bool:
     return several or any(one.ratio > BEYOND_DOUBT for one in far)
 
 
-def hold(scene: Scene, value: Value, answer: Answer, **more: Any) -> Iterator[Evidence]:
-    """An answer beside the right result, block by block."""
+def compare(scene: Scene, value: Value, answer: Answer, **more: Any) -> Iterator[Evidence]:
+    """Compare an answer with the right result, block by block."""
     if answer.failure is not None:
         yield from _of_failure(scene, value, answer, **more)
         return
@@ -251,7 +251,7 @@ def measured(
     scene: Scene, unit: Units, errors: Array, enclosed: npt.NDArray[np.bool_] | None = None, **more: Any
 ) -> Iterator[Evidence]:
     """Relative errors, one a block: infinite where there was no number, NaN where none is known."""
-    expected = something_to_expect(scene)
+    expected = result_is_expected(scene)
     for block, alike in _telling(errors, unit, enclosed):
         error, decisive = float(errors[block]), bool(unit.decisive[block])
         event, said = Event.RESULT, ""
@@ -293,7 +293,7 @@ def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = Fa
     """
     assert answer.failure is not None
     event, said = answer.failure.event, str(answer.failure)
-    expected = units(scene, value).decisive & something_to_expect(scene)
+    expected = units(scene, value).decisive & result_is_expected(scene)
     decisive = bool(np.all(expected))
     if event in (Event.FAILED, Event.SWALLOWED) and decisive:
         if value.order == "exact" and scene.can_be_enclosed(value):  # all other orders have enclosures

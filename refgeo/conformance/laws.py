@@ -18,7 +18,7 @@ import numpy as np
 from refgeo.conformance.backend import is_demanding
 from refgeo.conformance.call import Answer, Call, Event, NoResult
 from refgeo.conformance.circumstances import Change, nearly
-from refgeo.conformance.evidence import INTEGRATED, Evidence, beside, hold, measured, units
+from refgeo.conformance.evidence import INTEGRATED, Evidence, beside, compare, measured, units
 from refgeo.conformance.operations import OPERATIONS, VALUES, Parts, Value
 from refgeo.conformance.precision import representable
 from refgeo.conformance.scene import Scene
@@ -63,14 +63,14 @@ def can_be_judged(value: Value, scene: Scene) -> bool:
     return value is RETRACTION or scene.can_be_enclosed(value)
 
 
-def look(scene: Scene, value: Value, ask: Ask, change: Change = lambda call: call, **more: Any) -> list[Evidence]:
-    """What is seen of a value at a point, with the call changed: its errors, or those of the laws that it obeys."""
+def evaluate(scene: Scene, value: Value, ask: Ask, change: Change = lambda call: call, **more: Any) -> list[Evidence]:
+    """Make the call for a value at a point, changed, and compare the result with the right one, or check its laws."""
     call = scene.call(value)
     more["demanding"] = is_demanding(call)
     if value is RETRACTION:
         return _obeys(scene, lambda call: ask(change(replace(call, decisive=True))), ask, **more)
     is_decisive = bool(np.all(units(scene, value).decisive))
-    return list(hold(scene, value, ask(change(replace(call, decisive=is_decisive))), **more))
+    return list(compare(scene, value, ask(change(replace(call, decisive=is_decisive))), **more))
 
 
 def _obeys(scene: Scene, ask: Ask, plainly: Ask, **more: Any) -> list[Evidence]:
@@ -84,7 +84,7 @@ def _obeys(scene: Scene, ask: Ask, plainly: Ask, **more: Any) -> list[Evidence]:
             with np.errstate(all="ignore"):
                 errors = law.errors(scene, ask, plainly)
         except NoResult as failure:
-            return [*found, *hold(scene, RETRACTION, Answer(failure=failure), **more)]
+            return [*found, *compare(scene, RETRACTION, Answer(failure=failure), **more)]
         except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
             said = f"{type(error).__name__}: {error}"
             return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said, **more)]

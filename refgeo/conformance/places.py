@@ -15,7 +15,7 @@ import numpy as np
 
 from refgeo.conformance.call import Event, NoResult
 from refgeo.conformance.evidence import DOUBTFUL, Evidence
-from refgeo.conformance.features import Features, applies, repaired
+from refgeo.conformance.features import Features, affects, repair
 from refgeo.conformance.operations import Value
 from refgeo.conformance.scene import Scene
 
@@ -75,7 +75,7 @@ def _flag(name: str, words: str, levels: Sequence[Any]) -> Feature:
     """Whether a feature has one of some levels, the first of which is the plainest."""
     return Feature(
         words, lambda f: float(getattr(f, name) in levels),
-        lambda f, x: repaired(replace(f, **{name: levels[0] if x else getattr(Features, name)})), True, name, True,
+        lambda f, x: repair(replace(f, **{name: levels[0] if x else getattr(Features, name)})), True, name, True,
     )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ class Place:
         """How far a fresh point is from right in units of rounding, infinitely where a call fails, and the unit; None
         where it decides nothing.
         """
-        if not features.possible:
+        if not features.is_feasible:
             return None
         try:
             found = list(self.look(self.like.fresh(features)))
@@ -235,7 +235,7 @@ class Place:
         if not wrong or not right:
             return ""
         for feature in FEATURES:
-            if applies(feature.of, self.value.operation):
+            if affects(feature.of, self.value.operation):
                 said = self._interval(feature, wrong, right)
                 if said:
                     return said
@@ -274,7 +274,7 @@ class Place:
                 return ""
             if False not in outcomes:  # what passes there has something else that hides the mistake
                 some = [f for f in right if side * (feature.read(f) - end) > 0.0]
-                few = sorted(some, key=lambda f: len(f.unusual))[:_MASKED]
+                few = sorted(some, key=lambda f: len(f.non_default))[:_MASKED]
                 if not all(self._is_masked(f, plainest) for f in few):
                     return ""
                 ends.append(None)
@@ -306,9 +306,9 @@ class Place:
 
     def _is_masked(self, passing: Features, plainest: Features) -> bool:
         """Whether something else that is special of a passing point makes the plainest failing one pass, too."""
-        special = {name: getattr(passing, name) for name in passing.unusual if name not in ("blocks", "n", "m", "h")}
+        special = {k: getattr(passing, k) for k in passing.non_default if k not in ("blocks", "n", "m", "h")}
         again = _again(plainest)
-        changed = [repaired(replace(again, **special)), *(replace(again, **{k: x}) for k, x in special.items())]
+        changed = [repair(replace(again, **special)), *(replace(again, **{k: x}) for k, x in special.items())]
         return any(self.fails(one) is False for one in changed)
 
     def _end(self, feature: Feature, start: Features, good: float, bad: float) -> tuple[End, list[float]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from refgeo.conformance.features import Features, design
+from refgeo.conformance.features import Features, covering_design
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.scene import SMALL, Scene, build, given
 from refgeo.geometry.pair import Pair, each
@@ -107,7 +107,7 @@ class Points:
         options = metric, self.dtype, self.seed, self.relaxation
         if self.generated:
             largest = PRECISIONS[self.dtype].largest
-            fitting = (one for one in design(self.profile, self.seed) if one.fits(self.dtype, largest))
+            fitting = (one for one in covering_design(self.profile, self.seed) if one.is_in_range(self.dtype, largest))
             return [Case(one.name, partial(build if one.is_large else _built, one, *options), one) for one in fitting]
         if self.files is not None:
             some = [scene for scene in self.files[1] if scene.metric == metric]

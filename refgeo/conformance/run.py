@@ -15,7 +15,7 @@ from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.call import BackendError
 from refgeo.conformance.checks import CHECKS
 from refgeo.conformance.evidence import Evidence
-from refgeo.conformance.judge import Judge, absent
+from refgeo.conformance.judge import Judge, not_provided
 from refgeo.conformance.operations import FUNCTIONS, ROUTINE
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import GivenPoints, Points
@@ -158,10 +158,10 @@ def judged(plan: Plan, backend: Backend, metric: str, show: Progress) -> Judged:
     found = Judged(metric, [], {}, {}, 0)
     try:
         judge = Judge(plan, backend, metric)
-        judge.open()
+        judge.prime()
         for i, point in enumerate(judge.points):
             show(i, len(judge.points), f"{metric} {point.name}")
-            judge.look_at(i)
+            judge.judge_point(i)
             found.count += 1
         with _failures_of_ours():
             found.reached = backend.reached()
@@ -294,7 +294,7 @@ def _whole(plan: Plan, backend: Backend, first: Judged, show: Progress) -> Itera
         names = [one.name for one in plan.of_kind(kind)]
         provided = any(map(backend.provides, functions))
         if names and not provided:
-            yield row_of(replace(CHECKS[names[0]], name=functions[0]), EVERY, [absent(" or ".join(functions))])
+            yield row_of(replace(CHECKS[names[0]], name=functions[0]), EVERY, [not_provided(" or ".join(functions))])
         watched = plan.of_kind("contract") and plan.is_whole and not plan.functions.isdisjoint(functions)
         run = names or ([_WATCHED[kind]] if watched else [])
         for name, label, options, found in seen(backend, run, plan.points, progress=show) if run and provided else ():

@@ -100,14 +100,14 @@ class Scene:
         return float(self.space.metric.relaxation)
 
     @property
-    def is_plain(self) -> bool:
+    def has_generic_vectors(self) -> bool:
         """Whether its vectors are random and not zero."""
-        return self.features is None or self.features.is_plain
+        return self.features is None or self.features.has_generic_vectors
 
     @property
-    def is_usual(self) -> bool:
+    def is_generic(self) -> bool:
         """Whether it differs from others in its shape alone."""
-        return self.features is None or self.features.is_usual
+        return self.features is None or self.features.is_generic
 
     @cached_property
     def entries(self) -> int:
@@ -200,9 +200,7 @@ class Scene:
             return 0.0
         # an integration takes about 20 bend steps, each of h²/400 s; beyond the limit of bend, its boxes grow too fast
         kappa, blocks = float(np.max(self.condition, initial=1.0)), math.prod(self.shape)
-        usual = min(
-            1.0, (3.5 - h / 4) / kappa, (24.0 if self.is_plain and self.is_usual else 12.0) / (blocks * h * h * kappa)
-        )
+        usual = min(1.0, (3.5 - h / 4) / kappa, (24.0 if self.is_generic else 12.0) / (blocks * h * h * kappa))
         if usual >= abs(self.t) * self._speed or self.features is None:
             return usual / self._speed
         return min(usual, _MOMENT / (blocks * h * h * kappa)) / self._speed

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.evidence import Evidence
-from refgeo.conformance.features import SIZES, WIDE, Features, sizes_of
+from refgeo.conformance.features import NARROW, SIZE_LEVELS, Features, size_levels
 
 
 def counted(number: float, noun: str) -> str:
@@ -137,11 +137,11 @@ class Scope:
     def _in_circumstances(self) -> Iterator[str]:
         words = {one[0] for one in self.circumstances}
         if words:
-            wide = {word for word, h, _ in self.circumstances if h > WIDE}
-            both = {word for word, h, is_batch in self.circumstances if h > WIDE and is_batch}
+            wide = {word for word, h, _ in self.circumstances if h > NARROW}
+            both = {word for word, h, is_batch in self.circumstances if h > NARROW and is_batch}
             yield (
-                f"in {counted(len(words), 'circumstance')}, each at some of these sizes: {len(wide)} with h > {WIDE}, "
-                f"{len(both)} with several blocks besides"
+                f"in {counted(len(words), 'circumstance')}, each at some of these sizes: {len(wide)} with "
+                f"h > {NARROW}, {len(both)} with several blocks besides"
             )
 
 
@@ -159,10 +159,10 @@ _KINDS = ("h", "n", "m", "blocks", "κ")
 
 def _labels(size: Size) -> Iterator[Label]:
     h, n, m, blocks, kappa = size
-    bands = sizes_of(Features((), n, m, h))
+    bands = size_levels(Features((), n, m, h))
     yield "h", bands["h"] or str(h)
     yield "n", bands["n"] or str(n)
-    yield "m", "= h" if m == h else sizes_of(Features((), m, n, h))["n"] or str(m)
+    yield "m", "= h" if m == h else size_levels(Features((), m, n, h))["n"] or str(m)
     yield "blocks", str(next((i for i, most in enumerate(_COUNTS) if blocks <= most), blocks))
     yield "κ", str(next(i for i, most in enumerate(_KAPPAS) if kappa <= most))
 
@@ -181,8 +181,8 @@ def _numbers(kind: str, sizes: Sequence[Size]) -> str:
         return f"{text} block" + "s" * (numbers[-1] > 1)
     if kind != "h":
         return f"{kind} = {text}"
-    bands = [*SIZES["h"], ""]
-    indices = [bands.index(sizes_of(Features((), int(h), int(h), int(h)))["h"]) for h in numbers]
+    bands = [*SIZE_LEVELS["h"], ""]
+    indices = [bands.index(size_levels(Features((), int(h), int(h), int(h)))["h"]) for h in numbers]
     starts = [0, *(k for k in range(1, len(numbers)) if indices[k] - indices[k - 1] > 1), len(numbers)]
     return "h = " + " and ".join(_text([numbers[a], numbers[b - 1]]) for a, b in itertools.pairwise(starts))
 

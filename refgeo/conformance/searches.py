@@ -29,7 +29,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
 from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
-from refgeo.conformance.features import SIZES, Features, drawn_by, in_bands
+from refgeo.conformance.features import SIZE_LEVELS, Features, instantiate, random_choice
 from refgeo.conformance.operations import ROUTINE, VALUES
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS
@@ -183,10 +183,10 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
 def _wide(seed: int) -> Iterator[Features]:
     """Points with several columns: every band of h, alone and in a batch, as far as a search is short there."""
     rng = rng_of(seed, "networks")
-    for i, (h, blocks) in enumerate(itertools.product(SIZES["h"], ("none", "one"))):
+    for i, (h, blocks) in enumerate(itertools.product(SIZE_LEVELS["h"], ("none", "one"))):
         m = ("near h", "= n")[(i // 2 + i) % 2]  # of each in turn, alone and in a batch
         bands = {"h": h, "n": "near h", "m": m, "blocks": blocks, "κ": "30" if blocks == "none" else "3"}
-        drawn = (in_bands(bands, partial(drawn_by, rng)) for _ in range(_TRIES))
+        drawn = (instantiate(bands, partial(random_choice, rng)) for _ in range(_TRIES))
         some = (one for one in drawn if one and (blocks == "none" or math.prod(one.blocks) > 1))
         few = (one for one in some if math.prod(one.blocks) * one.n * one.m <= _MOST_PRODUCTS)
         yield from (replace(one, blocks=(math.prod(one.blocks),)) for one in itertools.islice(few, 1) if one.h > 1)

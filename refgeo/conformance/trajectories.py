@@ -32,7 +32,7 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
 from refgeo.conformance.conduct import OF_WHOLE
 from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, Evidence, Found, no_rounding_explains
-from refgeo.conformance.features import Features, design, levels_of, sizes_of, spread
+from refgeo.conformance.features import Features, all_levels, covering_design, distribute, size_levels
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
 from refgeo.conformance.scene import build, rng_of
@@ -80,9 +80,9 @@ def starts(profile: str, seed: int) -> list[Features]:
             **{name: getattr(one, name) for name in kept},
             condition_G=min(one.condition_G, _MOST_CONDITION), condition_H=min(one.condition_H, _MOST_CONDITION),
         )
-        for one in design(profile, seed)
+        for one in covering_design(profile, seed)
     ]  # fmt: skip
-    return [one for one in dict.fromkeys(points) if one.possible and one.cost <= _MOST]
+    return [one for one in dict.fromkeys(points) if one.is_feasible and one.cost <= _MOST]
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ def trials(rule: Rule) -> list[tuple[Features, Trial]]:
     every = [*range(len(points))]
     asked = [(trial, every if trial.element.startswith("scalings") else wide) for trial in several]
     once, twice = asked, [one for one in asked if not one[0].scale]
-    found = spread([sorted(levels_of(one)) for one in points], [*once, *twice, *twice])
+    found = distribute([sorted(all_levels(one)) for one in points], [*once, *twice, *twice])
     return [(point, trial) for point, some in zip(points, found, strict=True) for trial in some]
 
 
@@ -654,7 +654,7 @@ def _repeatable(rule: Rule) -> Found:
     """A trajectory alone, first thing in a process, and again: at a usual start in every circumstance, and at one of
     every band of h again, and in turn with others.
     """
-    by_band = {sizes_of(one)["h"]: one for one in reversed(starts(rule.points.profile, rule.points.seed))}
+    by_band = {size_levels(one)["h"]: one for one in reversed(starts(rule.points.profile, rule.points.seed))}
     found: list[Evidence] = []
     for features in (_USUAL, *by_band.values()):
         start = rule.start(features)

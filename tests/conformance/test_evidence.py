@@ -8,7 +8,7 @@ import pytest
 from refgeo.conformance import laws
 from refgeo.conformance.call import Answer, Event
 from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.evidence import DOUBTFUL, OWN, Evidence, hold, no_rounding_explains, units
+from refgeo.conformance.evidence import DOUBTFUL, OWN, Evidence, compare, no_rounding_explains, units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.scene import build
@@ -41,7 +41,7 @@ def answer_off_by(scene, value, wanted):
 
 def test_of_many_blocks_one_stands_for_those_of_which_nothing_is_to_be_said():
     scene, value = build(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
-    told = list(hold(scene, value, Answer(scene.reference(value))))
+    told = list(compare(scene, value, Answer(scene.reference(value))))
     assert len(told) < 10
     assert sum(one.blocks for one in told) == 200
 
@@ -98,7 +98,7 @@ def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
     own = OWN * unit.attainable
     last = np.array([0.0, 0.0, 1.0])
     for wanted, is_enclosed in ((DOUBTFUL * unit.gram - 1.2 * own, False), (DOUBTFUL * unit.gram - 0.5 * own, True)):
-        told = list(hold(scene, value, answer_off_by(scene, value, last * wanted)))
+        told = list(compare(scene, value, answer_off_by(scene, value, last * wanted)))
         assert [one.enclosed for one in told] == [True, False, is_enclosed]  # of small points, the first always is
         assert told[2].relative_error == pytest.approx(wanted[2], rel=0.1)
 
@@ -107,14 +107,14 @@ def test_of_a_wrong_batch_the_worst_block_is_enclosed_and_all_where_it_contradic
     scene, value = build(Features((5,), 6, 5, 3), "inv", "float64"), VALUES["christoffel"]
     wanted = np.array([0.0, 1e-3, 1e-2, 1e-3, 1e-30])
     answer = answer_off_by(scene, value, wanted)
-    told = list(hold(scene, value, answer))
+    told = list(compare(scene, value, answer))
     assert [one.enclosed for one in told] == [True, False, True, False, False]
     assert [one.relative_error for one in told][1:4] == pytest.approx(wanted[1:4].tolist(), rel=1e-6)
     monkeypatch.setattr(type(scene), "reference", lambda *_: answer.parts)  # it acquits all, and is wrong
     right = Answer(tuple(map(np.array, build(Features((5,), 6, 5, 3), "inv", "float64").space.christoffel(
         *(scene.vectors[name] for name in "ab")
     ))))  # fmt: skip
-    told = list(hold(scene, value, right))
+    told = list(compare(scene, value, right))
     assert [one.enclosed for one in told] == [True, True, True, True, False]
     assert max(one.relative_error for one in told[:4]) < 1e-13, "enclosures alone decide"
 
@@ -126,14 +126,14 @@ def test_what_lies_within_an_enclosure_is_right(monkeypatch):
     for off, error in ((0.4, 0.0), (0.6, 0.1)):
         wide = [SimpleNamespace(mid=part + off, rad=np.full_like(part, 0.5)) for part in parts]
         monkeypatch.setattr(type(scene), "enclosures", lambda *_, wide=wide: wide)
-        (told,) = hold(scene, value, Answer(tuple(map(np.array, parts))))
+        (told,) = compare(scene, value, Answer(tuple(map(np.array, parts))))
         outside = scene.length(tuple(np.full_like(part, error) for part in parts))
         assert told.relative_error == pytest.approx(float(outside / scene.size(value)), rel=1e-9)
 
 
 def test_the_first_block_of_a_small_point_is_enclosed_though_its_error_acquits():
     scene, value = build(Features((2,), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
-    told = list(hold(scene, value, Answer(tuple(scene.reference(value)))))
+    told = list(compare(scene, value, Answer(tuple(scene.reference(value)))))
     assert [one.enclosed for one in told] == [True, False]
 
 
@@ -142,7 +142,7 @@ def test_no_number_is_no_result(entry, event):
     scene, value = build(Features((), 3, 3, 2), "mix", "float64"), VALUES["christoffel"]
     parts = tuple(np.array(part) for part in scene.reference(value))
     parts[0][0, 0] *= entry
-    (told,) = hold(scene, value, Answer(parts))
+    (told,) = compare(scene, value, Answer(parts))
     assert told.event is event
     assert np.isinf(told.relative_error) == (event is Event.FAILED)
 

@@ -13,9 +13,19 @@ from refgeo import paper
 from refgeo.conformance import searches, trajectories
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Event
-from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, dealt
+from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, assign_circumstances
 from refgeo.conformance.evidence import units
-from refgeo.conformance.features import LEVELS, SIZES, Features, apart, design, levels_of, shown, sizes_of, spread
+from refgeo.conformance.features import (
+    SIZE_LEVELS,
+    SPECIAL_LEVELS,
+    Features,
+    all_levels,
+    covering_design,
+    distribute,
+    infeasible_pairs,
+    size_levels,
+    unmasked_levels,
+)
 from refgeo.conformance.judge import Judge
 from refgeo.conformance.memory import LIES, laid_out
 from refgeo.conformance.operations import VALUES
@@ -23,12 +33,12 @@ from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import Points
 from refgeo.conformance.scene import build
 
-EVERY_LEVEL = {(kind, band) for kind, bands in (SIZES | LEVELS).items() for band in bands}
+EVERY_LEVEL = {(kind, band) for kind, bands in (SIZE_LEVELS | SPECIAL_LEVELS).items() for band in bands}
 
 EVERY_PAIR = {
     frozenset(((one, x), (other, y)))
-    for one, other in itertools.combinations(SIZES, 2) for x in SIZES[one] for y in SIZES[other]
-} - {frozenset(pair) for pair in apart("full")}  # fmt: skip
+    for one, other in itertools.combinations(SIZE_LEVELS, 2) for x in SIZE_LEVELS[one] for y in SIZE_LEVELS[other]
+} - {frozenset(pair) for pair in infeasible_pairs("full")}  # fmt: skip
 """Every two bands of sizes that can be."""
 
 
@@ -60,7 +70,7 @@ def evidence_of(metric, seed=0):
     plan = Plan.of([metric], None, Points(seed=seed))
     judge = Judge(plan, Backend(right_backend()), metric)
     for i in range(len(judge.points)):
-        judge.look_at(i)
+        judge.judge_point(i)
     return {name: found for name, found in judge.evidence.items() if name not in judge.rules}
 
 
@@ -68,17 +78,19 @@ def met(evidence):
     """The levels, the circumstances, and the pairs of both, that decisive evidence has met."""
     told = [one for one in evidence if one.decisive and one.event is Event.RESULT]
     places = {(Features.parse(one.case), one.circumstance) for one in told}
-    levels = {level for features, _ in places for level in levels_of(features)}
+    levels = {level for features, _ in places for level in all_levels(features)}
     circumstances = {circumstance for _, circumstance in places}
-    pairs = {(level, circumstance) for features, circumstance in places for level in levels_of(features)}
-    visible = {level for features, _ in places for level in {*shown(features), *sizes_of(features).items()}}
+    pairs = {(level, circumstance) for features, circumstance in places for level in all_levels(features)}
+    visible = {
+        level for features, _ in places for level in {*unmasked_levels(features), *size_levels(features).items()}
+    }
     return levels, circumstances, pairs, visible
 
 
 def pairs_met(evidence):
     """Every two bands of sizes that decisive evidence has met together."""
     told = {Features.parse(one.case) for one in evidence if one.decisive and one.event is Event.RESULT}
-    return {frozenset(pair) for one in told for pair in itertools.combinations(sizes_of(one).items(), 2)}
+    return {frozenset(pair) for one in told for pair in itertools.combinations(size_levels(one).items(), 2)}
 
 
 @pytest.fixture(scope="module", params=sampled(["inv", "mix"]))
@@ -152,8 +164,8 @@ def test_trajectories_take_their_starts_and_elements_from_the_design():
     seen = trajectories.Comparisons.of(rule)
     starts = {one[0].case.rpartition("/")[0] for one in seen.told}
     features = [Features.parse(name) for name in starts]
-    assert {sizes_of(one)["h"] for one in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
-    assert {sizes_of(one)["n"] for one in features} >= {"= h", "near h", "tiles", "odd"}
+    assert {size_levels(one)["h"] for one in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
+    assert {size_levels(one)["n"] for one in features} >= {"= h", "near h", "tiles", "odd"}
     assert {one.identity for one in features} >= {0, 1, 2, 3}
     assert {one[0].about for one in seen.told} == set(trajectories.ELEMENTS)
     assert max(one.relative_error for some in seen.told for one in some) <= 1.0
@@ -162,7 +174,7 @@ def test_trajectories_take_their_starts_and_elements_from_the_design():
 def test_searches_have_one_column_and_several():
     for seed in range(4):
         wide = [network.sizes for network in searches.networks("quick", seed) if not network.is_diagonal]
-        widths = [sizes_of(Features((), n, m, h))["h"] for n, m, h, _ in wide]
+        widths = [size_levels(Features((), n, m, h))["h"] for n, m, h, _ in wide]
         assert set(widths) >= {"2 to 4", "5 to 16", "17 to 32"}
         assert {blocks > 1 for *_, blocks in wide} == {True, False}
 
@@ -198,16 +210,16 @@ def test_a_turned_point_has_other_numbers_and_the_same_difficulty(value):
 
 
 def test_points_have_few_circumstances_and_one_has_all():
-    many = dealt(design("quick"))
+    many = assign_circumstances(covering_design("quick"))
     assert sum(map(len, many)) < 1.7 * len(many)
     assert all(many)
-    (alone,) = dealt([Features((3,))])
+    (alone,) = assign_circumstances([Features((3,))])
     assert PLAIN in alone
     assert len(alone) >= len(CIRCUMSTANCES) - 3
 
 
 def test_what_is_spread_meets_new_levels_first():
     points = [[("a", i % 2), ("b", i // 2)] for i in range(4)]
-    found = spread(points, [("x", range(4))] * 2)
+    found = distribute(points, [("x", range(4))] * 2)
     first, second = (points[i] for i, some in enumerate(found) if some)
     assert set(first).isdisjoint(second)

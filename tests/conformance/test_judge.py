@@ -427,11 +427,13 @@ def test_without_a_diagnosis_the_worst_entries_are_shown():
     found, right = re.search(r"in mine G is right, H\[\d, \d\] is (\S+) and not (\S+)$", said).groups()
     assert found != right
 
-    from refgeo.conformance.blame import worst_entries
+    from refgeo.conformance.diagnosis import describe_worst_entries
     from refgeo.conformance.scene import given
 
     once = Backend(backend(riemannian_gradient=lambda *a: 1 / 0))
-    said = worst_entries(VALUES["riemannian_gradient"], once, given("mine", points["mine"], "inv", "float64"), ())
+    said = describe_worst_entries(
+        VALUES["riemannian_gradient"], once, given("mine", points["mine"], "inv", "float64"), ()
+    )
     assert said == "the function fails if it is called again"
 
 
@@ -1099,17 +1101,23 @@ def test_points_hold_every_two_bands_and_every_rare_level_where_it_shows(seed):
     from refgeo.conformance import features
     from refgeo.conformance.points import Points
 
-    found = features.design("quick", seed)
+    found = features.covering_design("quick", seed)
     assert len(set(found)) == len(found) < 200
-    seen = set().union(*map(features.shown, found))
-    assert {(kind, band) for kind, bands in features.LEVELS.items() for band in bands} <= seen, "each where it shows"
-    clear = [features.sizes_of(one) for one in found if not features.levels_of(one) - {*features.sizes_of(one).items()}]
+    seen = set().union(*map(features.unmasked_levels, found))
+    assert {(kind, band) for kind, bands in features.SPECIAL_LEVELS.items() for band in bands} <= seen, (
+        "each where it shows"
+    )
+    clear = [
+        features.size_levels(one)
+        for one in found
+        if not features.all_levels(one) - {*features.size_levels(one).items()}
+    ]
     pairs = {frozenset(pair) for one in clear for pair in itertools.combinations(one.items(), 2)}
-    kinds = itertools.combinations(features.SIZES, 2)
-    every = {frozenset(((a, x), (b, y))) for a, b in kinds for x in features.SIZES[a] for y in features.SIZES[b]} - {
-        frozenset((("h", "64"), ("blocks", "a dozen")))
-    }  # one large point, which is counted among what is rare
-    assert every - pairs == {frozenset(pair) for pair in features.apart("full")}
+    kinds = itertools.combinations(features.SIZE_LEVELS, 2)
+    every = {
+        frozenset(((a, x), (b, y))) for a, b in kinds for x in features.SIZE_LEVELS[a] for y in features.SIZE_LEVELS[b]
+    } - {frozenset((("h", "64"), ("blocks", "a dozen")))}  # one large point, which is counted among what is rare
+    assert every - pairs == {frozenset(pair) for pair in features.infeasible_pairs("full")}
     run = [name for name, *_ in Points("quick", "float64", seed, 0.0).selected("inv", None)]
     assert sorted(run) == sorted(one.name for one in found), "nothing is left out in double precision"
     for one in found:
