@@ -35,9 +35,9 @@ import numpy as np
 
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
-from refgeo.conformance.conduct import OF_WHOLE, RULES
-from refgeo.conformance.diagnosis import NO_DIAGNOSIS, describe_worst_entries, diagnose_result
-from refgeo.conformance.evidence import DOUBTFUL, compare, units
+from refgeo.conformance.conduct import RULES, WHOLE_RUN_RULES
+from refgeo.conformance.diagnosis import NO_FORMULA, describe_worst_entries, diagnose_result
+from refgeo.conformance.evidence import MAX_RATIO, compare, error_units
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
 from refgeo.conformance.plan import values_of
 from refgeo.conformance.precision import PRECISIONS
@@ -215,7 +215,7 @@ def parametrize_with_checks(
             reason = f"not provided: {', '.join(absent)}"
             skipped = pytest.mark.skip(reason=reason)
             items.append(pytest.param(backend, None, id=f"{_short(backend)}-not provided", marks=skipped))
-        watched = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else OF_WHOLE
+        watched = RULES if any(name in OPERATIONS and backend.provides(name) for name in functions) else WHOLE_RUN_RULES
         for one, precision in itertools.product(wanted, precisions):
             is_there = one.name in watched if one.kind == "contract" else any(map(backend.provides, _functions_of(one)))
             if not is_there and (checks is None or one.kind == "contract"):
@@ -286,8 +286,8 @@ explains only 3.3e-15 (float64, κ = 1)...
         dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {"float32", "float16"} else "float64"
     scene, value = _as_scene(function, metric, arguments, dtype, relaxation)
     backend = _backend_of_one(actual, scene, value)
-    unit, kappa = units(scene, value), scene.condition
-    tolerance = DOUBTFUL * unit.gram
+    unit, kappa = error_units(scene, value), scene.condition
+    tolerance = MAX_RATIO * unit.gram
     if not np.all(unit.decisive):
         raise ValueError(
             f"{function}: at the condition number κ = {kappa.max():.1g}, rounding in {dtype} alone can cause an error "
@@ -312,7 +312,7 @@ explains only 3.3e-15 (float64, κ = 1)...
         f"{f' in block {block}' if block else ''}, but rounding explains only {float(tolerance[block]):.2g} ({dtype}, "
         f"κ = {float(kappa[block]):.2g})\nexpected: {value.statement_of(metric)}\n"
         + "".join(f"{line}\n" for line in read)
-        + f"diagnosis: {found.text or (NO_DIAGNOSIS if not read else 'see the formula')}\n"
+        + f"diagnosis: {found.text or (NO_FORMULA if not read else 'see the formula')}\n"
         + describe_worst_entries(value, backend, scene, block)
     )
 

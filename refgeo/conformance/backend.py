@@ -89,7 +89,7 @@ class Backend:
         self.where = "this process" if self.spec is None else "a process of its own"
         self._server = Thread(implementation, FUNCTIONS) if self.spec is None else Process(self.spec, FUNCTIONS)
         try:
-            self.described: dict[str, Any] = known or self._server.ask(Call(do="describe"), STARTING).parts
+            self.described: dict[str, Any] = known or self._server.ask(Call(action="describe"), STARTING).parts
         except Lost as lost:
             raise BackendError(f"backend {self.spec}: importing it failed: {lost}") from None
         self._functions = frozenset(self.described["provides"])
@@ -165,7 +165,7 @@ class Backend:
     def reached(self) -> Reached:
         """The lines of its own files that decisive calls have reached, and those that they have not."""
         try:
-            found: Reached = self._server.ask(Call(do="coverage"), self.timeout).parts
+            found: Reached = self._server.ask(Call(action="coverage"), self.timeout).parts
             return found
         except (Lost, BackendError):
             return {}

@@ -1,4 +1,4 @@
-"""What is asked of a backend and what comes: plain data, which the judge and the judged share."""
+"""Calls of a backend and its answers, as data that the referee and the backend's process exchange."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 import numpy.typing as npt
 
 Arrays = list[npt.NDArray[Any]]
-Conduct = dict[str, str]
-"""From a rule of conduct to how it was broken."""
+Breaches = dict[str, str]
+"""From a broken rule of conduct to how it was broken."""
 
 
 class Event(Enum):
-    """What came of a call; the same word everywhere."""
+    """How a call ended, or why its result is not judged; the same words everywhere."""
 
     RESULT = "a result"
     FAILED = "no usable result"
     EXHAUSTED = "out of time or memory"
     NOT_IMPLEMENTED = "not implemented"
-    SWALLOWED = "not implemented, in the place of another exception"
+    MASKED_EXCEPTION = "not implemented, in the place of another exception"
     LAYOUT = "memory layout not taken"
     BROKEN = "rule of conduct broken"
-    UNKNOWN = "no right result known"
-    UNEVALUATED = "cannot be evaluated"
+    NO_ORACLE = "no right result known"
+    ORACLE_FAILED = "cannot be evaluated"
 
 
 class NoResult(Exception):
-    """What a call gave in the place of a result; `event` says of which kind it is."""
+    """A call has ended without a result; `event` says how."""
 
     def __init__(self, event: Event, text: str) -> None:
         super().__init__(text)
@@ -37,38 +37,39 @@ class NoResult(Exception):
 
 
 class BackendError(ValueError):
-    """A backend cannot be found, or provides nothing to check."""
+    """A backend cannot be loaded, or provides nothing to check."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One question to a backend.
+    """One call of a backend.
 
     Attributes
     ----------
     function, metric : str
     arrays : sequence of ndarray
-        The point and the vectors. Arrays that are one and the same object here are so for the backend, too.
+        The point and the vectors. Where two of them are the same object, the backend gets the same object twice.
     extra : tuple
         The arguments after the arrays.
     shapes : sequence of tuple of int
-        Of the parts of the result.
+        The shapes that the parts of the result must have.
     dtypes : tuple of str
-        Those that the parts may have; empty for any.
-    before : tuple of Call
-        What the same process is asked first. What comes of that is not told; the caller may write to it
-        (``do="write"``).
-    beside : tuple of Call
-        What another thread asks again and again meanwhile.
-    lies : str
-        How the arrays lie in memory: "" or one of `refgeo.conformance.memory.LIES`.
+        The dtypes that the parts may have; empty for any.
+    preceding : tuple of Call
+        Calls that the same process makes first. Their results are discarded, or written to (``action="write"``).
+    concurrent : tuple of Call
+        Calls that another thread repeats at the same time.
+    layout : str
+        The memory layout of the arrays: "" or one of `refgeo.conformance.memory.LIES`.
     in_thread : bool
-        Whether it is made in a thread of its own.
+        Whether the call is made in a thread of its own.
     decisive : bool
-        Whether a verdict rests on it.
-    do : str
-        "call"; a whole "search" or "trajectory"; "describe" the implementation; what no decisive call reached
-        ("coverage").
+        Whether a verdict rests on the call.
+    action : str
+        "call"; "write", to write to the result afterwards; "search" or "trajectory" for a whole run; "describe" for a
+        description of the implementation; "coverage" for the lines that no decisive call has reached.
+    names : tuple of str
+        The names of the function's parameters, that of the metric first; for messages.
     """
 
     function: str = ""
@@ -77,59 +78,64 @@ class Call:
     extra: tuple[Any, ...] = ()
     shapes: Sequence[tuple[int, ...]] = ()
     dtypes: tuple[str, ...] = ()
-    before: tuple[Call, ...] = ()
-    beside: tuple[Call, ...] = ()
-    lies: str = ""
+    preceding: tuple[Call, ...] = ()
+    concurrent: tuple[Call, ...] = ()
+    layout: str = ""
     in_thread: bool = False
     decisive: bool = False
-    do: str = "call"
+    action: str = "call"
     names: tuple[str, ...] = ()
 
     def after(self, *calls: Call) -> Call:
-        """The same call after others."""
-        return replace(self, before=calls)
+        """Make the same call after others."""
+        return replace(self, preceding=calls)
 
-    def plain(self) -> dict[str, Any]:
-        """As a dictionary, which any copy of this module understands."""
-        return vars(self) | {name: tuple(call.plain() for call in getattr(self, name)) for name in ("before", "beside")}
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a dictionary, which any copy of this module understands."""
+        return vars(self) | {name: tuple(call.to_dict() for call in getattr(self, name)) for name in _LISTS_OF_CALLS}
 
     @classmethod
-    def of_plain(cls, data: dict[str, Any]) -> Call:
-        """The call that a dictionary describes.
+    def from_dict(cls, data: dict[str, Any]) -> Call:
+        """Convert from a dictionary.
 
         Examples
         --------
         >>> call = Call("christoffel", "inv").after(Call("geodesic", "mix"))
-        >>> Call.of_plain(call.plain()) == call
+        >>> Call.from_dict(call.to_dict()) == call
         True
         """
-        return cls(**data | {name: tuple(map(cls.of_plain, data[name])) for name in ("before", "beside")})
+        return cls(**data | {name: tuple(map(cls.from_dict, data[name])) for name in _LISTS_OF_CALLS})
+
+
+_LISTS_OF_CALLS = ("preceding", "concurrent")
+"""The fields of a call that are calls themselves."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a call.
+    """The backend's answer to a call.
 
     Attributes
     ----------
     parts : tuple of ndarray
-        Of the result, in float64; of questions about the implementation anything.
+        The parts of the result, in float64; for "describe" and "coverage", other data.
     failure : NoResult, optional
-    conduct : dict
-        The rules of conduct that were broken, and how.
+        Why there is no result.
+    breaches : dict of str to str
+        The rules of conduct that the call has broken, and how.
     """
 
     parts: Any = ()
     failure: NoResult | None = None
-    conduct: Conduct = field(default_factory=dict)
+    breaches: Breaches = field(default_factory=dict)
 
     def result(self) -> Any:
-        """The parts.
+        """Return the parts of the result.
 
         Raises
         ------
         NoResult
-            There are none.
+            There is no result.
         """
         if self.failure is not None:
             raise self.failure

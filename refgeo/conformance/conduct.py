@@ -1,6 +1,7 @@
-"""Conduct: how every function must behave, whatever it computes. Kept apart from correctness: a row a rule.
+"""Rules of conduct: side effects that no function of a backend may have, whatever it computes.
 
-Most of it is seen on every call (`Answer.conduct`); the rest in circumstances of its own.
+They are kept apart from correctness: each rule has a row of its own. Most breaches are detected on every call
+(`Answer.breaches`), the others in circumstances that test a rule.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ RULES = {
     "takes_any_memory_layout": "arrays in any memory layout must be taken",
     "thread_safe": "the function must give right results in any thread, and beside calls in other threads",
 }
-ON_EVERY_CALL = tuple(RULES)[:4]
-OF_WHOLE = ("inputs_unchanged",)
-"""That is watched in whole searches and trajectories."""
+"""The rules by name, each with what must hold."""
+PER_CALL_RULES = tuple(RULES)[:4]
+"""The rules of which every call can show a breach."""
+WHOLE_RUN_RULES = ("inputs_unchanged",)
+"""The rules that are checked in whole searches and trajectories."""
 HARMFUL = ("inputs_unchanged", "keeps_its_results", "thread_safe")
-"""Who breaks these makes his caller's numbers wrong whatever he does: a report with such a row does not pass."""
+"""The rules of which a breach makes a caller's numbers wrong, whatever the caller does: it fails the report."""
 
 
-def short(text: str) -> str:
-    """The first line of a text, or its beginning.
+def first_line(text: str) -> str:
+    """Return the first line of a text, cut off after 90 characters.
 
     Examples
     --------
-    >>> len(short("no" * 100))
+    >>> len(first_line("no" * 100))
     90
     """
     text = text.split("\n")[0]

@@ -28,8 +28,8 @@ import numpy as np
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event, NoResult
 from refgeo.conformance.checks import Check
-from refgeo.conformance.circumstances import BEFORE
-from refgeo.conformance.evidence import DOUBTFUL, Evidence, beside, combination, compare, units
+from refgeo.conformance.circumstances import PRECEDING_CALLS
+from refgeo.conformance.evidence import MAX_RATIO, Evidence, compare, error_units, linear_combination, relative_to
 from refgeo.conformance.features import Features
 from refgeo.conformance.laws import can_be_judged, evaluate
 from refgeo.conformance.operations import VALUES, Parts, Value
@@ -37,12 +37,12 @@ from refgeo.conformance.places import Place, blocks_in_words
 from refgeo.conformance.points import Case, named
 from refgeo.conformance.reading import Formula, functions_at, made_of, read_at, read_one, right_formula
 from refgeo.conformance.scene import Scene
-from refgeo.conformance.verdict import NOTHING, Explanation, Seen, Verdict
+from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Verdict
 from refgeo.geometry.pair import Pair
 from refgeo.geometry.pair_metrics import PAIR_METRICS, pair_metric
 from refgeo.support.arguments import ENDS
 
-NO_DIAGNOSIS = "no formula was found that gives these numbers"
+NO_FORMULA = "no formula was found that gives these numbers"
 INCONCLUSIVE = (NoResult, ValueError, ArithmeticError)
 """Raised where a hypothesis cannot be tested: the backend returns nothing, or a formula has no value at a point."""
 _MAX_POINTS = 4
@@ -90,9 +90,9 @@ class FailedCheck:
     deadline: float
 
     @cached_property
-    def seen(self) -> Seen:
+    def summary(self) -> EvidenceSummary:
         """The evidence on this check."""
-        return Seen(self.evidence[self.check.name])
+        return EvidenceSummary(self.evidence[self.check.name])
 
     @property
     def value(self) -> Value:
@@ -113,26 +113,27 @@ class FailedCheck:
             scenes = (case.make() for case in self.points)
             judged = (evaluate(scene, value, self.backend.call) for scene in scenes if scene.can_be_enclosed(value))
             self.evidence[name] = [item for evidence in judged for item in evidence]
-        return Seen(self.evidence.get(name, [])).is_wrong
+        return EvidenceSummary(self.evidence.get(name, [])).is_wrong
 
     @cached_property
     def plain_errors(self) -> list[Evidence]:
         """Wrong numbers of plain calls; violated laws only where no value is wrong."""
-        wrong = [e for e in self.seen.wrong_evidence if not e.circumstance and np.isfinite(e.relative_error)]
+        wrong = [e for e in self.summary.wrong_evidence if not e.circumstance and np.isfinite(e.relative_error)]
         return [e for e in wrong if not e.law] or wrong
 
     @cached_property
     def failing(self) -> list[Scene]:
         """The points with `plain_errors`; without any, the points at which plain calls return no numbers."""
-        of_laws = bool(self.plain_errors and self.plain_errors[0].law)
-        errors = [e for e in self.seen.doubtful if bool(e.law) == of_laws] if self.plain_errors else self.seen.failures
+        errors = self.summary.missing_results
+        if self.plain_errors:
+            errors = [e for e in self.summary.inaccurate if bool(e.law) == bool(self.plain_errors[0].law)]
         return named(self.points, dict.fromkeys(e.case for e in errors if not e.circumstance))
 
     @cached_property
     def passing(self) -> list[Scene]:
         """The points with decisive evidence, all of it right."""
-        failing = {e.case for e in (*self.seen.doubtful, *self.seen.failures)}
-        return named(self.points, dict.fromkeys(e.case for e in self.seen.decisive if e.case not in failing))
+        failing = {e.case for e in (*self.summary.inaccurate, *self.summary.missing_results)}
+        return named(self.points, dict.fromkeys(e.case for e in self.summary.decisive if e.case not in failing))
 
     @cached_property
     def place(self) -> Place:
@@ -140,114 +141,114 @@ class FailedCheck:
         return Place(self.value, self.evaluate, self.failing[0])
 
 
-def diagnose(failed: FailedCheck) -> Explanation:
-    """Explain a failed check; `NOTHING` if no hypothesis is confirmed, or none can be tested."""
-    if failed.check.kind not in ("value", "law") or not failed.seen.is_wrong or failed.check.value is None:
-        return NOTHING
+def diagnose(failed: FailedCheck) -> Diagnosis:
+    """Explain a failed check; `NO_DIAGNOSIS` if it has not failed, or no hypothesis can be tested and confirmed."""
+    if failed.check.kind not in ("value", "law") or not failed.summary.is_wrong or failed.check.value is None:
+        return NO_DIAGNOSIS
     with np.errstate(all="ignore"), suppress(*INCONCLUSIVE, OutOfTime):
         diagnosis = _diagnose(failed)
         if failed.check.kind == "law" or not failed.plain_errors or diagnosis.expected or diagnosis.excuse:
             return diagnosis
         formula = right_formula(failed.value.name, failed.metric, failed.failing[0].relaxation)
         return diagnosis if formula is None else replace(diagnosis, expected=tuple(formula.lines()))
-    return NOTHING
+    return NO_DIAGNOSIS
 
 
-def diagnose_result(scene: Scene, value: Value, backend: Backend) -> Explanation:
+def diagnose_result(scene: Scene, value: Value, backend: Backend) -> Diagnosis:
     """Explain a wrong result at a single point."""
     with np.errstate(all="ignore"), suppress(*INCONCLUSIVE):
         samples = [_sample(value, backend, scene)]
         simple = next((h for h in _simple_hypotheses(value, samples) if _is_consistent(h, samples)), None)
         if simple is not None:
-            return Explanation(simple.text)
+            return Diagnosis(simple.text)
         return _compare_formulas(read_at(value, [scene], [samples[0].result]), value, scene)
-    return NOTHING
+    return NO_DIAGNOSIS
 
 
-def _diagnose(failed: FailedCheck) -> Explanation:
-    value, seen = failed.value, failed.seen
-    if all(e.circumstance or e.law for e in seen.wrong_evidence):
+def _diagnose(failed: FailedCheck) -> Diagnosis:
+    value, summary = failed.value, failed.summary
+    if all(e.circumstance or e.law for e in summary.wrong_evidence):
         is_local = failed.failing and failed.plain_errors and not all(map(bool, failed.place.usual()))
         region = _find_region(failed) if is_local else ""
-        return Explanation("; ".join(filter(None, [region and f"wrong {region}", _describe_circumstances(seen)])))
+        return Diagnosis("; ".join(filter(None, [region and f"wrong {region}", _describe_circumstances(summary)])))
     if failed.check.kind == "law" or not failed.failing:
-        return NOTHING
+        return NO_DIAGNOSIS
     faulty = [name for name in value.uses if failed.is_wrong(name)]
-    if faulty and not seen.failures and _is_inherited(failed, faulty):
+    if faulty and not summary.missing_results and _is_inherited(failed, faulty):
         text = f"this formula is right; the result is wrong only because it uses a wrong {' and '.join(faulty)}"
-        return Explanation(text, excuse=Verdict.INHERITS)
+        return Diagnosis(text, excuse=Verdict.INHERITS)
     samples = _samples(value, failed.backend, _informative(failed.failing))
     region = ""
     with suppress(OutOfTime):
-        diagnosis = _diagnose_samples(failed, samples) if samples else NOTHING
-        if diagnosis != NOTHING:
+        diagnosis = _diagnose_samples(failed, samples) if samples else NO_DIAGNOSIS
+        if diagnosis != NO_DIAGNOSIS:
             return diagnosis
-        region = _find_region(failed) if seen.failures else ""
-    if not seen.failures:
-        return Explanation(_diagnose_batching(failed) or f"{NO_DIAGNOSIS}: {_contrast(failed)}")
-    return Explanation(region and f"wrong {region}")
+        region = _find_region(failed) if summary.missing_results else ""
+    if not summary.missing_results:
+        return Diagnosis(_diagnose_batching(failed) or f"{NO_FORMULA}: {_contrast(failed)}")
+    return Diagnosis(region and f"wrong {region}")
 
 
-def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Explanation:
+def _diagnose_samples(failed: FailedCheck, samples: list[Sample]) -> Diagnosis:
     """Test the hypotheses 3 to 6 of this module on wrong results."""
     value, backend = failed.value, failed.backend
     stateful = _diagnose_state(failed, samples)
     if stateful:
-        return Explanation(stateful, needs_others=True)
+        return Diagnosis(stateful, needs_others=True)
     ε = samples[0].scene.relaxation
     if ε and _is_consistent(Hypothesis("", _without_relaxation), samples):
-        return Explanation(f"your result is that of ε = 0, not of ε = {ε:g}")
+        return Diagnosis(f"your result is that of ε = 0, not of ε = {ε:g}")
     if _are_single_precision(samples):
         passes_in_double = any(scene.dtype == "float64" and _reveals(failed, scene) for scene in failed.passing)
         region = (_find_region(failed) or "at some points") if passes_in_double else ""
         text = "your numbers are those of float32, and right to its precision: compute in float64, or judge the "
         text += "function with --dtype float32"
-        return _within(region, Explanation(text)) if region else Explanation(text)
+        return _within(region, Diagnosis(text)) if region else Diagnosis(text)
     fault = min(_difference(sample.result, sample.right) for sample in samples)
     others = _samples(value, backend, _informative([scene for scene in failed.passing if scene.has_generic_vectors]))
     others = [sample for sample in others if sample.rounding <= _MAX_ROUNDING * fault]
     simple = next((h for h in _simple_hypotheses(value, samples) if _is_consistent(h, samples)), None)
     if simple is not None and _is_consistent(simple, others):
-        return Explanation(simple.text)
+        return Diagnosis(simple.text)
     generic = failed.place.usual()
     is_everywhere = True in generic and False not in generic
     # where a generic point passes, the backend has the right formula, and only a region of inputs is wrong
     if is_everywhere and not (others and (simple is not None or _is_refuted(value, samples, others))):
         formula = _read_formula(value, backend, failed.failing[0])
-        if formula != NOTHING:
+        if formula != NO_DIAGNOSIS:
             return _within("in float32 only", formula) if _fails_in_single_only(failed) else formula
     region = _find_region(failed)
     local = _diagnose_region(failed, samples, simple)
-    region = region or (f"at some points, such as {samples[0].scene.name}" if local != NOTHING else "")
-    return _within(region, local) if region else NOTHING
+    region = region or (f"at some points, such as {samples[0].scene.name}" if local != NO_DIAGNOSIS else "")
+    return _within(region, local) if region else NO_DIAGNOSIS
 
 
-def _diagnose_region(failed: FailedCheck, samples: list[Sample], simple: Hypothesis | None) -> Explanation:
+def _diagnose_region(failed: FailedCheck, samples: list[Sample], simple: Hypothesis | None) -> Diagnosis:
     """Explain what is wrong in a region: at the failing points, and at fresh ones in it that vary everything else."""
     features = [sample.scene.features for sample in samples if sample.scene.features is not None]
     nearby = failed.place.confirmed or failed.place.failing_near(features)
     fresh = _informative([failed.failing[0].fresh(f) for f in nearby], count=2 * _MAX_POINTS)
     more = _samples(failed.value, failed.backend, fresh)
     if simple is not None:
-        return Explanation(simple.text) if _is_consistent(simple, more) else NOTHING
+        return Diagnosis(simple.text) if _is_consistent(simple, more) else NO_DIAGNOSIS
     ranked = sorted(more + samples, key=lambda sample: sample.scene.point.sizes[2] == 1)
     formula = read_at(failed.value, [sample.scene for sample in ranked], [sample.result for sample in ranked])
     return _compare_formulas(formula, failed.value, ranked[0].scene)
 
 
-def _within(region: str, diagnosis: Explanation) -> Explanation:
+def _within(region: str, diagnosis: Diagnosis) -> Diagnosis:
     """Restrict a diagnosis to a region."""
     return replace(diagnosis, text="; there, ".join(filter(None, (f"wrong {region}", diagnosis.text))))
 
 
-def _describe_circumstances(seen: Seen) -> str:
+def _describe_circumstances(summary: EvidenceSummary) -> str:
     """Say which laws are violated, and in which circumstances calls fail whose plain counterparts are right."""
-    wrong = seen.wrong_evidence
+    wrong = summary.wrong_evidence
     laws = list(dict.fromkeys(e.law for e in wrong if e.law and not e.circumstance))
     words = list(dict.fromkeys(e.circumstance for e in wrong if e.circumstance))
     listed = words[:3] + ([f"and in {len(words) - 3} more circumstances"] if len(words) > 3 else [])
     sentences = [f"does not obey: {'; '.join(laws)}"] if laws else []
-    passes_somewhere = any(e.circumstance in words and not e.is_doubtful for e in seen.decisive)
+    passes_somewhere = any(e.circumstance in words and not e.is_failure for e in summary.decisive)
     where = "at other points, right" if laws else "at some points, right" if passes_somewhere else "right"
     return "; ".join(sentences + [f"{where} in a plain call, and wrong {'; '.join(listed)}"] * bool(words))
 
@@ -277,8 +278,8 @@ class Sample:
     @property
     def error(self) -> float:
         """Largest error of a block, relative to the size of the terms of the result before they cancel."""
-        length = self.scene.length(combination((1.0, self.result), (-1.0, self.right)))
-        return float(np.max(beside(length, self.scene.size(self.value)), initial=0.0))
+        length = self.scene.length(linear_combination((1.0, self.result), (-1.0, self.right)))
+        return float(np.max(relative_to(length, self.scene.size(self.value)), initial=0.0))
 
     @property
     def tolerance(self) -> float:
@@ -317,7 +318,7 @@ def _right(scene: Scene, value: Value) -> Parts:
 
 def _sample(value: Value, backend: Backend, scene: Scene) -> Sample:
     right = _right(scene, value)
-    rounding = float(np.max(4 * DOUBTFUL * units(scene, value).gram))
+    rounding = float(np.max(4 * MAX_RATIO * error_units(scene, value).gram))
     return Sample(scene, value, tuple(backend.call(scene.call(value)).result()), right, rounding)
 
 
@@ -349,7 +350,7 @@ def _difference(result: Parts, prediction: Parts) -> float:
 def _passes(failed: FailedCheck, backend: Backend, scene: Scene, *preceding: Call) -> bool:
     """Whether a call is right, if it follows certain others."""
     evidence = compare(scene, failed.value, backend.call(scene.call(failed.value).after(*preceding)))
-    return not any(e.is_off for e in evidence)
+    return not any(e.is_inaccurate for e in evidence)
 
 
 def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
@@ -370,7 +371,7 @@ def _diagnose_state(failed: FailedCheck, samples: Sequence[Sample]) -> str:
         with failed.backend.isolated() as fresh:
             if fresh is failed.backend or not _passes(failed, fresh, scenes[0]):
                 return ""
-    for words, make_call in (BEFORE[name] for name in ("metric", "dtype", "order", "function")):
+    for words, make_call in (PRECEDING_CALLS[name] for name in ("metric", "dtype", "order", "function")):
         preceding = make_call(scenes[0], failed.value)
         with failed.backend.isolated() as fresh:
             if preceding is not None and not _passes(failed, fresh, scenes[0], preceding):
@@ -493,15 +494,15 @@ def _compose(value: Value, backend: Backend, scene: Scene, faulty: Sequence[str]
 # Formulas ------------------------------------------------------------------------------------------------------------
 
 
-def _read_formula(value: Value, backend: Backend, scene: Scene) -> Explanation:
+def _read_formula(value: Value, backend: Backend, scene: Scene) -> Diagnosis:
     """Read the formula that the backend computes, in float64 if it accepts that, and compare it with the right one."""
     for dtype in dict.fromkeys(("float64", scene.dtype)):
         with suppress(*INCONCLUSIVE):
             formula = read_one(backend, value.name, scene.metric, dtype, scene.relaxation)
             diagnosis = _compare_formulas(formula, value, scene)
-            if diagnosis != NOTHING:
+            if diagnosis != NO_DIAGNOSIS:
                 return diagnosis
-    return NOTHING
+    return NO_DIAGNOSIS
 
 
 def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> bool:
@@ -513,13 +514,13 @@ def _is_refuted(value: Value, failing: list[Sample], passing: list[Sample]) -> b
     return is_readable(failing) and not is_readable(failing + passing)
 
 
-def _compare_formulas(formula: Formula | None, value: Value, scene: Scene) -> Explanation:
-    """Set a formula beside the right one; `NOTHING` if they are equal."""
+def _compare_formulas(formula: Formula | None, value: Value, scene: Scene) -> Diagnosis:
+    """Set a formula beside the right one; `NO_DIAGNOSIS` if they are equal."""
     right = right_formula(value.name, scene.metric, scene.relaxation)
     if formula is None or formula == right:
-        return NOTHING
+        return NO_DIAGNOSIS
     note, yours = f"read {formula.note}" if formula.note else "", tuple(formula.lines())
-    return Explanation(note, yours) if right is None else Explanation(
+    return Diagnosis(note, yours) if right is None else Diagnosis(
         note, yours, tuple(right.lines()), formula.differs(right))  # fmt: skip
 
 
@@ -556,7 +557,7 @@ def _reveals(failed: FailedCheck, scene: Scene, part: int | None = None) -> bool
     """
     value, reference = failed.value, scene.reference(failed.value)
     fault = min((e.relative_error for e in failed.plain_errors), default=np.inf)
-    if DOUBTFUL * float(np.max(units(scene, value).gram)) > 0.1 * fault:
+    if MAX_RATIO * float(np.max(error_units(scene, value).gram)) > 0.1 * fault:
         return False
     if reference is None:
         return True
@@ -578,11 +579,11 @@ def _wrong_blocks(failed: FailedCheck) -> str:
     """Describe which blocks of a batch are wrong, if that is the same in all batches."""
     outcomes = []
     for scene in failed.failing:
-        results = [e for e in failed.seen.of(Event.RESULT, Event.FAILED) if e.decisive and not e.circumstance]
+        results = [e for e in failed.summary.select(Event.RESULT, Event.FAILED) if e.decisive and not e.circumstance]
         blocks, count = [e for e in results if e.case == scene.name], math.prod(scene.shape)
         if count < 2 or not all(e.block for e in blocks):
             return ""
-        outcomes += [(int(np.ravel_multi_index(e.block, scene.shape)), count, e.is_doubtful) for e in blocks]
+        outcomes += [(int(np.ravel_multi_index(e.block, scene.shape)), count, e.is_failure) for e in blocks]
     return blocks_in_words(outcomes)
 
 

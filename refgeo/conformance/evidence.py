@@ -1,32 +1,34 @@
-r"""What was seen: an answer held against what is known, in units of what rounding alone must be expected to do.
+r"""Evidence: errors of results against the test oracle, in units of the rounding error that must be expected.
 
-An error is measured in the metric itself (its length at the base point), beside the natural size of the result:
+An error is measured in the metric (as its length at the base point), relative to the scale of the result, which is that
+of its terms before they cancel:
 
-    ratio = error / (size · u · √max(n, m) · κᵖ),
+    ratio = error / (scale · u · √max(n, m) · κᵖ),
 
-u the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the power that a route over
-Gram matrices loses in that metric (`refgeo.conformance.operations`): S = GᵀG squares κ, and the Sylvester equation of
-inv or a product of several such matrices squares it again. Sums over the rows add up √n roundings; of two vectors that
-are not as long as each other, a route by polarisation rounds the longer one. A route that is factorised, and bilinear
-where the result is, loses κ alone (*attainable*).
+u is the unit roundoff of the backend's dtype, κ the larger condition number of G and H, and p the exponent of κ in the
+forward error of a route over Gram matrices (`refgeo.conformance.operations`): S = GᵀG has the condition number κ², and
+the Sylvester equation of inv, or a product of several such matrices, squares it again. Sums over n rows add up √n
+roundings. If two vectors have different lengths, a route by polarisation has rounding errors relative to the longer
+one. A factorised route, which is bilinear where the result is, has the error of p = 1; this accuracy is *attainable*.
 
-A verdict rests on *decisive* evidence: rounding, even that of a route which is numerically as bad as an explicit
-inverse of the h²×h² system (it may lose κ^{3p/2}) or of a Gram matrix by cofactors (κ(S)² = κ⁴), leaves something to
-tell there, and no product leaves the range of the dtype. In double precision that is κ ≤ 350 for a projection, and
-some thousands for a gradient. Cofactors may lose κ^min(2p, 4) and be right; a thousandth of that stands in the place
-of κᵖ where it is more, so that no such loss is WRONG. The ratios of right implementations are then below 17, as far as
-has been seen (``python -m validation implementations``).
+A verdict rests on *decisive* evidence: no product leaves the range of the dtype, and rounding cannot explain a failure,
+even that of a route that is numerically as bad as an explicit inverse of the h²×h² system (p is then 3/2 as large) or
+of a Gram matrix by cofactors (κ(S)² = κ⁴). In double precision, that is κ ≤ 350 for a projection, and some thousands
+for a gradient. Right cofactors may lose κ^min(2p, 4); where a thousandth of that is more than κᵖ, it takes the place of
+κᵖ, so that no such loss is WRONG. The ratios of right implementations have been below 17
+(``python -m validation implementations``).
 
-*Floats acquit, balls accuse.* A result that is within the threshold of the factorised route, less that route's own
-error, is right. An enclosure is computed for the first block of every small point, and wherever the factorised route
-does not acquit. Lengths are computed in double precision by the factorised geometry; that affects the unit in which an
-error is expressed (by rounding), never the expected value, which comes from `refgeo.exact`.
+*Floats acquit, balls accuse.* A result is right if it is within the threshold of refgeo's factorised route, less that
+route's own error: this route is a pseudo-oracle, which may accept a result and not reject it. An enclosure, the oracle,
+is computed for the first block of every small point, and wherever the factorised route does not accept the result.
+Lengths are computed in double precision by the factorised geometry. That changes the unit of an error (by rounding),
+and never the expected value, which comes from `refgeo.exact`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,24 +40,26 @@ from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.scene import Scene
 from refgeo.support.arguments import Array
 
-DOUBTFUL = 30.0
-"""Above this ratio a row is *inaccurate*, which is a finding and passes."""
-MANY_TIMES, SEVERAL = 100.0, 3
-"""Above this ratio at so many points, different ones, it is WRONG; so it is"""
-BEYOND_DOUBT = 1000.0
-"""above this ratio at one."""
-NO_NUMBER = "returned NaN or infinity"
-OWN = 12.0
-"""The factorised route's own error is below so many of what is attainable; 3.2 is the largest that has been seen."""
-_MANY_BLOCKS = 64
-"""Of more blocks in one batch, those that nothing is to be said of are not listed one by one."""
-INTEGRATED = 100.0
-"""Most exact geodesics are integrated, and no integrator works to the last digits: their unit is so much wider."""
+MAX_RATIO = 30.0
+"""The largest test ratio of an accurate result; with a larger one, a row is *inaccurate*, which passes as a finding. It
+is nearly twice the largest ratio of a right implementation so far, 17."""
+WRONG_RATIO, WRONG_COUNT = 100.0, 3
+"""The ratio above which results are WRONG together, and the number of different points at which they must occur."""
+SURELY_WRONG_RATIO = 1000.0
+"""The ratio above which a single result is WRONG: 60 times the largest ratio of a right implementation so far."""
+NON_FINITE = "returned NaN or infinity"
+"""The `Evidence.detail` of a result that has no number in a block."""
+REFERENCE_ERROR = 12.0
+"""Bound of the factorised route's own error, in units of the attainable error; 3.2 is the largest so far."""
+_MAX_LISTED_BLOCKS = 64
+"""Number of blocks in a batch above which one block represents all those that pass by the factorised route."""
+INTEGRATOR_FACTOR = 100.0
+"""How many times as large the unit is for exact geodesics: most are integrated, and no integrator attains roundoff."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of one block of one call.
+    """The outcome of one block of one call, compared with the test oracle.
 
     Attributes
     ----------
@@ -65,28 +69,28 @@ class Evidence:
     condition : float
         κ, the larger condition number of the factors; of a search the radius, of a trajectory the step.
     relative_error : float
-        Beside the natural size of the result; infinite where there was no usable result.
+        Relative to the scale of the result; infinite without a usable result.
     attainable, gram : float
-        The relative errors of ratio 1: of a factorised route, and with Gram matrices.
+        The relative errors of ratio 1: those of a factorised route, and of a route over Gram matrices.
     decisive : bool
-        Whether the verdict rests on it.
+        Whether a verdict rests on it.
     event : Event
-        What came.
-    said : str
-        Of anything but a result, in words.
+        How the call ended.
+    detail : str
+        What happened, in words, unless it is a result.
     circumstance : str
-        What was not as usual with the call, in words. A wrong result has one only if the plain call is right.
+        How the call was changed, in words. A wrong result has a circumstance only if the plain call is right.
     law : str
         What had to hold, where no right result is known.
     demanding : bool
-        Whether somebody right may run out of time or memory there.
+        Whether a right implementation may run out of time or memory at the point.
     enclosed : bool
-        Whether the error is against an enclosure; else against the factorised route, which acquits.
+        Whether the error is that against an enclosure, and not against the factorised route.
     dtype : str
-    about : str
-        Of conduct, the function.
-    blocks : int
-        For so many blocks it stands, itself included.
+    subject : str
+        Of conduct, the function; of a trajectory, the class of group elements.
+    multiplicity : int
+        The number of blocks that it represents, itself included.
     sizes : tuple of int
         n, m, h, and the number of blocks of the point.
     """
@@ -99,50 +103,50 @@ class Evidence:
     gram: float = 1.0
     decisive: bool = True
     event: Event = Event.RESULT
-    said: str = ""
+    detail: str = field(default="", metadata={"json": "said"})
     circumstance: str = ""
     law: str = ""
     demanding: bool = False
     enclosed: bool = False
     dtype: str = "float64"
-    about: str = ""
-    blocks: int = 1
+    subject: str = field(default="", metadata={"json": "about"})
+    multiplicity: int = field(default=1, metadata={"json": "blocks"})
     sizes: tuple[int, ...] = ()
 
     @property
     def ratio(self) -> float:
-        """The error in units of what Gram matrices cost."""
+        """The test ratio: the error in units of that of a route over Gram matrices."""
         return self.relative_error / self.gram
 
     @property
     def attainable_ratio(self) -> float:
-        """The error in units of what a factorised route costs."""
+        """The error in units of that of a factorised route."""
         return self.relative_error / self.attainable
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether it says that something is not right: no result, or one that is off by more than is usual."""
-        failed = self.event in (Event.FAILED, Event.SWALLOWED)
-        return self.decisive and (failed or (self.event is Event.RESULT and self.is_off))
+    def is_failure(self) -> bool:
+        """Whether it is decisive, and has no usable result or an inaccurate one."""
+        has_no_result = self.event in (Event.FAILED, Event.MASKED_EXCEPTION)
+        return self.decisive and (has_no_result or (self.event is Event.RESULT and self.is_inaccurate))
 
     @property
-    def is_off(self) -> bool:
-        """Whether its number is further from right than is usual."""
-        return not self.ratio <= DOUBTFUL
+    def is_inaccurate(self) -> bool:
+        """Whether the ratio is above that of right implementations, or NaN."""
+        return not self.ratio <= MAX_RATIO
 
     @property
-    def is_far_off(self) -> bool:
-        """Whether several like it are WRONG."""
-        return self.decisive and self.event is Event.RESULT and self.ratio > MANY_TIMES
+    def is_likely_wrong(self) -> bool:
+        """Whether it is a decisive result above `WRONG_RATIO`; `WRONG_COUNT` of these at different points are WRONG."""
+        return self.decisive and self.event is Event.RESULT and self.ratio > WRONG_RATIO
 
     @property
     def digits(self) -> float:
-        """Decimal digits that are right, at most those of the dtype."""
+        """The number of correct decimal digits, at most that of the dtype."""
         most = -np.log10(PRECISIONS[self.dtype].roundoff)
         return float(np.clip(-np.log10(max(self.relative_error, 1e-300)), 0.0, most))
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The test point, the block, and the circumstance or law."""
         return ", ".join(filter(None, (str(self), self.circumstance, self.law)))
 
@@ -151,15 +155,17 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Units:
-    """What rounding does to a result at a point, relative to its size, per block: what ratios are measured in.
+class ErrorUnits:
+    """The relative errors of ratio 1 at a point, per block.
 
     Attributes
     ----------
-    gram, attainable : ndarray
-        With Gram matrices; by a factorised and bilinear route, where numbers stay in the dtype's range.
+    gram : ndarray
+        That of a route over Gram matrices.
+    attainable : ndarray
+        That of a factorised, bilinear route; infinite where numbers leave the range of the dtype.
     decisive : ndarray of bool
-        Where a verdict can rest on it.
+        Whether a verdict can rest on the block.
     """
 
     gram: Array
@@ -167,34 +173,43 @@ class Units:
     decisive: npt.NDArray[np.bool_]
 
 
-def units(scene: Scene, value: Value, scale: float | None = None, roundoff_power: float = 1.0) -> Units:
-    """The units of a value at a point; wider by `scale`, with another power of u where differences are taken.
+def error_units(scene: Scene, value: Value, factor: float | None = None, roundoff_power: float = 1.0) -> ErrorUnits:
+    """Compute the error units of a value at a point.
+
+    Parameters
+    ----------
+    scene : Scene
+    value : Value
+    factor : float, optional
+        By which the units are larger. Default: `INTEGRATOR_FACTOR` for exact geodesics, 1 otherwise.
+    roundoff_power : float
+        The power of u; less than 1 where differences of results are judged.
 
     Examples
     --------
     >>> from refgeo.conformance.features import Features
     >>> from refgeo.conformance.scene import build
-    >>> bool(units(build(Features(h=2), "inv", "float64"), VALUES["christoffel"]).gram < 1e-13)
+    >>> bool(error_units(build(Features(h=2), "inv", "float64"), VALUES["christoffel"]).gram < 1e-13)
     True
     """
-    scale = scale or (INTEGRATED if value.order == "exact" else 1.0)
+    factor = factor or (INTEGRATOR_FACTOR if value.order == "exact" else 1.0)
 
-    def made() -> Units:
-        power = value.loss(scene.metric, scene.relaxation)
-        by_cofactors = min(2.0 * power, 4.0)
-        rounding = scale * scene.precision.roundoff**roundoff_power * max(scene.point.sizes[:2]) ** 0.5
-        # a route that combines both vectors before it multiplies (by polarisation) rounds the longer one
-        spread = scene.spread if value.operation.sources == ("a", "b") else 1.0
-        in_range = scene.is_in_range(max(2.0 + power, 2.0 * power))  # norms square products of so many factors
+    def compute() -> ErrorUnits:
+        p = value.loss(scene.metric, scene.relaxation)
+        p_cofactors = min(2.0 * p, 4.0)
+        rounding = factor * scene.precision.roundoff**roundoff_power * max(scene.point.sizes[:2]) ** 0.5
+        # A route that adds the vectors before it multiplies (polarisation) has errors relative to the longer one.
+        length_ratio = scene.spread if value.operation.sources == ("a", "b") else 1.0
+        in_range = scene.is_in_range(max(2.0 + p, 2.0 * p))  # The squares in norms are products of so many factors.
         with np.errstate(over="ignore"):
-            lost = {p: spread * rounding * scene.condition**p for p in (power, by_cofactors, 1.5 * power)}
-            gram = np.asarray(np.maximum(lost[power], lost[by_cofactors] / BEYOND_DOUBT))
-            far = np.maximum(lost[by_cofactors], lost[1.5 * power])
+            errors = {q: length_ratio * rounding * scene.condition**q for q in (p, p_cofactors, 1.5 * p)}
+            gram = np.asarray(np.maximum(errors[p], errors[p_cofactors] / SURELY_WRONG_RATIO))
+            worst = np.maximum(errors[p_cofactors], errors[1.5 * p])
         attainable = np.where(in_range, rounding * scene.condition, np.inf)
-        return Units(gram, attainable, np.asarray(in_range & (far <= 1.0) & (MANY_TIMES * gram <= 1.0)))
+        return ErrorUnits(gram, attainable, np.asarray(in_range & (worst <= 1.0) & (WRONG_RATIO * gram <= 1.0)))
 
-    found: Units = scene.kept(("units", value.name, scale, roundoff_power), made)
-    return found
+    units: ErrorUnits = scene.kept(("units", value.name, factor, roundoff_power), compute)
+    return units
 
 
 def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
@@ -207,173 +222,173 @@ def result_is_expected(scene: Scene) -> npt.NDArray[np.bool_]:
     >>> bool(result_is_expected(build(Features(condition_G=1e6), "inv", "float64")))
     False
     """
-    return units(scene, _LOSES_MOST).decisive
+    return error_units(scene, _MOST_SENSITIVE).decisive
 
 
-_LOSES_MOST = replace(
-    VALUES["horizontal_projection"], name="what loses most",
+_MOST_SENSITIVE = replace(
+    VALUES["horizontal_projection"], name="the most sensitive value",
     loss=lambda *_: VALUES["horizontal_projection"].loss("inv", 0.0),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was seen of one check, and what there is to say of it."""
+class CheckEvidence:
+    """The evidence on one check, and a message for its row."""
 
     evidence: list[Evidence]
     message: str = ""
 
 
-def no_rounding_explains(found: Iterable[Evidence]) -> bool:
-    """Whether numbers are WRONG: one ratio beyond doubt, or several points that agree.
+def is_beyond_rounding(evidence: Iterable[Evidence]) -> bool:
+    """Whether no rounding explains the numbers: one ratio is surely wrong, or several points are likely wrong.
 
     Examples
     --------
-    >>> no_rounding_explains([Evidence("a", relative_error=1e4)]), no_rounding_explains([Evidence("a")])
+    >>> is_beyond_rounding([Evidence("a", relative_error=1e4)]), is_beyond_rounding([Evidence("a")])
     (True, False)
     """
-    far = [one for one in found if one.is_far_off]
-    several = len({(one.case, one.about) for one in far}) >= SEVERAL
-    return several or any(one.ratio > BEYOND_DOUBT for one in far)
+    wrong = [e for e in evidence if e.is_likely_wrong]
+    has_enough_points = len({(e.case, e.subject) for e in wrong}) >= WRONG_COUNT
+    return has_enough_points or any(e.ratio > SURELY_WRONG_RATIO for e in wrong)
 
 
-def compare(scene: Scene, value: Value, answer: Answer, **more: Any) -> Iterator[Evidence]:
-    """Compare an answer with the right result, block by block."""
+def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[Evidence]:
+    """Compare an answer with the right result, block by block; `fields` are further ones of `Evidence`."""
     if answer.failure is not None:
-        yield from _of_failure(scene, value, answer, **more)
-        return
-    with np.errstate(all="ignore"):  # infinities are judged, not warned of
-        errors, enclosed = _errors(scene, value, tuple(answer.parts))
-    yield from measured(scene, units(scene, value), errors, enclosed, **more)
+        return [_judge_failure(scene, value, answer, **fields)]
+    with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
+        errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts))
+    return list(to_evidence(scene, error_units(scene, value), errors, enclosed, **fields))
 
 
-def measured(
-    scene: Scene, unit: Units, errors: Array, enclosed: npt.NDArray[np.bool_] | None = None, **more: Any
+def to_evidence(
+    scene: Scene, units: ErrorUnits, errors: Array, enclosed: npt.NDArray[np.bool_] | None = None, **fields: Any
 ) -> Iterator[Evidence]:
-    """Relative errors, one a block: infinite where there was no number, NaN where none is known."""
+    """Turn relative errors, one per block, into evidence: infinite ones had no number, for NaN none is known."""
     expected = result_is_expected(scene)
-    for block, alike in _telling(errors, unit, enclosed):
-        error, decisive = float(errors[block]), bool(unit.decisive[block])
-        event, said = Event.RESULT, ""
+    for block, multiplicity in _select_blocks(errors, units, enclosed):
+        error, decisive = float(errors[block]), bool(units.decisive[block])
+        event, detail = Event.RESULT, ""
         if np.isnan(error):
-            event, said = Event.UNKNOWN, "no reference value"
+            event, detail = Event.NO_ORACLE, "no reference value"
         elif np.isinf(error):
-            event, said, decisive = Event.FAILED, NO_NUMBER, decisive and bool(expected[block])
+            event, detail, decisive = Event.FAILED, NON_FINITE, decisive and bool(expected[block])
         yield Evidence(
-            scene.name, block, float(scene.condition[block]), error, float(unit.attainable[block]),
-            float(unit.gram[block]), decisive, event, said,
-            enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, blocks=1 + alike,
-            sizes=scene.sizes, **more,
+            scene.name, block, float(scene.condition[block]), error, float(units.attainable[block]),
+            float(units.gram[block]), decisive, event, detail,
+            enclosed=enclosed is not None and bool(enclosed[block]), dtype=scene.dtype, multiplicity=multiplicity,
+            sizes=scene.sizes, **fields,
         )  # fmt: skip
 
 
-def _telling(
-    errors: Array, unit: Units, enclosed: npt.NDArray[np.bool_] | None
+def _select_blocks(
+    errors: Array, units: ErrorUnits, enclosed: npt.NDArray[np.bool_] | None
 ) -> Iterator[tuple[tuple[int, ...], int]]:
-    """All blocks; of many those that are enclosed or not acquitted, and the worst other one in the name of the rest.
+    """Yield the blocks of a batch to be listed, each with the number of blocks that it represents.
 
-    Each comes with the number of blocks for which it stands.
+    In a large batch, these are the blocks that are enclosed or inaccurate, and the worst one of all others.
     """
-    tells = np.ones(errors.shape, dtype=bool)
-    if errors.size > _MANY_BLOCKS:
+    is_listed = np.ones(errors.shape, dtype=bool)
+    if errors.size > _MAX_LISTED_BLOCKS:
         with np.errstate(all="ignore"):
-            ratios = errors / unit.gram
-        tells = ~(ratios <= DOUBTFUL) | (False if enclosed is None else enclosed)
-        if not tells.all():
-            worst = np.unravel_index(np.argmax(np.where(tells, -1.0, ratios)), errors.shape)
-            yield tuple(map(int, worst)), int(np.sum(~tells)) - 1
-    for block in np.ndindex(errors.shape):
-        if tells[block]:
-            yield block, 0
+            ratios = errors / units.gram
+        is_listed = ~(ratios <= MAX_RATIO) | (False if enclosed is None else enclosed)
+        if not is_listed.all():
+            worst = np.unravel_index(np.argmax(np.where(is_listed, -1.0, ratios)), errors.shape)
+            yield tuple(map(int, worst)), int(np.sum(~is_listed))
+    yield from ((block, 1) for block in np.ndindex(errors.shape) if is_listed[block])
 
 
-def _of_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = False, **more: Any) -> Iterator[Evidence]:
-    """A failure counts where values can be expected; where none can in some block, the others go unjudged with it:
-    it is ill-conditioned, or has no enclosure, such as a geodesic beyond the end of the manifold.
+def _judge_failure(scene: Scene, value: Value, answer: Answer, demanding: bool = False, **fields: Any) -> Evidence:
+    """Judge a call without a result: it is a failure where every block can be expected to have a result.
+
+    If some block cannot, because it is ill-conditioned or has no enclosure (such as a geodesic beyond the end of the
+    manifold), the others are not judged either.
     """
     assert answer.failure is not None
-    event, said = answer.failure.event, str(answer.failure)
-    expected = units(scene, value).decisive & result_is_expected(scene)
+    event, detail = answer.failure.event, str(answer.failure)
+    expected = error_units(scene, value).decisive & result_is_expected(scene)
     decisive = bool(np.all(expected))
-    if event in (Event.FAILED, Event.SWALLOWED) and decisive:
-        if value.order == "exact" and scene.can_be_enclosed(value):  # all other orders have enclosures
+    if event in (Event.FAILED, Event.MASKED_EXCEPTION) and decisive:
+        if value.order == "exact" and scene.can_be_enclosed(value):  # All other orders have enclosures.
             known = (scene.enclosures(value, block) is not None for block in np.ndindex(scene.shape))
-            event, said = (event, said) if all(known) else (Event.UNKNOWN, "no reference value")
+            event, detail = (event, detail) if all(known) else (Event.NO_ORACLE, "no reference value")
     elif event is Event.FAILED and np.any(expected):
-        said = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({said})"
-        event = Event.UNKNOWN
-    yield Evidence(
-        scene.name, (), float(np.max(scene.condition, initial=1.0)), np.inf, decisive=decisive, event=event, said=said,
-        demanding=demanding, dtype=scene.dtype, sizes=scene.sizes, **more,
+        detail = f"at {scene.name}, the whole batch failed because of an ill-conditioned block ({detail})"
+        event = Event.NO_ORACLE
+    return Evidence(
+        scene.name, (), float(np.max(scene.condition, initial=1.0)), np.inf, decisive=decisive, event=event,
+        detail=detail, demanding=demanding, dtype=scene.dtype, sizes=scene.sizes, **fields,
     )  # fmt: skip
 
 
-def _errors(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """How far a result lies from the truth, per block, beside its natural size; NaN where the truth is not known.
+def _errors_against_oracle(scene: Scene, value: Value, result: Parts) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Compute the relative error of each block, and whether it is that against an enclosure; NaN without an oracle.
 
-    Blocks that the factorised route does not acquit are enclosed, the worst one first, until an enclosure confirms
-    what that route says of them.
+    Blocks that the factorised route does not accept are enclosed, the worst one first, until an enclosure confirms
+    the error against that route.
     """
-    unit, size, shape = units(scene, value), scene.size(value), scene.shape
-    errors, doubted, enclosed = np.full(shape, np.inf), np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    units, scale, shape = error_units(scene, value), scene.size(value), scene.shape
+    errors, in_doubt, enclosed = np.full(shape, np.inf), np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
     reference = scene.reference(value)
     if reference is not None:
-        errors = np.array(beside(scene.length(combination((1.0, result), (-1.0, reference))), size))
-        is_right = errors <= DOUBTFUL * unit.gram - OWN * unit.attainable
-        doubted = np.array(~is_right & np.isfinite(errors))  # what is no number is wrong, whatever is right
-    worst_first = np.argsort(np.where(doubted, -errors, np.inf), axis=None, kind="stable")[: np.sum(doubted)]
+        errors = np.array(relative_to(scene.length(linear_combination((1.0, result), (-1.0, reference))), scale))
+        is_right = errors <= MAX_RATIO * units.gram - REFERENCE_ERROR * units.attainable
+        in_doubt = np.array(~is_right & np.isfinite(errors))  # NaN and infinity are wrong, whatever is right.
+    worst_first = np.argsort(np.where(in_doubt, -errors, np.inf), axis=None, kind="stable")[: np.sum(in_doubt)]
     distances = tuple(np.zeros_like(part) for part in result)
     for i in dict.fromkeys([*range(scene.is_small), *map(int, worst_first)]):
         block = tuple(map(int, np.unravel_index(i, shape)))
-        enclosures, said = scene.enclosures(value, block), errors[block]
+        enclosures, error = scene.enclosures(value, block), errors[block]
         errors[block], enclosed[block] = np.nan, enclosures is not None
         if enclosures is None:
             continue
         for distance, part, enclosure in zip(distances, result, enclosures, strict=True):
             difference = part[block] - enclosure.mid
-            # Only what certainly lies outside counts; NaN stays NaN.
+            # Only what certainly lies outside of the enclosure counts; NaN stays NaN.
             distance[block] = np.sign(difference) * np.maximum(np.abs(difference) - enclosure.rad, 0.0)
-        errors[block] = beside(scene.length(distances), size)[block]
-        own = OWN * unit.attainable[block] * (1.0 + said)
-        if doubted[block] and reference is not None and (errors[block] == said or abs(errors[block] - said) <= own):
+        errors[block] = relative_to(scene.length(distances), scale)[block]
+        tolerance = REFERENCE_ERROR * units.attainable[block] * (1.0 + error)
+        is_confirmed = errors[block] == error or abs(errors[block] - error) <= tolerance
+        if in_doubt[block] and reference is not None and is_confirmed:
             break
     return errors, enclosed
 
 
-def beside(error: Array, size: Array) -> Array:
-    """Error / size; where the size is zero nothing but zero is right, and any other number is as wrong as can be.
+def relative_to(error: Array, scale: Array) -> Array:
+    """Divide errors by scales; where the scale is zero, the quotient is 0 for a zero error, and 1e200 for any other.
 
     Examples
     --------
-    >>> beside(np.array([1.0, 0.0, 1.0]), np.array([2.0, 0.0, 0.0]))
+    >>> relative_to(np.array([1.0, 0.0, 1.0]), np.array([2.0, 0.0, 0.0]))
     array([5.e-001, 0.e+000, 1.e+200])
     """
     with np.errstate(all="ignore"):
-        hopeless = np.where(np.isfinite(error), 1e200, error)
-        return np.where(size > 0.0, error / size, np.where(error == 0.0, 0.0, hopeless))
+        largest = np.where(np.isfinite(error), 1e200, error)
+        return np.where(scale > 0.0, error / scale, np.where(error == 0.0, 0.0, largest))
 
 
-def combination(*terms: tuple[Any, Parts]) -> Parts:
-    """Σ cᵢ xᵢ of results, which may contain NaN.
+def linear_combination(*terms: tuple[Any, Parts]) -> Parts:
+    """Compute Σ cᵢ xᵢ of results, which may contain NaN.
 
     Examples
     --------
-    >>> combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
+    >>> linear_combination((2.0, (np.ones(1), np.ones(2))), (-1.0, (np.ones(1), np.zeros(2))))
     (array([1.]), array([2., 2.]))
     """
     count, total = len(terms[0][1]), list[Array]()
     for c, parts in terms:
-        scaled = [(c if count == 1 else blockwise(c)) * part for part in parts]
+        scaled = [(c if count == 1 else per_block(c)) * part for part in parts]
         total = [np.asarray(x + y) for x, y in zip(total, scaled, strict=True)] if total else scaled
     return tuple(total)
 
 
-def blockwise(scalar: Any) -> Any:
-    """One number a block, to multiply its arrays by.
+def per_block(scalar: Any) -> Any:
+    """Shape one number per block so that it multiplies the block's array.
 
     Examples
     --------
-    >>> blockwise([2.0, 3.0]).shape
+    >>> per_block([2.0, 3.0]).shape
     (2, 1, 1)
     """
     scalar = np.asarray(scalar)

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.ma
 import numpy.typing as npt
 
-from refgeo.conformance.call import Answer, Arrays, BackendError, Call, Conduct, Event, NoResult
+from refgeo.conformance.call import Answer, Arrays, BackendError, Breaches, Call, Event, NoResult
 from refgeo.conformance.interleaving import in_a_thread, interleaved
 from refgeo.conformance.memory import Laid, copies, laid_out
 from refgeo.conformance.routine import Problem, plain_routine
@@ -176,7 +176,7 @@ def _failure(error: BaseException, call: Call, converts: bool) -> NoResult:
         cause = error.__cause__ or error.__context__
         if cause is None or isinstance(cause, (LookupError, ImportError, NotImplementedError)):  # what there is
             return NoResult(Event.NOT_IMPLEMENTED, _named(error))
-        return NoResult(Event.SWALLOWED, f"{_named(error)}, after {said(cause)}")
+        return NoResult(Event.MASKED_EXCEPTION, f"{_named(error)}, after {said(cause)}")
     if isinstance(error, ModuleNotFoundError):  # which says what is not installed, and nothing of a formula
         return NoResult(Event.NOT_IMPLEMENTED, said(error))
     if isinstance(error, LayoutRefused):
@@ -279,27 +279,27 @@ class Host:
 
     def answer(self, call: Call) -> Answer:
         """Carry out a call."""
-        if call.do == "describe":
+        if call.action == "describe":
             return Answer(self.describe())
-        if call.do == "coverage":
+        if call.action == "coverage":
             return Answer(self.coverage.reached() if self.coverage else {})
         if self.coverage is not None:
             self.coverage.of("decisive" if call.decisive else "other")
-        conduct: Conduct = {}
+        breaches: Breaches = {}
         with self.capture.unheard():
-            for earlier in call.before:
+            for earlier in call.preceding:
                 self._again(earlier)()
-            work = getattr(self, f"_{call.do}")
+            work = getattr(self, f"_{call.action}")
             try:
-                parts = in_a_thread(functools.partial(work, call, conduct)) if call.in_thread else work(call, conduct)
-                return Answer(parts, None, conduct)
+                parts = in_a_thread(functools.partial(work, call, breaches)) if call.in_thread else work(call, breaches)
+                return Answer(parts, None, breaches)
             except BaseException as error:
                 return Answer((), _failure(error, call, self._converts))
 
-    def _call(self, call: Call, conduct: Conduct) -> Arrays:
-        laid = laid_out(call.arrays, call.lies)
+    def _call(self, call: Call, breaches: Breaches) -> Arrays:
+        laid = laid_out(call.arrays, call.layout)
         given = [one.array for one in laid]
-        if call.lies == "reused":
+        if call.layout == "reused":
             for array in given:
                 array *= -1.5
             self._apply(call, self._all_converted(given))
@@ -308,22 +308,22 @@ class Host:
         try:
             converted = self._views(laid)
         except Exception as error:
-            if not call.lies:
+            if not call.layout:
                 raise
             raise LayoutRefused(said(error)) from None
         before, shapes = self._bytes(given, converted), [np.shape(x) for x in converted]
         function = getattr(self.implementation, call.function)
-        with interleaved([self._again(other) for other in call.beside], functools.partial(_is_foreign, self._folder)):
+        with interleaved(list(map(self._again, call.concurrent)), functools.partial(_is_foreign, self._folder)):
             result = function(call.metric, *converted, *call.extra)
         result = members(result, len(call.shapes))
         arrays = [self._back(part) for part in result]
         parts = [_real(array, shape) for array, shape in zip(arrays, call.shapes, strict=True)]
         inputs = [*given, *map(self._back, converted)]
-        conduct |= self._left_behind(call.function, given, result)
-        conduct |= _written(call, before, self._bytes(given, converted))
+        breaches |= self._left_behind(call.function, given, result)
+        breaches |= _written(call, before, self._bytes(given, converted))
         reshaped = [np.shape(x) for x in (*given, *converted)] != [*(np.shape(x) for x in call.arrays), *shapes]
-        conduct |= {"inputs_unchanged": "changed the shape of an input"} if reshaped else {}
-        conduct |= _foreign(call, result, arrays) | _shared(arrays, inputs)
+        breaches |= {"inputs_unchanged": "changed the shape of an input"} if reshaped else {}
+        breaches |= _foreign(call, result, arrays) | _shared(arrays, inputs)
         return parts
 
     def _again(self, call: Call) -> Callable[[], None]:
@@ -331,11 +331,11 @@ class Host:
 
         def asked() -> None:
             with contextlib.suppress(Exception, SystemExit):
-                if call.do == "trajectory":
+                if call.action == "trajectory":
                     self._trajectory(call, {})
                     return
                 result = self._apply(call, self._all_converted(copies(call.arrays)))
-                for part in members(result, len(call.shapes)) if call.do == "write" else ():
+                for part in members(result, len(call.shapes)) if call.action == "write" else ():
                     np.asarray(detached(part))[...] = np.nan
 
         return asked
@@ -344,7 +344,7 @@ class Host:
         """What is in arrays, and in what ``asarray`` has made of them."""
         return [(x.tobytes(), self._back(y).tobytes()) for x, y in zip(given, converted, strict=True)]
 
-    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Conduct:
+    def _left_behind(self, function: str, inputs: Arrays, result: list[Any]) -> Breaches:
         """Whether this call has changed what earlier ones of the function with such arrays had returned, or had got."""
         past, found = self._past.setdefault((function, *(array.shape for array in inputs)), []), {}
         if any(self._back(x).tobytes() != content for _, results in past for x, content in results):
@@ -356,7 +356,7 @@ class Host:
         del past[1 if few else 0 : -3 if few else -1]  # the first one, too: a buffer may be made of it
         return found
 
-    def _search(self, call: Call, conduct: Conduct) -> Arrays:
+    def _search(self, call: Call, breaches: Breaches) -> Arrays:
         """A whole sharpness routine on a diagonal network; the last part is how often it evaluates the loss."""
         given = [np.array(array) for array in call.arrays]
         G, H, X, y = given
@@ -370,11 +370,11 @@ class Host:
         except Unusable:
             raise Unusable(f"expected (value, (step_G, step_H)), got {type(found).__name__}") from None
         if any(x.tobytes() != y.tobytes() for x, y in zip(given, call.arrays, strict=True)):
-            conduct["inputs_unchanged"] = "writes to the arrays it gets"
+            breaches["inputs_unchanged"] = "writes to the arrays it gets"
         numbers = [_real(self._back(x), shape) for x, shape in zip(steps, call.shapes[1:], strict=True)]
         return [_real(np.asarray(value), ()), *numbers, np.array(float(problem.calls))]
 
-    def _trajectory(self, call: Call, conduct: Conduct) -> Arrays:
+    def _trajectory(self, call: Call, breaches: Breaches) -> Arrays:
         """Steps of an update rule; an optimiser of PyTorch has parameters of its own, whatever ``asarray`` makes."""
         own = call.function == "make"
 
@@ -383,8 +383,8 @@ class Host:
 
         walk, arrays = Walk(**call.extra[0]), list(call.arrays)
         convert = (lambda x: x) if own else self._converted
-        with interleaved([self._again(other) for other in call.beside], functools.partial(_is_foreign, self._folder)):
-            return trajectory(self.implementation, call.function, arrays, walk, convert, read, conduct)
+        with interleaved(list(map(self._again, call.concurrent)), functools.partial(_is_foreign, self._folder)):
+            return trajectory(self.implementation, call.function, arrays, walk, convert, read, breaches)
 
     def _apply(self, call: Call, converted: list[Any]) -> Any:
         return getattr(self.implementation, call.function)(call.metric, *converted, *call.extra)
@@ -431,12 +431,12 @@ def array_of(value: Any) -> npt.NDArray[Any]:
         raise
 
 
-def _written(call: Call, before: list[Any], after: list[Any]) -> Conduct:
+def _written(call: Call, before: list[Any], after: list[Any]) -> Breaches:
     names = ", ".join(name for name, x, y in zip(call.names[1:], before, after, strict=False) if x != y)
     return {"inputs_unchanged": f"changed its input {names}"} if names else {}
 
 
-def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Conduct:
+def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Breaches:
     """Numbers of Python are of any dtype."""
     pairs = zip(result, arrays, strict=True)
     kinds = {array.dtype.name for part, array in pairs if not isinstance(part, (int, float, list, tuple))}
@@ -448,7 +448,7 @@ def _foreign(call: Call, result: list[Any], arrays: Arrays) -> Conduct:
     return {"dtype_kept": f"returned {foreign} for {call.dtypes[0]} input{hint}"}
 
 
-def _shared(results: Arrays, inputs: Arrays) -> Conduct:
+def _shared(results: Arrays, inputs: Arrays) -> Breaches:
     if any(part.size and np.shares_memory(part, x) for part in results for x in inputs):
         return {"owns_its_results": "its result shares memory with its input"}
     if len(results) == 2 and np.shares_memory(results[0], results[1]):
@@ -496,6 +496,6 @@ def serve(line: Connection, spec: str, functions: Sequence[str], most_memory: in
         return
     host = Host(implementation, functions, capture, Coverage(spec))  # of calls: importing is slow under a tracer
     while True:  # plain data alone, which any copy of this module understands
-        answer = host.answer(Call.of_plain(line.recv()))
+        answer = host.answer(Call.from_dict(line.recv()))
         failure = answer.failure and (answer.failure.event.name, str(answer.failure))
-        line.send((answer.parts, failure, answer.conduct))
+        line.send((answer.parts, failure, answer.breaches))

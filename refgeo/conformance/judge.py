@@ -18,23 +18,23 @@ from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Answer, Call, Event
 from refgeo.conformance.checks import CHECKS, Check
 from refgeo.conformance.circumstances import (
+    BASELINE,
     CIRCUMSTANCES,
-    PLAIN,
-    TURNED,
+    SIGN_FLIPPED,
     Circumstance,
     assign_circumstances,
-    in_another_metric,
+    change_metric,
 )
-from refgeo.conformance.conduct import ON_EVERY_CALL, short
+from refgeo.conformance.conduct import PER_CALL_RULES, first_line
 from refgeo.conformance.diagnosis import FailedCheck, diagnose
-from refgeo.conformance.evidence import NO_NUMBER, Evidence, result_is_expected
+from refgeo.conformance.evidence import NON_FINITE, Evidence, result_is_expected
 from refgeo.conformance.features import is_informative
-from refgeo.conformance.laws import TARGETS, can_be_judged, evaluate
+from refgeo.conformance.laws import JUDGED_VALUES, can_be_judged, evaluate
 from refgeo.conformance.operations import Value
 from refgeo.conformance.plan import Plan
 from refgeo.conformance.points import LARGE, named
 from refgeo.conformance.scene import Scene
-from refgeo.conformance.verdict import NOTHING, Explanation, Row, Seen, row_of
+from refgeo.conformance.verdict import NO_DIAGNOSIS, Diagnosis, EvidenceSummary, Row, make_row
 
 _MAX_CONFIRMED_POINTS, _DRAWS_PER_POINT, _FRESH_DRAW = 4, 2, 70
 """Number of points at which a lenient verdict is confirmed, of fresh points for each, and where their draws begin."""
@@ -68,7 +68,7 @@ class Judge:
         self.values = _values_to_evaluate(plan, backend)
         self.points = plan.points.selected(metric, plan.cases) if self.values else []
         features = [case.features for case in self.points]
-        self.circumstances = assign_circumstances(features) if plan.closely else [[PLAIN]] * len(features)
+        self.circumstances = assign_circumstances(features) if plan.closely else [[BASELINE]] * len(features)
         self.rules = [check.name for check in plan.of_kind("contract")]
         self._recorded: set[tuple[str, str]] = set()
         self._conduct_seen: set[str] = set()
@@ -82,7 +82,7 @@ class Judge:
         for case in self.points[:1] if self.plan.closely else ():
             scene = case.make().turned(1 + len(CIRCUMSTANCES), 1)
             for value in reversed(self.values):
-                call = in_another_metric(scene, value) or scene.call(value)
+                call = change_metric(scene, value) or scene.call(value)
                 with np.errstate(all="ignore"):
                     self.backend.call(replace(call, arrays=[x.astype(np.float32) for x in call.arrays]))
 
@@ -94,9 +94,9 @@ class Judge:
         scene, circumstances = self.points[i].make(), self.circumstances[i]
         part = scene.first_blocks(2, 2 * scene.point.sizes[2] + 1) if scene.entries > LARGE else scene
         for value in self.values:
-            changed = [c for c in circumstances if c != PLAIN and self._is_applicable(part, value, c)]
+            changed = [c for c in circumstances if c != BASELINE and self._is_applicable(part, value, c)]
             is_needed = is_informative(self.points[i].features, value.operation) or not self.plan.is_whole
-            if (PLAIN in circumstances or not changed) and is_needed and self._is_applicable(scene, value, PLAIN):
+            if (BASELINE in circumstances or not changed) and is_needed and self._is_applicable(scene, value, BASELINE):
                 self.evidence[value.name] += self._evaluate(scene, value)
             for circumstance in changed:
                 self.evidence[value.name] += self._evaluate_changed(part, value, circumstance)
@@ -109,14 +109,14 @@ class Judge:
             unseen = "the backend says that it is not thread-safe (thread_safe = False)"
             self._record(circumstance.rule, scene, value.operation.name, unseen=unseen)
             return False
-        return circumstance.of(next(circumstance.points(scene)), value) is not None
+        return circumstance.transformation(next(circumstance.variants(scene)), value) is not None
 
-    def _evaluate(self, plain: Scene, value: Value, circumstance: Circumstance = PLAIN) -> list[Evidence]:
+    def _evaluate(self, plain: Scene, value: Value, circumstance: Circumstance = BASELINE) -> list[Evidence]:
         """Call the backend in a circumstance, and compare the result with what is right."""
-        scene = next(circumstance.points(plain))
-        change = circumstance.of(scene, value)
-        assert change is not None
-        return evaluate(scene, value, partial(self._call, scene), change, circumstance=circumstance.words)
+        scene = next(circumstance.variants(plain))
+        transform = circumstance.transformation(scene, value)
+        assert transform is not None
+        return evaluate(scene, value, partial(self._call, scene), transform, circumstance=circumstance.description)
 
     def _call(self, scene: Scene, call: Call) -> Answer:
         answer = self.backend.call(call)
@@ -130,20 +130,20 @@ class Judge:
         circumstance and never without it, and if it is not due to the numbers that the changed call has.
         """
         evidence = self._evaluate(scene, value, circumstance)
-        failures = [e for e in evidence if e.is_doubtful]
+        failures = [e for e in evidence if e.is_failure]
         if not failures and not any(e.event in _INCONCLUSIVE for e in evidence):
             if circumstance.rule and any(e.decisive and e.event is Event.RESULT for e in evidence):
                 self._record(circumstance.rule, scene, value.operation.name)
             return evidence
         plain = self._evaluate(scene, value)
-        if not failures or any(e.is_doubtful for e in plain):
+        if not failures or any(e.is_failure for e in plain):
             return plain
-        repeated = [self._evaluate(scene, value, c) for c in (circumstance, PLAIN) * _REPETITIONS]
-        if [any(e.is_doubtful for e in repetition) for repetition in repeated] != [True, False] * _REPETITIONS:
+        repeated = [self._evaluate(scene, value, c) for c in (circumstance, BASELINE) * _REPETITIONS]
+        if [any(e.is_failure for e in repetition) for repetition in repeated] != [True, False] * _REPETITIONS:
             return plain + [replace(e, circumstance="") for e in failures]  # chance, or an earlier call
-        controls = [e for e in self._evaluate_controls(circumstance, scene, value) if e.is_doubtful]
+        controls = [e for e in self._evaluate_controls(circumstance, scene, value) if e.is_failure]
         if controls:
-            return plain + [replace(e, circumstance=TURNED) for e in controls]
+            return plain + [replace(e, circumstance=SIGN_FLIPPED) for e in controls]
         return plain + self._attribute(circumstance, scene, value.operation.name, failures)
 
     def _evaluate_controls(self, circumstance: Circumstance, scene: Scene, value: Value) -> list[Evidence]:
@@ -152,11 +152,11 @@ class Judge:
         They are made in a process that has not seen these numbers; or if there can be none, with other numbers of the
         same size, and of the same signs.
         """
-        points = circumstance.points(scene)
+        points = circumstance.variants(scene)
         changed = next(points)
         if not self.backend.has_own_process:
             return [e for other in points for e in self._evaluate(other, value)]
-        if changed is scene or not any(e.is_doubtful for e in self._evaluate(changed, value)):
+        if changed is scene or not any(e.is_failure for e in self._evaluate(changed, value)):
             return []
         with self.backend.isolated() as fresh:
             return evaluate(changed, value, fresh.call)
@@ -165,15 +165,15 @@ class Judge:
         self, circumstance: Circumstance, scene: Scene, function: str, failures: list[Evidence]
     ) -> list[Evidence]:
         """Attribute failures to a circumstance: as wrong results, or as breaches of the rule that it tests."""
-        words, exceptions = circumstance.words, [e for e in failures if e.event is not Event.RESULT]
+        words, exceptions = circumstance.description, [e for e in failures if e.event is not Event.RESULT]
         if circumstance.rule == "thread_safe":
-            broken = Seen(self.evidence["keeps_its_results"]).of(Event.BROKEN)
-            if all(e.about != function for e in broken):  # else any later call overwrites the result, in any thread
+            broken = EvidenceSummary(self.evidence["keeps_its_results"]).select(Event.BROKEN)
+            if all(e.subject != function for e in broken):  # else any later call overwrites the result, in any thread
                 self._record(circumstance.rule, scene, function, f"right in a plain call, and wrong {words}")
             return []
-        if circumstance.rule == "takes_any_memory_layout" and all(e.said != NO_NUMBER for e in exceptions):
+        if circumstance.rule == "takes_any_memory_layout" and all(e.detail != NON_FINITE for e in exceptions):
             for e in exceptions:
-                self._record(circumstance.rule, scene, function, f"the function fails {words}: {short(e.said)}")
+                self._record(circumstance.rule, scene, function, f"the function fails {words}: {first_line(e.detail)}")
             return [e for e in failures if e.event is Event.RESULT]
         return failures
 
@@ -183,8 +183,8 @@ class Judge:
         Only at points where results can be expected.
         """
         if self.rules and answer.failure is None and np.all(result_is_expected(scene)):
-            broken, is_first = answer.conduct, call.function not in self._conduct_seen
-            for rule in broken.keys() | set(ON_EVERY_CALL) if is_first else broken:
+            broken, is_first = answer.breaches, call.function not in self._conduct_seen
+            for rule in broken.keys() | set(PER_CALL_RULES) if is_first else broken:
                 self._record(rule, scene, call.function, broken.get(rule, ""))
             self._conduct_seen.add(call.function)
 
@@ -193,9 +193,9 @@ class Judge:
         if rule not in self.rules or (rule, function + broken) in self._recorded:
             return
         self._recorded |= {(rule, function), (rule, function + broken)}
-        event = Event.BROKEN if broken else Event.UNKNOWN if unseen else Event.RESULT
+        event = Event.BROKEN if broken else Event.NO_ORACLE if unseen else Event.RESULT
         self.evidence[rule].append(
-            Evidence(scene.name, event=event, said=broken or unseen, dtype=scene.dtype, about=function)
+            Evidence(scene.name, event=event, detail=broken or unseen, dtype=scene.dtype, subject=function)
         )
 
     def rows(self, explain: bool) -> list[Row]:
@@ -215,15 +215,15 @@ class Judge:
     def row(self, check: Check, explain: bool) -> Row | None:
         """The row of a value or a law; None without evidence."""
         if not self.backend.provides(check.function):
-            return row_of(check, self.metric, [not_provided(check.function)])
+            return make_row(check, self.metric, [not_provided(check.function)])
         evidence = self.evidence.get(check.name, [])
         if not evidence:
             return None
-        seen = Seen(evidence)
-        if explain and not seen.is_wrong and (seen.doubtful or seen.of(Event.NOT_IMPLEMENTED)):
+        summary = EvidenceSummary(evidence)
+        if explain and not summary.is_wrong and (summary.inaccurate or summary.select(Event.NOT_IMPLEMENTED)):
             evidence = self._confirm(check.name, evidence)
-        diagnosis = self._diagnose(check.name, evidence) if explain and Seen(evidence).is_wrong else NOTHING
-        return row_of(check, self.metric, evidence, diagnosis, self.plan.points.dtype)
+        diagnosis = self._diagnose(check.name, evidence) if explain else NO_DIAGNOSIS
+        return make_row(check, self.metric, evidence, diagnosis, self.plan.points.dtype)
 
     def _confirm(self, check: str, evidence: list[Evidence]) -> list[Evidence]:
         """Confirm at fresh points a verdict that excuses the backend: *inaccurate*, or *not provided* at some points.
@@ -231,21 +231,21 @@ class Judge:
         Fresh points have the features of those in question. A result there that is more than inaccurate, or that is
         provided after all, is evidence that the backend is wrong.
         """
-        seen = Seen(evidence)
-        refused = [e.case for e in seen.of(Event.NOT_IMPLEMENTED) if seen.results]
-        cases = list(dict.fromkeys([*(e.case for e in seen.doubtful), *refused]))[:_MAX_CONFIRMED_POINTS]
+        summary = EvidenceSummary(evidence)
+        refused = [e.case for e in summary.select(Event.NOT_IMPLEMENTED) if summary.results]
+        cases = list(dict.fromkeys([*(e.case for e in summary.inaccurate), *refused]))[:_MAX_CONFIRMED_POINTS]
         for scene in named(self.points, cases):
             if scene.features is None or scene.entries > LARGE:
                 continue
             for draw in range(_FRESH_DRAW + 1, _FRESH_DRAW + 1 + _DRAWS_PER_POINT):
-                fresh = self._evaluate(scene.fresh(replace(scene.features, draw=draw)), TARGETS[check])
+                fresh = self._evaluate(scene.fresh(replace(scene.features, draw=draw)), JUDGED_VALUES[check])
                 if scene.name in refused and any(e.event is Event.RESULT for e in fresh):
-                    said = f"not provided at {scene.name}, and provided at another point with these features"
-                    fresh.append(Evidence(scene.name, event=Event.FAILED, said=said, relative_error=np.inf))
+                    detail = f"not provided at {scene.name}, and provided at another point with these features"
+                    fresh.append(Evidence(scene.name, event=Event.FAILED, detail=detail, relative_error=np.inf))
                 evidence = evidence + fresh
         return evidence
 
-    def _diagnose(self, check: str, evidence: list[Evidence]) -> Explanation:
+    def _diagnose(self, check: str, evidence: list[Evidence]) -> Diagnosis:
         self.evidence[check] = evidence
         failed = FailedCheck(CHECKS[check], self.metric, self.backend, self.evidence, self.points, self._deadline)
         return diagnose(failed)
@@ -255,10 +255,10 @@ def _values_to_evaluate(plan: Plan, backend: Backend) -> list[Value]:
     """The provided values that are judged, or whose functions' conduct is checked."""
     judged = {check.name for check in plan.checks if check.value}
     watched = plan.functions if plan.of_kind("contract") else ()
-    chosen = [value for value in TARGETS.values() if value.name in judged or value.operation.name in watched]
+    chosen = [value for value in JUDGED_VALUES.values() if value.name in judged or value.operation.name in watched]
     return [value for value in chosen if backend.provides(value.operation.name)]
 
 
 def not_provided(function: str) -> Evidence:
     """Evidence that a backend has no function of this name."""
-    return Evidence("", event=Event.NOT_IMPLEMENTED, said=f"no function {function}", decisive=False)
+    return Evidence("", event=Event.NOT_IMPLEMENTED, detail=f"no function {function}", decisive=False)

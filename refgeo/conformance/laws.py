@@ -1,10 +1,12 @@
-r"""Laws: what must hold between a backend's own results where no right result is known.
+r"""Laws: relations between results of a backend that must hold where no right result is known.
 
-A *retraction* is any curve in the quotient with γ(0) = θ and γ'(0) = v.
+They are judged for a *retraction*, which may be any curve in the quotient with γ(0) = θ and γ'(0) = v. The first two
+laws are this definition; the third is a metamorphic relation: a changed call must give the result of the plain one.
 
-Lengths are measured with refgeo's geometry. Errors have the units of `refgeo.conformance.evidence`; each is divided by
-the size of all the terms that are compared. Derivatives are five-point differences, ``(8(f(δ) − f(−δ)) − (f(2δ) −
-f(−2δ))) / 12δ``, with δ = u^{1/5}, where truncation δ⁴ and rounding u/δ are equal; their unit is u^{4/5}.
+Lengths are measured with refgeo's geometry. Errors have the units of `refgeo.conformance.evidence`; each is relative to
+the scale of all terms that are compared. Derivatives are five-point differences, ``(8(f(δ) − f(−δ)) − (f(2δ) −
+f(−2δ))) / 12δ``, with δ = u^{1/5}, where the truncation error δ⁴ and the rounding error u/δ are equal; their unit is
+u^{4/5}.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import numpy as np
 
 from refgeo.conformance.backend import is_demanding
 from refgeo.conformance.call import Answer, Call, Event, NoResult
-from refgeo.conformance.circumstances import Change, nearly
-from refgeo.conformance.evidence import INTEGRATED, Evidence, beside, compare, measured, units
+from refgeo.conformance.circumstances import Transformation, perturb
+from refgeo.conformance.evidence import INTEGRATOR_FACTOR, Evidence, compare, error_units, relative_to, to_evidence
 from refgeo.conformance.operations import OPERATIONS, VALUES, Parts, Value
 from refgeo.conformance.precision import representable
 from refgeo.conformance.scene import Scene
@@ -29,13 +31,14 @@ RETRACTION = Value(
     "retraction", OPERATIONS["retraction"], "a curve in the quotient with γ(0) = θ, γ'(0) = v", lambda *_: (),
     lambda space, vectors, t: np.asarray(space.norm(space.point)), OPERATIONS["retraction"].loss,
 )  # fmt: skip
-TARGETS = {value.name: value for value in (*VALUES.values(), RETRACTION)}
-"""All that a backend's functions give: of geodesics a result for each order."""
-_FIRST = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
+JUDGED_VALUES = {value.name: value for value in (*VALUES.values(), RETRACTION)}
+"""All values of a backend's functions, by name; a geodesic has one for each order."""
+_FIVE_POINT_WEIGHTS = ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0))
+"""Multiples of the step δ at which a derivative evaluates the curve, and the weights of the points times 12δ."""
 
 
-Ask = Callable[[Call], Answer]
-"""What asks a backend."""
+CallFunction = Callable[[Call], Answer]
+"""A function that makes a call, and returns the backend's answer."""
 
 
 @dataclass(frozen=True)
@@ -46,100 +49,103 @@ class Law:
     ----------
     statement : str
     errors : callable
-        Of a scene, what asks the backend in some circumstance, and what asks it plainly: the errors beside their
-        natural size, per block.
-    scale, roundoff_power : float
-        Of the unit.
+        From a scene, a function that makes changed calls, and one that makes plain calls, to the relative errors, one
+        per block.
+    factor, roundoff_power : float
+        Of the error units.
     """
 
     statement: str
-    errors: Callable[[Scene, Ask, Ask], Array]
-    scale: float
+    errors: Callable[[Scene, CallFunction, CallFunction], Array]
+    factor: float
     roundoff_power: float = 1.0
 
 
 def can_be_judged(value: Value, scene: Scene) -> bool:
-    """Whether a law, or an enclosure in a moment, tells something of it at a point."""
+    """Whether a value can be judged at a point: by laws, or by an enclosure that is computed in a moment."""
     return value is RETRACTION or scene.can_be_enclosed(value)
 
 
-def evaluate(scene: Scene, value: Value, ask: Ask, change: Change = lambda call: call, **more: Any) -> list[Evidence]:
+def evaluate(
+    scene: Scene, value: Value, call_backend: CallFunction, transform: Transformation = lambda call: call, **fields: Any
+) -> list[Evidence]:
     """Make the call for a value at a point, changed, and compare the result with the right one, or check its laws."""
     call = scene.call(value)
-    more["demanding"] = is_demanding(call)
+    fields["demanding"] = is_demanding(call)
     if value is RETRACTION:
-        return _obeys(scene, lambda call: ask(change(replace(call, decisive=True))), ask, **more)
-    is_decisive = bool(np.all(units(scene, value).decisive))
-    return list(compare(scene, value, ask(change(replace(call, decisive=is_decisive))), **more))
+        return _check_laws(scene, lambda c: call_backend(transform(replace(c, decisive=True))), call_backend, **fields)
+    is_decisive = bool(np.all(error_units(scene, value).decisive))
+    return compare(scene, value, call_backend(transform(replace(call, decisive=is_decisive))), **fields)
 
 
-def _obeys(scene: Scene, ask: Ask, plainly: Ask, **more: Any) -> list[Evidence]:
-    """What is seen of the laws of a retraction, as far as they can tell anything there."""
-    found: list[Evidence] = []
-    for law in CURVE:
-        unit = units(scene, RETRACTION, law.scale, law.roundoff_power)
-        if not np.all(unit.decisive):
+def _check_laws(scene: Scene, call_changed: CallFunction, call_plain: CallFunction, **fields: Any) -> list[Evidence]:
+    """Check all laws of retractions that can be decided at a point; an exception ends the check."""
+    evidence: list[Evidence] = []
+    for law in RETRACTION_LAWS:
+        units = error_units(scene, RETRACTION, law.factor, law.roundoff_power)
+        if not np.all(units.decisive):
             continue
         try:
             with np.errstate(all="ignore"):
-                errors = law.errors(scene, ask, plainly)
+                errors = law.errors(scene, call_changed, call_plain)
         except NoResult as failure:
-            return [*found, *compare(scene, RETRACTION, Answer(failure=failure), **more)]
-        except (ValueError, ArithmeticError) as error:  # of the referee's own mathematics, at numbers it cannot use
-            said = f"{type(error).__name__}: {error}"
-            return [*found, Evidence(scene.name, event=Event.UNEVALUATED, said=said, **more)]
-        found += measured(scene, unit, errors, law=law.statement, **more)
-    return found
-
-
-def _place(scene: Scene, ask: Ask, v: Pair, t: float | None = None) -> Parts:
-    return tuple(ask(scene.call(RETRACTION, [v], t)).result())
+            return [*evidence, *compare(scene, RETRACTION, Answer(failure=failure), **fields)]
+        except (ValueError, ArithmeticError) as error:  # The referee's own mathematics cannot use the numbers.
+            detail = f"{type(error).__name__}: {error}"
+            return [*evidence, Evidence(scene.name, event=Event.ORACLE_FAILED, detail=detail, **fields)]
+        evidence += to_evidence(scene, units, errors, law=law.statement, **fields)
+    return evidence
 
 
 # Curves --------------------------------------------------------------------------------------------------------------
 
 
-def _velocity(scene: Scene) -> Pair:
-    """A velocity along which the metric changes slowly: ‖Γ(v, v)‖ ≤ 0.2 ‖v‖, and so do the factors."""
+def _evaluate_curve(scene: Scene, call_backend: CallFunction, v: Pair, t: float | None = None) -> Parts:
+    return tuple(call_backend(scene.call(RETRACTION, [v], t)).result())
+
+
+def _draw_velocity(scene: Scene) -> Pair:
+    """Draw a velocity along which the metric, and so the factors, change slowly: ‖Γ(v, v)‖ ≤ 0.2 ‖v‖."""
     v = scene.space.random_tangent_vector(scene.rng("v 0"), horizontal=False) * scene.space.norm(scene.point)
     bend = scene.space.norm(scene.space.christoffel(v)) / scene.space.norm(v)
     return representable(v * (0.2 / np.maximum(bend, 0.2)), scene.dtype)
 
 
-def _apart(scene: Scene, place: Parts, other: Parts) -> Array:
-    """Between the products G Hᵀ of two places, which is all that is said of them, beside their size."""
-    x, y = (G @ H.mT for G, H in (place, other))
-    is_number, is_one = np.isfinite(x), np.isfinite(y)
-    difference = np.where(is_number & is_one, x - y, np.where(is_number | is_one, np.inf, 0.0))
-    sizes = [np.linalg.norm(X, axis=(-2, -1)) for X in (scene.point.product, np.where(is_one, y, 0.0))]
-    return beside(np.asarray(np.linalg.norm(difference, axis=(-2, -1))), np.maximum(*sizes))
+def _product_distance(scene: Scene, result: Parts, expected: Parts) -> Array:
+    """Compute the relative distance of the products G Hᵀ of two points, as only the product is determined."""
+    x, y = (G @ H.mT for G, H in (result, expected))
+    x_is_finite, y_is_finite = np.isfinite(x), np.isfinite(y)
+    difference = np.where(x_is_finite & y_is_finite, x - y, np.where(x_is_finite | y_is_finite, np.inf, 0.0))
+    sizes = [np.linalg.norm(X, axis=(-2, -1)) for X in (scene.point.product, np.where(y_is_finite, y, 0.0))]
+    return relative_to(np.asarray(np.linalg.norm(difference, axis=(-2, -1))), np.maximum(*sizes))
 
 
-def _starts_at_the_point(scene: Scene, ask: Ask, plainly: Ask) -> Array:
-    """γ(0) = θ, and with no velocity for all t."""
-    v, standing = scene.vectors["v"], 0.0 * scene.vectors["v"]
-    found = [_place(scene, ask, v, 0.0), _place(scene, ask, standing)]
-    return np.asarray(np.max([_apart(scene, one, tuple(scene.point)) for one in found], axis=0))
+def _initial_point_error(scene: Scene, call_changed: CallFunction, call_plain: CallFunction) -> Array:
+    """Check γ(0) = θ, and for the velocity zero γ(t) = θ."""
+    v, zero = scene.vectors["v"], 0.0 * scene.vectors["v"]
+    points = [_evaluate_curve(scene, call_changed, v, 0.0), _evaluate_curve(scene, call_changed, zero)]
+    return np.asarray(np.max([_product_distance(scene, point, tuple(scene.point)) for point in points], axis=0))
 
 
-def _initial_velocity(scene: Scene, ask: Ask, plainly: Ask) -> Array:
-    """γ'(0) = v modulo the group: (G Hᵀ)' = v_G Hᵀ + G v_Hᵀ."""
-    v, point, step = _velocity(scene), scene.point, float(scene.precision.roundoff**0.2)
-    places = ((w / (12.0 * step), _place(scene, ask, v, k * step)) for k, w in _FIRST)
-    slope = sum(w * (G @ H.mT) for w, (G, H) in places)
-    error = np.linalg.norm(slope - (v.G @ point.H.mT + point.G @ v.H.mT), axis=(-2, -1))
-    return beside(np.asarray(error), np.linalg.norm(point.product, axis=(-2, -1)))
+def _initial_velocity_error(scene: Scene, call_changed: CallFunction, call_plain: CallFunction) -> Array:
+    """Check γ'(0) = v modulo the group: (G Hᵀ)' = v_G Hᵀ + G v_Hᵀ."""
+    v, point, step = _draw_velocity(scene), scene.point, float(scene.precision.roundoff**0.2)
+    points = ((w / (12.0 * step), _evaluate_curve(scene, call_changed, v, k * step)) for k, w in _FIVE_POINT_WEIGHTS)
+    derivative = sum(w * (G @ H.mT) for w, (G, H) in points)
+    error = np.linalg.norm(derivative - (v.G @ point.H.mT + point.G @ v.H.mT), axis=(-2, -1))
+    return relative_to(np.asarray(error), np.linalg.norm(point.product, axis=(-2, -1)))
 
 
-def _repeats(scene: Scene, ask: Ask, plainly: Ask) -> Array:
-    """A call in the circumstance, and one plainly that is so near that the results differ by half of the digits."""
+def _reproducibility_error(scene: Scene, call_changed: CallFunction, call_plain: CallFunction) -> Array:
+    """Compare a changed call with a plain one, perturbed so that a right result changes in half of its digits."""
     call = scene.call(RETRACTION)
-    return _apart(scene, *(tuple(answer.result()) for answer in (ask(call), plainly(nearly(call)))))
+    answers = call_changed(call), call_plain(perturb(call))
+    return _product_distance(scene, *(tuple(answer.result()) for answer in answers))
 
 
-CURVE = (
-    Law("γ(0) = θ", _starts_at_the_point, INTEGRATED),
-    Law("γ'(0) = v, by finite differences", _initial_velocity, 10.0, 0.8),
+RETRACTION_LAWS = (
+    Law("γ(0) = θ", _initial_point_error, INTEGRATOR_FACTOR),
+    Law("γ'(0) = v, by finite differences", _initial_velocity_error, 10.0, 0.8),
     Law("the result depends on the contents of the arrays alone: not on their memory layout, nor on other calls",
-        _repeats, INTEGRATED, 0.5),
+        _reproducibility_error, INTEGRATOR_FACTOR, 0.5),
 )  # fmt: skip

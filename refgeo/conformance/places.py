@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from refgeo.conformance.call import Event, NoResult
-from refgeo.conformance.evidence import DOUBTFUL, Evidence
+from refgeo.conformance.evidence import MAX_RATIO, Evidence
 from refgeo.conformance.features import Features, affects, repair
 from refgeo.conformance.operations import Value
 from refgeo.conformance.scene import Scene
@@ -24,7 +24,7 @@ _FRESH = 50
 _BISECTIONS, _ABOUT = 40, 4.0
 """Steps to the end of an interval; and how many times as far the interval is tried, where it begins at no plain number.
 """
-_FADED = 100.0 * DOUBTFUL
+_FADED = 100.0 * MAX_RATIO
 """An error that is no larger at the end of an interval gets smaller towards it: beyond, rounding hides what is left."""
 _HIDDEN = 0.1
 """A passing point contradicts where rounding there is at most so many times the least mistake."""
@@ -216,7 +216,7 @@ class Place:
     def fails(self, features: Features) -> bool | None:
         """Whether a fresh point fails; None where it decides nothing."""
         told = self._told(features)
-        return None if told is None else told[0] > DOUBTFUL
+        return None if told is None else told[0] > MAX_RATIO
 
     def usual(self) -> list[bool | None]:
         """Whether points with nothing special fail."""
@@ -296,11 +296,11 @@ class Place:
             if told is None:
                 continue
             at_end = any(end and end.value == x and end.is_open for end in ends)
-            fails, inside = told[0] > DOUBTFUL, low <= x <= high and not at_end
+            fails, inside = told[0] > MAX_RATIO, low <= x <= high and not at_end
             if fails and inside:
                 self.confirmed.append(one)
                 least = min(least, told[0] * told[1])
-            elif fails or (inside and DOUBTFUL * told[1] <= _HIDDEN * least):  # rounding does not hide the mistake
+            elif fails or (inside and MAX_RATIO * told[1] <= _HIDDEN * least):  # rounding does not hide the mistake
                 return False
         return len(self.confirmed) > 1
 

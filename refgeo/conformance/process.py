@@ -173,17 +173,17 @@ class Process:
         """The answer to a call."""
         if self._child is None:
             self._child = Child(*self._start, judged=_absolute(self._start[1]))
-            if call.do != "describe":  # which may take as long as importing it does
-                self.ask(Call(do="describe"), STARTING)
+            if call.action != "describe":  # which may take as long as importing it does
+                self.ask(Call(action="describe"), STARTING)
         child = self._child
         try:
-            child.line.send(call.plain())
+            child.line.send(call.to_dict())
             if not child.line.poll(min(timeout, 1e6)):
                 within = f"within {timeout:g} s"
                 raise Slow(
-                    f"did not start {within}" if call.do == "describe" else f"did not return {within} (--timeout)"
+                    f"did not start {within}" if call.action == "describe" else f"did not return {within} (--timeout)"
                 )
-            parts, failure, conduct = child.line.recv()
+            parts, failure, breaches = child.line.recv()
             if failure and failure[0] == BackendError.__name__:
                 raise BackendError(failure[1])
         except (EOFError, OSError):
@@ -192,7 +192,7 @@ class Process:
         except BaseException:  # interrupted, too: an answer that is under way would be taken for the next one
             self.close()
             raise
-        return Answer(parts, failure and NoResult(Event[failure[0]], failure[1]), conduct)
+        return Answer(parts, failure and NoResult(Event[failure[0]], failure[1]), breaches)
 
     def close(self) -> None:
         """End it; the next call starts another one."""

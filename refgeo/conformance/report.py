@@ -18,7 +18,7 @@ from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
 from refgeo.conformance.render import data, page, terminal
 from refgeo.conformance.scope import Scope
-from refgeo.conformance.verdict import EVERY, FINDINGS, WHOLE, Row, Verdict
+from refgeo.conformance.verdict import ANY_METRIC, FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
 
 SCHEMA = "refgeo-report/8"
 _MOST_RANGES = 8
@@ -130,8 +130,8 @@ class Report:
         """The command that runs the example of a row alone; empty if a command line cannot."""
         if row.example is None:
             return ""
-        metric = f"--metric {row.metric} " if row.of_one_metric else ""
-        is_alone = row.kind not in WHOLE and not row.needs_others and {*OPERATIONS}.issuperset(row.broken_by)
+        metric = f"--metric {row.metric} " if row.has_single_metric else ""
+        is_alone = row.kind not in WHOLE_RUN_KINDS and not row.needs_others and {*OPERATIONS}.issuperset(row.broken_by)
         case = f" --case {shlex.quote(row.example.case)}" if is_alone else ""
         words = {name: json.dumps(x, ensure_ascii=False) if isinstance(x, str) else repr(x)
                  for name, x in row.options.items()}  # fmt: skip
@@ -159,7 +159,7 @@ class Report:
         lines += [f"differs:  {row.differs}"] if row.differs else []
         lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
         if row.kind in ("value", "law") and place is not None and has_number:
-            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.place})")
+            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.location})")
         return lines + ([f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else [])
 
     def _allowed(self) -> str:
@@ -201,10 +201,10 @@ class Report:
         if not self.judged and not self.interrupted and not any(row.fails for row in self.rows):
             none = "the backend has no function that the chosen checks need at these points."
             said = [f"{row}: {row.message}" for row in self._with(Verdict.NOT_JUDGED, Verdict.NOT_PROVIDED)
-                    if row.message and (row.kind in WHOLE or not row.is_absent)]  # fmt: skip
+                    if row.message and (row.kind in WHOLE_RUN_KINDS or not row.is_absent)]  # fmt: skip
             return [f"Nothing was checked: {'; '.join(said) or none}"]
         late = [row for row in self._with(Verdict.NOT_JUDGED) if row.fails]
-        broken = [row for row in self._with(Verdict.CONTRACT) if row.kind in WHOLE]
+        broken = [row for row in self._with(Verdict.CONTRACT) if row.kind in WHOLE_RUN_KINDS]
         bad = {
             "WRONG": self.failures, "FAILS": self.misconduct, "UNDECIDED": self._with(Verdict.UNDECIDED),
             "NOT JUDGED": late, "INACCURATE": self._with(Verdict.INACCURATE), "CONTRACT": broken,
@@ -213,7 +213,7 @@ class Report:
         if self.interrupted:
             said.append(f"INTERRUPTED: {self.interrupted}")
         if self.passed:
-            with_findings = {row.kind for row in self._with(Verdict.CONTRACT) if row.kind not in WHOLE}
+            with_findings = {row.kind for row in self._with(Verdict.CONTRACT) if row.kind not in WHOLE_RUN_KINDS}
             right = {row.kind for row in self.judged if row.verdict in _PASSING} - with_findings
             judged = next((kind for kind in sorted(_KINDS, key="contract".__eq__) if kind in right), "")
             where = " where they are provided" if judged in {row.kind for row in self._with(Verdict.PARTIAL)} else ""
@@ -237,7 +237,7 @@ class Report:
     def enclosed(self) -> tuple[int, int]:
         """How many of the values were judged by an enclosure, of how many; the factorised route acquits others."""
         found = [one for row in self.rows for one in row.measurements if row.kind == "value"]
-        return sum(one.enclosed for one in found), sum(one.blocks for one in found)
+        return sum(one.enclosed for one in found), sum(one.multiplicity for one in found)
 
     @property
     def title(self) -> str:
@@ -253,7 +253,7 @@ class Report:
                 yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
         yield from _remarks(self.rows)
         repeat = self._command("--metric METRIC --checks CHECK --case CASE")
-        if repeat and any(row.worst_case and row.kind not in WHOLE for row in self.rows):
+        if repeat and any(row.worst_case and row.kind not in WHOLE_RUN_KINDS for row in self.rows):
             yield f"repeat one: {repeat}", "dim"
         if self.where == "this process" and not self.files:
             yield (
@@ -335,7 +335,7 @@ def _named(rows: list[Row]) -> list[str]:
     names = []
     for check, message in {row.check: row.message for row in rows}.items():
         several = [row for row in rows if row.check == check]
-        name = check if len(several) > 1 or several[0].metric == EVERY else str(several[0])
+        name = check if len(several) > 1 or several[0].metric == ANY_METRIC else str(several[0])
         told = several[0].is_absent or several[0].verdict is Verdict.PARTIAL  # by a remark
         names.append(name if told else f"{name} ({message})")
     return names

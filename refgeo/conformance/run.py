@@ -25,7 +25,7 @@ from refgeo.conformance.searches import search_evidence
 from refgeo.conformance.steps import UPDATE_RULES
 from refgeo.conformance.trajectories import trajectory_evidence
 from refgeo.conformance.uncovered import Reached, not_run
-from refgeo.conformance.verdict import EVERY, Row, row_of
+from refgeo.conformance.verdict import ANY_METRIC, Row, make_row
 from refgeo.support.errors import Interrupted, RefereeError
 from refgeo.support.threads import one_thread
 
@@ -294,16 +294,16 @@ def _whole(plan: Plan, backend: Backend, first: Judged, show: Progress) -> Itera
         names = [one.name for one in plan.of_kind(kind)]
         provided = any(map(backend.provides, functions))
         if names and not provided:
-            yield row_of(replace(CHECKS[names[0]], name=functions[0]), EVERY, [not_provided(" or ".join(functions))])
+            absent = replace(CHECKS[names[0]], name=functions[0])
+            yield make_row(absent, ANY_METRIC, [not_provided(" or ".join(functions))])
         watched = plan.of_kind("contract") and plan.is_whole and not plan.functions.isdisjoint(functions)
         run = names or ([_WATCHED[kind]] if watched else [])
-        for name, label, options, found in seen(backend, run, plan.points, progress=show) if run and provided else ():
+        for name, label, options, item in seen(backend, run, plan.points, progress=show) if run and provided else ():
             if CHECKS[name].kind == "contract":
                 if name in plan.names:
-                    first.conduct.setdefault(name, []).extend(found.evidence)
+                    first.conduct.setdefault(name, []).extend(item.evidence)
             elif names:
-                row = row_of(CHECKS[name], label or EVERY, found.evidence, options=options, message=found.message)
-                yield row
+                yield make_row(CHECKS[name], label or ANY_METRIC, item.evidence, options=options, message=item.message)
 
 
 def _rows(plan: Plan, judged: Sequence[Judged]) -> Iterator[Row]:
@@ -311,7 +311,7 @@ def _rows(plan: Plan, judged: Sequence[Judged]) -> Iterator[Row]:
     for check in plan.checks:
         if check.kind == "contract":
             found = [evidence for one in judged for evidence in one.conduct.get(check.name, [])]
-            yield from [row_of(check, EVERY, found)] if found else []
+            yield from [make_row(check, ANY_METRIC, found)] if found else []
         else:
             yield from (row for one in judged for row in one.rows if row.check == check.name)
 

@@ -59,7 +59,7 @@ class Scope:
         return cls(
             frozenset(_size(one, has_kappa) for one in sized),
             frozenset((one.circumstance, one.sizes[2], one.sizes[3] > 1) for one in sized if one.circumstance),
-            frozenset(one.about for one in told if kind == "contract"),
+            frozenset(one.subject for one in told if kind == "contract"),
         )
 
     @classmethod

@@ -27,8 +27,8 @@ import numpy as np
 from refgeo import diagonal
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Call, Event
-from refgeo.conformance.conduct import OF_WHOLE
-from refgeo.conformance.evidence import DOUBTFUL, SEVERAL, Evidence, Found
+from refgeo.conformance.conduct import WHOLE_RUN_RULES
+from refgeo.conformance.evidence import MAX_RATIO, WRONG_COUNT, CheckEvidence, Evidence
 from refgeo.conformance.features import SIZE_LEVELS, Features, instantiate, random_choice
 from refgeo.conformance.operations import ROUTINE, VALUES
 from refgeo.conformance.points import Points
@@ -170,7 +170,7 @@ def networks(profile: str, seed: int, dtype: str = "float64") -> Iterator[Networ
         X = np.linalg.qr(rng.standard_normal((d + 2, d)))[0] * rng.uniform(0.7, 1.4, d)
         yield Network.diagonal(name, u, v, X, X @ (u * v) + distance * rng.standard_normal(d + 2), dtype)
     for k, features in enumerate(_wide(seed)):
-        radii = tuple(RADII[(k + j) % len(RADII)] for j in range(0, 2 * SEVERAL, 2))
+        radii = tuple(RADII[(k + j) % len(RADII)] for j in range(0, 2 * WRONG_COUNT, 2))
         blocks, n, m = features.blocks[0], features.n, features.m
         scene = build(features, "mix", dtype, seed)
         (G, H), rng = scene.point, scene.rng("network")
@@ -198,7 +198,7 @@ def search_evidence(
     points: Points,
     metrics: Collection[str],
     progress: Callable[[int, int, str], None],
-) -> Iterator[tuple[str, str, dict[str, Any], Found]]:
+) -> Iterator[tuple[str, str, dict[str, Any], CheckEvidence]]:
     """Of the backend's ``sharpness``, for each of these names and metrics: the check, the metric, no options, and what
     was seen; adaptive sharpness has no metric. Of rules of conduct, the check is one of these.
     """
@@ -218,8 +218,8 @@ def search_evidence(
         found = _seen(backend, metric, order, problems, broken)
         results |= any(one.event is Event.RESULT for one in found.evidence)
         yield f"{ROUTINE}_{order}", metric, {}, found
-    kept = Evidence("searches", event=Event.RESULT if results else Event.UNKNOWN, about=ROUTINE)
-    yield from ((rule, "", {}, Found(broken.get(rule, [kept]))) for rule in sorted(broken.keys() | {*OF_WHOLE}))
+    kept = Evidence("searches", event=Event.RESULT if results else Event.NO_ORACLE, subject=ROUTINE)
+    yield from ((rule, "", {}, CheckEvidence(broken.get(rule, [kept]))) for rule in sorted({*broken, *WHOLE_RUN_RULES}))
 
 
 def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
@@ -235,12 +235,12 @@ def _order_of(backend: Backend, metric: str, dtype: str, seed: int) -> Any:
 def _call(metric: str, order: Any, network: Network, rho: float) -> Call:
     G, H = (x.astype(PRECISIONS[network.dtype].carrier) for x in (network.G, network.H))
     asked = 2 if order == "adaptive" else order
-    return Call(ROUTINE, metric, [G, H, network.X, network.y], (rho, asked), [(), G.shape, H.shape], do="search")
+    return Call(ROUTINE, metric, [G, H, network.X, network.y], (rho, asked), [(), G.shape, H.shape], action="search")
 
 
 def _seen(
     backend: Backend, metric: str, order: Any, problems: list[Network], broken: Mapping[str, list[Evidence]]
-) -> Found:
+) -> CheckEvidence:
     """Every search held against its proved bound, and what share of it is found; with the rules that were broken."""
     found: list[Evidence] = []
     shares: dict[str, float] = {}
@@ -254,12 +254,12 @@ def _seen(
             continue
         place = f"{network.name}/rho{rho:g}"
         answer = backend.call(_call(metric, order, network, rho))
-        for rule, how in answer.conduct.items():
-            broken[rule].append(Evidence(place, event=Event.BROKEN, said=how, about=ROUTINE))
+        for rule, how in answer.breaches.items():
+            broken[rule].append(Evidence(place, event=Event.BROKEN, detail=how, subject=ROUTINE))
         if answer.failure is not None:
             event, said = answer.failure.event, str(answer.failure)
             event = event if network.is_diagonal or event is not Event.FAILED else Event.NOT_IMPLEMENTED
-            found.append(Evidence(place, (), rho, np.inf, event=event, said=said, sizes=network.sizes))
+            found.append(Evidence(place, (), rho, np.inf, event=event, detail=said, sizes=network.sizes))
             if event is not Event.FAILED:
                 break
             continue
@@ -267,22 +267,22 @@ def _seen(
         complaint = search.complaint(known if is_proved else np.inf)
         falls_short = "" if complaint else search.falls_short(0.0 if network.is_diagonal else LITTLE * known)
         if falls_short:
-            short.append(Evidence(place, (), rho, np.inf, event=Event.FAILED, said=falls_short, sizes=network.sizes))
+            short.append(Evidence(place, (), rho, np.inf, event=Event.FAILED, detail=falls_short, sizes=network.sizes))
         share, calls = search.reached / known if known > 0.0 else 1.0, calls + float(answer.parts[3])
         event = Event.FAILED if complaint else Event.RESULT
-        found.append(Evidence(place, (), rho, max(1.0 - share, 0.0), event=event, said=complaint, sizes=network.sizes))
+        found.append(Evidence(place, (), rho, max(1 - share, 0.0), event=event, detail=complaint, sizes=network.sizes))
         (shares if network.is_diagonal else wide)[place] = share
     if not shares:
         reason = "there is no test problem whose maximum is known and is larger than rounding errors"
-        return Found(found or [Evidence("", event=Event.UNKNOWN, said=reason)])
+        return CheckEvidence(found or [Evidence("", event=Event.NO_ORACLE, detail=reason)])
     worst, median = min(shares, key=lambda place: shares[place]), float(np.median(list(shares.values())))
     whole = "the maximum" if order in _PROVED else "what refgeo's own search finds"
-    found += short if len(short) >= SEVERAL else ()
+    found += short if len(short) >= WRONG_COUNT else ()
     if median <= NOTHING_FOUND:
-        found.append(Evidence(worst, event=Event.FAILED, said=f"the search finds nothing of {whole}"))
+        found.append(Evidence(worst, event=Event.FAILED, detail=f"the search finds nothing of {whole}"))
     # a routine that finds less than a half, in the median, is inaccurate
-    found.append(Evidence("", (), 1.0, max(1.0 - median, 0.0), 1.0, (1.0 - LITTLE) / DOUBTFUL))
-    return Found(
+    found.append(Evidence("", (), 1.0, max(1.0 - median, 0.0), 1.0, (1.0 - LITTLE) / MAX_RATIO))
+    return CheckEvidence(
         found,
         f"on diagonal networks, the search finds {100.0 * median:.4g}% of {whole} (median of {len(shares)} searches), "
         f"and at least {100.0 * shares[worst]:.3g}% ({worst})"

@@ -139,7 +139,7 @@ def trajectory(
     walk: Walk,
     convert: Callable[[Any], Any],
     read: Callable[[Any, tuple[int, ...]], Array],
-    conduct: dict[str, str],
+    breaches: dict[str, str],
 ) -> list[Array]:
     """G and H before every step and after the last one; NaN from where a number is not finite.
 
@@ -149,13 +149,13 @@ def trajectory(
         G, H and Y.
     convert, read : callable
         To the rule's kind of array, and back to float64 of a known shape.
-    conduct : dict
+    breaches : dict
         The rules of conduct that are broken, and how.
     """
     kept = [np.full((walk.count + 1, *x.shape), np.nan) for x in arrays[:2]]
     others = [[np.empty((walk.count + 1, *x.shape)) for x in some[:2]] for some in walk.between]
     together = [
-        (_steps(implementation, function, some, walk, convert, read, conduct, into), _RandomNumbers(walk.stream))
+        (_steps(implementation, function, some, walk, convert, read, breaches, into), _RandomNumbers(walk.stream))
         for some, into in zip((arrays, *walk.between), (kept, *others), strict=True)
     ]
     for _ in range(walk.count + 1 if walk.between else 1):
@@ -168,7 +168,7 @@ def trajectory(
 
 def _steps(
     implementation: Any, function: str, arrays: list[Array], walk: Walk, convert: Callable[[Any], Any],
-    read: Callable[[Any, tuple[int, ...]], Array], conduct: dict[str, str], kept: list[Array],
+    read: Callable[[Any, tuple[int, ...]], Array], breaches: dict[str, str], kept: list[Array],
 ) -> Iterator[None]:  # fmt: skip
     """One step whenever the next one is asked for."""
     G, H, Y = arrays
@@ -200,7 +200,7 @@ def _steps(
             now = rule(*given)
             if function == "step":  # an optimiser of PyTorch has its parameters to change
                 changed = _changed(given, shapes_given, before, read)
-                conduct |= {"inputs_unchanged": f"changed its input {changed}"} if changed else {}
+                breaches |= {"inputs_unchanged": f"changed its input {changed}"} if changed else {}
         except Exception as error:
             error.add_note(f"at step {k + 1}")
             raise

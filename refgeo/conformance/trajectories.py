@@ -30,8 +30,8 @@ import numpy as np
 
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import BackendError, Call, Event, NoResult
-from refgeo.conformance.conduct import OF_WHOLE
-from refgeo.conformance.evidence import BEYOND_DOUBT, MANY_TIMES, Evidence, Found, no_rounding_explains
+from refgeo.conformance.conduct import WHOLE_RUN_RULES
+from refgeo.conformance.evidence import SURELY_WRONG_RATIO, WRONG_RATIO, CheckEvidence, Evidence, is_beyond_rounding
 from refgeo.conformance.features import Features, all_levels, covering_design, distribute, size_levels
 from refgeo.conformance.points import Points
 from refgeo.conformance.precision import PRECISIONS, representable
@@ -187,7 +187,7 @@ class Rule:
 
     Attributes
     ----------
-    conduct : dict
+    breaches : dict
         The rules of conduct that it has broken, and how.
     has_walked : bool
         Whether a trajectory had a result.
@@ -196,12 +196,12 @@ class Rule:
     def __init__(self, backend: Backend, function: str, points: Points, options: Mapping[str, Any]) -> None:
         self._backend, self.function, self.options, self.points = backend, function, dict(options), points
         self.precision, self.relaxation = PRECISIONS[points.dtype], points.relaxation
-        self.conduct: dict[str, str] = {}
+        self.breaches: dict[str, str] = {}
         self.has_walked = False
         self._scales: dict[str, float] = {}
 
     @cached_property
-    def repeats(self) -> Found:
+    def repeats(self) -> CheckEvidence:
         """Whether its trajectories are the same again, which several laws ask."""
         return _repeatable(self)
 
@@ -222,14 +222,14 @@ class Rule:
         others = tuple(map(self._arrays, between))
         walk = Walk(count, scale, start.magnitude, noise * self.precision.roundoff, seed, self.options, stream, others)
         shapes = [(count + 1, *start.G.shape), (count + 1, *start.H.shape)]
-        call = Call(self.function, "", self._arrays(start), (vars(walk),), shapes, do="trajectory")
+        call = Call(self.function, "", self._arrays(start), (vars(walk),), shapes, action="trajectory")
         call = replace(call, decisive=True, **how)
         answer = self._backend.call(call)
         refused = ["missing a required argument"] + ["unexpected keyword argument"] * bool(self.options)
         if any(said in str(answer.failure) for said in refused):
             expected = f"expected keyword arguments of {self.function}, and all that have no default"
             raise BackendError(f"options: {expected}, got {answer.failure}")
-        self.conduct = answer.conduct | self.conduct
+        self.breaches = answer.breaches | self.breaches
         self.has_walked |= answer.failure is None
         return Trajectory(*answer.result())
 
@@ -239,7 +239,7 @@ class Rule:
     def call(self, start: Start, scale: float) -> Call:
         """A few steps, to be made before others, or beside them."""
         walk = Walk(_FEW, scale, start.magnitude, options=self.options)
-        return Call(self.function, "", self._arrays(start), (vars(walk),), do="trajectory")
+        return Call(self.function, "", self._arrays(start), (vars(walk),), action="trajectory")
 
     def scale(self, start: Start) -> float:
         """A size of the loss with which the rule moves X by about its own length and stays at good points."""
@@ -366,7 +366,7 @@ def trials(rule: Rule) -> list[tuple[Features, Trial]]:
 def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
     """Evidence of each step: the trajectory from a start beside that from another point of its orbit.
 
-    `about` is the class of the element, `condition` the step; an error is a share of both ways.
+    `subject` is the class of the element, `condition` the step; an error is a share of both ways.
     """
     scale, count = (trial.scale, 3) if trial.scale else (trial.factor * rule.scale(start), STEPS)
     is_usual = not trial.scale and trial.factor == 1.0  # where something is to be expected
@@ -382,7 +382,7 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
             errors[where] = failure
     other_events = [one for one in errors.values() if one.event is not Event.FAILED]
     if other_events:
-        return [Evidence(start.name, event=other_events[0].event, said=str(other_events[0]), sizes=start.sizes)]
+        return [Evidence(start.name, event=other_events[0].event, detail=str(other_events[0]), sizes=start.sizes)]
     try:
         units = [rule.unit(begun, scale, walked) for begun, walked in walks]
     except NoResult:
@@ -410,11 +410,11 @@ def _compared(rule: Rule, start: Start, trial: Trial) -> list[Evidence]:
 
 def _of_both(start: Start, said: str) -> Evidence:
     """No result from both representations: it does not contradict that they are alike, and shows nothing."""
-    return Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said, sizes=start.sizes)
+    return Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=said, sizes=start.sizes)
 
 
 def _shares(
-    place: str, about: str, start: Start, walked: Trajectory, other: Trajectory, unit: Array, end: int | None
+    place: str, subject: str, start: Start, walked: Trajectory, other: Trajectory, unit: Array, end: int | None
 ) -> list[Evidence]:
     errors, ways = _apart(other, walked.products), walked.travelled + other.travelled
     size, found, telling = float(np.linalg.norm(walked.products[0])), [], _tells(unit, ways)
@@ -427,8 +427,8 @@ def _shares(
             relative = max(float(np.nan_to_num(unit[k] / ways[k], nan=np.inf, posinf=np.inf)), 1e-300)
         if np.isfinite(relative) and ways[k] > 0.0:
             found.append(
-                Evidence(place, (), float(k), min(share, 1.0), relative, relative, bool(tells), about=about,
-                         sizes=start.sizes, said="ends" if k == end and np.isinf(errors[k]) else "")
+                Evidence(place, (), float(k), min(share, 1.0), relative, relative, bool(tells), subject=subject,
+                         sizes=start.sizes, detail="ends" if k == end and np.isinf(errors[k]) else "")
             )  # fmt: skip
     return found
 
@@ -437,13 +437,13 @@ def _of_failure(start: Start, trial: Trial, where: str, failure: NoResult) -> Ev
     """An error from one representation alone."""
     said = f"at the start {start.name}, from {where} with A from the {trial.element}: {failure}; from the other one of "
     said += "(G, H) and (G A⁻¹, H Aᵀ) there is no error, so it depends on the representation"
-    return Evidence(start.name, event=Event.FAILED, said=said, relative_error=np.inf, sizes=start.sizes)
+    return Evidence(start.name, event=Event.FAILED, detail=said, relative_error=np.inf, sizes=start.sizes)
 
 
 def _tells(unit: Array, ways: Array) -> Array:
     """At which steps rounding leaves something to tell."""
     with np.errstate(all="ignore"):
-        return np.asarray(BEYOND_DOUBT * unit <= 0.1 * ways)
+        return np.asarray(SURELY_WRONG_RATIO * unit <= 0.1 * ways)
 
 
 def _worst(found: Sequence[Evidence]) -> Evidence:
@@ -451,8 +451,9 @@ def _worst(found: Sequence[Evidence]) -> Evidence:
     return max(found, key=lambda one: one.ratio * one.decisive)
 
 
-def _of(event: Event, said: str = "", case: str = "") -> Found:
-    return Found([Evidence(case, event=event, said=said)], said if event is Event.RESULT else "")
+def _of(event: Event, said: str = "", case: str = "", subject: str = "") -> CheckEvidence:
+    message = said if event is Event.RESULT else ""
+    return CheckEvidence([Evidence(case, event=event, detail=said, subject=subject)], message)
 
 
 def combinations(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -483,7 +484,7 @@ def trajectory_evidence(
     points: Points,
     options: Mapping[str, Sequence[Any]],
     progress: Callable[[int, int, str], None],
-) -> Iterator[tuple[str, str, dict[str, Any], Found]]:
+) -> Iterator[tuple[str, str, dict[str, Any], CheckEvidence]]:
     """For each of these names, for every combination of the rule's options: the check, the options in words and as they
     are, and what was seen; of rules of conduct, the check is one of these.
     """
@@ -494,16 +495,16 @@ def trajectory_evidence(
         for j, name in enumerate(names):
             progress(i * len(names) + j, len(several) * len(names), f"trajectories: {name} {label}".rstrip())
             yield name, label, chosen, _judged(rule, name)
-        for name in sorted(rule.conduct.keys() | {*OF_WHOLE}):
-            said = rule.conduct.get(name, "")
-            event = Event.BROKEN if said else Event.RESULT if rule.has_walked else Event.UNKNOWN
-            yield name, label, chosen, Found([Evidence("trajectories", event=event, said=said, about=function)])
+        for name in sorted({*rule.breaches, *WHOLE_RUN_RULES}):
+            said = rule.breaches.get(name, "")
+            event = Event.BROKEN if said else Event.RESULT if rule.has_walked else Event.NO_ORACLE
+            yield name, label, chosen, _of(event, said, "trajectories", function)
 
 
-def _judged(rule: Rule, name: str) -> Found:
+def _judged(rule: Rule, name: str) -> CheckEvidence:
     if rule.precision.name not in ("float64", "float32"):
         said = f"refgeo judges trajectories in float64 and float32 only, not in {rule.precision.name}"
-        return _of(Event.UNKNOWN, said)
+        return _of(Event.NO_ORACLE, said)
     try:
         return _LAWS[name](rule)
     except NoResult as failure:
@@ -513,29 +514,29 @@ def _judged(rule: Rule, name: str) -> Found:
 # The laws ------------------------------------------------------------------------------------------------------------
 
 
-def _invariant(rule: Rule) -> Found:
+def _invariant(rule: Rule) -> CheckEvidence:
     start = rule.start(_USUAL)
     walked = rule.walk(start, rule.scale(start))
     if walked.end is not None:
         said = f"after step {walked.end}, G, H or G Hᵀ is not finite, for every size of the loss that was tried"
         return _of(Event.FAILED, said, start.name)
     seen = Comparisons.of(rule)
-    missed = {trial.element for _, trial in seen.asked} - {one.about for one in seen.evidence}
+    missed = {trial.element for _, trial in seen.asked} - {one.subject for one in seen.evidence}
     again = rule.repeats.evidence[0]  # what differs by itself is taken for rounding
     if again.event is Event.FAILED:
-        return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
+        return _of(Event.NO_ORACLE, f"{again.detail}; so no two of them can be compared")
     if not seen.told:
         said = "no trajectory stays finite and moves G Hᵀ by more than rounding explains"
-        return Found(seen.evidence) if seen.failures else _of(Event.UNKNOWN, said)
+        return CheckEvidence(seen.evidence) if seen.failures else _of(Event.NO_ORACLE, said)
     shown = max(seen.told, key=lambda some: _worst(some).ratio)
-    shown = [replace(one, decisive=False, blocks=0, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
+    shown = [replace(one, decisive=False, multiplicity=0, case=f"{one.case}/step{one.condition:.0f}") for one in shown]
     evidence = [*seen.evidence, *(one for one in shown if one.condition in SHOWN)]
-    if no_rounding_explains(evidence):
-        return Found(evidence, _in_words(rule, seen.told))
+    if is_beyond_rounding(evidence):
+        return CheckEvidence(evidence, _in_words(rule, seen.told))
     if missed and not seen.failures:
         few = f"in only {len(seen.told)} of {len(seen.asked)} pairs of trajectories, rounding is small enough"
-        return _of(Event.UNKNOWN, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
-    last = [[one for one in some if one.decisive][-1] for some in seen.told if some[0].about != _ILL]
+        return _of(Event.NO_ORACLE, f"{few} for a verdict, and in none with {' or '.join(sorted(missed))}")
+    last = [[one for one in some if one.decisive][-1] for some in seen.told if some[0].subject != _ILL]
     digits = -np.log10(max(one.relative_error for one in last) + 1e-17)
     group = "O(h)" if rule.relaxation > 0.0 else "GL(h)"
     widest = Scope.of("trajectory", evidence)
@@ -545,7 +546,7 @@ def _invariant(rule: Rule) -> Found:
         f"G Hᵀ agrees to {digits:.0f} digits after {STEPS} steps, or the last ones that tell something, in "
         f"{len(seen.told)} pairs of trajectories"
     )
-    return Found(evidence, "" if seen.failures else said)
+    return CheckEvidence(evidence, "" if seen.failures else said)
 
 
 @dataclass(frozen=True)
@@ -582,8 +583,8 @@ class Comparisons:
 
 def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     """How a rule depends on the representation, a line each: from which step on, by how much, under what not."""
-    least = _SLIGHT * max(one.relative_error for some in told for one in some if one.is_far_off)
-    broken = [[one for one in some if one.is_far_off and one.relative_error >= least] for some in told]
+    least = _SLIGHT * max(one.relative_error for some in told for one in some if one.is_likely_wrong)
+    broken = [[one for one in some if one.is_likely_wrong and one.relative_error >= least] for some in told]
     first = min((some[0] for some in broken if some), key=lambda one: (one.condition, -one.relative_error))
     last = next(some[-1] for some in broken if first in some)
     name = first.case.rpartition("/")[0]
@@ -592,16 +593,16 @@ def _in_words(rule: Rule, told: Sequence[Sequence[Evidence]]) -> str:
     kept = _kept(seen)
     after = f", and by {last.relative_error:.2g} after step {last.condition:.0f}" if last is not first else ""
     differs = f"the products from (G, H) and from (G A⁻¹, H Aᵀ) differ by {first.relative_error:.2g} of both their ways"
-    if first.said:
+    if first.detail:
         differs, after = "one of the two trajectories is no longer finite", ""
     under = f"only under {' and '.join(kept)}" if kept else "under none of the matrices A that were tried"
     largest = {
-        one.about: one.relative_error for one in sorted(seen, key=lambda one: one.relative_error) if one.decisive
+        one.subject: one.relative_error for one in sorted(seen, key=lambda one: one.relative_error) if one.decisive
     }
     sizes = ", ".join(f"{name} {largest[name]:.1g}" for name in ELEMENTS if largest.get(name))
     said = (
         f"from step {first.condition:.0f} on, G Hᵀ depends on the representation: {differs}{after} (point {name}, A: "
-        f"{first.about})",
+        f"{first.subject})",
         f"the largest differences, over all points and sizes of the loss, of at most 1: {sizes}",
         f"the optimiser is invariant {under}",
     )
@@ -622,8 +623,8 @@ def _classes(rule: Rule, point: Features) -> list[str]:
 def _kept(seen: Iterable[Evidence]) -> list[str]:
     """The classes of elements under which it is invariant."""
     seen = list(seen)
-    no = {one.about for one in seen if one.is_far_off}
-    yes = {one.about for one in seen if one.decisive} - no
+    no = {one.subject for one in seen if one.is_likely_wrong}
+    yes = {one.subject for one in seen if one.decisive} - no
     kept = {name for name in yes if {*_LARGER.get(name, ())} <= yes}
     inner = {part for name in kept for part in _LARGER.get(name, ())}
     return [name for name in ELEMENTS if name in kept - inner]
@@ -632,17 +633,17 @@ def _kept(seen: Iterable[Evidence]) -> list[str]:
 def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str], point: Features) -> Iterator[str]:
     """What somebody can declare who knows why, and what that would leave."""
     if "rotations" in kept:
-        left = max(one.relative_error for one in seen if one.about == "rotations" and one.decisive)
+        left = max(one.relative_error for one in seen if one.subject == "rotations" and one.decisive)
         yield (
             f"with --relaxation ε, rotations alone are asked for, which leave a difference of {left:.1g}: right for a "
             "rule that adds an ε, and for any other it hides the mistake"
         )
-    exact = not any(one.is_far_off for one in seen if one.about == "scalings by powers of 2")  # as no rounding is
+    exact = not any(one.is_likely_wrong for one in seen if one.subject == "scalings by powers of 2")  # no rounding
     if rule.precision.name == "float64" and exact and "rotations" not in kept:  # which round, too
         alike = Rule(rule._backend, rule.function, replace(rule.points, dtype="float32"), rule.options)
         single, there = Comparisons.of(alike), [one for some in _by_class(alike, point) for one in some]
         found = [*single.evidence, *there]
-        if any(one.decisive for one in there) and not single.failures and not no_rounding_explains(found):
+        if any(one.decisive for one in there) and not single.failures and not is_beyond_rounding(found):
             left = max(one.relative_error for one in found)
             yield (
                 f"with --dtype float32, rounding is as large as all differences, which leaves {left:.1g}: right for a "
@@ -650,7 +651,7 @@ def _offers(rule: Rule, seen: Sequence[Evidence], kept: Collection[str], point: 
             )
 
 
-def _repeatable(rule: Rule) -> Found:
+def _repeatable(rule: Rule) -> CheckEvidence:
     """A trajectory alone, first thing in a process, and again: at a usual start in every circumstance, and at one of
     every band of h again, and in turn with others.
     """
@@ -671,12 +672,12 @@ def _repeatable(rule: Rule) -> Found:
         for words, how in _circumstances(rule, start, scale, features is _USUAL, has_random_numbers=depends):
             errors = _apart(rule.walk(start, scale, **how), first.products)
             k = int(np.argmax(errors != 0.0))  # later differences are amplified; a number that ends both is none
-            if errors[k] > MANY_TIMES * rounding[0]:
+            if errors[k] > WRONG_RATIO * rounding[0]:
                 said = f"from step {k} on, a run from the same start differs from the first one in a process, {words}: "
                 said += "the optimiser uses what another run left, or random numbers of a generator of its own"
                 return _of(Event.FAILED, said, start.name)
         found.append(Evidence(start.name, event=Event.RESULT, sizes=start.sizes))
-    return Found(found)
+    return CheckEvidence(found)
 
 
 def _circumstances(
@@ -688,13 +689,13 @@ def _circumstances(
     others = {name: change(start) for name, change in OTHERS.items()}
     yield "if it is made again", {}
     for name, other in others.items() if every else ():
-        yield f"after one {name}", {"before": (rule.call(other, scale),)}
+        yield f"after one {name}", {"preceding": (rule.call(other, scale),)}
         yield f"with steps of one {name} between its own", {"between": (other,)}
     yield "with steps of several others between its own", {"between": tuple(others.values())}
     if every:
         yield "in another thread", {"in_thread": True}
     if every and not has_random_numbers:  # which two threads share
-        yield "beside another one in another thread", {"beside": (rule.call(others["with another loss"], scale),)}
+        yield "beside another one in another thread", {"concurrent": (rule.call(others["with another loss"], scale),)}
 
 
 OTHERS: dict[str, Callable[[Start], Start]] = {
@@ -708,9 +709,9 @@ OTHERS: dict[str, Callable[[Start], Start]] = {
 """Other trajectories, of each what is changed."""
 
 
-def _blocks(rule: Rule) -> Found:
+def _blocks(rule: Rule) -> CheckEvidence:
     if rule.function == "make":
-        return _of(Event.UNKNOWN, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
+        return _of(Event.NO_ORACLE, "refgeo gives one pair to an optimiser of PyTorch, not a batch")
     found: list[Evidence] = []
     for start in map(rule.start, _BATCHES):
         scale = rule.scale(start.block(next(np.ndindex(start.G.shape[:-2]))))
@@ -719,14 +720,15 @@ def _blocks(rule: Rule) -> Found:
                 found += _apart_from_blocks(rule, start, factor * scale)
             except NoResult as failure:
                 said = f"the optimiser takes no leading dimensions: {str(failure).splitlines()[0]}"
-                return Found([Evidence(start.name), Evidence(start.name, event=Event.NOT_IMPLEMENTED, said=said)])
+                refused = Evidence(start.name, event=Event.NOT_IMPLEMENTED, detail=said)
+                return CheckEvidence([Evidence(start.name), refused])
     if not found:
-        return _of(Event.UNKNOWN, "no block alone is without an error, or moves")
-    if not any(one.is_far_off for one in found):
-        return Found([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
+        return _of(Event.NO_ORACLE, "no block alone is without an error, or moves")
+    if not any(one.is_likely_wrong for one in found):
+        return CheckEvidence([Evidence(one.case, event=Event.RESULT, sizes=one.sizes) for one in found])
     again = rule.repeats.evidence[0]
     if again.event is Event.FAILED:
-        return _of(Event.UNKNOWN, f"{again.said}; so no two of them can be compared")
+        return _of(Event.NO_ORACLE, f"{again.detail}; so no two of them can be compared")
     worst = _worst(found)
     said = (
         "the blocks of a batch change each other: in the batch, G Hᵀ differs from that of a block alone by "
@@ -748,7 +750,7 @@ def _apart_from_blocks(rule: Rule, start: Start, scale: float) -> list[Evidence]
     return _shares(start.name, "blocks", start, together, apart, rule.unit(start, scale, together), together.end)
 
 
-def _starts(rule: Rule) -> Found:
+def _starts(rule: Rule) -> CheckEvidence:
     start = rule.start(_USUAL)
     scale, asked = rule.scale(start), Trial("rotations" if rule.relaxation > 0.0 else "general elements")
     said, bad = [], False
@@ -756,7 +758,7 @@ def _starts(rule: Rule) -> Found:
         stuck = _stuck(rule, begun, scale)
         rule._scales[f"{name} = 0"] = scale
         found = [] if stuck else _compared(rule, replace(begun, name=f"{name} = 0"), asked)
-        if stuck or no_rounding_explains(found):
+        if stuck or is_beyond_rounding(found):
             said.append(f"from {name} = 0, {stuck or 'G Hᵀ depends on the representation'}")
         bad |= bool(stuck)
     if _stuck(rule, start, max(SCALES)) == _FROZEN:
@@ -780,7 +782,7 @@ def _stuck(rule: Rule, start: Start, scale: float) -> str:
     return "" if walked.travelled.any() else _FROZEN
 
 
-_LAWS: dict[str, Callable[[Rule], Found]] = {
+_LAWS: dict[str, Callable[[Rule], CheckEvidence]] = {
     "step.invariant": _invariant,
     "step.repeatable": lambda rule: rule.repeats,
     "step.blocks": _blocks,

@@ -1,4 +1,8 @@
-"""From evidence to a row: the one place where a verdict is made, and the words for it."""
+"""Verdicts: turn the evidence on a check into a row of the report, which has a verdict and the words for it.
+
+This is the only place where verdicts are made. Code that collects evidence knows none, and code that shows rows decides
+none.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,19 @@ import numpy as np
 
 from refgeo.conformance.call import Event
 from refgeo.conformance.checks import Check
-from refgeo.conformance.evidence import BEYOND_DOUBT, DOUBTFUL, Evidence, no_rounding_explains
+from refgeo.conformance.evidence import MAX_RATIO, SURELY_WRONG_RATIO, Evidence, is_beyond_rounding
 from refgeo.conformance.scope import Scope, counted
 
-EVERY = "any metric"
-WHOLE = ("search", "trajectory")
-"""The kinds of rows that judge more than single calls."""
-NOTHING_LEFT = 0.3
-"""A result with this relative error has no digit."""
+ANY_METRIC = "any metric"
+"""The metric of rows that are not about a single one."""
+WHOLE_RUN_KINDS = ("search", "trajectory")
+"""The kinds of checks that judge whole runs, and not single calls."""
+NO_DIGIT_ERROR = 0.3
+"""The relative error above which a result has no correct digit; at 0.3, half a digit is left."""
 
 
 class Verdict(Enum):
-    """What is said of one check of one metric; the gravest first."""
+    """The verdict on one check of one metric; the gravest first."""
 
     WRONG = "WRONG"
     INHERITS = "inherits"
@@ -37,28 +42,28 @@ class Verdict(Enum):
 
 
 NOT_RIGHT = (Verdict.WRONG, Verdict.INHERITS)
-"""Verdicts on values that are not the right ones."""
+"""Verdicts on wrong results."""
 FAILING = (*NOT_RIGHT, Verdict.UNDECIDED)
-"""Verdicts that make a report fail."""
+"""Verdicts with which a report fails."""
 FINDINGS = (Verdict.INACCURATE, Verdict.PARTIAL, Verdict.CONTRACT)
-"""Verdicts that pass, unless findings are to count, too (``--strict``)."""
+"""Verdicts with which a report passes, unless it is strict (``--strict``)."""
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """What is to be said of a wrong result.
+class Diagnosis:
+    """Why a result is wrong, as far as it is known.
 
     Attributes
     ----------
     text : str
     yours, expected : tuple of str
-        The formula that the backend computes, and the right one, read in the same way.
+        The formula that the backend computes, and the right one in the same notation.
     differs : str
-        In what.
+        How they differ.
     excuse : Verdict, optional
-        What it is called instead of WRONG, where something else is to blame.
+        The verdict in the place of WRONG, if the cause is the fault of another function.
     needs_others : bool
-        Whether it takes other calls, at other points, to show it.
+        Whether the failure recurs only after calls at other points.
     """
 
     text: str = ""
@@ -69,12 +74,12 @@ class Explanation:
     needs_others: bool = False
 
 
-NOTHING = Explanation()
+NO_DIAGNOSIS = Diagnosis()
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is said of one check of one metric.
+    """The row of one check and one metric in a report.
 
     Attributes
     ----------
@@ -82,40 +87,41 @@ class Row:
         `kind` is "value", "law", "contract", "search" or "trajectory".
     verdict : Verdict
     points, decisive_points : int
-        Blocks judged, and those on which the verdict rests.
+        The numbers of blocks that were judged, and of those on which the verdict rests.
     worst_ratio : float or None
-        Over the decisive points; above 30 it is a finding.
+        The largest ratio of the decisive points; above 30 it is a finding.
     digits_kept : float or None
-        The fewest, over the decisive points.
+        The smallest number of correct digits of the decisive points.
     worst_case : Evidence or None
     example : Evidence or None
-        Where to look first: the first failing point, in the order of the design.
+        The first failing point, in the order of the design.
     digits_lost : float
-        The most digits that the conditioning of a point leaves and the backend does not keep, over all points.
+        The largest number of digits that are attainable at a point and that the backend does not return.
     lossy_case : Evidence or None
+        The point with this loss.
     no_result : str
-        Where it gives none though the point is only ill-conditioned, and what it did instead.
+        Where the function returns no result at points that are only ill-conditioned, and what it did instead.
     message : str
     measurements : tuple of Evidence
-        Of a value: everything that was judged, for plots of digits against conditioning.
+        The worst evidence of each block, for plots of digits against conditioning.
     diagnosis : str
-        For a wrong value: what explains the numbers, confirmed at every point tried.
+        The cause of wrong results, confirmed at every point that was tried.
     yours, expected : tuple of str
         The formula that the backend computes, if it could be read, and the right one.
     differs : str
-        In what they differ.
+        How they differ.
     broken_by : tuple of str
-        Of a rule of conduct: the functions that break it.
+        Of a rule of conduct, the functions that break it.
     harmful : bool
-        Of a rule of conduct: whether who breaks it makes his caller's numbers wrong.
+        Of a rule of conduct, whether breaking it makes a caller's numbers wrong.
     exhausted : bool
-        Whether it was not judged for want of time or memory, which fails.
+        Whether some call ran out of time or memory; a row that is not judged fails for this reason.
     options : mapping
         The keyword arguments with which an update rule was judged.
     scope : Scope
-        What was met decisively.
+        What was tested decisively.
     needs_others : bool
-        Whether it takes calls at other points to show what is wrong.
+        Whether the failure recurs only after calls at other points.
     """
 
     check: str
@@ -148,14 +154,14 @@ class Row:
 
     @property
     def fails(self) -> bool:
-        """Whether a report with it does not pass."""
+        """Whether a report with this row fails."""
         broken = self.verdict is Verdict.CONTRACT and self.harmful
         return self.verdict in FAILING or broken or (self.verdict is Verdict.NOT_JUDGED and self.exhausted)
 
     @property
-    def of_one_metric(self) -> bool:
-        """Whether its metric is one that `refgeo.check` can be asked for; of a trajectory it is options of the rule."""
-        return self.kind != "trajectory" and self.metric not in (EVERY, "adaptive")
+    def has_single_metric(self) -> bool:
+        """Whether its metric is an argument of `refgeo.check`; the one of a trajectory is options of the rule."""
+        return self.kind != "trajectory" and self.metric not in (ANY_METRIC, "adaptive")
 
     @property
     def is_absent(self) -> bool:
@@ -164,7 +170,7 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """The verdict in words; right with lost digits is not the same as right.
+        """The verdict in words; a pass with lost digits says so.
 
         Examples
         --------
@@ -180,13 +186,13 @@ class Row:
         if self.lossy_case is None:
             return "pass"
         where = f"κ={self.lossy_case.condition:.0e}"
-        if self.lossy_case.relative_error > NOTHING_LEFT:
+        if self.lossy_case.relative_error > NO_DIGIT_ERROR:
             return f"no digit at {where}"
         return f"loses {counted(self.digits_lost, 'digit')} at {where}"
 
     @property
     def remarks(self) -> Iterator[tuple[str, str]]:
-        """What is neither wrong nor simply right: a label and a sentence each."""
+        """Notes on what is neither wrong nor simply right: a label and a sentence each."""
         if self.kind == "contract":
             if self.verdict is Verdict.CONTRACT:
                 yield self.outcome, self.message
@@ -199,247 +205,258 @@ class Row:
         elif self.verdict is Verdict.PASS and self.message:
             yield "note", self.message
         if self.lossy_case is not None:
-            yield "digits", f"{self._lost} ({self.lossy_case})"
+            yield "digits", f"{self._digit_loss_text} ({self.lossy_case})"
 
     @property
-    def _lost(self) -> str:
+    def _digit_loss_text(self) -> str:
         assert self.lossy_case is not None
-        place, lost = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
-        if self.lossy_case.relative_error > NOTHING_LEFT:
+        where, digits = f"κ = {self.lossy_case.condition:.1g}", counted(self.digits_lost, "digit")
+        if self.lossy_case.relative_error > NO_DIGIT_ERROR:
             return (
-                f"right at well-conditioned points; at {place}, no digit is right, but an implementation that uses QR "
-                f"factorisations gets {lost} right"
+                f"right at well-conditioned points; at {where}, no digit is right, but an implementation that uses QR "
+                f"factorisations gets {digits} right"
             )
-        return f"right, but at {place}, an implementation that uses QR factorisations has {lost} more"
+        return f"right, but at {where}, an implementation that uses QR factorisations has {digits} more"
 
     def __str__(self) -> str:
-        return self.check if self.metric == EVERY else f"{self.check}[{self.metric}]"
+        return self.check if self.metric == ANY_METRIC else f"{self.check}[{self.metric}]"
 
 
-# Seen as a whole -----------------------------------------------------------------------------------------------------
+# Evidence on a check -------------------------------------------------------------------------------------------------
 
 
-class Seen:
-    """The evidence on one check of one metric, sorted by what came."""
+class EvidenceSummary:
+    """The evidence on one check of one metric, by the outcome of the calls.
+
+    Attributes
+    ----------
+    all : list of Evidence
+    results : list of Evidence
+        The evidence of calls that returned a result.
+    decisive : list of Evidence
+        The results on which a verdict rests.
+    inaccurate : list of Evidence
+        The decisive results that are inaccurate or worse.
+    """
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
         self.all = list(evidence)
-        self.results = [one for one in self.all if one.event is Event.RESULT]
-        self.decisive = [one for one in self.results if one.decisive]
-        self.doubtful = [one for one in self.decisive if one.is_off]
+        self.results = self.select(Event.RESULT)
+        self.decisive = [e for e in self.results if e.decisive]
+        self.inaccurate = [e for e in self.decisive if e.is_inaccurate]
 
-    def of(self, *events: Event) -> list[Evidence]:
-        """What came as one of these."""
-        return [one for one in self.all if one.event in events]
+    def select(self, *events: Event) -> list[Evidence]:
+        """Select the evidence of calls that ended in one of these ways."""
+        return [e for e in self.all if e.event in events]
 
     @property
-    def failures(self) -> list[Evidence]:
-        """Where there is no usable result though there must be one: what a NotImplementedError stands for is such a
-        failure where the function has given results at other points.
+    def missing_results(self) -> list[Evidence]:
+        """The evidence of calls without a result where one can be expected.
+
+        An exception behind a NotImplementedError counts only if the function has returned results at other points.
         """
-        events = (Event.FAILED, Event.SWALLOWED) if self.results else (Event.FAILED,)
-        return [one for one in self.of(*events) if one.decisive]
+        events = (Event.FAILED, Event.MASKED_EXCEPTION) if self.results else (Event.FAILED,)
+        return [e for e in self.select(*events) if e.decisive]
 
     @property
     def has_wrong_numbers(self) -> bool:
-        """Whether no rounding explains them."""
-        return no_rounding_explains(self.doubtful)
+        """Whether no rounding explains the results."""
+        return is_beyond_rounding(self.inaccurate)
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it has no usable result, or wrong numbers, where it must have right ones."""
-        return bool(self.failures) or self.has_wrong_numbers
+        """Whether a result that can be expected is missing, or no rounding explains the results."""
+        return bool(self.missing_results) or self.has_wrong_numbers
 
     @property
     def wrong_evidence(self) -> list[Evidence]:
-        """What shows that it is wrong, and not only inaccurate."""
-        beyond = [one for one in self.doubtful if one.is_far_off]
-        return [*self.failures, *(beyond if self.has_wrong_numbers else ())]
+        """The evidence that the backend is wrong, and not only inaccurate."""
+        wrong = [e for e in self.inaccurate if e.is_likely_wrong]
+        return [*self.missing_results, *(wrong if self.has_wrong_numbers else ())]
 
 
-def row_of(
+def make_row(
     check: Check,
     metric: str,
     evidence: Sequence[Evidence],
-    explanation: Explanation = NOTHING,
+    diagnosis: Diagnosis = NO_DIAGNOSIS,
     dtype: str = "float64",
     message: str = "",
     options: Mapping[str, Any] | None = None,
 ) -> Row:
-    """The row of a check: what the evidence says, with the explanation of what is wrong.
+    """Turn the evidence on a check into its row.
 
     Parameters
     ----------
     check : Check
     metric : str
     evidence : sequence of Evidence
-    explanation : Explanation
+    diagnosis : Diagnosis
     dtype : str
-        Of the run: digits are counted there.
+        Of the run; digits are counted for results in this precision.
     message : str
-        What else there is to say.
+        A message besides that of the verdict.
     options : mapping, optional
-        Of an update rule.
+        The keyword arguments of an update rule.
     """
-    seen = Seen(evidence)
-    verdict, words = _verdict(check, seen, explanation)
-    plainly = [one for one in seen.doubtful if not one.circumstance]
-    worst = max(plainly or seen.doubtful or seen.decisive, key=lambda one: one.ratio, default=None)
+    summary = EvidenceSummary(evidence)
+    verdict, reason = _decide(check, summary, diagnosis)
+    plain = [e for e in summary.inaccurate if not e.circumstance]
+    worst = max(plain or summary.inaccurate or summary.decisive, key=lambda e: e.ratio, default=None)
     is_value = check.kind == "value"
-    lossy = _lossy(seen) if verdict in (Verdict.PASS, Verdict.PARTIAL) and is_value else None
-    lost = 0.0 if lossy is None else _digits_lost(lossy)
-    breakdowns = [one for one in seen.of(Event.FAILED, Event.EXHAUSTED) if not one.decisive]
-    said = f"κ={breakdowns[0].condition:.0e}: {_told(breakdowns)}" if breakdowns else ""
-    broken = tuple(dict.fromkeys(one.about for one in seen.of(Event.BROKEN)))
-    numbers = check.kind != "contract"
-    separator, said_of_it = ("\n", (message, words)) if check.kind == "trajectory" else ("; ", (words, message))
-    digits = [one.digits for one in seen.decisive if one.dtype == dtype and is_value]
+    lossy = _worst_digit_loss(summary) if verdict in (Verdict.PASS, Verdict.PARTIAL) and is_value else None
+    digits_lost = 0.0 if lossy is None else _count_lost_digits(lossy)
+    breakdowns = [e for e in summary.select(Event.FAILED, Event.EXHAUSTED) if not e.decisive]
+    no_result = [f"κ={e.condition:.0e}: {e.detail} ({_describe_points(breakdowns)})" for e in breakdowns[:1]]
+    has_numbers = check.kind != "contract"
+    separator, messages = ("\n", (message, reason)) if check.kind == "trajectory" else ("; ", (reason, message))
+    digits = [e.digits for e in summary.decisive if e.dtype == dtype and is_value]
     return Row(
         check.name, check.kind, check.function, metric, check.statement_of(metric), verdict,
-        points=_blocks([*seen.results, *(one for one in seen.of(Event.FAILED) if not one.circumstance)]),
-        decisive_points=_blocks(seen.decisive),
-        worst_ratio=worst.ratio if worst and numbers else None,
+        points=_count_blocks([*summary.results, *(e for e in summary.select(Event.FAILED) if not e.circumstance)]),
+        decisive_points=_count_blocks(summary.decisive),
+        worst_ratio=worst.ratio if worst and has_numbers else None,
         digits_kept=min(digits, default=None),
-        worst_case=worst if numbers else None,
-        example=_example(seen) or worst,
-        digits_lost=lost,
-        lossy_case=lossy if lost >= 1.0 else None,
-        no_result=said if verdict is Verdict.PASS else "",
-        message=separator.join(filter(None, said_of_it)),
-        measurements=tuple(distinct(seen.results)) if numbers else (),
-        diagnosis=explanation.text, yours=explanation.yours, expected=explanation.expected, differs=explanation.differs,
-        broken_by=broken, harmful=check.harmful, exhausted=bool(seen.of(Event.EXHAUSTED)), options=dict(options or {}),
-        scope=Scope.of(check.kind, seen.all), needs_others=explanation.needs_others,
+        worst_case=worst if has_numbers else None,
+        example=_choose_example(summary) or worst,
+        digits_lost=digits_lost, lossy_case=lossy if digits_lost >= 1.0 else None,
+        no_result="".join(no_result) if verdict is Verdict.PASS else "",
+        message=separator.join(filter(None, messages)),
+        measurements=tuple(worst_per_block(summary.results)) if has_numbers else (),
+        diagnosis=diagnosis.text, yours=diagnosis.yours, expected=diagnosis.expected, differs=diagnosis.differs,
+        broken_by=tuple(dict.fromkeys(e.subject for e in summary.select(Event.BROKEN))),
+        harmful=check.harmful, exhausted=bool(summary.select(Event.EXHAUSTED)), options=dict(options or {}),
+        scope=Scope.of(check.kind, summary.all), needs_others=diagnosis.needs_others,
     )  # fmt: skip
 
 
-def _verdict(check: Check, seen: Seen, explanation: Explanation) -> tuple[Verdict, str]:
-    """The verdict, and why."""
-    exhausted = [one for one in seen.of(Event.EXHAUSTED) if one.decisive]
-    refused = seen.of(Event.NOT_IMPLEMENTED, Event.SWALLOWED)
-    unknown = Counter(one.said for one in seen.of(Event.UNKNOWN))
-    if refused and len(refused) == len(seen.all):
-        return Verdict.NOT_PROVIDED, refused[0].said
+def _decide(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> tuple[Verdict, str]:
+    """Decide on a verdict, and give the reason for it."""
+    exhausted = [e for e in summary.select(Event.EXHAUSTED) if e.decisive]
+    refused = summary.select(Event.NOT_IMPLEMENTED, Event.MASKED_EXCEPTION)
+    unknown = Counter(e.detail for e in summary.select(Event.NO_ORACLE))
+    if refused and len(refused) == len(summary.all):
+        return Verdict.NOT_PROVIDED, refused[0].detail
+    broken = summary.select(Event.BROKEN)
     if check.kind == "contract":
-        broken = seen.of(Event.BROKEN)
         if broken:
-            return Verdict.CONTRACT, _conduct(broken)
-        return (Verdict.PASS, "") if seen.results else (Verdict.NOT_JUDGED, "; ".join(dict.fromkeys(
-            one.said for one in seen.all)))  # fmt: skip
-    if seen.is_wrong:
-        return explanation.excuse or Verdict.WRONG, _why_wrong(check, seen, explanation)
-    unevaluated = seen.of(Event.UNEVALUATED)
-    if unevaluated:
-        return Verdict.UNDECIDED, f"the result at {_places(unevaluated)} cannot be evaluated ({unevaluated[0].said})"
+            return Verdict.CONTRACT, _describe_breaches(broken)
+        details = "; ".join(dict.fromkeys(e.detail for e in summary.all))
+        return (Verdict.PASS, "") if summary.results else (Verdict.NOT_JUDGED, details)
+    if summary.is_wrong:
+        return diagnosis.excuse or Verdict.WRONG, _describe_wrong_results(check, summary, diagnosis)
+    failed = summary.select(Event.ORACLE_FAILED)
+    if failed:
+        return Verdict.UNDECIDED, f"the result at {_describe_points(failed)} cannot be evaluated ({failed[0].detail})"
     notes = [f"{counted(count, 'block')} not judged: {why}" for why, count in unknown.items()]
-    first = {one.case: one for one in reversed(exhausted)}
-    late = [f"not judged at {_places(some)}: {some[0].said}" for some in _by_reason([*first.values()][::-1])]
-    if exhausted and not (seen.decisive and all(one.demanding for one in exhausted)):
+    first = {e.case: e for e in reversed(exhausted)}
+    late = _describe_by_detail("not judged", [*first.values()][::-1])
+    if exhausted and not (summary.decisive and all(e.demanding for e in exhausted)):
         return Verdict.NOT_JUDGED, "; ".join([*late, *notes])
-    broken = seen.of(Event.BROKEN)
     if broken:
-        return Verdict.CONTRACT, "; ".join(one.said for one in broken)
-    if not seen.decisive and check.kind != "value":
+        return Verdict.CONTRACT, "; ".join(e.detail for e in broken)
+    if not summary.decisive and check.kind != "value":
         return Verdict.NOT_JUDGED, "; ".join(unknown)
-    if not seen.decisive:
-        explained = "at every point, rounding alone can cause an error of any size, so nothing can be judged"
-        late = [f"not judged at {_places(some)}: {some[0].said}" for some in _by_reason(seen.of(Event.EXHAUSTED))]
-        return Verdict.UNDECIDED, "; ".join([*notes, *late, explained if seen.results else "no point was judged"])
-    if seen.doubtful and check.kind in WHOLE:
+    if not summary.decisive:
+        reason = "at every point, rounding alone can cause an error of any size, so nothing can be judged"
+        late = _describe_by_detail("not judged", summary.select(Event.EXHAUSTED))
+        return Verdict.UNDECIDED, "; ".join([*notes, *late, reason if summary.results else "no point was judged"])
+    if summary.inaccurate and check.kind in WHOLE_RUN_KINDS:
         return Verdict.INACCURATE, ""
-    if seen.doubtful:
-        worst = max(seen.doubtful, key=lambda one: one.ratio)
-        found = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {_count(seen, seen.doubtful)}"
-        return Verdict.INACCURATE, "; ".join(
-            [
-                f"{found} ({worst.place}): less accurate than it could be, and not so far off that it must be wrong",
-                *notes,
-            ]
-        )
-    missing = [*late, *(f"no result at {_places(some)}: {some[0].said}" for some in _by_reason(refused))]
+    if summary.inaccurate:
+        worst = max(summary.inaccurate, key=lambda e: e.ratio)
+        count = _describe_count(summary, summary.inaccurate)
+        reason = f"the error is up to {worst.ratio:.0f} times the usual rounding error, {count} ({worst.location})"
+        reason += ": less accurate than it could be, and not so far off that it must be wrong"
+        return Verdict.INACCURATE, "; ".join([reason, *notes])
+    missing = [*late, *_describe_by_detail("no result", refused)]
     return (Verdict.PARTIAL if missing else Verdict.PASS), "; ".join([*notes, *missing])
 
 
-def _why_wrong(check: Check, seen: Seen, explanation: Explanation) -> str:
-    if explanation.excuse is not None:
-        return explanation.text
-    where = f"{_places(seen.failures)}: " if seen.failures and check.kind != "trajectory" else ""
-    words = [where + seen.failures[0].said] if seen.failures else []
-    if seen.has_wrong_numbers and check.kind not in WHOLE:
-        count = _count(seen, seen.doubtful)
-        words.append(f"where the function returns numbers, they are wrong {count}" if words else f"wrong {count}")
-    return "; ".join(words)
+def _describe_wrong_results(check: Check, summary: EvidenceSummary, diagnosis: Diagnosis) -> str:
+    if diagnosis.excuse is not None:
+        return diagnosis.text
+    missing = summary.missing_results
+    where = f"{_describe_points(missing)}: " if missing and check.kind != "trajectory" else ""
+    sentences = [where + missing[0].detail] if missing else []
+    if summary.has_wrong_numbers and check.kind not in WHOLE_RUN_KINDS:
+        count = _describe_count(summary, summary.inaccurate)
+        sentences.append(f"where the function returns numbers, they are wrong {count}" if missing else f"wrong {count}")
+    return "; ".join(sentences)
 
 
-def _conduct(broken: list[Evidence]) -> str:
-    """Who breaks a rule, and how."""
-    how: dict[str, list[Evidence]] = {}
-    for one in broken:
-        how.setdefault(one.said, []).append(one)
+def _describe_breaches(broken: list[Evidence]) -> str:
+    """Say how a rule of conduct is broken, and by which functions."""
     return "; ".join(
-        f"{text} ({', '.join(dict.fromkeys(one.about for one in some))}; {_places(some)})" for text, some in how.items()
+        f"{group[0].detail} ({', '.join(dict.fromkeys(e.subject for e in group))}; {_describe_points(group)})"
+        for group in _group_by_detail(broken)
     )
 
 
-def _by_reason(found: list[Evidence]) -> list[list[Evidence]]:
-    reasons: dict[str, list[Evidence]] = {}
-    for one in found:
-        reasons.setdefault(one.said, []).append(one)
-    return list(reasons.values())
+def _describe_by_detail(outcome: str, evidence: list[Evidence]) -> list[str]:
+    return [f"{outcome} at {_describe_points(group)}: {group[0].detail}" for group in _group_by_detail(evidence)]
 
 
-def _places(found: Sequence[Evidence]) -> str:
-    cases = list(dict.fromkeys(one.case for one in found))
-    first = found[0].case + (f", {found[0].circumstance}" if found[0].circumstance else "")
+def _group_by_detail(evidence: list[Evidence]) -> list[list[Evidence]]:
+    groups: dict[str, list[Evidence]] = {}
+    for e in evidence:
+        groups.setdefault(e.detail, []).append(e)
+    return list(groups.values())
+
+
+def _describe_points(evidence: Sequence[Evidence]) -> str:
+    """Name the first point, with its circumstance, and count the others."""
+    cases = list(dict.fromkeys(e.case for e in evidence))
+    first = evidence[0].case + (f", {evidence[0].circumstance}" if evidence[0].circumstance else "")
     return first + (f" and {len(cases) - 1} more" if len(cases) > 1 else "")
 
 
-def _told(found: list[Evidence]) -> str:
-    return f"{found[0].said} ({_places(found)})"
+def _describe_count(summary: EvidenceSummary, evidence: list[Evidence]) -> str:
+    """Say how many of the decisive points these are; those in a circumstance count only if no plain call is among them.
+
+    The name of the first circumstance is given in this case.
+    """
+    plain = [e for e in evidence if not e.circumstance]
+    circumstance = f", {evidence[0].circumstance}" if evidence and not plain else ""
+    decisive = counted(_count_blocks(summary.decisive), "decisive point")
+    return f"at {_count_blocks(plain or evidence)} of {decisive}{circumstance}"
 
 
-def _count(seen: Seen, found: list[Evidence]) -> str:
-    plainly = [one for one in found if not one.circumstance]
-    others = f", {found[0].circumstance}" if found and not plainly else ""
-    return f"at {_blocks(plainly or found)} of {counted(_blocks(seen.decisive), 'decisive point')}{others}"
+def _count_blocks(evidence: Iterable[Evidence]) -> int:
+    return sum(e.multiplicity for e in worst_per_block(evidence))
 
 
-def _blocks(found: Iterable[Evidence]) -> int:
-    return sum(one.blocks for one in distinct(found))
-
-
-def distinct(found: Iterable[Evidence]) -> list[Evidence]:
-    """Of each block of a point, and each law, what is worst in all circumstances."""
+def worst_per_block(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """Select the worst evidence of each block and law over all circumstances, as enclosed if any of it is."""
     worst: dict[tuple[Any, ...], Evidence] = {}
-    for one in found:
-        place = one.case, one.block, one.law, one.about
-        known = worst.setdefault(place, one)
-        if known is not one:
-            worse = known if one.ratio <= known.ratio else one
-            either = one.enclosed or known.enclosed
-            worst[place] = worse if worse.enclosed is either else replace(worse, enclosed=either)
+    for e in evidence:
+        key = e.case, e.block, e.law, e.subject
+        known = worst.setdefault(key, e)
+        if known is not e:
+            worse = known if e.ratio <= known.ratio else e
+            enclosed = e.enclosed or known.enclosed
+            worst[key] = worse if worse.enclosed is enclosed else replace(worse, enclosed=enclosed)
     return list(worst.values())
 
 
-def _example(seen: Seen) -> Evidence | None:
-    beyond = [one for one in seen.doubtful if one.ratio > BEYOND_DOUBT]
-    refused = seen.of(Event.NOT_IMPLEMENTED, Event.EXHAUSTED)
-    for found in (seen.failures, seen.of(Event.BROKEN), beyond, seen.doubtful, refused):
-        named = [one for one in found if one.case]
-        if named:
-            return min(named, key=lambda one: bool(one.circumstance))
-    return None
+def _choose_example(summary: EvidenceSummary) -> Evidence | None:
+    """Choose the gravest evidence that has a test point, that of a plain call before others."""
+    surely_wrong = [e for e in summary.inaccurate if e.ratio > SURELY_WRONG_RATIO]
+    refused = summary.select(Event.NOT_IMPLEMENTED, Event.EXHAUSTED)
+    groups = (summary.missing_results, summary.select(Event.BROKEN), surely_wrong, summary.inaccurate, refused)
+    candidates = (e for group in groups for e in sorted(group, key=lambda e: bool(e.circumstance)) if e.case)
+    return next(candidates, None)
 
 
-def _lossy(seen: Seen) -> Evidence | None:
-    """Where the first digit is gone that a factorised route keeps; else where most are lost."""
-    gone = [one for one in seen.results if one.relative_error > NOTHING_LEFT and _digits_lost(one) >= 1.0]
-    if gone:
-        return min(gone, key=lambda one: one.condition)
-    return max(seen.results, key=lambda one: one.attainable_ratio, default=None)
+def _worst_digit_loss(summary: EvidenceSummary) -> Evidence | None:
+    """Select the result with the smallest κ that has no digit though one is attainable, or the largest loss."""
+    lost = [e for e in summary.results if e.relative_error > NO_DIGIT_ERROR and _count_lost_digits(e) >= 1.0]
+    if lost:
+        return min(lost, key=lambda e: e.condition)
+    return max(summary.results, key=lambda e: e.attainable_ratio, default=None)
 
 
-def _digits_lost(one: Evidence) -> float:
-    """Digits that conditioning leaves and the backend does not keep."""
-    available = -np.log10(DOUBTFUL * one.attainable)
-    return float(max(0.0, available - one.digits))
+def _count_lost_digits(evidence: Evidence) -> float:
+    """Count the digits that are attainable and that the backend does not return."""
+    attainable = -np.log10(MAX_RATIO * evidence.attainable)
+    return float(max(0.0, attainable - evidence.digits))

@@ -8,11 +8,11 @@ import pytest
 from refgeo.conformance import laws
 from refgeo.conformance.call import Answer, Event
 from refgeo.conformance.checks import CHECKS
-from refgeo.conformance.evidence import DOUBTFUL, OWN, Evidence, compare, no_rounding_explains, units
+from refgeo.conformance.evidence import MAX_RATIO, REFERENCE_ERROR, Evidence, compare, error_units, is_beyond_rounding
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.scene import build
-from refgeo.conformance.verdict import Verdict, row_of
+from refgeo.conformance.verdict import Verdict, make_row
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from refgeo.conformance.verdict import Verdict, row_of
 )
 def test_one_ratio_beyond_doubt_or_three_points_that_agree_are_wrong(ratios, is_wrong):
     found = [Evidence(str(i), relative_error=ratio) for i, ratio in enumerate(ratios)]
-    assert no_rounding_explains(found) == is_wrong
-    assert not no_rounding_explains([Evidence("the same", relative_error=101.0) for _ in range(9)])
+    assert is_beyond_rounding(found) == is_wrong
+    assert not is_beyond_rounding([Evidence("the same", relative_error=101.0) for _ in range(9)])
 
 
-@pytest.mark.parametrize(("ratio", "is_off"), [(29.0, False), (31.0, True), (np.nan, True)])
-def test_a_result_is_doubtful_from_thirty_on(ratio, is_off):
-    assert Evidence("a", relative_error=ratio).is_doubtful == is_off
-    assert not Evidence("a", relative_error=ratio, decisive=False).is_doubtful
+@pytest.mark.parametrize(("ratio", "is_failure"), [(29.0, False), (31.0, True), (np.nan, True)])
+def test_a_result_is_a_failure_from_thirty_on(ratio, is_failure):
+    assert Evidence("a", relative_error=ratio).is_failure == is_failure
+    assert not Evidence("a", relative_error=ratio, decisive=False).is_failure
 
 
 def answer_off_by(scene, value, wanted):
@@ -43,7 +43,7 @@ def test_of_many_blocks_one_stands_for_those_of_which_nothing_is_to_be_said():
     scene, value = build(Features((200,), 6, 5, 3), "inv", "float64"), VALUES["inner_product"]
     told = list(compare(scene, value, Answer(scene.reference(value))))
     assert len(told) < 10
-    assert sum(one.blocks for one in told) == 200
+    assert sum(one.multiplicity for one in told) == 200
 
 
 def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
@@ -55,7 +55,7 @@ def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
         Evidence("d", event=Event.FAILED),
         Evidence("c", event=Event.FAILED, circumstance="beside another"),
     ]
-    row = row_of(CHECKS["christoffel"], "inv", found)
+    row = make_row(CHECKS["christoffel"], "inv", found)
     assert (row.points, row.decisive_points) == (4, 2)
     (first, _) = row.measurements
     assert (first.relative_error, first.enclosed) == (2.0, True)
@@ -64,8 +64,8 @@ def test_a_row_counts_blocks_once_and_no_failure_of_a_circumstance():
 def test_the_worst_case_is_one_without_a_circumstance_where_there_is_one():
     beside = Evidence("a", relative_error=9e9, circumstance="beside another")
     plain = Evidence("b", relative_error=2e3)
-    assert row_of(CHECKS["christoffel"], "inv", [beside, plain, Evidence("c")]).worst_case == plain
-    assert row_of(CHECKS["christoffel"], "inv", [beside, Evidence("c")]).worst_case == beside
+    assert make_row(CHECKS["christoffel"], "inv", [beside, plain, Evidence("c")]).worst_case == plain
+    assert make_row(CHECKS["christoffel"], "inv", [beside, Evidence("c")]).worst_case == beside
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_the_worst_case_is_one_without_a_circumstance_where_there_is_one():
     ],
 )
 def test_who_runs_out_of_time_passes_at_large_points_alone_and_if_others_were_judged(demanding, others, verdict):
-    late = Evidence("late", event=Event.EXHAUSTED, said="no time", demanding=demanding)
-    row = row_of(CHECKS["christoffel"], "inv", [*others, late])
+    late = Evidence("late", event=Event.EXHAUSTED, detail="no time", demanding=demanding)
+    row = make_row(CHECKS["christoffel"], "inv", [*others, late])
     assert (row.verdict, row.fails) == (verdict, verdict is Verdict.NOT_JUDGED)
 
 
 def test_an_inaccurate_value_says_by_how_much_and_where():
-    row = row_of(CHECKS["christoffel"], "inv", [Evidence("a", relative_error=40.0), Evidence("b")])
+    row = make_row(CHECKS["christoffel"], "inv", [Evidence("a", relative_error=40.0), Evidence("b")])
     assert row.verdict is Verdict.INACCURATE
     assert row.message.startswith("the error is up to 40 times the usual rounding error, at 1 of 2 decisive points (a)")
-    search = row_of(CHECKS["sharpness_2"], "inv", [Evidence("a", relative_error=40.0)], message="it finds little")
+    search = make_row(CHECKS["sharpness_2"], "inv", [Evidence("a", relative_error=40.0)], message="it finds little")
     assert (search.verdict, search.message) == (Verdict.INACCURATE, "it finds little")
 
 
@@ -94,10 +94,10 @@ def test_an_inaccurate_value_says_by_how_much_and_where():
 def test_what_the_factorised_route_may_have_lost_itself_does_not_acquit(name):
     """Where an error and the own one of the reference may pass the limit together, an enclosure tells."""
     scene, value = build(Features((3,), 6, 5, 3), "inv", "float64"), VALUES[name]
-    unit = units(scene, value)
-    own = OWN * unit.attainable
+    unit = error_units(scene, value)
+    own = REFERENCE_ERROR * unit.attainable
     last = np.array([0.0, 0.0, 1.0])
-    for wanted, is_enclosed in ((DOUBTFUL * unit.gram - 1.2 * own, False), (DOUBTFUL * unit.gram - 0.5 * own, True)):
+    for wanted, is_enclosed in ((MAX_RATIO * unit.gram - 1.2 * own, False), (MAX_RATIO * unit.gram - 0.5 * own, True)):
         told = list(compare(scene, value, answer_off_by(scene, value, last * wanted)))
         assert [one.enclosed for one in told] == [True, False, is_enclosed]  # of small points, the first always is
         assert told[2].relative_error == pytest.approx(wanted[2], rel=0.1)
@@ -152,5 +152,5 @@ def test_laws_of_curves_follow_velocities_along_which_factors_change_slowly(metr
     """Whose fifth derivatives matter: differences of such curves keep their digits."""
     for features in (Features(h=2), Features((2,), 6, 5, 3), Features(length=1e3)):
         scene = build(features, metric, "float64")
-        for velocity, factor in zip(laws._velocity(scene), scene.point, strict=True):
+        for velocity, factor in zip(laws._draw_velocity(scene), scene.point, strict=True):
             assert np.all(np.linalg.norm(velocity, axis=(-2, -1)) <= 0.25 * np.linalg.norm(factor, axis=(-2, -1)))

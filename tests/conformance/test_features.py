@@ -13,8 +13,8 @@ from refgeo import paper
 from refgeo.conformance import searches, trajectories
 from refgeo.conformance.backend import Backend
 from refgeo.conformance.call import Event
-from refgeo.conformance.circumstances import CIRCUMSTANCES, PLAIN, assign_circumstances
-from refgeo.conformance.evidence import units
+from refgeo.conformance.circumstances import BASELINE, CIRCUMSTANCES, assign_circumstances
+from refgeo.conformance.evidence import error_units
 from refgeo.conformance.features import (
     SIZE_LEVELS,
     SPECIAL_LEVELS,
@@ -128,13 +128,13 @@ def test_every_two_bands_of_a_scope_are_met_in_a_call():
 def exists(circumstance, value):
     """Whether there is such a call for a value at some clear point."""
     scenes = (build(one, "inv", "float64") for one in (Features(h=2), Features((3,), h=2)))
-    return any(circumstance.of(scene, value) is not None for scene in scenes)
+    return any(circumstance.transformation(scene, value) is not None for scene in scenes)
 
 
 @pytest.mark.slow
 def test_every_value_meets_every_circumstance_that_there_is_for_it(evidence):
     for name, value in VALUES.items():
-        wanted = {one.words for one in CIRCUMSTANCES if one.words and one.name != "nan" and exists(one, value)}
+        wanted = {c.description for c in CIRCUMSTANCES if c.description and c.name != "nan" and exists(c, value)}
         assert not wanted - met(evidence[name])[1], name
 
 
@@ -151,7 +151,7 @@ def test_scopes_are_those_of_what_was_met():
     for row in (row for row in report.rows if row.kind == "value"):
         told = [Features.parse(one.case) for one in row.measurements if one.decisive]
         assert {size[:4] for size in row.scope.met} == {(f.h, f.n, f.m, int(np.prod(f.blocks))) for f in told}
-        assert {word for word, *_ in row.scope.circumstances} <= {one.words for one in CIRCUMSTANCES}
+        assert {word for word, *_ in row.scope.circumstances} <= {one.description for one in CIRCUMSTANCES}
     widest = {row.check: max(size[-1] for size in row.scope.met) for row in report.rows if row.kind == "value"}
     assert widest["christoffel"] > widest["horizontal_projection"], "each as wide as what it can tell"
     assert "judged at h = 1 to " in report.summary[0]
@@ -167,7 +167,7 @@ def test_trajectories_take_their_starts_and_elements_from_the_design():
     assert {size_levels(one)["h"] for one in features} >= {"1", "2 to 4", "5 to 16", "17 to 32"}
     assert {size_levels(one)["n"] for one in features} >= {"= h", "near h", "tiles", "odd"}
     assert {one.identity for one in features} >= {0, 1, 2, 3}
-    assert {one[0].about for one in seen.told} == set(trajectories.ELEMENTS)
+    assert {one[0].subject for one in seen.told} == set(trajectories.ELEMENTS)
     assert max(one.relative_error for some in seen.told for one in some) <= 1.0
 
 
@@ -205,8 +205,8 @@ def test_a_turned_point_has_other_numbers_and_the_same_difficulty(value):
         there = scene.turned(k)
         assert not np.array_equal(there.call(value).arrays[0], scene.call(value).arrays[0])
         assert np.allclose(there.condition, scene.condition, rtol=1e-12)
-        assert np.array_equal(units(there, value).decisive, units(scene, value).decisive)
-        assert np.allclose(units(there, value).gram, units(scene, value).gram, rtol=1e-6)
+        assert np.array_equal(error_units(there, value).decisive, error_units(scene, value).decisive)
+        assert np.allclose(error_units(there, value).gram, error_units(scene, value).gram, rtol=1e-6)
 
 
 def test_points_have_few_circumstances_and_one_has_all():
@@ -214,7 +214,7 @@ def test_points_have_few_circumstances_and_one_has_all():
     assert sum(map(len, many)) < 1.7 * len(many)
     assert all(many)
     (alone,) = assign_circumstances([Features((3,))])
-    assert PLAIN in alone
+    assert BASELINE in alone
     assert len(alone) >= len(CIRCUMSTANCES) - 3
 
 

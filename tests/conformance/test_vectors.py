@@ -13,7 +13,7 @@ import refgeo as rg
 from refgeo import paper
 from refgeo.cli import main
 from refgeo.conformance import archive, vectors
-from refgeo.conformance.evidence import units
+from refgeo.conformance.evidence import error_units
 from refgeo.conformance.features import Features
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.scene import build
@@ -454,7 +454,7 @@ def test_the_units_of_expected_values_accuse_nobody_that_the_metric_does_not(met
     for seed in range(5):
         case = build(Features(n=6, m=5, condition_G=2.0, condition_H=8.0), metric, "float64", seed, relaxation)
         entries = vectors._units(case, (), value)
-        length = float(units(case, value).gram * case.size(value))
+        length = float(error_units(case, value).gram * case.size(value))
         for part in (0, 1):
             largest = 0.0
             for column in np.linalg.svd(tuple(case.point)[1 - part if metric == "mix" else part])[2]:

@@ -71,7 +71,7 @@ def optimiser(entry, seeds):
     rows = {row.check: row for row in reports[0].rows}
     differences = {}
     for one in (one for law in laws for one in law.measurements if one.decisive):
-        differences[one.about] = max(differences.get(one.about, 0.0), one.relative_error)
+        differences[one.subject] = max(differences.get(one.subject, 0.0), one.relative_error)
     command = [sys.executable, "-W", "ignore", "-m", "validation.third_party.recomputed", entry["adapter"], dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {

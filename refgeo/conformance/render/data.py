@@ -1,4 +1,4 @@
-"""Dataclasses as plain data for JSON."""
+"""Dataclasses as plain data for JSON; a field of another name there has it in its metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def as_plain(value: Any) -> Any:
     {'a': [1.0, 'inf']}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.metadata.get("json", field.name): as_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refgeo.conformance.evidence import DOUBTFUL, Evidence
+from refgeo.conformance.evidence import MAX_RATIO, Evidence
 from refgeo.conformance.operations import VALUES
 from refgeo.conformance.precision import PRECISIONS
 from refgeo.conformance.render.terminal import Line, table_of, write, write_lines
@@ -78,7 +78,7 @@ def _drawn(row: Row, dtype: str) -> tuple[Evidence, ...]:
     them, which count as no points.
     """
     if row.kind == "trajectory":
-        return tuple(one for one in row.measurements if not one.blocks)
+        return tuple(one for one in row.measurements if not one.multiplicity)
     return tuple(one for one in row.measurements if one.dtype == dtype or row.kind == "search")
 
 
@@ -116,11 +116,11 @@ def _draw(axes: Axes, dtype: str, rows: list[Row]) -> None:
     power = max((VALUES[row.check].loss(row.metric, 0.0) for row in rows if row.check in VALUES), default=1.0)
 
     def digits(power: float) -> Any:
-        return np.clip(-np.log10(DOUBTFUL * roundoff * kappa**power), 0.0, most)
+        return np.clip(-np.log10(MAX_RATIO * roundoff * kappa**power), 0.0, most)
 
-    doubtful = [(one.condition, one.digits) for one in measured if one.is_doubtful]
+    doubtful = [(one.condition, one.digits) for one in measured if one.is_failure]
     if doubtful:
-        label = f"decisive, and ratio above {DOUBTFUL:g}"
+        label = f"decisive, and ratio above {MAX_RATIO:g}"
         axes.plot(*np.transpose(doubtful), "o", ms=9.0, mfc="none", mec="#d22", mew=1.0, label=label)
     axes.plot(kappa, digits(1), color="0.25", lw=1.2, label="a QR-based implementation keeps this")
     if power > 1:

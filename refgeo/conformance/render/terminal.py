@@ -80,7 +80,7 @@ def table_of(rows: Sequence[Row], without: Collection[str] = ()) -> Any:
             "worst ratio": f"{row.worst_ratio:.2g}" if counted and row.worst_ratio is not None else "-",
             "digits kept": "-" if row.digits_kept is None else f"{row.digits_kept:.1f}",
             "verdict": Text(row.outcome, style=style),
-            "worst case": Text(row.worst_case.place if row.worst_case and counted else "-"),
+            "worst case": Text(row.worst_case.location if row.worst_case and counted else "-"),
         }
         table.add_row(*(cell for name, cell in cells.items() if name not in without))
     return table
