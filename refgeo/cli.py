@@ -30,10 +30,7 @@ PASSED, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 LAYOUTS = "bert, vit, gpt2, clip, clip_hf, timm, llama, llama_rotary, llama_nope, lora"
 
-_OUTPUTS = {
-    "json": "JSON",
-    "html": 'one page with plots (needs pip install "refgeo[html]")',
-}
+_OUTPUTS = {"json": "JSON", "html": 'one page with plots (needs pip install "refgeo[html]")'}
 
 
 _INPUTS = ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json", "inputs.*")
@@ -262,6 +259,9 @@ def _outputs() -> argparse.ArgumentParser:
     shared = _shared()
     for name, what in _OUTPUTS.items():
         shared.add_argument(f"--{name}", type=_new_file, metavar="FILE", help=f"also write the report as {what}")
+    shared.add_argument(
+        "--verbose", action="store_true", help="print the right formulas, each loss of digits, the scope"
+    )
     return shared
 
 
@@ -399,14 +399,14 @@ def _output_files(options: argparse.Namespace) -> dict[str, Path]:
     return chosen
 
 
-def _deliver(report: Report, outputs: Mapping[str, Path], strict: bool = False) -> int:
+def _deliver(report: Report, outputs: Mapping[str, Path], verbose: bool, strict: bool = False) -> int:
     """Write the files, print the table, and return the exit status."""
 
     def text(name: str) -> str:
         return str(getattr(report, f"to_{name}")()).rstrip("\n") + "\n"
 
     with _written({name: (file, partial(text, name)) for name, file in outputs.items()}):
-        report.print()
+        report.print(verbose=verbose)
     if report.interrupted:
         return INTERRUPTED
     if strict and report.passed and not report.passed_strictly:
@@ -442,7 +442,7 @@ def _check(options: argparse.Namespace) -> int:
             )  # fmt: skip
     except Interrupted as stop:
         report = stop.report
-    return _deliver(report, outputs, options.strict)
+    return _deliver(report, outputs, options.verbose, options.strict)
 
 
 def _rule_options(options: argparse.Namespace) -> dict[str, list[Any]]:
@@ -559,7 +559,7 @@ def _grade_vectors(options: argparse.Namespace) -> int:
     outputs = _output_files(options)
     with _progress(options) as progress:
         report = vectors.grade(options.directory, options.results, progress=progress)
-    return _deliver(report, outputs)
+    return _deliver(report, outputs, options.verbose)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import numpy as np
 from refgeo.conformance.backend import TIMEOUT, Backend
 from refgeo.conformance.checks import CHECKS, Check, chosen, functions_of, known_row, sorted_name
 from refgeo.conformance.conduct import RULES, WHOLE_RUN_RULES
-from refgeo.conformance.diagnosis import NO_FORMULA, describe_worst_entries, diagnose_result
+from refgeo.conformance.diagnosis import NO_FORMULA, diagnose_result
 from refgeo.conformance.evidence import MAX_RATIO, compare, error_units
 from refgeo.conformance.operations import FUNCTIONS, OPERATIONS, VALUES, Value
 from refgeo.conformance.plan import values_of
@@ -296,24 +296,24 @@ explains only 3.3e-15 (float64, κ = 1)...
     answer = backend.call(scene.call(value))
     if answer.failure is not None:
         raise AssertionError(f"{function}[{metric}]: {answer.failure}")
-    errors = {one.block: one.relative_error for one in compare(scene, value, answer)}
-    if any(map(np.isnan, errors.values())):
+    evidence = {e.block: e for e in compare(scene, value, answer)}
+    if any(np.isnan(e.relative_error) for e in evidence.values()):
         raise ValueError(
             f"{function}: refgeo has no right result to compare with; test with vectors and factors of usual size"
         )
     with np.errstate(over="ignore"):
-        block = max(errors, key=lambda block: float(errors[block] / tolerance[block]))
-    if errors[block] <= tolerance[block]:
+        block = max(evidence, key=lambda block: float(evidence[block].relative_error / tolerance[block]))
+    if evidence[block].relative_error <= tolerance[block]:
         return
     found = diagnose_result(scene, value, backend)
     read = [f"yours:    {line}" for line in found.yours] + [f"differs:  {found.differs}"] * bool(found.differs)
     raise AssertionError(
-        f"{function}[{metric}] does not match: the relative error is {errors[block]:.2g}"
+        f"{function}[{metric}] does not match: the relative error is {evidence[block].relative_error:.2g}"
         f"{f' in block {block}' if block else ''}, but rounding explains only {float(tolerance[block]):.2g} ({dtype}, "
         f"κ = {float(kappa[block]):.2g})\nexpected: {value.statement_of(metric)}\n"
         + "".join(f"{line}\n" for line in read)
         + f"diagnosis: {found.text or (NO_FORMULA if not read else 'see the formula')}\n"
-        + describe_worst_entries(value, backend, scene, block)
+        + evidence[block].detail
     )
 
 

@@ -77,7 +77,7 @@ class Evidence:
     event : Event
         How the call ended.
     detail : str
-        What happened, in words, unless it is a result.
+        Why there is no result; of a wrong result, the entries that are furthest from the right ones, with both numbers.
     circumstance : str
         How the call was changed, in words. A wrong result has a circumstance only if the plain call is right.
     law : str
@@ -258,7 +258,40 @@ def compare(scene: Scene, value: Value, answer: Answer, **fields: Any) -> list[E
         return [_judge_failure(scene, value, answer, **fields)]
     with np.errstate(all="ignore"):  # Infinities are judged, not warned of.
         errors, enclosed = _errors_against_oracle(scene, value, tuple(answer.parts))
-    return list(to_evidence(scene, error_units(scene, value), errors, enclosed, **fields))
+    evidence = to_evidence(scene, error_units(scene, value), errors, enclosed, **fields)
+    return [
+        replace(e, detail=describe_worst_entries(scene, value, answer, e))
+        if e.is_failure and e.event is Event.RESULT
+        else e
+        for e in evidence
+    ]
+
+
+def describe_worst_entries(scene: Scene, value: Value, answer: Answer, evidence: Evidence) -> str:
+    """Quote, for each part of a wrong result, the entry that is furthest from the right one, and the right number.
+
+    Examples
+    --------
+    >>> from refgeo.conformance.features import Features
+    >>> from refgeo.conformance.scene import build
+    >>> scene, value = build(Features(h=2), "inv", "float64"), VALUES["inner_product"]
+    >>> describe_worst_entries(scene, value, Answer(parts=(np.array(7.0),)), Evidence("5x4x2/k3"))[:23]
+    'the result is 7 and not'
+    """
+    block = evidence.block
+    enclosures = scene.enclosures(value, block) if evidence.enclosed else None
+    rights = [x.mid for x in enclosures] if enclosures else [x[block] for x in scene.reference(value) or ()]
+    with np.errstate(all="ignore"):
+        distances = [np.abs(part[block] - right) for part, right in zip(answer.parts, rights, strict=True)]
+    descriptions = []
+    for name, part, right, distance in zip("GH", answer.parts, rights, distances, strict=False):
+        index = np.unravel_index(np.argmax(distance), distance.shape)
+        entry = f"{name}[{', '.join(map(str, index))}]" if index else "the result"
+        is_right = np.max(distance) <= 1e-6 * max(map(np.max, distances))
+        digits = 17 if distance[index] < 1e-6 * abs(right[index]) else 8
+        numbers = f"{entry} is {part[block][index]:.{digits}g} and not {right[index]:.{digits}g}"
+        descriptions.append(f"{name} is right" if is_right else numbers)
+    return ", ".join(descriptions)
 
 
 def to_evidence(

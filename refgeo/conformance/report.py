@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,18 @@ from refgeo.conformance.backend import TIMEOUT
 from refgeo.conformance.operations import OPERATIONS
 from refgeo.conformance.points import Points
 from refgeo.conformance.render import data, page, terminal
-from refgeo.conformance.scope import Scope
-from refgeo.conformance.verdict import ANY_METRIC, FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
+from refgeo.conformance.render.terminal import Line
+from refgeo.conformance.scope import Scope, counted
+from refgeo.conformance.verdict import FINDINGS, WHOLE_RUN_KINDS, Row, Verdict
 
 SCHEMA = "refgeo-report/8"
 _MOST_RANGES = 8
 _PASSING = (Verdict.PASS, Verdict.INACCURATE, Verdict.PARTIAL)
-_KINDS = {
-    "value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
-    "trajectory": "checks of trajectories",
-}  # fmt: skip
+_ALLOWED = {"digits": "lost by", "no result": "from"}
+"""Labels of remarks on what values lose where κ is large, which passes, and the words before their number."""
+_STYLES = {"not run": "yellow", "enclosed": "dim", "repeat one": "dim", "more": "dim"}
+_KINDS = {"value": "values", "law": "laws", "contract": "rules of conduct", "search": "searches",
+          "trajectory": "checks of trajectories"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,6 @@ class Report:
         """The wrong operations, as ``check[metric]``."""
         return list(map(str, self.failures))
 
-    @property
-    def misconduct(self) -> list[Row]:
-        """The rules of conduct that are broken and make a caller's numbers wrong."""
-        return [row for row in self.rows if row.kind == "contract" and row.fails]
-
     def _with(self, *verdicts: Verdict) -> list[Row]:
         return [row for row in self.rows if row.verdict in verdicts]
 
@@ -147,79 +144,65 @@ class Report:
         return " ".join(["refgeo check", *backend, *words, selection, f"--seed {self.seed}"])
 
     def details(self, row: Row) -> list[str]:
-        """What there is to say of a row that does not pass, a line each."""
-        place = row.example
-        has_number = place is not None and bool(np.isfinite(place.relative_error))
-        is_relaxed = self.points.relaxation > 0.0 and row.kind == "value"
+        """Say all that is known of a row that does not pass, a line each."""
+        return [": ".join(filter(None, (str(row), row.outcome, row.message))), *self._details(row, verbose=True)]
+
+    def _details(self, row: Row, verbose: bool) -> Iterator[str]:
+        """Yield an example, the formulas, the cause and the command that repeats it, each behind its label."""
+        example, is_value = row.example, row.kind == "value"
+        has_number = example is not None and row.kind in ("value", "law") and bool(np.isfinite(example.relative_error))
+        details: dict[str, Sequence[str]] = {}
+        if example is not None and has_number:
+            error = f"relative error {example.relative_error:.2g} at κ = {example.condition:.2g}"
+            numbers = "; ".join(filter(None, (example.detail, error if verbose or not example.detail else "")))
+            details["example"] = (f"{example.location}: {numbers}",)
+        details["yours"] = row.yours
+        has_formula = has_number and (verbose or bool(row.yours)) if is_value else verbose or row.kind != "contract"
+        is_relaxed = self.points.relaxation > 0.0 and is_value
         of_none = "  (if ε = 0; see the section Relaxation of the mathematics)" if is_relaxed else ""
-        lines = f"{row}: {row.message or row.outcome}".splitlines()
-        lines += [f"yours:    {line}" for line in row.yours]
-        if has_number or row.kind != "value":
-            lines += [f"expected: {line}" for line in row.expected or (row.statement + of_none,)]
-        lines += [f"differs:  {row.differs}"] if row.differs else []
-        lines += [f"diagnosis: {row.diagnosis}"] if row.diagnosis else []
-        if row.kind in ("value", "law") and place is not None and has_number:
-            lines.append(f"relative error {place.relative_error:.2g} at κ = {place.condition:.2g} ({place.location})")
-        return lines + ([f"reproduce: {self.reproduce(row)}"] if self.reproduce(row) else [])
-
-    def _allowed(self) -> str:
-        """What passing rows lose where points are ill-conditioned, by the labels of their remarks."""
-        labels = Counter(label for row in self._with(Verdict.PASS) for label, _ in row.remarks)
-        lost = {"digits": "digits", "no result": "the result"}
-        said = [f"{labels[label]} of them {'loses' if labels[label] == 1 else 'lose'} {what} at a large κ, which is "
-                f"allowed (see the lines '{label}')." for label, what in lost.items() if labels[label]]  # fmt: skip
-        return "".join(f" {one}" for one in said)
-
-    @property
-    def summary(self) -> list[str]:
-        """What the report says in a few lines: how many pass, what is missing, what is wrong."""
-        lines = []
-        for kind, words in _KINDS.items():
-            rows = [row for row in self.judged if row.kind == kind]
-            passing = [row for row in rows if row.verdict in _PASSING]
-            scope = str(Scope.shared([row.scope for row in passing])) if passing else ""
-            judged = f", judged at {scope}" if scope else ""
-            provided = "" if kind == "contract" else "provided "
-            unjudged = ", ".join(str(row) for row in self._with(Verdict.NOT_JUDGED) if row.kind == kind)
-            judged += f"; not judged: {unjudged}" if unjudged else ""
-            lines += [f"{len(passing)} of {len(rows)} {provided}{words} pass{judged}"] if rows or unjudged else []
-        for verdict in (Verdict.NOT_PROVIDED, Verdict.PARTIAL):
-            rows = self._with(verdict)
-            lines += [f"{verdict.value}: " + ", ".join(_named(rows))] if rows else []
-        return lines + [f"note: {note}" for note in self.notes]
+        details["expected"] = (row.expected or (row.statement + of_none,)) if has_formula else ()
+        details["differs"] = (row.differs,)
+        details["cause"] = (row.diagnosis or "not found" * (is_value and has_number and not row.yours),)
+        details["reproduce"] = (self.reproduce(row),)
+        for label, lines in details.items():
+            for i, line in enumerate(filter(None, lines)):
+                yield f"  {'' if i else label:9}  {line}"
 
     @property
     def conclusion(self) -> list[str]:
-        """The answer, in a line or two.
+        """The answer: PASS, or what fails, and what else is found.
 
         Examples
         --------
         >>> import refgeo as rg
         >>> rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"]).conclusion
-        ['All values right.']
+        ['PASS']
         """
         if not self.judged and not self.interrupted and not any(row.fails for row in self.rows):
             none = "the backend has no function that the chosen checks need at these points."
-            said = [f"{row}: {row.message}" for row in self._with(Verdict.NOT_JUDGED, Verdict.NOT_PROVIDED)
-                    if row.message and (row.kind in WHOLE_RUN_KINDS or not row.is_absent)]  # fmt: skip
-            return [f"Nothing was checked: {'; '.join(said) or none}"]
-        late = [row for row in self._with(Verdict.NOT_JUDGED) if row.fails]
-        broken = [row for row in self._with(Verdict.CONTRACT) if row.kind in WHOLE_RUN_KINDS]
-        bad = {
-            "WRONG": self.failures, "FAILS": self.misconduct, "UNDECIDED": self._with(Verdict.UNDECIDED),
-            "NOT JUDGED": late, "INACCURATE": self._with(Verdict.INACCURATE), "CONTRACT": broken,
-        }  # fmt: skip
-        said = [f"{word}: {', '.join(map(str, rows))}" for word, rows in bad.items() if rows]
-        if self.interrupted:
-            said.append(f"INTERRUPTED: {self.interrupted}")
-        if self.passed:
-            with_findings = {row.kind for row in self._with(Verdict.CONTRACT) if row.kind not in WHOLE_RUN_KINDS}
-            right = {row.kind for row in self.judged if row.verdict in _PASSING} - with_findings
-            judged = next((kind for kind in sorted(_KINDS, key="contract".__eq__) if kind in right), "")
-            where = " where they are provided" if judged in {row.kind for row in self._with(Verdict.PARTIAL)} else ""
-            all_of = f"All {'other ' if said else ''}{_KINDS.get(judged)}"
-            said += [f"{all_of} right{where}.{self._allowed()}"] if judged else []
-        return said
+            reasons = [f"{row}: {row.message}" for row in self._with(Verdict.NOT_JUDGED, Verdict.NOT_PROVIDED)
+                       if row.message and (row.kind in WHOLE_RUN_KINDS or not row.is_absent)]  # fmt: skip
+            return [f"Nothing was checked: {'; '.join(reasons) or none}"]
+        named: dict[str, list[str]] = {}
+        for row in sorted(self.rows, key=lambda row: list(Verdict).index(row.verdict)):
+            is_broken_routine = row.verdict is Verdict.CONTRACT and row.kind in WHOLE_RUN_KINDS
+            if row.fails or row.verdict is Verdict.INACCURATE or is_broken_routine:
+                named.setdefault(row.outcome.upper(), []).append(str(row))
+        lines = [f"{word}: {', '.join(names)}" for word, names in named.items()]
+        return ["PASS"] * self.passed + lines + [f"INTERRUPTED: {self.interrupted}"] * bool(self.interrupted)
+
+    @property
+    def counts(self) -> str:
+        """How many of the checks pass, by kind.
+
+        Examples
+        --------
+        >>> import refgeo as rg
+        >>> rg.check(metrics=["mix"], checks=["christoffel"], cases=["1x1x1"]).counts
+        '1 of 1 values and 6 of 6 rules of conduct'
+        """
+        numbers = {kind: [row.verdict in _PASSING for row in self.judged if row.kind == kind] for kind in _KINDS}
+        return " and ".join(f"{sum(n)} of {len(n)} {_KINDS[kind]}" for kind, n in numbers.items() if n)
 
     @property
     def missing(self) -> str:
@@ -234,45 +217,71 @@ class Report:
         )
 
     @property
-    def enclosed(self) -> tuple[int, int]:
-        """How many of the values were judged by an enclosure, of how many; the factorised route acquits others."""
-        found = [one for row in self.rows for one in row.measurements if row.kind == "value"]
-        return sum(one.enclosed for one in found), sum(one.multiplicity for one in found)
-
-    @property
     def title(self) -> str:
         """What was judged, and how."""
-        return f"refgeo check · {self.backend} · {self.dtype} · {self.points} · seed {self.seed}"
+        points = [str(self.points)] * (str(self.points) != str(Points()))
+        return " · ".join(["refgeo check", self.backend, self.dtype, *points, f"seed {self.seed}"])
 
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """What stands below the table, a line each, with a style of rich."""
-        for row in self.failures:
-            headline, *details = self.details(row)
-            yield f"WRONG      {headline}", "red"
-            for line in details:
-                yield f"           {line}", "bold" if line.startswith(("diagnosis", "differs")) else ""
-        yield from _remarks(self.rows)
-        repeat = self._command("--metric METRIC --checks CHECK --case CASE")
-        if repeat and any(row.worst_case and row.kind not in WHOLE_RUN_KINDS for row in self.rows):
-            yield f"repeat one: {repeat}", "dim"
+    def head(self, verbose: bool = False) -> Iterator[Line]:
+        """Yield the lines above the table, each with its style: the title, the conclusion, what does not pass."""
+        yield from [(self.title, "bold"), ("", "")]
+        lines = self.conclusion + [f"{self.counts} pass"] * bool(self.counts and not self.passed)
+        lines[0] += f": {self.counts}" * self.passed
+        yield from ((line, "bold green" if self.passed else "bold red") for line in lines)
+        findings = list(self._findings(verbose))
+        yield from [("", ""), *findings] if findings else []
+
+    def _findings(self, verbose: bool) -> Iterator[Line]:
+        """Yield what does not simply pass, once for rows that have it in common: what fails first, with details; what
+        ill-conditioning costs last.
+        """
+        groups: dict[tuple[Any, ...], list[tuple[Row, str]]] = {}
+        for row in sorted(self.rows, key=lambda row: not row.fails):
+            for label, text in row.remarks:
+                without_line = re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)
+                details = row.diagnosis, row.yours, row.differs, verbose and row.expected
+                groups.setdefault((label, without_line, *details), []).append((row, text))
+        shown = [key for key in groups if verbose or key[0] not in _ALLOWED]
+        for key in sorted(shown, key=lambda key: key[0] in _ALLOWED):
+            (label, without_line, *_), (row, text) = key, groups[key][0]
+            texts = {text for _, text in groups[key]}
+            names = ", ".join(str(row) for row, _ in groups[key])
+            parts = (self.backend, names, label, text if len(texts) == 1 else without_line)
+            style = "bold red" if row.fails else "" if label in _ALLOWED else "yellow"
+            headline, *lines = ": ".join(filter(None, parts)).splitlines()
+            yield from [(headline, style), *((f"  {line}", style) for line in lines)]
+            for line in self._details(row, verbose) if row.fails and row.verdict is not Verdict.INHERITS else ():
+                yield line, "bold" if line.startswith(("  differs", "  cause")) else ""
+
+    def foot(self, verbose: bool = False) -> list[Line]:
+        """List the lines below the table: what is lost where κ is large, the scope, and what is missing."""
+        losses = Counter(label for row in self._with(Verdict.PASS) for label, _ in row.remarks if label in _ALLOWED)
+        allowed = {x: f"{words} {counted(losses[x], 'value')}" for x, words in _ALLOWED.items() if losses[x]}
+        facts = [(x, f"{words} at a large κ, which is allowed") for x, words in allowed.items()]
+        for kind, words in _KINDS.items():
+            scope = Scope.shared([row.scope for row in self._with(*_PASSING) if row.kind == kind])
+            of_kind = f"{words}: " * bool(scope.met and kind != "value")
+            facts.append(("scope", of_kind + (str(scope) if verbose else scope.summary)))
+        for verdict in (Verdict.NOT_JUDGED, Verdict.PARTIAL, Verdict.NOT_PROVIDED):
+            facts.append((verdict.value, ", ".join(_names(self._with(verdict), verbose))))
+        if self.not_run and (verbose or self.spec != "refgeo.paper"):
+            reason = ": these lines, or a way on from an if, did not run in any call that decides a verdict" * verbose
+            facts.append(("not run", self.missing + reason))
         if self.where == "this process" and not self.files:
-            yield (
-                "the backend ran in the process of refgeo itself, as a new process could not import it by its name; so "
-                "nobody knows which of its lines did not run",
-                "dim",
-            )
-        enclosed, values = self.enclosed
-        if enclosed < values:
-            yield (
-                f"enclosed: {enclosed} of {values} results were compared with proved intervals, all others with "
-                "results of refgeo's own, whose error is bounded; of wrong batches, the worst block with an interval",
-                "dim",
-            )
-        if self.not_run:
-            said = "these lines, or a way on from an if, did not run in any call that decides a verdict"
-            yield f"not run    {self.missing}: {said}", "yellow"
-        yield from ((line, "") for line in self.summary)
-        yield from ((line, "bold green" if self.passed else "bold red") for line in self.conclusion)
+            reason = ", as a new process could not import it by its name" * verbose
+            facts.append(("not run", "unknown: the backend ran in the process of refgeo itself" + reason))
+        facts += [("note", note) for note in self.notes]
+        evidence = [e for row in self.rows for e in row.measurements if row.kind == "value"]
+        results, enclosed = sum(e.multiplicity for e in evidence), sum(e.enclosed for e in evidence)
+        if verbose and enclosed < results:
+            text = "results were compared with proved intervals, all others with results of refgeo's own, whose error "
+            text += "is bounded; of wrong batches, the worst block with an interval"
+            facts.append(("enclosed", f"{enclosed} of {results} {text}"))
+        if verbose and any(row.worst_case and row.kind not in WHOLE_RUN_KINDS for row in self.rows):
+            facts.append(("repeat one", self._command("--metric METRIC --checks CHECK --case CASE")))
+        more = "--verbose, --json FILE, --html FILE; in Python, report.print(verbose=True)"
+        facts.append(("more", more * (not verbose)))
+        return [(f"{x:12}  {text}", _STYLES.get(x, "")) for x, text in facts if text]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: infinities become strings."""
@@ -284,8 +293,7 @@ class Report:
         ]
         head = {
             "schema": SCHEMA, "refgeo": __version__, "passed": self.passed, "passed_strictly": self.passed_strictly,
-            "wrong": self.wrong,
-            "backend": self.backend, "process": self.where, "dtype": self.dtype,
+            "wrong": self.wrong, "backend": self.backend, "process": self.where, "dtype": self.dtype,
             "profile": self.points.profile, "relaxation": self.points.relaxation, "seed": self.seed,
             "source": str(self.points), "not_run": data.as_plain(self.not_run), "interrupted": self.interrupted,
         }  # fmt: skip
@@ -304,38 +312,28 @@ class Report:
 
     def to_html(self) -> str:
         """The report as one self-contained page with plots; needs the extra ``html`` (matplotlib)."""
-        return page.to_html(self.title, self.rows, list(self.lines()), self.dtype)
+        return page.to_html(list(self.head(verbose=True)), self.rows, self.foot(verbose=True), self.dtype)
 
-    def print(self, file: Any = None) -> None:
-        """Show the report as a table, with findings below it."""
-        terminal.show(self.title, self.rows, list(self.lines()), file)
+    def print(self, file: Any = None, verbose: bool = False) -> None:
+        """Show the conclusion, what does not pass, and a table.
+
+        Parameters
+        ----------
+        file : file, optional
+            Where to write; default: the standard output.
+        verbose : bool
+            Whether to show the right formulas of what is wrong, each loss of digits, and the whole scope, too.
+        """
+        terminal.show(list(self.head(verbose)), self.rows, self.foot(verbose), file)
 
     def __repr__(self) -> str:
         state = "passed" if self.passed else f"wrong: {', '.join(self.wrong)}" if self.wrong else "not passed"
         return f"<Report of {self.backend}, {self.points}, {self.dtype}: {len(self.judged)} checks, {state}>"
 
 
-def _remarks(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
-    """Once where several rows have the same, but for the line of code; misconduct first, lost digits last."""
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        for label, text in row.remarks:
-            found.setdefault((label, re.sub(r" \([^()]*:\d+, in [^()]*\)", "", text)), []).append(row)
-    for (label, text), several in sorted(
-        found.items(), key=lambda one: (one[1][0].kind != "contract", one[0][0] == "digits")
-    ):
-        style = {"FAILS": "bold red", "digits": ""}.get(label, "yellow")
-        first, *others = text.splitlines()
-        yield f"{label:10s} {', '.join(map(str, several))}: {first}", style
-        yield from ((f"           {line}", style) for line in others)
-
-
-def _named(rows: list[Row]) -> list[str]:
-    """What is missing, and why if it is not simply absent; once for both metrics."""
-    names = []
-    for check, message in {row.check: row.message for row in rows}.items():
-        several = [row for row in rows if row.check == check]
-        name = check if len(several) > 1 or several[0].metric == ANY_METRIC else str(several[0])
-        told = several[0].is_absent or several[0].verdict is Verdict.PARTIAL  # by a remark
-        names.append(name if told else f"{name} ({message})")
-    return names
+def _names(rows: Sequence[Row], with_reason: bool) -> Iterator[str]:
+    """Name rows, once for both metrics; if asked for, with the reason of what is not simply absent."""
+    for check in dict.fromkeys(row.check for row in rows):
+        alike = [row for row in rows if row.check == check]
+        name = check if len(alike) > 1 else str(alike[0])
+        yield name + f" ({alike[-1].message})" * bool(with_reason and alike[-1].message and not alike[0].is_absent)

@@ -64,9 +64,9 @@ class Scope:
 
     @classmethod
     def shared(cls, scopes: Sequence[Scope]) -> Scope:
-        """What all of several scopes have."""
+        """What all of several scopes have; nothing, if there are none."""
         parts = [[getattr(one, name) for one in scopes] for name in ("met", "circumstances")]
-        return cls(*(frozenset.intersection(*part) for part in parts))
+        return cls(*(frozenset.intersection(*part) for part in parts)) if scopes else cls()
 
     @cached_property
     def labels(self) -> dict[Size, frozenset[Label]]:
@@ -90,6 +90,27 @@ class Scope:
     def _largest(self, label: Label) -> float:
         return max(_number(size, label[0]) for size, some in self.labels.items() if label in some)
 
+    @property
+    def summary(self) -> str:
+        """State the ranges of sizes that were met together, and how many pairs of size bands if not all were.
+
+        Examples
+        --------
+        >>> Scope(frozenset((h, n, h, 1, 3.0) for h in (2, 3, 16) for n in (h, h + 5)) | {(3, 1500, 3, 1, 3.0)}).summary
+        'h = 2 to 16 (3 values), n = h to h + 5, m = h, 1 block, κ = 3, every two of these together; of all pairs of \
+size bands, 23 of 24'
+        """
+        met = {pair for labels in self.labels.values() for pair in itertools.combinations(sorted(labels), 2)}
+        pairs = itertools.combinations(sorted(set().union(*self.labels.values())), 2)
+        every = met.union(pair for pair in pairs if pair[0][0] != pair[1][0] and _can_be(*pair))
+        return self._ranges + f"; of all pairs of size bands, {len(met)} of {len(every)}" * (len(met) < len(every))
+
+    @property
+    def _ranges(self) -> str:
+        kinds = [kind for kind in _KINDS if kind != "κ" or any(size[-1] for size in self.met)] if self.met else []
+        together = ", every two of these together" * (bool(self.met) and len(self.box) > len(_KINDS))
+        return ", ".join(map(self._range, kinds)) + together
+
     def __str__(self) -> str:
         """In words.
 
@@ -100,8 +121,6 @@ class Scope:
         """
         if not self.met:
             return ""
-        words = [self._range(kind) for kind in _KINDS if kind != "κ" or any(size[-1] for size in self.met)]
-        words += ["every two of these together"] * (len(self.box) > len(_KINDS))
         others: list[str] = []
         beyond: dict[str, list[list[Size]]] = {}
         for label in sorted(set().union(*self.labels.values()) - self.box, key=self._largest):
@@ -111,7 +130,7 @@ class Scope:
             there, other = [size for some in several for size in some], "h" if kind != "h" else "blocks"
             some_of = "some of " if len(several) > 1 and len({_number(one, other) for one in there}) > 1 else ""
             others += [f"{_numbers(kind, there)} at {some_of}{_numbers(other, there)}"] if there else []
-        return "; ".join([", ".join(words), *others, *self._in_circumstances()])
+        return "; ".join([self._ranges, *others, *self._in_circumstances()])
 
     def _range(self, kind: str) -> str:
         """From the least to what every band of h has met; rows beside h, where no band is far from it."""

@@ -64,6 +64,8 @@ class Diagnosis:
         The verdict in the place of WRONG, if the cause is the fault of another function.
     needs_others : bool
         Whether the failure recurs only after calls at other points.
+    example : Evidence, optional
+        The wrong result to show, if it is not the first one.
     """
 
     text: str = ""
@@ -72,6 +74,7 @@ class Diagnosis:
     differs: str = ""
     excuse: Verdict | None = None
     needs_others: bool = False
+    example: Evidence | None = None
 
 
 NO_DIAGNOSIS = Diagnosis()
@@ -192,13 +195,10 @@ class Row:
 
     @property
     def remarks(self) -> Iterator[tuple[str, str]]:
-        """Notes on what is neither wrong nor simply right: a label and a sentence each."""
-        if self.kind == "contract":
-            if self.verdict is Verdict.CONTRACT:
-                yield self.outcome, self.message
-            return
-        if self.verdict not in (Verdict.PASS, Verdict.WRONG, Verdict.NOT_PROVIDED):
-            yield self.verdict.value, self.message
+        """Notes on what is not simply right: a label and a sentence each."""
+        is_unseen_conduct = self.kind == "contract" and self.verdict is Verdict.NOT_JUDGED
+        if not is_unseen_conduct and self.verdict not in (Verdict.PASS, Verdict.NOT_PROVIDED):
+            yield self.outcome, self.message
         if self.verdict is Verdict.PASS and self.no_result:
             where = "at well-conditioned points" if self.lossy_case is not None else "elsewhere"
             yield "no result", f"right {where}, but the function gives no result at {self.no_result}"
@@ -318,7 +318,7 @@ def make_row(
         worst_ratio=worst.ratio if worst and has_numbers else None,
         digits_kept=min(digits, default=None),
         worst_case=worst if has_numbers else None,
-        example=_choose_example(summary) or worst,
+        example=diagnosis.example or _choose_example(summary) or worst,
         digits_lost=digits_lost, lossy_case=lossy if digits_lost >= 1.0 else None,
         no_result="".join(no_result) if verdict is Verdict.PASS else "",
         message=separator.join(filter(None, messages)),
@@ -381,7 +381,7 @@ def _describe_wrong_results(check: Check, summary: EvidenceSummary, diagnosis: D
     sentences = [where + missing[0].detail] if missing else []
     if summary.has_wrong_numbers and check.kind not in WHOLE_RUN_KINDS:
         count = _describe_count(summary, summary.inaccurate)
-        sentences.append(f"where the function returns numbers, they are wrong {count}" if missing else f"wrong {count}")
+        sentences.append(f"where the function returns numbers, they are wrong {count}" if missing else count)
     return "; ".join(sentences)
 
 

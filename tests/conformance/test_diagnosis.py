@@ -124,7 +124,7 @@ def test_a_cause_that_cannot_be_tried_hinders_no_other_explanation():
         return tuple(map(np.array, space.geodesic(space.horizontal_projection(rg.Pair(v_G, v_H)), t, "exact")))
 
     assert said_of(["inv"], geodesic=geodesic)["inv"].diagnosis.startswith(
-        "no formula was found that gives these numbers: right in "
+        "not found: no formula gives these numbers; right at "
     )
 
 

@@ -154,8 +154,10 @@ def test_scopes_are_those_of_what_was_met():
         assert {word for word, *_ in row.scope.circumstances} <= {one.description for one in CIRCUMSTANCES}
     widest = {row.check: max(size[-1] for size in row.scope.met) for row in report.rows if row.kind == "value"}
     assert widest["christoffel"] > widest["horizontal_projection"], "each as wide as what it can tell"
-    assert "judged at h = 1 to " in report.summary[0]
-    assert re.search(r"every two of these together; .*32801 at .*h = ", report.summary[0])
+    scopes = [next(text for text, _ in report.foot(verbose) if text.startswith("scope")) for verbose in (False, True)]
+    assert all(text.startswith("scope         h = 1 to ") for text in scopes)
+    assert re.search(r"every two of these together; of all pairs of size bands, \d+ of \d+$", scopes[0])
+    assert re.search(r"every two of these together; .*32801 at .*h = ", scopes[1])
 
 
 @pytest.mark.slow

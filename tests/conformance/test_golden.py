@@ -137,5 +137,6 @@ def test_the_whole_report_is_the_text_that_was_read(name, file_regression):
     report = rg.check(SimpleNamespace(**functions), **{"checks": checks, "cases": cases, **options})
     printed = io.StringIO()
     report.print(printed)
+    report.print(printed, verbose=True)
     text = re.sub(r"\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)|(?<=\.py:)\d+|\d+(?= digits)", "#", printed.getvalue())
     file_regression.check(re.sub(r" +", " ", text), basename=re.sub(r"\W+", "_", name))

@@ -29,7 +29,7 @@ def riemannian_gradient(metric, G, H, e_G, e_H):
     return e_G @ np.linalg.inv(T), e_H @ np.linalg.inv(S)
 """
 WRONG = SOURCE.replace("FACTOR * (e_G @ S)", "2 * e_G @ S")
-RIGHT, ACCUSED = ["All values right."], ["WRONG: riemannian_gradient[inv]"]
+RIGHT, ACCUSED = ["PASS"], ["WRONG: riemannian_gradient[inv]"]
 FEW = {"cases": ["5x4x2/k3"]}
 
 
@@ -215,7 +215,7 @@ def test_a_file_that_asks_for_itself_starts_no_chain(name, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     if name == "as a command":
-        assert done.stdout.splitlines()[-1] == RIGHT[0]
+        assert "PASS: 2 of 2 values and 6 of 6 rules of conduct" in done.stdout.splitlines()
     else:
         assert done.returncode == 2
         assert 'put that below if __name__ == "__main__":' in done.stderr

@@ -137,7 +137,7 @@ def test_the_exit_status_is_the_referees(prelude, tmp_path):
     command = [sys.executable, "-m", "refgeo", "check", file, "--checks", "christoffel", "--case", "5x4x2/k3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "diagnosis: your result is 2 times the right one" in done.stdout
+    assert "cause      your result is 2 times the right one" in done.stdout
 
 
 @pytest.mark.slow

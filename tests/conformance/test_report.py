@@ -89,9 +89,35 @@ def test_the_page_stands_alone_and_shows_what_the_table_does(report):
             assert row.check in page.text or row.verdict is Verdict.NOT_PROVIDED
     assert "your result is 2 times the right one" in page.text
     assert "loses" in page.text
+    assert {"check", "metric", "verdict"} <= set(re.findall("<th>(.*?)</th>", text))
     assert "<script>alert(1)</script>" in page.text, "as text"
     values = {row.check for row in report.rows if row.measurements}
     assert text.count("<svg") == len(values) > 3
+
+
+@pytest.mark.slow
+def test_the_conclusion_and_what_is_wrong_come_first_and_the_rest_with_verbose(report):
+    report.print(short := io.StringIO())
+    report.print(full := io.StringIO(), verbose=True)
+    lines = short.getvalue().splitlines()
+    assert lines[2] == f"WRONG: {', '.join(report.wrong)}"
+    for row in report.failures:
+        headline = next(line for line in lines if line.startswith("SimpleNamespace: ") and f"{row}" in line)
+        assert ": WRONG: " in headline
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("check ")) + 1 :]
+    verdicts = ["WRONG" in line for line in table[: table.index("")]]
+    assert verdicts == sorted(verdicts, reverse=True), "on top"
+    assert sum(verdicts) == len(report.failures)
+    for words in ("an implementation that uses QR factorisations", "results were compared with proved intervals"):
+        assert words not in short.getvalue()
+        assert words in full.getvalue()
+
+
+def test_lines_of_the_paper_s_own_code_that_did_not_run_are_shown_with_verbose_alone():
+    report = rg.check(checks=["inner_product"], metrics=["inv"], cases=["1x1x1"])
+    assert report.not_run
+    assert not any(text.startswith("not run") for text, _ in report.foot())
+    assert any(text.startswith("not run       paper.py:") for text, _ in report.foot(verbose=True))
 
 
 @pytest.mark.slow
@@ -225,7 +251,11 @@ def test_a_remark_on_several_rows_is_made_once():
     broken = SimpleNamespace(**{name: breaking(name) for name in names})
     report = rg.check(broken, metrics=["mix"], cases=["10x9x4/k1e+06", "5x4x2/k3"])
     stream = io.StringIO()
-    report.print(stream)
+    report.print(stream, verbose=True)
     remarks = [line for line in stream.getvalue().splitlines() if "not positive definite" in line]
     assert len(remarks) == 1
-    assert remarks[0].startswith("no result  horizontal_projection[mix], riemannian_gradient[mix]: right elsewhere")
+    rows = "horizontal_projection[mix], riemannian_gradient[mix]"
+    assert remarks[0].startswith(f"SimpleNamespace: {rows}: no result: right elsewhere")
+    report.print(stream := io.StringIO())
+    assert "not positive definite" not in stream.getvalue()
+    assert "no result     from 2 values at a large κ, which is allowed" in stream.getvalue()

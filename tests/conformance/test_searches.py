@@ -206,8 +206,8 @@ def test_what_a_routine_does_besides_is_a_finding(few_problems, capsys):
     assert not report.passed, "who writes to its inputs makes its caller's numbers wrong"
     report.print()
     shown = capsys.readouterr().out
-    assert "FAILS      inputs_unchanged: writes to the arrays it gets (sharpness; net6/1/rho0.01 and 2 more)" in shown
-    assert "4 of 4 provided searches pass" in shown
+    assert "inputs_unchanged: FAILS: writes to the arrays it gets (sharpness; net6/1/rho0.01 and 2 more)" in shown
+    assert "4 of 4 searches pass" in shown
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_it_is_printed_written_and_strict(tmp_path, capsys):
     few = ["--checks", "inner_product", "--case", "5x4x2", "--quiet"]
     assert main(["check", str(file), *few, "--html", str(page)]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^not run    mine.py:\d", out, flags=re.M)
+    assert re.search(r"^not run       mine.py:\d", out, flags=re.M)
     assert main(["check", str(file), *few, "--strict"]) == 1
     assert "not passed with --strict, because of lines that were not run" in capsys.readouterr().out
     assert "mine.py:" in page.read_text()

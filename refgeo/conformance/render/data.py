@@ -26,8 +26,6 @@ def as_plain(value: Any) -> Any:
         value = sorted(value)
     if isinstance(value, (list, tuple)):
         return [as_plain(item) for item in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return repr(float(value))
-    return (
-        float(value) if isinstance(value, float) else value if isinstance(value, (int, str, type(None))) else str(value)
-    )
+    if isinstance(value, float):
+        return float(value) if abs(value) < float("inf") else repr(float(value))
+    return value if isinstance(value, (int, str, type(None))) else str(value)
